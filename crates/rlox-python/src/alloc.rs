@@ -1,4 +1,4 @@
-//! Memory that the next call uses again: of large results when NumPy lets go of them, and of converted flags.
+//! Reusable memory for large results and for converted flags.
 
 use std::cell::Cell;
 use std::sync::Mutex;
@@ -11,25 +11,27 @@ use rlox_core::{Error, Result};
 
 use crate::error::to_py;
 
-/// Results smaller than this, in bytes, come from NumPy's own allocator, which keeps such sizes itself.
+/// Size in bytes below which results use NumPy's own allocator, which caches small blocks.
 pub(crate) const MIN_BLOCK_BYTES: usize = 64 << 10;
 
-/// How many bytes are kept at most.
+/// Maximum number of bytes in the free list.
 const FREE_LIST_MAX_BYTES: usize = 64 << 20;
 
 static FREE_LIST: Mutex<Vec<Box<[AtomicU64]>>> = Mutex::new(Vec::new());
 
-/// A block of memory that owns what a result array shows. Dropped with the array, it waits for the next result.
+/// Memory block that owns the data of a result array and returns to the free list when dropped.
 ///
-/// It is made of atomics because NumPy writes to it while Rust shares it.
+/// The elements are atomics because NumPy writes to the block while Rust shares it.
 #[pyclass(frozen, module = "rlox._rlox")]
 pub(crate) struct Block(Box<[AtomicU64]>);
 
 impl Block {
-    /// A block of at least `bytes`, of which at most half is wasted. Its content is arbitrary.
+    /// Returns a block of at least `bytes` bytes with arbitrary content.
+    ///
+    /// At most half of the block is unused.
     pub(crate) fn take(bytes: usize) -> PyResult<Self> {
         let len = bytes.div_ceil(8);
-        // Never waits for the lock: after a fork its holder may not exist in this process.
+        // `try_lock` never blocks: after a fork, the thread that holds the lock may not exist in this process.
         if let Ok(mut free) = FREE_LIST.try_lock()
             && let Some(index) = free.iter().position(|block| (len..=2 * len).contains(&block.len()))
         {
@@ -38,7 +40,7 @@ impl Block {
         try_zeroed_slice_box(len).map(Self).map_err(|()| out_of_memory_error(bytes))
     }
 
-    /// Where it begins.
+    /// Returns the address of the first byte.
     pub(crate) fn start(&self) -> *mut u64 {
         self.0.as_ptr().cast_mut().cast()
     }
@@ -49,29 +51,29 @@ pub(crate) fn out_of_memory_error(bytes: usize) -> PyErr {
 }
 
 fn out_of_memory(bytes: usize) -> Error {
-    Error::memory("the result", "memory that the system grants", format!("{bytes} bytes to ask for"), "ask for less")
+    Error::memory("the result", "enough free memory", format!("an allocation of {bytes} bytes"), "use a smaller size")
 }
 
-/// Zeros, or an error where the system grants no memory for them.
+/// Returns `len` zeros, or an error if the allocation fails.
 pub(crate) fn zeroed<T: Zeroable>(len: usize) -> Result<Vec<T>> {
     try_zeroed_vec(len).map_err(|()| out_of_memory(len.saturating_mul(size_of::<T>())))
 }
 
-/// An empty vector with room for `len` items, or an error where the system grants no memory for it.
+/// Returns an empty vector with capacity for `len` items, or an error if the allocation fails.
 pub(crate) fn with_capacity<T>(len: usize) -> Result<Vec<T>> {
     let mut vector = Vec::new();
     vector.try_reserve_exact(len).map_err(|_| out_of_memory(len.saturating_mul(size_of::<T>())))?;
     Ok(vector)
 }
 
-/// What is made of the elements, or an error where the system grants no memory for it.
+/// Maps the elements into a new vector, or returns an error if the allocation fails.
 pub(crate) fn try_map<S: Copy, T>(elements: &[S], make: impl Fn(S) -> T) -> Result<Vec<T>> {
     let mut all = with_capacity(elements.len())?;
     all.extend(elements.iter().map(|x| make(*x)));
     Ok(all)
 }
 
-/// All that an iterator of so many items gives, or its first error.
+/// Collects at most `len` items of an iterator and stops at the first error.
 pub(crate) fn try_collect<T>(len: usize, items: impl Iterator<Item = PyResult<T>>) -> PyResult<Vec<T>> {
     let mut all = with_capacity(len).map_err(to_py)?;
     for item in items.take(len) {
@@ -96,7 +98,7 @@ thread_local! {
     static FREE_FLAGS: Cell<(Vec<bool>, Vec<usize>)> = const { Cell::new((Vec::new(), Vec::new())) };
 }
 
-/// Room for flags of a shape, each thread's own, which goes back when dropped unless it is large.
+/// Buffer of flags with a shape, reused within a thread unless it is large.
 pub(crate) struct FlagBuffer {
     flags: Vec<bool>,
     len: usize,

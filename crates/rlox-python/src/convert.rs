@@ -1,4 +1,4 @@
-//! Conversion between Python's objects and the types of the core.
+//! Conversion between Python objects and the types of `rlox_core`.
 
 pub(crate) mod args;
 pub(crate) mod array;

@@ -1,4 +1,4 @@
-//! Native environments, locked per call, as Python sees them.
+//! Native environments as Python objects, locked during each call.
 
 pub(crate) mod make;
 pub(crate) mod snapshot;
@@ -10,7 +10,7 @@ use rlox_core::{EnvSnapshot, Error, InterruptCheck, Result, VectorEnv, check_len
 use crate::alloc::zeroed;
 use crate::sync::interrupt::poll_interrupt;
 
-/// Environments, and what they keep between two calls.
+/// Environments and the data kept between two calls.
 pub(crate) struct Inner {
     pub(crate) env: Box<dyn VectorEnv>,
     final_obs: Vec<f32>,
@@ -19,7 +19,9 @@ pub(crate) struct Inner {
 }
 
 impl Inner {
-    /// How many numbers an environment's state has. Refuses before the first reset, in the name of `call`.
+    /// Returns the length of an environment's state.
+    ///
+    /// An error before the first reset names the argument `call`.
     pub(crate) fn state_width(&self, call: &'static str) -> Result<usize> {
         let mut obs = zeroed(self.env.num_envs() * self.env.spec().observation.dim())?;
         self.env.observe(&mut obs).map_err(|error| error.rename_argument("observe", call))?;
@@ -27,7 +29,7 @@ impl Inner {
         Ok(snapshot.states.len() / self.env.num_envs())
     }
 
-    /// What every environment remembers, `width` numbers each.
+    /// Copies the state of every environment into a row of `width` numbers.
     pub(crate) fn states(&self, width: usize, rows: &mut [f64]) -> Result<()> {
         let mut interrupt = InterruptCheck::default();
         for (i, row) in rows.chunks_exact_mut(width.max(1)).enumerate() {
@@ -39,8 +41,9 @@ impl Inner {
         Ok(())
     }
 
-    /// Puts the episodes that ended since the last time after what is there: returns and lengths of the newest, and how
-    /// many there were besides.
+    /// Appends the returns and lengths of the episodes that ended since the last call.
+    ///
+    /// Only the newest episodes are kept. The result is the number of episodes that were dropped.
     pub(crate) fn drain(&mut self, returns: &mut Vec<f64>, lengths: &mut Vec<u32>) -> u64 {
         let log = self.env.episodes();
         let (num_logged, total) = (log.len() as u64, log.total());
@@ -55,7 +58,12 @@ impl Inner {
     }
 }
 
-/// The error of environments that do not tell where they stand.
+/// Returns the error for environments that do not support [`VectorEnv::state`].
 pub(crate) fn state_unavailable() -> Error {
-    Error::config("states", "environments that tell their state", "others", "do without")
+    Error::config(
+        "states",
+        "environments that support state",
+        "environments without state",
+        "avoid calls that need the state",
+    )
 }

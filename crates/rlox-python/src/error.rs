@@ -1,4 +1,4 @@
-//! The core's errors as Python exceptions.
+//! Conversion of the core's errors to Python exceptions.
 
 use std::io::ErrorKind;
 
@@ -10,7 +10,7 @@ use rlox_core::{Error, Location, Mismatch};
 
 use crate::sync::interrupt::take_raised;
 
-/// The classes of `rlox._errors`.
+/// Exception classes of `rlox._errors`.
 mod classes {
     pyo3::import_exception!(rlox._errors, ArgumentError);
     pyo3::import_exception!(rlox._errors, ArgumentTypeError);
@@ -62,7 +62,7 @@ fn to_exception<T: PyTypeInfo>(mismatch: Mismatch) -> PyErr {
     })
 }
 
-/// What the system's errors are; those that have no number of the system's are told by their class.
+/// Returns an `OSError` with the system's error number, or a class for the error kind.
 fn os_error(source: &std::io::Error, text: String) -> PyErr {
     match (source.raw_os_error(), source.kind()) {
         (Some(code), _) => PyOSError::new_err((code, text)),
@@ -72,13 +72,14 @@ fn os_error(source: &std::io::Error, text: String) -> PyErr {
     }
 }
 
-/// What to raise for an `error` of Python code that an argument ran: the error of `make`, which names the argument, but
-/// for Ctrl-C, the program's end and memory that there is not, which no argument is to blame for.
+/// Replaces an `error` from an argument's Python code by the error of `make`.
+///
+/// Ctrl-C, program exit and out-of-memory errors are returned unchanged, because no argument causes them.
 pub(crate) fn replace_ordinary_error(py: Python<'_>, error: PyErr, make: impl FnOnce() -> PyErr) -> PyErr {
     if is_ordinary(py, &error) { make() } else { error }
 }
 
-/// Whether an argument is to blame for an error of Python code that it ran.
+/// Returns true if an error of Python code is the argument's fault.
 pub(crate) fn is_ordinary(py: Python<'_>, error: &PyErr) -> bool {
     error.is_instance_of::<PyException>(py) && !error.is_instance_of::<PyMemoryError>(py)
 }

@@ -1,4 +1,4 @@
-//! The extension module `rlox._rlox`: arrays in, arrays out, errors mapped. No logic of its own.
+//! The extension module `rlox._rlox`: conversion of arrays and errors, without logic of its own.
 #![allow(
     clippy::doc_markdown,
     clippy::needless_pass_by_value,
@@ -99,8 +99,9 @@ mod _rlox {
     }
 }
 
-/// The instruction set that native code runs on in this process: "avx512", "avx2" or "portable", the best that the CPU
-/// has, or less if the environment variable RLOX_SIMD says so.
+/// Returns the instruction set of native code in this process: "avx512", "avx2" or "portable".
+///
+/// The default is the best set that the CPU supports. The environment variable RLOX_SIMD selects a lesser one.
 ///
 /// >>> from rlox import _rlox
 /// >>> _rlox.isa() in ("avx512", "avx2", "portable")
@@ -110,8 +111,10 @@ pub(crate) fn isa() -> &'static str {
     rlox_core::simd::isa().name()
 }
 
-/// How many threads native code shares its work between: as many as the process may run on, or as the environment
-/// variable RLOX_NUM_THREADS says when they are first needed; at least 1.
+/// Returns the number of threads that native code uses, at least 1.
+///
+/// The default is the number of CPUs available to the process. The environment variable RLOX_NUM_THREADS overrides
+/// the default when threads are first needed.
 ///
 /// >>> from rlox import _rlox
 /// >>> _rlox.num_threads() >= 1

@@ -1,4 +1,4 @@
-//! Kernels of language-model post-training.
+//! Kernels for post-training of language models.
 
 pub(crate) mod advantage;
 pub(crate) mod kl;

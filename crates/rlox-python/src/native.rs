@@ -1,4 +1,4 @@
-//! Networks of rlox-nn that act and learn without Python: `NativePolicy` of on-policy methods, `NativeAgent` of others.
+//! Networks that act and learn without Python: `NativePolicy` (on-policy), `NativeAgent` (off-policy).
 
 pub(crate) mod actors;
 mod agent;

@@ -1,4 +1,4 @@
-//! `Normalizer` and `RunningMeanStd`.
+//! The classes `Normalizer` and `RunningMeanStd`.
 
 use numpy::{IntoPyArray, PyArray1, PyArrayDyn, PyArrayMethods};
 use pyo3::prelude::*;
@@ -12,25 +12,26 @@ use crate::error::{to_py, value_error};
 use crate::sync::cell::GuardedCell;
 use crate::sync::gil::is_alone;
 
-/// From how many numbers on a call may take more than 5 us.
+/// Element count above which a call releases the GIL, because it may take more than 5 us.
 const DETACH_ABOVE_ELEMENTS: usize = 2048;
 
-/// Normalises observations and rewards by running statistics, as Stable-Baselines3's VecNormalize does.
+/// Normaliser of observations and rewards by running statistics, like Stable-Baselines3's VecNormalize.
 ///
-/// Observations lose their mean and are divided by their standard deviation; rewards are divided by the standard
-/// deviation of the running discounted return. While a rollout is collected the statistics follow; `normalize_obs`
-/// leaves them as they are, for evaluation and prediction.
+/// The mean is subtracted from observations, which are then divided by their standard deviation. Rewards are divided
+/// by
+/// the standard deviation of the running discounted return. Collecting a rollout updates the statistics.
+/// `normalize_obs` does not update them, for evaluation and prediction.
 ///
 /// Args:
-///     num_envs: How many environments.
-///     obs_shape: The shape of one observation.
-///     obs, reward: Which of the two to normalise.
-///     gamma: The discount of the running return, in [0, 1].
-///     clip_obs, clip_reward: Normalised numbers stay within this distance of 0.
+///     num_envs: Number of environments.
+///     obs_shape: Shape of one observation.
+///     obs, reward: Whether to normalise observations and rewards.
+///     gamma: Discount factor of the running return, in [0, 1].
+///     clip_obs, clip_reward: Maximum absolute value of normalised numbers.
 ///     epsilon: Added to the variance.
 ///
 /// Raises:
-///     ValueError: A size of 0, a number out of range.
+///     ValueError: A size is 0, or a number is out of range.
 ///
 /// >>> import numpy as np, rlox
 /// >>> normalizer = rlox.Normalizer(num_envs=2, obs_shape=(1,))
@@ -42,12 +43,12 @@ const DETACH_ABOVE_ELEMENTS: usize = 2048;
 pub(crate) struct Normalizer {
     pub(crate) inner: GuardedCell<Core>,
     obs_shape: Vec<usize>,
-    /// Whether observations are normalised; `normalize_obs` returns them unchanged otherwise.
+    /// True if observations are normalised; otherwise `normalize_obs` returns them unchanged.
     #[pyo3(get)]
     normalizes_obs: bool,
 }
 
-/// The argument `normalizer`.
+/// Parses the argument `normalizer`.
 pub(crate) fn normalizer_of<'a>(object: Option<&'a Bound<'_, PyAny>>) -> PyResult<Option<&'a Normalizer>> {
     let cast = |object| Ok(instance::<Normalizer>("normalizer", object, "Normalizer, or None")?.get());
     object.map(cast).transpose()
@@ -59,7 +60,7 @@ impl Normalizer {
             return Ok(());
         }
         let expected = format!("observations of shape {:?}", self.obs_shape);
-        Err(value_error("obs", &expected, &format!("shape {obs:?}"), "pass them as they come"))
+        Err(value_error("obs", &expected, &format!("shape {obs:?}"), "pass observations of that shape"))
     }
 }
 
@@ -85,22 +86,22 @@ impl Normalizer {
         Ok(Self { inner: GuardedCell::new("Normalizer", core), obs_shape, normalizes_obs: obs })
     }
 
-    /// How many environments it is for.
+    /// Number of environments.
     #[getter]
     fn num_envs(&self, py: Python<'_>) -> PyResult<usize> {
         self.inner.with(py, false, |normalizer| Ok(normalizer.returns().len()))
     }
 
-    /// The shape of one observation.
+    /// Shape of one observation.
     #[getter]
     fn obs_shape<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyTuple>> {
         PyTuple::new(py, &self.obs_shape)
     }
 
-    /// Takes observations, (K, *obs_shape), into the statistics.
+    /// Updates the statistics with observations, (K, *obs_shape).
     ///
     /// Raises:
-    ///     ValueError: A wrong shape, NaN or infinite numbers; nothing has changed then.
+    ///     ValueError: The shape is wrong, or a number is NaN or infinite; the statistics are unchanged.
     fn update_obs(&self, py: Python<'_>, obs: &Bound<'_, PyAny>) -> PyResult<()> {
         let obs = argument::<f32>("obs", obs, &REAL)?.read(false)?;
         self.check(obs.shape())?;
@@ -110,10 +111,10 @@ impl Normalizer {
         })
     }
 
-    /// Normalised copies of observations, (..., *obs_shape) float32; the statistics stay as they are.
+    /// Returns normalised copies of observations, (..., *obs_shape) float32, without updating statistics.
     ///
     /// Raises:
-    ///     ValueError: A wrong shape.
+    ///     ValueError: The shape is wrong.
     fn normalize_obs<'py>(&self, py: Python<'py>, obs: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyArrayDyn<f32>>> {
         let obs = argument::<f32>("obs", obs, &REAL)?;
         let long = obs.len() > DETACH_ABOVE_ELEMENTS;
@@ -121,7 +122,7 @@ impl Normalizer {
         self.check(obs.shape())?;
         let mut array = empty::<f32>(py, obs.shape())?;
         let (raw, rows, dim) = (obs.slice(), array.slice(), self.obs_shape.iter().product::<usize>());
-        // Each number takes several times as long as in other loops.
+        // Shorter chunks, because each number takes several times as long as in other loops.
         let chunk_len = (InterruptCheck::POLL_ELEMENTS / 4 / dim).max(1) * dim;
         self.inner.with(py, long, |normalizer| {
             let mut interrupt = InterruptCheck::default();
@@ -135,29 +136,37 @@ impl Normalizer {
         Ok(array.into_array())
     }
 
-    /// The statistics as arrays: obs_mean, obs_var, obs_count, return_mean, return_var, return_count, returns.
+    /// Returns the statistics as arrays by name.
+    ///
+    /// The names are obs_mean, obs_var, obs_count, return_mean, return_var, return_count and returns.
     fn state<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         to_dict(py, self.inner.with(py, false, |normalizer| state_arrays(normalizer))?)
     }
 
-    /// Puts back what `state` gave.
+    /// Restores the result of `state`.
     ///
     /// Raises:
-    ///     ValueError: An array is missing or of another length; nothing has changed then.
+    ///     ValueError: An array is missing or of another length; the statistics are unchanged.
     fn load_state(&self, py: Python<'_>, state: &Bound<'_, PyAny>) -> PyResult<()> {
         let get = |name: &'static str| -> PyResult<Vec<f64>> {
-            let numbers = item(state, name, "pass what state() gave")?;
+            let numbers = item(state, name, "pass the result of state()")?;
             let numbers = argument::<f64>(name, &numbers, &REAL)?.read(is_alone(py))?;
             if numbers.shape().len() != 1 {
                 let got = format!("shape {:?}", numbers.shape());
-                return Err(value_error(name, "an array of one axis", &got, "pass what state() gave"));
+                return Err(value_error(name, "an array of one axis", &got, "pass the result of state()"));
             }
             try_map(numbers.slice(), |x| x).map_err(to_py)
         };
         let scalar = |name: &'static str| -> PyResult<f64> {
             let numbers = get(name)?;
-            let mismatch =
-                || value_error(name, "one number", &format!("{} numbers", numbers.len()), "pass what state() gave");
+            let mismatch = || {
+                value_error(
+                    name,
+                    "a single number",
+                    &format!("{} numbers", numbers.len()),
+                    "pass the result of state()",
+                )
+            };
             if numbers.len() == 1 { Ok(numbers[0]) } else { Err(mismatch()) }
         };
         let statistics = |[mean, var, count]: [&'static str; 3]| -> PyResult<Statistics> {
@@ -175,11 +184,11 @@ impl Normalizer {
 
 /// Mean and variance of a stream of rows, in float64; batches merge by Chan et al. (1979).
 ///
-/// As Gymnasium's and Stable-Baselines3's do, they start from 1e-4 rows of mean 0 and variance 1, so that there is
-/// something to divide by before the first row: `count` is so much larger than the number of rows.
+/// Like Gymnasium's and Stable-Baselines3's, the statistics start with 1e-4 rows of mean 0 and variance 1, so that the
+/// variance is positive before the first row. `count` includes the 1e-4 rows.
 ///
 /// Args:
-///     shape: The shape of one row; () for numbers.
+///     shape: Shape of one row; () for numbers.
 ///
 /// >>> import rlox
 /// >>> statistics = rlox.RunningMeanStd(())
@@ -210,10 +219,10 @@ impl RunningMeanStd {
         Ok(Self { inner: GuardedCell::new("RunningMeanStd", statistics), shape })
     }
 
-    /// Takes in rows, (K, *shape).
+    /// Updates the statistics with rows, (K, *shape).
     ///
     /// Raises:
-    ///     ValueError: A wrong shape, NaN or infinite numbers; nothing has changed then.
+    ///     ValueError: The shape is wrong, or a number is NaN or infinite; the statistics are unchanged.
     fn update(&self, py: Python<'_>, x: &Bound<'_, PyAny>) -> PyResult<()> {
         let x = argument::<f64>("x", x, &REAL)?.read(false)?;
         if !x.shape().ends_with(&self.shape) {
@@ -226,10 +235,10 @@ impl RunningMeanStd {
         })
     }
 
-    /// Takes in what another stream's statistics have seen.
+    /// Merges the statistics of another stream into these.
     ///
     /// Raises:
-    ///     ValueError: They are of another shape.
+    ///     ValueError: `other` has another shape.
     fn merge(&self, py: Python<'_>, other: &Bound<'_, PyAny>) -> PyResult<()> {
         let other = instance::<Self>("other", other, "RunningMeanStd")?.get();
         let other = other.inner.with(py, false, |statistics| {
@@ -239,19 +248,19 @@ impl RunningMeanStd {
         self.inner.with(py, false, |statistics| statistics.merge(&other))
     }
 
-    /// The mean, of the shape given.
+    /// Mean, of the constructor's shape.
     #[getter]
     fn mean<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyArrayDyn<f64>>> {
         self.column(py, Statistics::mean)
     }
 
-    /// The population's variance, of the shape given.
+    /// Population variance, of the constructor's shape.
     #[getter]
     fn var<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyArrayDyn<f64>>> {
         self.column(py, Statistics::var)
     }
 
-    /// How many rows were taken in, plus the 1e-4 it started from.
+    /// Number of rows, plus the initial 1e-4.
     #[getter]
     fn count(&self, py: Python<'_>) -> PyResult<f64> {
         self.inner.with(py, false, |statistics| Ok(statistics.count()))
@@ -261,7 +270,7 @@ impl RunningMeanStd {
 /// All statistics by name.
 pub(crate) type StateArrays = [(&'static str, Vec<f64>); 7];
 
-/// Copies of a normaliser's statistics.
+/// Copies a normaliser's statistics.
 pub(crate) fn state_arrays(normalizer: &rlox_core::Normalizer) -> rlox_core::Result<StateArrays> {
     let copy = |numbers: &[f64]| try_map(numbers, |x| x);
     let (obs, reward) = (normalizer.obs(), normalizer.reward());
@@ -276,7 +285,7 @@ pub(crate) fn state_arrays(normalizer: &rlox_core::Normalizer) -> rlox_core::Res
     ])
 }
 
-/// Statistics as `Normalizer.state` gives them.
+/// Converts statistics to the dict of `Normalizer.state`.
 pub(crate) fn to_dict(py: Python<'_>, arrays: StateArrays) -> PyResult<Bound<'_, PyDict>> {
     let dict = new_dict(py)?;
     for (name, numbers) in arrays {

@@ -1,4 +1,4 @@
-//! The clock of a thread: seconds in each phase.
+//! Profiling clock of a thread: seconds per phase.
 
 use pyo3::prelude::*;
 use pyo3::types::PyString;
@@ -7,7 +7,9 @@ use rlox_core::profile::{self, Phase};
 use crate::convert::scalar::text;
 use crate::error::value_error;
 
-/// Starts this thread's clock, in the phase "other"; if it runs, it goes on until it was stopped as often.
+/// Starts this thread's clock in the phase "other".
+///
+/// A running clock continues until `stop_phases` was called once per start.
 ///
 /// >>> from rlox import _rlox
 /// >>> _rlox.start_phases()
@@ -17,7 +19,7 @@ pub(crate) fn start_phases() {
     profile::start();
 }
 
-/// Stops this thread's clock, if it was started.
+/// Stops this thread's clock; does nothing if the clock is not running.
 ///
 /// >>> from rlox import _rlox
 /// >>> _rlox.stop_phases()
@@ -26,20 +28,19 @@ pub(crate) fn stop_phases() {
     profile::stop();
 }
 
-/// Ends the phase that this thread was in, and begins another, or the same again; without a clock that was started, does
-/// nothing.
+/// Switches this thread to a phase; does nothing if the clock is not running.
 ///
 /// Args:
-///     phase: Its name, one of `rlox._timing.PHASES`.
+///     phase: Name of the phase, one of `rlox._timing.PHASES`.
 ///
 /// Raises:
-///     TypeError, ValueError: There is none of this name.
+///     TypeError, ValueError: The phase is unknown.
 ///
 /// >>> from rlox import _rlox
 /// >>> _rlox.enter_phase("inference")
 #[pyfunction]
 pub(crate) fn enter_phase(phase: &Bound<'_, PyAny>) -> PyResult<()> {
-    // Called a few times for each step: no copy of the text.
+    // Called a few times per step, so the name is not copied.
     let known = phase.cast_exact::<PyString>().ok().and_then(|name| phase_named(name.to_str().ok()?));
     let unknown = || {
         let name = text("phase", phase)?;
@@ -55,7 +56,7 @@ fn phase_named(name: &str) -> Option<Phase> {
     Phase::ALL.iter().find(|(_, known)| *known == name).map(|(phase, _)| *phase)
 }
 
-/// Seconds of this thread in each of `rlox._timing.PHASES` since its clock was started; 0 without one.
+/// Returns this thread's seconds in each phase of `rlox._timing.PHASES`; 0 without a clock.
 ///
 /// >>> from rlox import _rlox
 /// >>> len(_rlox.phase_seconds())

@@ -1,4 +1,4 @@
-//! Environments and actors of workers on other machines.
+//! Environments and actors on workers of other machines.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -21,20 +21,21 @@ use crate::native::actors::{FilledRollout, NativeActors, Weights, each, seeds_of
 use crate::rollout::RolloutBuffer;
 use crate::sync::gil::{detach, without_gil};
 
-/// Environments of workers, as `rlox.distributed.remote.RemoteVecEnv` makes them.
+/// Makes environments on workers, for `rlox.distributed.remote.RemoteVecEnv`.
 ///
 /// Args:
-///     addresses: Of workers, "host:port" or with "https://".
+///     addresses: Addresses of workers, "host:port" with an optional "https://".
 ///     env_id, n, seed, autoreset_mode, max_episode_steps, kwargs: As for NativeVectorEnv, with n as num_envs.
 ///     client_options: {"token", "tls_ca", "tls_domain": str or None, "connect_timeout", "keepalive_timeout", "reply_timeout",
 ///         "recovery_timeout": seconds, "snapshot_every": int}.
 ///
 /// Returns:
-///     They, and a function that tells their faults so far: {"lost", "restarted", "replayed": int, "longest": seconds}.
+///     The environments, and a function that returns their faults so far: {"lost", "restarted", "replayed": int,
+///     "longest": seconds}.
 ///
 /// Raises:
-///     ValueError, TypeError: What makes no sense, and what a worker refuses.
-///     RuntimeError: One that cannot be reached.
+///     ValueError, TypeError: An argument is invalid, or a worker rejects one.
+///     RuntimeError: A worker cannot be reached.
 #[pyfunction]
 pub(crate) fn remote_env(
     py: Python<'_>,
@@ -64,13 +65,13 @@ pub(crate) fn remote_env(
         let streams = streams_from(seed, env.num_envs, |rng| rng)?;
         detach(py, || vector_env.set_rngs(&streams)).map_err(to_py)?;
     }
-    // Here, where an error can be told: it is remembered.
+    // The client caches the snapshot; taken here, because an error can be reported here.
     let env_ref = &mut vector_env;
     detach(py, move || env_ref.snapshot()).map_err(to_py)?;
     Ok((NativeVectorEnv::from_env(py, vector_env, true)?, faults))
 }
 
-/// A function that tells the faults of some clients together.
+/// Returns a Python function that sums up the faults of several clients.
 fn make_faults_function(py: Python<'_>, counts: Vec<FaultCounts>) -> PyResult<Py<PyAny>> {
     let faults = move |args: &Bound<'_, PyTuple>, _: Option<&Bound<'_, PyDict>>| {
         let all: Vec<_> = counts.iter().map(FaultCounts::now).collect();
@@ -84,7 +85,7 @@ fn make_faults_function(py: Python<'_>, counts: Vec<FaultCounts>) -> PyResult<Py
     Ok(PyCFunction::new_closure(py, Some(c"faults"), None, faults)?.into_any().unbind())
 }
 
-/// An actor of a worker, and the ring in which its rollouts go.
+/// Actor on a worker, and the ring of buffers for its rollouts.
 struct Remote {
     actor: RemoteActor,
     buffers: Arc<Vec<Py<RolloutBuffer>>>,
@@ -93,7 +94,7 @@ struct Remote {
 impl Collect<Weights, FilledRollout> for Remote {
     fn collect(&mut self, job: &mut RolloutJob<Weights, FilledRollout>, stop: &dyn Fn() -> bool) -> Result<()> {
         let Weights::Tensors(weights) = &*job.weights else {
-            return Err(Error::Backend("expected tensors for actors of workers, got an object".to_owned()));
+            return Err(Error::Backend("expected tensors for actors on workers, got an object".to_owned()));
         };
         let FilledRollout { buffer, returns, lengths, dropped, .. } = &mut job.buffer;
         let (ring, ticket) = (Arc::clone(&self.buffers), job.ticket);
@@ -106,24 +107,23 @@ impl Collect<Weights, FilledRollout> for Remote {
     }
 }
 
-/// Actors whose environments and policies are workers', which have copies of the learner's; `rlox.distributed.remote`
-/// makes it.
+/// Makes actors on workers, which use copies of the learner's policy; for `rlox.distributed.remote`.
 ///
 /// Args:
-///     addresses, client_options: As for `remote_env`; actor i begins at address i, the first comes after the last.
+///     addresses, client_options: As for `remote_env`; actor i starts with address i, modulo their number.
 ///     env_id, autoreset_mode, max_episode_steps, kwargs: As for NativeVectorEnv.
-///     num_actors: How many.
-///     env: The learner's environments, which those of workers must equal.
-///     buffers: `max_staleness + 1` rollouts, each for an actor's environments.
+///     num_actors: Number of actors.
+///     env: The learner's environments; the workers' environments must have the same spec.
+///     buffers: `max_staleness + 1` rollouts, each for the environments of one actor.
 ///     weights: The learner's policy.
-///     seed: Of the first environment; those of the next actor come after it.
+///     seed: Seed of the first environment; the next actors use the seeds that follow.
 ///     stream, max_staleness, deterministic, gamma, gae_lambda, sde_sample_freq: As for NativeActors.
 ///
 /// Returns:
-///     They, and a function that tells their faults so far, as that of `remote_env`.
+///     The actors, and a function that returns their faults so far, as that of `remote_env`.
 ///
 /// Raises:
-///     As `remote_env`; ValueError for workers with other environments than the learner's.
+///     As `remote_env`; also ValueError if a worker's environments differ from the learner's.
 #[pyfunction]
 pub(crate) fn remote_actors(
     py: Python<'_>,
@@ -192,14 +192,14 @@ pub(crate) fn remote_actors(
     Ok((actors, make_faults_function(py, counts)?))
 }
 
-/// What the program `rlox-worker` does with these words, until the process is told to end.
+/// Runs the program `rlox-worker` with these arguments, until the process receives a signal to end.
 ///
 /// Raises:
-///     ValueError: A flag that makes no sense, or what must not be served.
-///     OSError: A file that cannot be read, an address in use.
+///     ValueError: A flag is invalid, or the worker would be unsafe to serve.
+///     OSError: A file cannot be read, or an address is in use.
 #[pyfunction]
 pub(crate) fn run_worker(py: Python<'_>, words: &Bound<'_, PyAny>) -> PyResult<()> {
-    let mismatch = || type_error("argv", "a list of str", &short_repr(words), "pass those of the command line");
+    let mismatch = || type_error("argv", "a list of str", &short_repr(words), "pass the command line arguments");
     let items = sequence(words).map_err(|error| replace_ordinary_error(py, error, mismatch))?;
     let argv = items.iter().map(|word| text("argv", &word)).collect::<PyResult<Vec<_>>>()?;
     detach(py, || rlox_grpc::run(&argv)).map_err(to_py)
@@ -207,7 +207,7 @@ pub(crate) fn run_worker(py: Python<'_>, words: &Bound<'_, PyAny>) -> PyResult<(
 
 fn parse_addresses(object: &Bound<'_, PyAny>) -> PyResult<Vec<String>> {
     let fix = r#"pass for example ["127.0.0.1:50051"]"#;
-    let mismatch = || type_error("addresses", "a list of workers' addresses", &short_repr(object), fix);
+    let mismatch = || type_error("addresses", "a list of worker addresses", &short_repr(object), fix);
     let items = sequence(object).map_err(|error| replace_ordinary_error(object.py(), error, mismatch))?;
     items.iter().map(|item| text("addresses", &item)).collect()
 }
@@ -220,7 +220,7 @@ fn parse_client_options(dict: &Bound<'_, PyDict>) -> PyResult<ClientOptions> {
         let seconds = |name| {
             let seconds = number(name, &value)?;
             Duration::try_from_secs_f64(seconds).map_err(|_| {
-                let expected = "more than 0 and at most a day, in seconds";
+                let expected = "seconds above 0 and of at most a day";
                 value_error(name, expected, &format!("{seconds}"), "correct it")
             })
         };
@@ -236,9 +236,9 @@ fn parse_client_options(dict: &Bound<'_, PyDict>) -> PyResult<ClientOptions> {
             _ => {
                 return Err(type_error(
                     "client_options",
-                    "known names",
+                    "known option names",
                     &name,
-                    "pass what rlox.distributed.remote does",
+                    "use the options of rlox.distributed.remote",
                 ));
             }
         }

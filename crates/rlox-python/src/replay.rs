@@ -1,4 +1,4 @@
-//! `ReplayBuffer` and `PrioritizedReplayBuffer`, the core's replay storage with a sampler, and `MmapReplayBuffer`.
+//! Replay buffers with storage and sampler of the core: in memory and in a file.
 
 mod buffer;
 pub(crate) mod hindsight;
@@ -22,32 +22,31 @@ use sequences::SequenceRequest;
 
 /// Replay buffer with uniform sampling: a ring of transitions.
 ///
-/// A next observation is stored once where the same environment's next row holds it, and frames that observations stack
-/// are stored once; what is sampled is always what was pushed. `terminated` and `truncated` are never merged.
+/// A next observation is stored once if the same environment's next row contains it. Frames that stacked observations
+/// share are stored once, too. Samples always equal the pushed data. `terminated` and `truncated` are never merged.
 ///
-/// Any number of threads sample at once. A push waits for samples that have begun, and samples for pushes that came before
-/// them.
+/// Any number of threads sample at the same time. A push waits for running samples, and a sample for earlier pushes.
 ///
 /// Args:
-///     capacity: How many transitions it holds; the oldest make room for new ones. Of several environments it is rounded
-///         down to whole_episodes rows of all of them, but not to less than one such row: the attribute `capacity` tells.
-///     obs_dim: Numbers in an observation, or its shape; of Dict observations {name: shape} or {name: (shape, dtype)}.
+///     capacity: Maximum number of transitions; new transitions replace the oldest. With several environments the
+///         number is rounded down to a multiple of `num_envs`, but not below `num_envs`; see the attribute `capacity`.
+///     obs_dim: Numbers in an observation, or its shape; {name: shape} or {name: (shape, dtype)} for Dict
+/// observations.
 ///     act_dim: Numbers in an action, or its shape; () for Discrete.
-///     num_envs: How many environments step together. Each `push_batch` adds one row for each of them then.
+///     num_envs: Number of environments that step together. Each `push_batch` adds one row per environment.
 ///     obs_dtype, act_dtype: "float32", "float64", "int64", "uint8" or "bool", as `numpy.dtype` takes them.
-///     frame_stack: How many frames observations stack along their first axis, oldest first.
-///     n_step: Over how many steps a sampled transition goes: rewards are summed, and `discounts` is what the next
-///         observation's value counts. They end where an episode does. `terminated`, `truncated` and what comes next are
-///         those of the last step, and so are extras whose names begin with "next_"; all others are those of the first.
-///     gamma: The discount of a step; used where `n_step` is more than 1.
-///     extra: What else is stored of each step: {name: (shape, dtype)}.
-///     seed: Of the buffer's own random stream, which samples without a seed draw from; None for the system's entropy.
-///
+///     frame_stack: Number of frames that observations stack along their first axis, oldest first.
+///     n_step: Number of steps of a sampled transition, at most to the end of the episode. Rewards are summed, and
+///         `discounts` is the factor of the next observation's value. `terminated`, `truncated`, `next_obs` and extras
+///         whose names begin with "next_" are those of the last step; other fields are those of the first step.
+///     gamma: Discount factor of a step, used if `n_step` is more than 1.
+///     extra: Further fields of each step: {name: (shape, dtype)}.
+///     seed: Seed of the buffer's own random stream, for samples without a seed; None for the system's entropy.
 /// Raises:
 ///     ValueError: A size of 0, an unknown dtype, frames that do not divide the first axis.
-///     MemoryError: Its rows do not fit into memory; the bytes they would take are named. What is stored beside them, of
-///         rows that stand for themselves as much again, is asked for by pushes.
-///
+///     ValueError: A size is 0, a dtype is unknown, or frames do not divide the first axis.
+///     MemoryError: The rows do not fit into memory; the error names their bytes. Pushes allocate further memory for
+///         separately stored observations, up to the same size again.
 /// >>> import rlox
 /// >>> buffer = rlox.ReplayBuffer(capacity=1000, obs_dim=2, act_dim=1, seed=0)
 /// >>> buffer.push([0.0, 0.1], [1.0], 0.5, False, False, next_obs=[0.2, 0.3])
@@ -87,22 +86,25 @@ impl ReplayBuffer {
         Ok(Self { buffer: Buffer::new(py, parts, Uniform.into(), "ReplayBuffer")? })
     }
 
-    /// Adds a transition of the only environment.
+    /// Adds one transition of the only environment.
     ///
     /// Args:
-    ///     obs: The observation, (*obs_shape); of Dict observations a dict of arrays.
+    ///     obs: The observation, (*obs_shape); a dict of arrays for Dict observations.
     ///     action: The action, (*act_shape).
     ///     reward: The reward.
-    ///     terminated: The task itself ended.
-    ///     truncated: The episode was cut.
-    ///     next_obs: The observation after it: of an episode that ended its last, never one after a reset. None only
-    ///         where the next push is the environment's next step: it is taken from there. Whether it is cannot be seen:
-    ///         several environments that push in turns to a buffer of one would get each other's observations.
-    ///     extra: What else the buffer stores, by name.
+    ///     terminated: True if the task itself ended.
+    ///     truncated: True if the episode was cut off.
+    ///     next_obs: The next observation; at an episode's end its last one, never one after a reset. None is allowed
+    ///         only if the next push is the same environment's next step, which then provides it. The buffer cannot
+    /// check
+    ///         this: environments that take turns in a buffer of one would get each other's observations.
+    ///     extra: Values of the extra fields, by name.
     ///
     /// Raises:
-    ///     ValueError: A wrong shape, numbers that are not finite, no next_obs at an episode's end; nothing is stored then.
-    ///     MemoryError: The next observation does not fit beside what the rows take, or will take; nothing is stored then.
+    ///     ValueError: A shape is wrong, a number is not finite, or `next_obs` is missing at an episode's end. Nothing
+    /// is
+    ///         stored.
+    ///     MemoryError: The next observation does not fit into memory; nothing is stored.
     #[pyo3(signature = (obs, action, reward, terminated, truncated, next_obs=None, *, extra=None))]
     fn push(
         &self,
@@ -118,23 +120,26 @@ impl ReplayBuffer {
         self.buffer.push(py, Transition { obs, action, reward, terminated, truncated, next_obs, extra })
     }
 
-    /// Adds a row for each environment, or, to a buffer of one, any number of transitions.
+    /// Adds one row per environment, or any number of transitions to a buffer of one environment.
     ///
     /// Args:
     ///     obs: The observations, (B, *obs_shape).
-    ///     next_obs: Those after them, of episodes that ended their last; or None, as `push` has it: of several rows of
-    ///         one environment only with in_order. Rows that stand for themselves are refused after a row without one.
+    ///     next_obs: The next observations, at the end of episodes their last ones; or None as for `push`. Several
+    /// rows
+    ///         of one environment need `in_order` for None. Independent rows are errors after a row without
+    /// `next_obs`.
     ///     actions: The actions, (B, *act_shape).
     ///     rewards, terminated, truncated: (B,).
-    ///     extra: What else the buffer stores, by name, (B, ...).
-    ///     in_order: Whether the rows are steps of the only environment that follow each other. Otherwise rows of a buffer
-    ///         of one environment stand for themselves, if they are two or more: several steps are not summed over them, and
-    ///         each keeps its own next observation. One row is what `push` takes.
+    ///     extra: Values of the extra fields, by name, (B, ...).
+    ///     in_order: Whether the rows are consecutive steps of the only environment. Otherwise two or more rows of a
+    ///         buffer of one environment are independent: `n_step` does not sum over them, and each keeps its own next
+    ///         observation. A single row is handled as by `push`.
     ///
     /// Raises:
-    ///     ValueError: A wrong shape, numbers that are not finite, no next_obs where it is needed; nothing is stored then.
-    ///     MemoryError: Next observations do not fit beside what the rows take, or will take; nothing is stored then.
-    ///     KeyboardInterrupt: Ctrl-C; of many transitions of one environment the first ones may be stored, as `len` tells.
+    ///     ValueError: A shape is wrong, a number is not finite, or a required `next_obs` is missing; nothing is
+    /// stored.
+    ///     MemoryError: Next observations do not fit into memory; nothing is stored.
+    ///     KeyboardInterrupt: Ctrl-C. The first of many transitions of one environment may be stored; see `len`.
     #[pyo3(signature = (obs, next_obs, actions, rewards, terminated, truncated, *, extra=None, in_order=false))]
     fn push_batch(
         &self,
@@ -152,20 +157,20 @@ impl ReplayBuffer {
         self.buffer.push_batch(py, Transition { obs, action, reward, terminated, truncated, next_obs, extra }, in_order)
     }
 
-    /// Samples transitions, each as likely as another, with replacement.
+    /// Samples transitions uniformly, with replacement.
     ///
     /// Args:
-    ///     batch_size: B, at most as many as are stored.
-    ///     seed: An integer or a numpy.random.Generator that decides the choice; None for the buffer's own stream.
-    ///     out: A dict that an earlier sample of B transitions gave, to be overwritten.
+    ///     batch_size: B, at most the number of stored transitions.
+    ///     seed: An integer or a numpy.random.Generator for this sample; None for the buffer's own stream.
+    ///     out: A dict from an earlier sample of B transitions, which is overwritten.
     ///
     /// Returns:
     ///     `obs` and `next_obs` (B, *obs_shape), `actions` (B, *act_shape), `rewards` (B,) float32, `terminated` and
-    ///     `truncated` (B,) bool, what else is stored, and with n_step `discounts` (B,) float32. Dict observations are
+    ///     `truncated` (B,) bool, the extra fields, and with `n_step` `discounts` (B,) float32. Dict observations are
     ///     dicts. `torch.from_numpy` shares the arrays' memory.
     ///
     /// Raises:
-    ///     ValueError: No transitions, more than are stored, arrays in `out` that do not fit.
+    ///     ValueError: `batch_size` is 0 or more than are stored, or arrays in `out` do not match.
     #[pyo3(signature = (batch_size, seed=None, *, out=None))]
     fn sample<'py>(
         &self,
@@ -177,30 +182,31 @@ impl ReplayBuffer {
         self.buffer.sample(py, batch_size, seed, out, None)
     }
 
-    /// Samples sequences of steps that follow each other in one episode, for policies that remember.
+    /// Samples sequences of consecutive steps within an episode, for recurrent policies.
     ///
-    /// Every stored transition is as likely to be a start as another, whatever priorities there are. A sequence goes on from
-    /// there for `length` steps, or fewer where the episode ends before or still runs. Steps are single ones whatever
-    /// n_step is.
+    /// Every stored transition is equally likely as a start, whatever its priority. A sequence has `length` steps from
+    /// the
+    /// start, or fewer if the episode ends earlier or still runs. Steps are single steps, whatever `n_step` is.
     ///
     /// Args:
-    ///     batch_size: B, at most as many as transitions are stored.
-    ///     length: The most steps from the start on.
-    ///     seed: An integer or a numpy.random.Generator that decides the choice; None for the buffer's own stream.
-    ///     burn_in: The most steps of the episode before the start, to bring a recurrent state up to date on.
-    ///     whole_episodes: Whether only episodes are sampled of which every step is stored, from the first step on, each as
-    ///         likely as another. Of longer ones the first `length` steps come.
-    ///     out: A dict that an earlier call with the same sizes gave, to be overwritten.
+    ///     batch_size: B, at most the number of stored transitions.
+    ///     length: Maximum number of steps from the start.
+    ///     seed: An integer or a numpy.random.Generator for this sample; None for the buffer's own stream.
+    ///     burn_in: Maximum number of steps before the start in the episode, to warm up a recurrent state.
+    ///     whole_episodes: Whether to sample only complete episodes, from their first step and each equally likely.
+    ///         Longer episodes are cut off after `length` steps.
+    ///     out: A dict from an earlier call with the same sizes, which is overwritten.
     ///
     /// Returns:
-    ///     What `sample` gives, (T, B, ...) with T = burn_in + length: time first, as rollouts and torch's recurrent
-    ///     layers have it. The start is step `burn_in`. `mask` (T, B) bool: which steps there are, the others being
-    ///     zeros; `episode_starts` (T, B) bool: the first steps of episodes; `lengths` (B,) int64: how many steps there
-    ///     are from the start on; `indices` (B,) int64: the starts' numbers.
+    ///     The arrays of `sample`, (T, B, ...) with T = burn_in + length: time first, as in rollouts and torch's
+    ///     recurrent layers. The start is step `burn_in`. `mask` (T, B) bool marks existing steps; other steps are
+    /// zeros.
+    ///     `episode_starts` (T, B) bool marks first steps of episodes. `lengths` (B,) int64 counts the steps from the
+    ///     start. `indices` (B,) int64 has the numbers of the starts.
     ///
     /// Raises:
-    ///     ValueError: No transitions, no whole_episodes episode, sizes that make no sense, arrays in `out` that do not fit.
-    ///     MemoryError: They do not fit into memory.
+    ///     ValueError: There are no transitions or no complete episodes, a size is invalid, or `out` does not match.
+    ///     MemoryError: The arrays do not fit into memory.
     ///
     /// >>> import rlox
     /// >>> buffer = rlox.ReplayBuffer(capacity=1000, obs_dim=1, act_dim=1)
@@ -225,33 +231,34 @@ impl ReplayBuffer {
         self.buffer.sample_sequences(py, &SequenceRequest { batch_size, length, seed, burn_in, whole_episodes, out })
     }
 
-    /// Everything that it holds, as arrays by name: what `load_state` of another buffer takes.
+    /// Returns the content of the buffer as arrays by name, for `load_state`.
     ///
     /// Returns:
-    ///     `step.obs`, `step.actions`, ... (N, ...) of the stored transitions in the order of pushing, `next.obs` of next
-    ///     observations that are no other transition's, and what says how pushes and samples go on. Only what is stored
-    ///     is among them, whatever the capacity.
+    ///     `step.obs`, `step.actions`, ... (N, ...) of the stored transitions in the order of pushing, `next.obs` of
+    ///     separately stored next observations, and the state of pushes and samples. The size depends on the stored
+    ///     transitions, not on the capacity.
     fn state<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         self.buffer.state(py)
     }
 
-    /// Goes back to a state of a buffer that was made with the same arguments: samples and pushes go on exactly as there.
+    /// Restores the state of a buffer with the same constructor arguments; both continue identically.
     ///
     /// Args:
-    ///     arrays: What `state` gave.
+    ///     arrays: The result of `state`.
     ///
     /// Raises:
-    ///     ValueError: An array is missing, too many, another buffer's or makes no sense; nothing has changed then.
-    ///     KeyboardInterrupt: Ctrl-C; the buffer is as it was, or empty, as `len` tells.
+    ///     ValueError: An array is missing, unknown, of another buffer or invalid; the buffer is unchanged.
+    ///     KeyboardInterrupt: Ctrl-C. The buffer is unchanged or empty; see `len`.
     fn load_state(&self, py: Python<'_>, arrays: &Bound<'_, PyAny>) -> PyResult<()> {
         self.buffer.load_state(py, arrays)
     }
 
-    /// Writes the folder `path`: a manifest and what is stored, checksummed, whole_episodes or not at all. A buffer or checkpoint
-    /// that is there is replaced.
+    /// Writes the buffer to the folder `path` atomically: a manifest and checksummed data.
+    ///
+    /// An existing buffer or checkpoint is replaced.
     ///
     /// Raises:
-    ///     OSError: Something else is there (FileExistsError), or the system refuses; what was there stays.
+    ///     OSError: `path` is something else (FileExistsError), or the system fails; the old content stays.
     ///
     /// >>> import tempfile, rlox
     /// >>> buffer = rlox.ReplayBuffer(capacity=1000, obs_dim=2, act_dim=1)
@@ -265,31 +272,32 @@ impl ReplayBuffer {
         self.buffer.save(py, path)
     }
 
-    /// Reads what `save` wrote: a buffer that goes on exactly as that one.
+    /// Reads a buffer that `save` wrote; the new buffer continues exactly like the saved one.
     ///
     /// Raises:
-    ///     CorruptFileError: Anything in it is damaged, missing or not a buffer's; the file and the section are named.
-    ///     ValueError: It is a buffer of another class, or a newer rlox wrote it.
-    ///     OSError: Nothing is there (FileNotFoundError), or the system refuses.
+    ///     CorruptFileError: The data is damaged, incomplete or not a buffer; the error names file and section.
+    ///     ValueError: The buffer is of another class, or a newer version of rlox wrote it.
+    ///     OSError: `path` does not exist (FileNotFoundError), or the system fails.
     #[staticmethod]
     fn load(py: Python<'_>, path: &Bound<'_, PyAny>) -> PyResult<Self> {
         Ok(Self { buffer: Buffer::load(py, path, "ReplayBuffer")? })
     }
 
-    /// How many transitions it can hold: whole_episodes rows of all environments.
+    /// Maximum number of transitions, a multiple of `num_envs`.
     #[getter]
     fn capacity(&self, py: Python<'_>) -> PyResult<usize> {
         self.buffer.inner.read(py, false, |buffer| Ok(buffer.storage().capacity()))
     }
 
-    /// How many environments step together.
+    /// Number of environments that step together.
     #[getter]
     fn num_envs(&self) -> usize {
         self.buffer.num_envs
     }
 
-    /// Bytes of memory so far, with those that samples keep for the next one: more is taken where next observations and
-    /// first frames are stored aside.
+    /// Bytes of memory in use, including the memory kept for later samples.
+    ///
+    /// Separately stored next observations and first frames add to it as they are pushed.
     #[getter]
     fn nbytes(&self, py: Python<'_>) -> PyResult<usize> {
         self.buffer.nbytes(py, Replay::memory)

@@ -1,4 +1,4 @@
-//! `RolloutBuffer`: the core's storage with NumPy views of its fields, and checks of what it would refuse.
+//! The class `RolloutBuffer`: the core's storage with NumPy views of its fields, and argument checks.
 
 pub(crate) mod bytes;
 
@@ -21,17 +21,18 @@ use crate::sync::cell::GuardedCell;
 use crate::sync::gil::detach;
 use crate::sync::interrupt::poll_interrupt;
 
-/// From how many numbers in a step on a call may take more than 5 us.
+/// Element count of a step above which a call releases the GIL, because it may take more than 5 us.
 const DETACH_ABOVE_ELEMENTS: usize = 2048;
 
 /// Storage for one rollout of `n_steps` steps in `num_envs` environments, `(T, N, ...)` time-major.
 ///
-/// Its fields are attributes, all views of Rust memory without a copy (`torch.from_numpy` shares it too); the next
-/// rollout writes into the same memory:
+/// The fields are attributes: views of Rust memory without a copy, which `torch.from_numpy` shares, too. The next
+/// rollout
+/// overwrites the same memory:
 ///
 /// ==================================== ================== =============================================
-/// obs                                  (T, N, *obs_shape) what the policy saw
-/// last_obs                             (N, *obs_shape)    what follows the last step
+/// obs                                  (T, N, *obs_shape) observations that the policy used
+/// last_obs                             (N, *obs_shape)    observations after the last step
 /// actions                              (T, N, *action_shape)
 /// log_probs, values, rewards           (T, N) float32     rewards after normalisation, if there is any
 /// terminated, truncated                (T, N) bool        never merged
@@ -39,23 +40,23 @@ const DETACH_ABOVE_ELEMENTS: usize = 2048;
 /// final_values, advantages, returns    (T, N) float32     written by `finish`
 /// ==================================== ================== =============================================
 ///
-/// Before `finish`, `advantages` and `returns` are refused: the memory holds those of an earlier rollout.
-/// `final_index` and `final_obs` are copies: the rows `t * N + n` that were truncated and not terminated, and their
-/// true last observations.
+/// Before `finish`, reading `advantages` or `returns` is an error, because the memory holds an earlier rollout's.
+/// `final_index` and `final_obs` are copies: the rows `t * N + n` that were truncated and not terminated, and the last
+/// observations of their episodes.
 ///
 /// Args:
 ///     n_steps: T, at least 1.
 ///     num_envs: N, at least 1.
-///     obs_shape: The shape of one observation.
-///     action_shape: The shape of one action; () for Discrete.
+///     obs_shape: Shape of one observation.
+///     action_shape: Shape of one action; () for Discrete.
 ///     action_dtype: "int64" or "float32".
-///     obs_dtype: "float32", "float64", "int64", "uint8" or "bool". Native environments give float32; others'
-///         observations are stored as they are, and only float32 ones can be normalised.
-///     extra: More fields: {name: (shape, dtype)}; read them with `field(name)`.
+///     obs_dtype: "float32", "float64", "int64", "uint8" or "bool". Native environments return float32. Observations
+///         of other environments are stored unchanged; only float32 can be normalised.
+///     extra: Further fields, {name: (shape, dtype)}; read them with `field(name)`.
 ///
 /// Raises:
-///     ValueError: A size of 0, an unknown dtype, a name twice.
-///     MemoryError: It does not fit into memory; the size asked for is named.
+///     ValueError: A size is 0, a dtype is unknown, or a name is used twice.
+///     MemoryError: The buffer does not fit into memory; the error names its size.
 ///
 /// >>> import rlox
 /// >>> env = rlox.VecEnv(n=2, seed=0, env_id="CartPole-v1")
@@ -82,16 +83,16 @@ pub(crate) struct RolloutBuffer {
 }
 
 impl RolloutBuffer {
-    /// A view of the field of this name.
+    /// Returns a view of a field.
     fn field_view<'py>(slf: &Bound<'py, Self>, name: &str) -> PyResult<Bound<'py, PyAny>> {
         let this = slf.get();
         Ok(this.memory_of(name)?.view(0, &[this.n_steps, this.num_envs], slf.clone().into_any()))
     }
 
-    /// A view of a field that `finish` writes.
+    /// Returns a view of a field that `finish` writes.
     fn finished_field_view<'py>(slf: &Bound<'py, Self>, name: &str) -> PyResult<Bound<'py, PyAny>> {
         if !slf.get().inner.with(slf.py(), false, |buffer| Ok(buffer.is_finished()))? {
-            return Err(value_error(name, "a finished rollout", "one that is not", "call finish first"));
+            return Err(value_error(name, "a finished rollout", "an unfinished rollout", "call finish first"));
         }
         Self::field_view(slf, name)
     }
@@ -99,7 +100,7 @@ impl RolloutBuffer {
     fn memory_of(&self, name: &str) -> PyResult<&FieldMemory> {
         let known = || self.fields.iter().map(|(name, _)| name.as_str()).collect::<Vec<_>>().join(", ");
         let unknown =
-            || value_error("name", &format!("one of {}", known()), &format!("{name:?}"), "name a field of the buffer");
+            || value_error("name", &format!("one of {}", known()), &format!("{name:?}"), "use the name of a field");
         self.fields.iter().find(|(field, _)| field == name).map(|(_, memory)| memory).ok_or_else(unknown)
     }
 }
@@ -128,7 +129,7 @@ impl RolloutBuffer {
         };
         let parsed_dtype = dtype("action_dtype", action_dtype, DType::I64)?;
         if let (Some(object), DType::F64 | DType::U8 | DType::Bool) = (action_dtype, parsed_dtype) {
-            let fix = "int64 for Discrete, MultiDiscrete and MultiBinary actions, float32 for Box";
+            let fix = "use int64 for Discrete, MultiDiscrete and MultiBinary actions, float32 for Box";
             return Err(value_error("action_dtype", "int64 or float32", &short_repr(object), fix));
         }
         let action_dtype = parsed_dtype;
@@ -157,92 +158,92 @@ impl RolloutBuffer {
         Ok(Self { inner, n_steps, num_envs, obs_shape, action_shape, discrete, obs_dtype, fields, long })
     }
 
-    /// The step that is due, counted from 0; `n_steps` for a full rollout.
+    /// Index of the next step, from 0; `n_steps` for a full rollout.
     #[getter]
     fn next_step(&self, py: Python<'_>) -> PyResult<usize> {
         self.inner.with(py, false, |buffer| Ok(buffer.next_step()))
     }
 
-    /// A view of a field by its name, `(T, N, ...)`, whatever it holds so far.
+    /// Returns a view of a field, `(T, N, ...)`, with its current content.
     fn field<'py>(slf: &Bound<'py, Self>, name: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
         Self::field_view(slf, &text("name", name)?)
     }
 
-    /// What the policy saw, (T, N, *obs_shape).
+    /// Observations that the policy used, (T, N, *obs_shape).
     #[getter]
     fn obs<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyAny>> {
         Self::field_view(slf, "obs")
     }
 
-    /// The actions, (T, N, *action_shape); Discrete ones counted from 0.
+    /// Actions, (T, N, *action_shape); Discrete actions count from 0.
     #[getter]
     fn actions<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyAny>> {
         Self::field_view(slf, "actions")
     }
 
-    /// Their log-probabilities, (T, N).
+    /// Log-probabilities of the actions, (T, N).
     #[getter]
     fn log_probs<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyAny>> {
         Self::field_view(slf, "log_probs")
     }
 
-    /// The values of the observations, (T, N).
+    /// Values of the observations, (T, N).
     #[getter]
     fn values<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyAny>> {
         Self::field_view(slf, "values")
     }
 
-    /// The rewards, (T, N).
+    /// Rewards, (T, N).
     #[getter]
     fn rewards<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyAny>> {
         Self::field_view(slf, "rewards")
     }
 
-    /// The task itself ended, (T, N).
+    /// True where the task itself ended, (T, N).
     #[getter]
     fn terminated<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyAny>> {
         Self::field_view(slf, "terminated")
     }
 
-    /// The episode was cut, (T, N).
+    /// True where the episode was cut off, (T, N).
     #[getter]
     fn truncated<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyAny>> {
         Self::field_view(slf, "truncated")
     }
 
-    /// True for transitions, False where a step only reset, as it does in NEXT_STEP mode, (T, N).
+    /// True for transitions, False where a step only reset as in NEXT_STEP mode, (T, N).
     ///
-    /// Such a row has reward, flags and advantage 0, and is nothing to learn from.
+    /// A row that only reset has reward, flags and advantage 0, and is not used for learning.
     #[getter]
     fn valid<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyAny>> {
         Self::field_view(slf, "valid")
     }
 
-    /// How many transitions are stored: the rows filled so far where `valid` is True.
+    /// Number of stored transitions: rows so far where `valid` is True.
     #[getter]
     fn n_transitions(&self, py: Python<'_>) -> PyResult<usize> {
         self.inner.with(py, false, |buffer| Ok(buffer.transitions()))
     }
 
-    /// The values of the final observations where truncated, else 0, (T, N).
+    /// Values of the final observations where truncated, else 0, (T, N).
     #[getter]
     fn final_values<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyAny>> {
         Self::field_view(slf, "final_values")
     }
 
-    /// What `finish` computed, (T, N); before it, a ValueError.
+    /// Advantages, (T, N); a ValueError before `finish`.
     #[getter]
     fn advantages<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyAny>> {
         Self::finished_field_view(slf, "advantages")
     }
 
-    /// What `finish` computed, (T, N); before it, a ValueError.
+    /// Returns (value targets), (T, N); a ValueError before `finish`.
     #[getter]
     fn returns<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyAny>> {
         Self::finished_field_view(slf, "returns")
     }
 
-    /// The observations that follow the last step, (N, *obs_shape).
+    /// Observations after the last step, (N, *obs_shape).
     #[getter]
     fn last_obs<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyAny>> {
         let this = slf.get();
@@ -250,14 +251,14 @@ impl RolloutBuffer {
         Ok(this.memory_of("obs")?.view(first, &[this.num_envs], slf.clone().into_any()))
     }
 
-    /// The rows `t * N + n` truncated and not terminated, (K,).
+    /// Indices `t * N + n` of rows that were truncated and not terminated, (K,).
     #[getter]
     fn final_index<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyArray1<i64>>> {
         let index = self.inner.with(py, false, |buffer| try_map(buffer.final_index(), |i| i as i64))?;
         Ok(index.into_pyarray(py))
     }
 
-    /// Their true last observations, (K, *obs_shape).
+    /// Last observations of the episodes in `final_index`, (K, *obs_shape).
     #[getter]
     fn final_obs<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
         let (rows, data) =
@@ -265,18 +266,19 @@ impl RolloutBuffer {
         data.into_array(py, &[&[rows], &self.obs_shape[..]].concat())
     }
 
-    /// Starts a rollout from observations of environments elsewhere.
+    /// Starts a rollout from observations of environments that Python steps.
     ///
     /// Args:
-    ///     obs: (N, *obs_shape), raw, of the buffer's dtype; what is inside its range is converted.
-    ///     is_new: They come from a reset, so the normaliser's statistics take them in.
+    ///     obs: (N, *obs_shape), raw. Numbers within the range of the buffer's dtype are converted.
+    ///     is_new: Whether the observations come from a reset, so that the normaliser's statistics include them.
     ///     normalizer: A `Normalizer`, or None.
-    ///     ended: For environments in NEXT_STEP mode, bool (N,): whose episode has ended, so that their next step only
-    ///         resets. None for environments that reset in the same step.
+    ///     ended: For environments in NEXT_STEP mode, bool (N,): True where the episode has ended, so that the next
+    /// step
+    ///         only resets. None for environments that reset in the same step.
     ///
     /// Raises:
-    ///     TypeError: Observations of another kind: real numbers for integers, integers for booleans.
-    ///     ValueError: A wrong shape, NaN or infinite observations, a number outside the dtype.
+    ///     TypeError: Observations are of another kind: real numbers for integers, or integers for booleans.
+    ///     ValueError: A shape is wrong, an observation is NaN or infinite, or a number is outside of the dtype.
     #[pyo3(signature = (obs, is_new=true, normalizer=None, ended=None))]
     fn begin(
         &self,
@@ -304,21 +306,22 @@ impl RolloutBuffer {
         })
     }
 
-    /// Stores step `t`: what the policy said and what environments elsewhere answered, all of it raw.
+    /// Stores step `t` of environments that Python steps: the policy's output and the raw results.
     ///
     /// Args:
-    ///     t: The next step, counted from 0.
+    ///     t: Index of the next step, from 0.
     ///     actions, log_probs, values: (N, *action_shape), (N,), (N,).
-    ///     next_obs: (N, *obs_shape), as `step` returned them, of the buffer's dtype as in `begin`.
+    ///     next_obs: (N, *obs_shape), as `step` returned them; converted as in `begin`.
     ///     rewards, terminated, truncated: (N,).
-    ///     final_obs: (N, *obs_shape), read where truncated and not terminated; None if there is no such row,
-    ///         and in NEXT_STEP mode, where `next_obs` has them.
+    ///     final_obs: (N, *obs_shape), read where truncated and not terminated. None if there is no such row, and in
+    ///         NEXT_STEP mode, where `next_obs` has the final observations.
     ///     normalizer: A `Normalizer`, or None.
     ///
     /// Raises:
-    ///     TypeError: Observations of another kind, as in `begin`.
-    ///     ValueError: `t` out of turn, a wrong shape, NaN or infinity, a number outside the dtype; the step is not
-    ///         taken then.
+    ///     TypeError: Observations are of another kind, as in `begin`.
+    ///     ValueError: `t` is not the next step, a shape is wrong, a number is NaN or infinite, or a number is outside
+    /// of
+    ///         the dtype; the step is not stored.
     #[pyo3(signature = (t, actions, log_probs, values, next_obs, rewards, terminated, truncated, final_obs=None, normalizer=None))]
     fn record(
         &self,
@@ -376,11 +379,11 @@ impl RolloutBuffer {
     ///
     /// Args:
     ///     last_values: V of `last_obs`, (N,).
-    ///     gamma, gae_lambda: In [0, 1].
-    ///     final_values: V of `final_obs`, (K,); None where K is 0.
+    ///     gamma, gae_lambda: Factors in [0, 1].
+    ///     final_values: V of `final_obs`, (K,); None if K is 0.
     ///
     /// Raises:
-    ///     ValueError: The rollout is not full, a wrong length, a factor outside [0, 1].
+    ///     ValueError: The rollout is not full, a length is wrong, or a factor is outside [0, 1].
     #[pyo3(signature = (last_values, gamma, gae_lambda, final_values=None))]
     fn finish(
         &self,
@@ -400,7 +403,7 @@ impl RolloutBuffer {
     }
 }
 
-/// Refuses a normaliser that `buffer.begin` and `buffer.record` would refuse.
+/// Raises the error that `buffer.begin` and `buffer.record` would raise for a normaliser.
 #[pyfunction]
 pub(crate) fn check_normalizer(
     py: Python<'_>,
@@ -414,7 +417,7 @@ pub(crate) fn check_normalizer(
         .with(py, false, |buffer| normalizer.inner.enter(|normalizer| buffer.check_normalizer(Some(normalizer))))
 }
 
-/// Refuses what `buffer.record` would refuse of a step before it is made.
+/// Raises the error that `buffer.record` would raise for the policy's output, before the step is made.
 #[pyfunction]
 pub(crate) fn check_step(
     py: Python<'_>,

@@ -1,4 +1,4 @@
-//! Locks, the GIL, borrows of NumPy's memory and signals.
+//! Locks, the GIL, borrows of NumPy's memory, and signals.
 
 pub(crate) mod borrow;
 pub(crate) mod cell;
@@ -8,7 +8,7 @@ pub(crate) mod rwlock;
 
 use pyo3::prelude::*;
 
-/// Notes, in a forked child, that the calls of its parent's other threads do not run, and lets go of what they used.
+/// Drops, in a forked child, the counts and borrows of calls in the parent's other threads.
 #[pyfunction]
 pub(crate) fn after_fork() {
     gil::after_fork();

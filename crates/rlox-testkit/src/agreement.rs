@@ -1,4 +1,4 @@
-//! A backend computes what the built-in network does.
+//! Backends compute the same results as the built-in network.
 
 use proptest::prelude::*;
 use proptest::test_runner::TestRunner;
@@ -47,7 +47,7 @@ fn passes_agree<N: Network>(make: Make<N>, sizes: &[usize], rows: usize, kind: u
     built_in.backward(&dy, false, Some(&mut expected)).unwrap();
     net.backward(&dy, false, Some(&mut dx)).unwrap();
     assert_near(&dx, &expected, "dx");
-    // Without `params` there are none; with it they add up, backward after backward.
+    // Without `params` there are no gradients; with `params` they accumulate over backward passes.
     assert_eq!(net.grad_norm_sq().unwrap(), 0.0);
     assert_eq!(net.gradients(), built_in.gradients());
     for times in 1..3 {
@@ -58,14 +58,14 @@ fn passes_agree<N: Network>(make: Make<N>, sizes: &[usize], rows: usize, kind: u
         assert_all_near(&net.gradients(), &built_in.gradients(), &format!("gradients, {times}"));
         assert_near(&[net.grad_norm_sq().unwrap() as f32], &[built_in.grad_norm_sq().unwrap() as f32], "grad_sq");
     }
-    // Dropped, they are as if there had been none.
+    // Dropping the gradients resets them to zero.
     net.zero_gradients();
     assert_eq!(net.grad_norm_sq().unwrap(), 0.0);
     net.backward(&dy, true, None).unwrap();
     built_in.zero_gradients();
     built_in.backward(&dy, true, None).unwrap();
     assert_all_near(&net.gradients(), &built_in.gradients(), "gradients after they were dropped");
-    // With one of the last hidden layer besides they add up, too.
+    // Gradients of the last hidden layer accumulate, too.
     let dh = draws(rows * hidden, u128::from(seed) + 2);
     net.backward_hidden(&dy, &dh).unwrap();
     built_in.backward_hidden(&dy, &dh).unwrap();
@@ -76,7 +76,7 @@ fn passes_agree<N: Network>(make: Make<N>, sizes: &[usize], rows: usize, kind: u
 pub fn rows_do_not_depend_on_each_other<N: Network>(make: Make<N>) {
     let (net, _) = pair(make, &[9, 70, 33, 5], Activation::Tanh);
     let (mut x, mut y, mut workspace) = (draws(64 * 9, 1), vec![0.0; 64 * 5], Workspace::default());
-    // What one row spoils is its own.
+    // A NaN in one row must not reach other rows.
     x[9 * 20..9 * 21].fill(f32::NAN);
     net.infer(&x, 64, &mut y, &mut workspace).unwrap();
     for (row, (x, y)) in x.chunks_exact(9).zip(y.chunks_exact(5)).enumerate() {
@@ -97,7 +97,7 @@ fn optimizers() -> [Optimizer; 3] {
     ]
 }
 
-/// One clipped step towards numbers.
+/// Performs one clipped optimiser step towards random targets.
 fn learn(net: &mut impl Network, optimizer: &Optimizer) -> f32 {
     let (x, target, mut y) = (draws(13 * 5, 1), draws(13 * 2, 2), [0.0; 26]);
     net.forward(&x, 13, &mut y).unwrap();
@@ -116,7 +116,7 @@ pub fn optimizers_equal_the_built_in_networks<N: Network>(make: Make<N>) {
             let what = format!("{optimizer:?} {activation:?}");
             assert_all_near(&net.tensors(), &built_in.tensors(), &what);
             assert_all_near(&net.optimizer_state(), &built_in.optimizer_state(), &what);
-            // Gradients are gone, and a step without any goes on with the means.
+            // Gradients are cleared, and a step without gradients continues the running means.
             assert_eq!(net.grad_norm_sq().unwrap(), 0.0);
             net.apply_gradients(&optimizer, 1.0).unwrap();
             built_in.apply_gradients(&optimizer, 1.0).unwrap();
@@ -125,7 +125,7 @@ pub fn optimizers_equal_the_built_in_networks<N: Network>(make: Make<N>) {
     }
 }
 
-/// What torch's formulas say, in f64.
+/// Returns the steps of torch's formulas, in f64.
 fn exact(optimizer: &Optimizer, gradients: &[f32]) -> Vec<f64> {
     let [mut m, mut v] = [0.0; 2];
     let steps = gradients.iter().zip(1..).map(|(g, t)| {
@@ -153,7 +153,7 @@ pub fn small_gradients_take_the_steps_of_torchs_formulas<N: Network>(make: Make<
     for (g, eps) in [(1e-16_f32, 1e-8), (1e-16, 1e-20), (1e-15, 1e-30), (1e-18, 1e-30), (3e-19, 1e-35)] {
         for optimizer in [Optimizer::adam(1e-2).with_eps(eps), Optimizer::rms_prop(1e-2).with_eps(eps)] {
             let (mut net, _) = pair(make, &[1, 1], ACTIVATIONS[0]);
-            // A mean of squares that is no normal number need not outlive a step without a gradient.
+            // A subnormal mean of squares may be lost in a step without a gradient.
             let gradients = if g * g < 1e-37 { &[g; 3][..] } else { &[g, g, g, 0.0, 0.0, -g] };
             for (gradient, step) in gradients.iter().zip(exact(&optimizer, gradients)) {
                 let parameter = |net: &N| f64::from(net.tensors().find("0.weight").unwrap().data[0]);
@@ -174,7 +174,7 @@ fn spec(action: Space) -> EnvSpec {
     EnvSpec { id: "Test-v0".into(), observation: Space::uniform_box(-1.0, 1.0, &[4]), action, max_episode_steps: None }
 }
 
-/// Numbers of a minibatch.
+/// Random numbers of a minibatch.
 struct Drawn {
     obs: Vec<f32>,
     discrete: Option<Vec<i64>>,
@@ -188,7 +188,7 @@ impl Drawn {
         let discrete = matches!(space, Space::Discrete { .. });
         let discrete = discrete.then(|| (0..ROWS).map(|_| rng.integers(0, 2)).collect());
         let mut targets = [1, 2, 3, 4].map(|more| draws(ROWS, seed * 10 + more));
-        // Log-probabilities near those of a policy that knows nothing yet.
+        // Log-probabilities near those of an untrained policy.
         targets[0].iter_mut().for_each(|x| *x = -0.7 + 0.1 * *x);
         Self { obs: draws(ROWS * 4, seed * 10 + 5), discrete, continuous: draws(ROWS * 2, seed * 10 + 6), targets }
     }
@@ -225,7 +225,7 @@ pub fn policy_gradients_equal_the_built_in_networks<N: Network>(make: Make<N>) {
     }
 }
 
-/// Rounding differs, and grows from step to step; so much of a loss, after a hundred of them, is allowed for it.
+/// Maximum relative difference of losses after a hundred updates, for rounding that accumulates.
 const DRIFT: f32 = 1e-4;
 
 pub fn losses_of_a_hundred_updates_stay_together<N: Network>(make: Make<N>) {
@@ -245,7 +245,7 @@ pub fn losses_of_a_hundred_updates_stay_together<N: Network>(make: Make<N>) {
         assert!((got.loss - expected.loss).abs() <= allowed, "{i}: {} instead of {}", got.loss, expected.loss);
         losses.push(expected.loss);
     }
-    // They learned something, so that they could have gone apart.
+    // The losses must decrease, or else equal curves would prove nothing.
     let mean = |losses: &[f32]| losses.iter().sum::<f32>() / losses.len() as f32;
     assert!(mean(&losses[92..]) < mean(&losses[..8]) - 0.02, "{} {}", mean(&losses[..8]), mean(&losses[92..]));
 }
@@ -263,7 +263,7 @@ pub fn weights_and_optimizer_states_go_there_and_back<N: Network>(make: Make<N>)
         other.load(&through(built_in.tensors())).unwrap();
         other.load_optimizer_state(&through(built_in.optimizer_state())).unwrap();
         assert_eq!((other.tensors(), other.optimizer_state()), (net.tensors(), net.optimizer_state()));
-        // What was loaded is what is learned on with.
+        // Training continues with the loaded state.
         learn(&mut net, &optimizer);
         learn(&mut other, &optimizer);
         assert_eq!((other.tensors(), other.optimizer_state()), (net.tensors(), net.optimizer_state()));
@@ -282,7 +282,7 @@ pub fn targets_follow_slowly<N: Network>(make: Make<N>) {
     }
     target.soft_update(&online, 1.0).unwrap();
     assert_eq!(target.tensors(), online.tensors());
-    // What it computes with has moved too.
+    // Inference uses the new parameters, too.
     let (x, mut y, mut expected, mut workspace) = (draws(2, 1), [0.0], [0.0], Workspace::default());
     target.infer(&x, 1, &mut y, &mut workspace).unwrap();
     online.infer(&x, 1, &mut expected, &mut workspace).unwrap();

@@ -1,19 +1,19 @@
-//! A backend's vector-Jacobian product, where it is written out, is what its library's own differentiation gives.
+//! A backend's hand-written vector-Jacobian product equals its library's automatic differentiation.
 
 use rlox_nn::{Activation, NamedTensors, Network};
 
 use crate::{ACTIVATIONS, Make, assert_near, draws, pair};
 
-/// What a library says of `y = f(x)` and of the gradients of `sum(dy y)`.
+/// Output of `y = f(x)` and gradients of `sum(dy y)`, from a library.
 #[derive(Debug)]
 pub struct Derivatives {
     pub y: Vec<f32>,
     pub dx: Vec<f32>,
-    /// Of the parameters, in their order.
+    /// Gradients of the parameters, in their order.
     pub parameters: Vec<Vec<f32>>,
 }
 
-/// A network of a library's own operations, differentiated by it: parameters, what hidden layers apply, `x`, `dy`, rows.
+/// Differentiates a network of a library's own operations: parameters, activation, `x`, `dy`, rows.
 pub type Differentiate = fn(&NamedTensors, Activation, &[f32], &[f32], usize) -> Derivatives;
 
 pub fn gradients_equal_the_librarys_own<N: Network>(make: Make<N>, differentiate: Differentiate) {

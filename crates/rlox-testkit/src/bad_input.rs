@@ -1,4 +1,4 @@
-//! A backend refuses what the built-in network refuses, with the same error, and nothing has changed then.
+//! Backends reject invalid arguments with the errors of the built-in network, and stay unchanged.
 
 use rlox_core::testing::{Variant, assert_rejects};
 use rlox_core::{Actions, EnvSpec, Error, Pcg64, Result, Space};
@@ -14,14 +14,14 @@ fn assert_same_error<T>(got: Result<T>, expected: Result<T>, what: &str) {
     let fields = |result: Result<T>| match result {
         Ok(_) => panic!("{what} is not refused"),
         Err(error @ Error::Backend(_)) => panic!("{what}: {error}"),
-        // How much memory is free changes from call to call.
+        // The amount of free memory changes from call to call.
         Err(Error::Memory(mismatch)) => format!("Memory({})", mismatch.argument),
         Err(error) => format!("{error:?}"),
     };
     assert_eq!(fields(got), fields(expected), "{what}");
 }
 
-/// The tensors with changes to their data.
+/// Returns a copy of the tensors with edited data.
 fn edited(tensors: &NamedTensors, edit: impl Fn(&str, &mut Vec<f32>)) -> NamedTensors {
     let mut edited = NamedTensors::default();
     for tensor in tensors {
@@ -107,7 +107,7 @@ pub fn wrong_tensors_and_networks_are_refused_in_the_built_in_networks_words<N: 
             }
         }
     };
-    assert!(more.push("0.weight", &[1], vec![0.0]).is_err(), "a name stands twice");
+    assert!(more.push("0.weight", &[1], vec![0.0]).is_err(), "a duplicate name is accepted");
     let with_nan = edited(&weights, with_last_value("0.weight", f32::NAN));
     let cases: [(_, Variant, _, _); 4] = [
         (NamedTensors::default(), Error::Shape, r#"one named "0.weight""#, ""),
@@ -134,7 +134,7 @@ pub fn wrong_tensors_and_networks_are_refused_in_the_built_in_networks_words<N: 
     assert_eq!((net.tensors(), net.optimizer_state()), (weights, state));
 }
 
-/// What a backward would give of the forward of other parameters is no gradient of anything.
+/// Checks that a backward pass fails after the parameters of its forward pass have changed.
 pub fn a_forward_is_forgotten_once_the_parameters_change<N: Network>(make: Make<N>) {
     let changes: [fn(&mut N, &N); 4] = [
         |net, _| net.apply_gradients(&Optimizer::adam(1e-3), 1.0).unwrap(),
@@ -147,7 +147,7 @@ pub fn a_forward_is_forgotten_once_the_parameters_change<N: Network>(make: Make<
         let (mut net, _) = pair(make, &[3, 8, 2], Activation::Tanh);
         net.forward(&draws(3, 1), 1, &mut [0.0; 2]).unwrap();
         net.backward(&[1.0, 0.0], true, None).unwrap();
-        // As often as one likes, until then.
+        // Repeated backward passes are allowed until the change.
         net.backward(&[1.0, 0.0], true, None).unwrap();
         change(&mut net, &other);
         net.zero_gradients();
@@ -174,7 +174,7 @@ pub fn gradients_that_are_no_numbers_change_nothing<N: Network>(make: Make<N>) {
     assert_eq!(net.grad_norm_sq().unwrap(), 0.0);
 }
 
-/// Means of them would stay infinite, and what they belong to would never move again.
+/// Checks gradients whose squares overflow: an infinite mean would freeze the parameter forever.
 pub fn gradients_whose_squares_overflow_change_nothing<N: Network>(make: Make<N>) {
     for optimizer in [Optimizer::adam(1e-3), Optimizer::adam_w(1e-3), Optimizer::rms_prop(1e-3)] {
         for (gradient, scale) in [(3e19, 1.0), (3e9, 1e10)] {
@@ -187,7 +187,7 @@ pub fn gradients_whose_squares_overflow_change_nothing<N: Network>(make: Make<N>
             assert_eq!((rejected.at.section.as_deref(), rejected.at.row), (Some("2.bias"), Some(0)));
             assert_eq!((net.tensors(), net.optimizer_state()), before);
             if scale > 1.0 {
-                // They are there still, and far from it without the scale.
+                // The gradients are kept, and their squares are finite without the scale.
                 net.apply_gradients(&optimizer, 1.0).unwrap();
                 assert_eq!(net.grad_norm_sq().unwrap(), 0.0);
                 let square = net.optimizer_state().find("2.bias.exp_avg_sq").unwrap().data[0];

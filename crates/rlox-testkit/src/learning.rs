@@ -1,4 +1,4 @@
-//! A backend learns.
+//! Backends learn.
 
 use rlox_core::{AutoresetMode, EnvSpec, Pcg64, VecEnv, VectorEnv, envs::CartPole};
 use rlox_nn::train::{Ppo, PpoConfig, Schedule};
@@ -10,7 +10,7 @@ fn cartpole() -> Box<dyn VectorEnv> {
     Box::new(VecEnv::new(8, None, AutoresetMode::SameStep, CartPole::default).unwrap())
 }
 
-/// PPO with the settings of RL Baselines3 Zoo.
+/// Returns PPO with the settings of RL Baselines3 Zoo.
 fn ppo<N: Network>(make: Make<N>, seed: u64) -> Ppo<PolicyNetworks<N>> {
     let config = PpoConfig {
         n_steps: 32,

@@ -1,4 +1,4 @@
-//! Tests that every network backend must pass: `backend_tests!(MyNetwork::new)` in a test module runs all of them.
+//! Tests for all network backends: `backend_tests!(MyNetwork::new)` in a test module runs them.
 #![allow(clippy::missing_panics_doc, missing_docs, reason = "tests")]
 
 pub mod agreement;
@@ -11,7 +11,7 @@ pub mod torch;
 use rlox_core::{EnvSpec, Pcg64, Result};
 use rlox_nn::{Activation, Distribution, Init, Mlp, NamedTensors, Network, PolicyNetworks};
 
-/// What makes a network.
+/// Constructor of a network.
 pub type Make<N> = fn(&[usize], Activation, Init, &mut Pcg64) -> Result<N>;
 
 pub const ACTIVATIONS: [Activation; 4] = [Activation::Tanh, Activation::Relu, Activation::Silu, Activation::Gelu];
@@ -21,7 +21,7 @@ pub fn draws(count: usize, seed: u128) -> Vec<f32> {
     (0..count).map(|_| rng.uniform(-1.0, 1.0) as f32).collect()
 }
 
-/// A network of the backend and the built-in one with the same weights, drawn as torch does, biases included.
+/// Returns a backend's network and a built-in one with the same weights, initialised as in torch.
 pub fn pair<N: Network>(make: Make<N>, sizes: &[usize], activation: Activation) -> (N, Mlp) {
     let net = make(sizes, activation, Init::Kaiming, &mut Pcg64::seed_from(5)).unwrap();
     let built_in = Mlp::new(sizes, activation, Init::Kaiming, &mut Pcg64::seed_from(5)).unwrap();
@@ -29,14 +29,14 @@ pub fn pair<N: Network>(make: Make<N>, sizes: &[usize], activation: Activation) 
     (net, built_in)
 }
 
-/// Actor and critic with hidden layers of 20 and 17 numbers, drawn from a seed.
+/// Returns an actor and a critic with hidden layers of 20 and 17 units, initialised from a seed.
 pub fn policy<N: Network>(make: Make<N>, spec: &EnvSpec, distribution: Distribution, seed: u128) -> PolicyNetworks<N> {
     let mut rng = Pcg64::seed_from(seed);
     let one = |sizes: &[usize], gain| make(sizes, Activation::Tanh, Init::orthogonal(gain), &mut rng);
     PolicyNetworks::with(spec, &[20, 17], distribution, one).unwrap()
 }
 
-/// Within `1e-4` of the largest number.
+/// Asserts that numbers differ by at most `1e-4` of the largest one.
 pub fn assert_near(got: &[f32], expected: &[f32], what: &str) {
     assert_eq!(got.len(), expected.len(), "{what}");
     let scale = expected.iter().fold(1e-3_f32, |most, x| most.max(x.abs()));
@@ -54,7 +54,7 @@ pub fn assert_all_near(got: &NamedTensors, expected: &NamedTensors, what: &str) 
     }
 }
 
-/// One test for each promise.
+/// Defines one test per requirement.
 #[macro_export]
 macro_rules! backend_tests {
     ($make:expr; $($module:ident: $($name:ident),* $(,)?;)*) => {$($(

@@ -1,4 +1,4 @@
-//! Updates of off-policy methods equal those of the built-in network: same weights, minibatches and noise.
+//! Off-policy updates equal those of the built-in network, for equal weights, batches and noise.
 
 use rlox_core::{Actions, EnvSpec, Pcg64, Result, Space};
 use rlox_nn::train::{
@@ -19,12 +19,12 @@ fn spec(action: Space) -> EnvSpec {
     EnvSpec { id: "Drawn-v0".into(), observation, action, max_episode_steps: None }
 }
 
-/// Roots so large that gradients near 0 do not decide a step by their sign.
+/// Returns Adam with a large `eps`, so that gradients near 0 do not decide a step by their sign.
 fn optimizer() -> Optimizer {
     Optimizer::adam(1e-2).with_eps(1e-2)
 }
 
-/// All tensors after three updates, by minibatches and noise that are always the same.
+/// Returns all tensors after three updates with fixed minibatches and noise.
 fn train_briefly<M: OffPolicyMethod>(config: M::Config, networks: M::Networks, spec: &EnvSpec) -> NamedTensors {
     M::replay_config(&config, spec).unwrap();
     let mut learner = M::new(config, networks, spec, 1).unwrap();
@@ -50,7 +50,7 @@ fn train_briefly<M: OffPolicyMethod>(config: M::Config, networks: M::Networks, s
     learner.tensors()
 }
 
-/// What makes networks of a backend's own for a method.
+/// Returns a constructor of a backend's ReLU networks.
 fn relu_network<N: Network>(make: Make<N>) -> impl FnMut(&[usize], &mut Pcg64) -> Result<N> {
     move |sizes, rng| make(sizes, Activation::Relu, Init::Kaiming, rng)
 }

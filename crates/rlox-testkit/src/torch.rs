@@ -1,4 +1,4 @@
-//! A backend computes what PyTorch does: `fixtures/make.py` writes what it says.
+//! Backends compute the same results as PyTorch; `fixtures/make.py` writes PyTorch's results.
 
 use rlox_core::{Actions, EpisodeEnds, Pcg64, Space, VtraceConfig};
 use rlox_nn::train::Schedule;
@@ -72,7 +72,7 @@ fn continuous(name: &str) -> bool {
     name == "gaussian" || name.ends_with("state_dependent")
 }
 
-/// The policy of a case, with these weights.
+/// Returns the policy of a case, with the given weights.
 fn policy<N: Network>(make: Make<N>, name: &str, weights: &NamedTensors) -> PolicyNetworks<N> {
     let space = match name {
         "masked" => Space::discrete(4),
@@ -101,7 +101,7 @@ fn integers(case: &NamedTensors) -> Vec<i64> {
     data(case, "action").iter().map(|x| *x as i64).collect()
 }
 
-/// A case's actions, of which the discrete ones are there as integers.
+/// Returns the actions of a case; `discrete` holds discrete actions as integers.
 fn actions<'a>(name: &str, case: &'a NamedTensors, discrete: &'a [i64]) -> Actions<'a> {
     if continuous(name) { Actions::Continuous(data(case, "action")) } else { Actions::Discrete(discrete) }
 }
@@ -210,10 +210,10 @@ pub fn v_trace_and_its_gradients_equal_torch<N: Network>(make: Make<N>) {
     }
 }
 
-/// Rounding differs, and grows from step to step; so much of the curve's span, after a hundred of them, is allowed for it.
+/// Maximum difference relative to the curve's range after a hundred updates, for accumulated rounding.
 const DRIFT: f32 = 1e-3;
 
-/// Learning rate and clipping stay, or fall to 0 in a straight line.
+/// Checks a constant and a linear schedule of learning rate and clip range.
 pub fn losses_of_a_hundred_updates_equal_torch<N: Network>(make: Make<N>) {
     let all = fixtures();
     for (name, schedule) in [("constant", Schedule::Constant), ("linear", Schedule::Linear)] {

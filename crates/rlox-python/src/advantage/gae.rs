@@ -1,4 +1,4 @@
-//! `compute_gae` and `compute_gae_batched`.
+//! The Python functions `compute_gae` and `compute_gae_batched`.
 
 use bytemuck::Pod;
 use num_traits::AsPrimitive;
@@ -14,35 +14,35 @@ use crate::convert::array::{FromArray, empty};
 use crate::error::{replace_ordinary_error, to_py, type_error, value_error};
 use crate::sync::gil::{detach, is_alone};
 
-/// From how many elements on a call may take more than 5 us.
+/// Element count above which a call releases the GIL, because it may take more than 5 us.
 const DETACH_ABOVE_ELEMENTS: usize = 4096;
 
-/// Generalized advantage estimation (Schulman et al. 2016, arXiv:1506.02438, eq. 16).
+/// Computes generalized advantage estimates (Schulman et al. 2016, arXiv:1506.02438, eq. 16).
 ///
 /// `delta_t = r_t + gamma * (1 - terminated_t) * next_value_t - v_t`,
 /// `A_t = delta_t + gamma * lam * (1 - done_t) * A_{t+1}`, with `done = terminated | truncated` and
 /// `next_value_t = final_values_t` where an episode was truncated.
 ///
 /// Args:
-///     rewards: (T,) for one trajectory or (T, N) time-major. Of float32, float16 and bfloat16, results
-///         are float32, of all else float64.
-///     values: V of the state each action was taken in, shape of `rewards`.
-///     dones: Ends of episodes, read as terminated; None where `terminated` is given.
+///     rewards: (T,) for one trajectory or (T, N) time-major. Results are float32 for float32, float16 and
+///         bfloat16 rewards, and float64 for any other dtype.
+///     values: V of the state in which each action was taken; shape of `rewards`.
+///     dones: Episode ends, all of them terminations; None if `terminated` is given.
 ///     last_value: V of the state after the last step: a number, or (N,).
 ///     gamma: Discount factor in [0, 1].
 ///     lam: GAE's lambda in [0, 1].
-///     terminated: The task itself ended; takes the place of `dones`.
-///     truncated: The episode was cut, by a time limit for example.
-///     final_values: V of the true last observation, shape of `rewards`, read only where truncated and
-///         not terminated.
-///     out: A pair of arrays to write to, of the dtype and shape of the result.
+///     terminated: True where the task itself ended; replaces `dones`.
+///     truncated: True where the episode was cut off, for example by a time limit.
+///     final_values: V of the last observation of a truncated episode, shape of `rewards`. Read only where
+///         an episode was truncated and not terminated.
+///     out: Pair of output arrays, of the dtype and shape of the results.
 ///
 /// Returns:
 ///     (advantages, returns), both of the shape of `rewards`; returns = advantages + values.
 ///
 /// Raises:
-///     TypeError: An array of no numbers, or no ends given.
-///     ValueError: Shapes that do not fit, a factor outside [0, 1], truncated rows without `final_values`.
+///     TypeError: An array is not numeric, or no episode ends are given.
+///     ValueError: Shapes do not match, a factor is outside [0, 1], or rows are truncated without `final_values`.
 ///
 /// >>> import numpy as np, rlox
 /// >>> advantages, returns = rlox.compute_gae(np.ones(3), np.zeros(3), [0, 0, 1], 0.0, gamma=1.0, lam=1.0)
@@ -131,23 +131,23 @@ impl<'py> Call<'_, 'py> {
     }
 }
 
-/// GAE of several trajectories laid end to end: flat and environment-major, `(n_envs * n_steps,)`.
+/// Computes GAE of several trajectories in one flat array, environment-major, `(n_envs * n_steps,)`.
 ///
-/// Each environment's `n_steps` numbers stand together; `last_values` has one number per environment.
+/// The `n_steps` numbers of each environment are contiguous. `last_values` has one number per environment.
 ///
 /// Args:
 ///     rewards, values, gamma, lam: As for `compute_gae`, flat.
-///     dones: Read as terminated; None beside `terminated`.
-///     last_values: (n_envs,), of the states after the last steps.
-///     n_steps: Steps of each environment.
+///     dones: Episode ends, all of them terminations; None if `terminated` is given.
+///     last_values: (n_envs,), V of the states after the last steps.
+///     n_steps: Number of steps of each environment.
 ///     terminated, truncated, final_values: As for `compute_gae`, flat.
 ///
 /// Returns:
-///     (advantages, returns), flat as `rewards`; float32 or float64, as those of `compute_gae`.
+///     (advantages, returns), flat like `rewards`; float32 or float64 as for `compute_gae`.
 ///
 /// Raises:
-///     TypeError: An array of no numbers; both `dones` and `terminated`, or neither.
-///     ValueError: Lengths that do not fit, a factor outside [0, 1], a truncated step without its final value.
+///     TypeError: An array is not numeric, or not exactly one of `dones` and `terminated` is given.
+///     ValueError: Lengths do not match, a factor is outside [0, 1], or steps are truncated without `final_values`.
 ///
 /// >>> import numpy as np, rlox
 /// >>> advantages, returns = rlox.compute_gae_batched(

@@ -1,4 +1,4 @@
-//! `compute_returns` and `compute_lambda_returns`.
+//! The Python functions `compute_returns` and `compute_lambda_returns`.
 
 use bytemuck::Pod;
 use num_traits::AsPrimitive;
@@ -15,31 +15,31 @@ use crate::convert::array::{FromArray, empty};
 use crate::error::to_py;
 use crate::sync::gil::{detach, is_alone};
 
-/// From how many elements on a call may take more than 5 us.
+/// Element count above which a call releases the GIL, because it may take more than 5 us.
 const DETACH_ABOVE_ELEMENTS: usize = 4096;
 
-/// Discounted returns: `G_t = r_t + gamma * (1 - terminated_t) * G_{t+1}`.
+/// Computes discounted returns, `G_t = r_t + gamma * (1 - terminated_t) * G_{t+1}`.
 ///
-/// `G_{t+1}` is `final_values_t` where an episode was truncated, and `last_value` behind the last step. All of it is
-/// computed in float64.
+/// `G_{t+1}` is `final_values_t` where an episode was truncated, and `last_value` after the last step. The computation
+/// uses float64.
 ///
 /// Args:
-///     rewards: (T,) for one trajectory or (T, N) time-major. Of float32, float16 and bfloat16, results
-///         are float32, of all else float64.
-///     dones: Ends of episodes, read as terminated; None where `terminated` is given.
+///     rewards: (T,) for one trajectory or (T, N) time-major. Results are float32 for float32, float16 and
+///         bfloat16 rewards, and float64 for any other dtype.
+///     dones: Episode ends, all of them terminations; None if `terminated` is given.
 ///     last_value: V of the state after the last step: a number, or (N,); 0 for plain sums of rewards.
 ///     gamma: Discount factor in [0, 1].
-///     terminated: The task itself ended; takes the place of `dones`.
-///     truncated: The episode was cut, by a time limit for example.
-///     final_values: V of the true last observation, shape of `rewards`, read only where truncated and
-///         not terminated.
+///     terminated: True where the task itself ended; replaces `dones`.
+///     truncated: True where the episode was cut off, for example by a time limit.
+///     final_values: V of the last observation of a truncated episode, shape of `rewards`. Read only where
+///         an episode was truncated and not terminated.
 ///
 /// Returns:
 ///     The returns, of the shape of `rewards`.
 ///
 /// Raises:
-///     TypeError: An array of no numbers, or no ends given.
-///     ValueError: Shapes that do not fit, a factor outside [0, 1], truncated rows without `final_values`.
+///     TypeError: An array is not numeric, or no episode ends are given.
+///     ValueError: Shapes do not match, a factor is outside [0, 1], or rows are truncated without `final_values`.
 ///
 /// >>> import rlox
 /// >>> rlox.compute_returns([1.0, 2.0, 3.0], [False, True, False], 4.0, gamma=0.5)
@@ -58,31 +58,31 @@ pub(crate) fn compute_returns<'py>(
     dispatch(rewards, None, last_value, final_values, [dones, terminated, truncated], gamma, 1.0)
 }
 
-/// Lambda returns, the targets of TD(lambda) (Sutton and Barto 2018, eq. 12.18).
+/// Computes lambda returns, the targets of TD(lambda) (Sutton and Barto 2018, eq. 12.18).
 ///
-/// `G_t = r_t + gamma * (1 - terminated_t) * ((1 - lam) * next_value_t + lam * G_{t+1})`, where both `next_value_t` and
-/// `G_{t+1}` are `final_values_t` where an episode was truncated, and `last_value` behind the last step. They equal
-/// the returns of `compute_gae`. All of it is computed in float64.
+/// `G_t = r_t + gamma * (1 - terminated_t) * ((1 - lam) * next_value_t + lam * G_{t+1})`. `next_value_t` and `G_{t+1}`
+/// are `final_values_t` where an episode was truncated, and `last_value` after the last step. Lambda returns equal the
+/// returns of `compute_gae`. The computation uses float64.
 ///
 /// Args:
-///     rewards: (T,) for one trajectory or (T, N) time-major. Of float32, float16 and bfloat16, results
-///         are float32, of all else float64.
-///     values: V of the state each action was taken in, shape of `rewards`.
-///     dones: Ends of episodes, read as terminated; None where `terminated` is given.
+///     rewards: (T,) for one trajectory or (T, N) time-major. Results are float32 for float32, float16 and
+///         bfloat16 rewards, and float64 for any other dtype.
+///     values: V of the state in which each action was taken; shape of `rewards`.
+///     dones: Episode ends, all of them terminations; None if `terminated` is given.
 ///     last_value: V of the state after the last step: a number, or (N,).
 ///     gamma: Discount factor in [0, 1].
 ///     lam: 0 for one-step targets, 1 for discounted returns.
-///     terminated: The task itself ended; takes the place of `dones`.
-///     truncated: The episode was cut, by a time limit for example.
-///     final_values: V of the true last observation, shape of `rewards`, read only where truncated and
-///         not terminated.
+///     terminated: True where the task itself ended; replaces `dones`.
+///     truncated: True where the episode was cut off, for example by a time limit.
+///     final_values: V of the last observation of a truncated episode, shape of `rewards`. Read only where
+///         an episode was truncated and not terminated.
 ///
 /// Returns:
 ///     The returns, of the shape of `rewards`.
 ///
 /// Raises:
-///     TypeError: An array of no numbers, or no ends given.
-///     ValueError: Shapes that do not fit, a factor outside [0, 1], truncated rows without `final_values`.
+///     TypeError: An array is not numeric, or no episode ends are given.
+///     ValueError: Shapes do not match, a factor is outside [0, 1], or rows are truncated without `final_values`.
 ///
 /// >>> import rlox
 /// >>> rlox.compute_lambda_returns([1.0, 2.0], [2.0, 1.0], [False, False], 4.0, gamma=0.5, lam=0.5)
@@ -103,7 +103,7 @@ pub(crate) fn compute_lambda_returns<'py>(
     dispatch(rewards, Some(values), last_value, final_values, [dones, terminated, truncated], gamma, lam)
 }
 
-/// In the rewards' precision; discounted returns have no values.
+/// Computes in the precision of the rewards. `values` is `None` for discounted returns.
 fn dispatch<'py>(
     rewards: &Bound<'py, PyAny>,
     values: Option<&Bound<'py, PyAny>>,

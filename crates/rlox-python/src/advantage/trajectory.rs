@@ -1,4 +1,4 @@
-//! Arguments that kernels over trajectories share: one layout, ends of episodes, the value behind the last step.
+//! Arguments shared by the trajectory kernels: shapes, episode ends and the value after the last step.
 
 use num_traits::AsPrimitive;
 use numpy::{Element, PyUntypedArray};
@@ -11,15 +11,15 @@ use crate::convert::array::FromArray;
 use crate::convert::flags::{FlagArgument, Flags, flag_argument_like};
 use crate::error::{type_error, value_error};
 
-/// The shape that the other arrays have, too.
+/// Returns the shape requirement that an array has the shape of `rewards`.
 pub(crate) fn like<'a, 'py>(rewards: &'a Bound<'py, PyUntypedArray>) -> Like<'a, 'py> {
     Like { name: "rewards", array: rewards, skipped: 0 }
 }
 
-/// Two results.
+/// Two result arrays.
 pub(crate) type Pair<'py> = (Bound<'py, PyAny>, Bound<'py, PyAny>);
 
-/// `dones`, or `terminated` and `truncated`, whose Python code has run.
+/// `dones`, or `terminated` and `truncated`, after their Python code has run.
 pub(crate) struct EpisodeEndsArgument<'py> {
     /// Name of the first flags: "dones" or "terminated".
     name: &'static str,
@@ -28,7 +28,7 @@ pub(crate) struct EpisodeEndsArgument<'py> {
 }
 
 impl<'py> EpisodeEndsArgument<'py> {
-    /// Of the shape of the rewards.
+    /// Converts the flags, which must have the shape of `rewards`.
     pub(crate) fn new(
         dones: Option<&Bound<'py, PyAny>>,
         terminated: Option<&Bound<'py, PyAny>>,
@@ -46,8 +46,8 @@ impl<'py> EpisodeEndsArgument<'py> {
                 Ok(Self { name: "dones", terminated: flag_argument("dones", dones)?, truncated: None })
             }
             (dones, _, _) => {
-                let got = if dones.is_some() { "both" } else { "neither" };
-                let fix = "pass None as dones beside terminated= and truncated=";
+                let got = if dones.is_some() { "both of them" } else { "neither of them" };
+                let fix = "pass dones=None together with terminated= and truncated=";
                 Err(type_error("dones", "either dones, or terminated (and truncated)", got, fix))
             }
         }
@@ -65,7 +65,7 @@ pub(crate) struct EndFlags<'py> {
     truncated: Option<Flags<'py>>,
 }
 
-/// One number, or one per environment.
+/// Value after the last step: one number, or one per environment.
 pub(crate) enum LastValue<'py, T> {
     One(&'static str, T),
     Each(Argument<'py, T>),
@@ -97,11 +97,11 @@ impl<T: FromArray> LastValue<'_, T> {
     }
 }
 
-/// The shape of the rewards, which the other arrays share.
+/// Shape of the rewards, which the other arrays share.
 #[derive(Clone, Copy)]
 pub(crate) struct TrajectoryShape<'a> {
     pub(crate) shape: &'a [usize],
-    /// None for one trajectory.
+    /// Number of environments of a (T, N) array; `None` for a single trajectory of shape (T,).
     pub(crate) num_envs: Option<usize>,
 }
 
@@ -119,8 +119,10 @@ impl<'a> TrajectoryShape<'a> {
         expect_like(name, got, "rewards", self.shape)
     }
 
-    /// Whether any of a call's arguments has more than `most` elements. Then those of other shapes are refused, before
-    /// any is read; short ones are as they are read.
+    /// Returns true if any argument has more than `limit` elements.
+    ///
+    /// A call with a long argument checks all shapes here, before any argument is read. A short argument is checked
+    /// when it is read.
     pub(crate) fn is_long<T: FromArray>(
         &self,
         limit: usize,
@@ -152,12 +154,12 @@ impl<'a> TrajectoryShape<'a> {
         if fits {
             return Ok(());
         }
-        let expected = self.num_envs.map_or_else(|| "one number".into(), |n| format!("shape ({n},)"));
+        let expected = self.num_envs.map_or_else(|| "a single number".into(), |n| format!("shape ({n},)"));
         let got = format!("shape {got:?}");
         Err(value_error(name, &expected, &got, "pass V of the state after the last step"))
     }
 
-    /// The elements of an argument that has this shape.
+    /// Reads an argument and checks that it has the shape of `rewards`.
     pub(crate) fn read<'py, T: FromArray>(&self, argument: Argument<'py, T>, hold: bool) -> PyResult<Input<'py, T>> {
         let name = argument.name();
         let input = argument.read(hold)?;
@@ -181,7 +183,7 @@ impl<'a> TrajectoryShape<'a> {
         })
     }
 
-    /// The values behind the last step: one number, or one per environment.
+    /// Reads the values after the last step: one number, or one per environment.
     pub(crate) fn last<'py, T: FromArray>(&self, last: LastValue<'py, T>, hold: bool) -> PyResult<Last<'py, T>> {
         let (name, last) = match last {
             LastValue::One(_, number) if self.num_envs.is_none() => return Ok(Last::One([number])),

@@ -1,4 +1,4 @@
-//! `compute_vtrace`.
+//! The Python function `compute_vtrace`.
 
 use bytemuck::Pod;
 use num_traits::AsPrimitive;
@@ -12,43 +12,47 @@ use crate::convert::array::{FromArray, empty};
 use crate::error::to_py;
 use crate::sync::gil::{detach, is_alone};
 
-/// From how many elements on a call may take more than 5 us.
+/// Element count above which a call releases the GIL, because it may take more than 5 us.
 const DETACH_ABOVE_ELEMENTS: usize = 1024;
 
-/// V-trace targets and policy gradient advantages (Espeholt et al. 2018, arXiv:1802.01561, eq. 1).
+/// Computes V-trace targets and policy gradient advantages.
+///
+/// The algorithm is equation 1 of Espeholt et al. 2018, arXiv:1802.01561.
 ///
 /// With `ratio_t = exp(log_rhos_t)`, `rho_t = min(rho_bar, ratio_t)`, `c_t = lam * min(c_bar, ratio_t)` and
 /// `delta_t = r_t + gamma * (1 - terminated_t) * next_value_t - v_t`,
 /// `vs_t - v_t = rho_t * delta_t + gamma * c_t * (1 - done_t) * (vs_{t+1} - v_{t+1})` and
 /// `pg_advantage_t = min(pg_rho_bar, ratio_t) * (r_t + gamma * (1 - terminated_t) * next_vs_t - v_t)`, with
 /// `done = terminated | truncated`, and `next_value_t = next_vs_t = final_values_t` where an episode was truncated.
-/// Ratios are computed in the dtype of the results, in float32 within 2 units in the last place, all else in float64.
+/// Ratios are computed in the dtype of the results; float32 ratios are within 2 units in the last place. Everything
+/// else is computed in float64.
 ///
 /// Args:
-///     log_rhos: Log-probabilities of the actions under the policy that learns, less those under the policy
-///         that acted; shape of `rewards`. Minus infinity is a ratio of zero; NaN gives NaN up to there.
-///     rewards: (T,) for one trajectory or (T, N) time-major. Of float32, float16 and bfloat16, results
-///         are float32, of all else float64.
-///     values: V of the state each action was taken in, shape of `rewards`.
-///     dones: Ends of episodes, read as terminated; None where `terminated` is given.
+///     log_rhos: Log-probabilities of the actions under the learning policy minus those under the acting
+///         policy; shape of `rewards`. Minus infinity is a ratio of zero. NaN makes the results of its step
+///         and of the earlier steps of that episode NaN.
+///     rewards: (T,) for one trajectory or (T, N) time-major. Results are float32 for float32, float16 and
+///         bfloat16 rewards, and float64 for any other dtype.
+///     values: V of the state in which each action was taken; shape of `rewards`.
+///     dones: Episode ends, all of them terminations; None if `terminated` is given.
 ///     bootstrap_value: V of the state after the last step: a number, or (N,).
 ///     gamma: Discount factor in [0, 1].
-///     rho_bar: Largest ratio in the temporal difference, at least 0; infinity sets no limit.
-///     c_bar: Largest ratio in the trace, at least 0; the paper assumes no more than `rho_bar`.
-///     lam: What the traces are multiplied by, in [0, 1].
-///     pg_rho_bar: Largest ratio in the policy gradient's advantages, at least 0.
-///     terminated: The task itself ended; takes the place of `dones`.
-///     truncated: The episode was cut, by a time limit for example.
-///     final_values: V of the true last observation, shape of `rewards`, read only where truncated and
-///         not terminated.
+///     rho_bar: Upper bound of the ratio in the temporal difference, at least 0; infinity disables it.
+///     c_bar: Upper bound of the ratio in the trace, at least 0; the paper assumes `c_bar <= rho_bar`.
+///     lam: Factor of the traces, in [0, 1].
+///     pg_rho_bar: Upper bound of the ratio in the policy gradient advantages, at least 0.
+///     terminated: True where the task itself ended; replaces `dones`.
+///     truncated: True where the episode was cut off, for example by a time limit.
+///     final_values: V of the last observation of a truncated episode, shape of `rewards`. Read only where
+///         an episode was truncated and not terminated.
 ///
 /// Returns:
-///     (vs, pg_advantages), both of the shape of `rewards`: the targets for V, and what the gradient of the
-///     log-probabilities is multiplied by.
+///     (vs, pg_advantages), both of the shape of `rewards`: the targets for V, and the factors of the gradient
+///     of the log-probabilities.
 ///
 /// Raises:
-///     TypeError: An array of no numbers, or no ends given.
-///     ValueError: Shapes that do not fit, a setting out of range, truncated rows without `final_values`.
+///     TypeError: An array is not numeric, or no episode ends are given.
+///     ValueError: Shapes do not match, a setting is out of range, or rows are truncated without `final_values`.
 ///
 /// >>> import numpy as np, rlox
 /// >>> log_rhos = np.log([0.5, 4.0])

@@ -1,7 +1,8 @@
-//! Arguments: what callers pass, turned into elements once, or refused by name.
+//! Array arguments of calls: conversion to elements, and errors that name the argument.
 //!
-//! First [`argument`] is called for every argument, which may run Python code; then [`Argument::read`] for each, which
-//! runs none. So nothing that an argument's `__array__` does can change an array that was already looked at.
+//! A call converts every argument with [`argument`], which may run Python code. Then the call reads all of them with
+//! [`Argument::read`], which runs none. Code in an argument's `__array__` therefore cannot change an array already
+//! read.
 
 use std::ops::Range;
 
@@ -26,12 +27,12 @@ use crate::error::{is_ordinary, replace_ordinary_error, to_py, type_error, value
 use crate::sync::borrow::{Elements, Kind, Output, OutputDefect, Reading, typed};
 use crate::sync::gil::{call, check_signals, times_others_ran};
 
-/// From how many elements on a conversion may take more than 5 us.
+/// Element count above which a conversion releases the GIL, because it may take more than 5 us.
 const DETACH_ABOVE_ELEMENTS: usize = 8192;
-/// Up to how many objects of a list are converted at once.
+/// Number of list items that are converted at once.
 const LIST_CHUNK_LEN: usize = 1 << 18;
 
-// Looking functions up takes as long as a short call.
+// Cached because looking up a function takes as long as a short call.
 static ASARRAY: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
 static MASKED: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
 static GETATTR: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
@@ -40,19 +41,21 @@ fn dtype_of(array: &Bound<'_, PyUntypedArray>) -> String {
     format!("dtype {}", text_of(array.dtype().as_any(), "str"))
 }
 
-/// Checks the whole shape of an array that has a row for each environment.
+/// Checks the full shape of an array that has one row per environment.
 pub(crate) fn expect_shape(argument: &str, got: &[usize], first: usize, row: &[usize]) -> PyResult<()> {
     expect_shape_or(argument, got, (first, row), "pass one row per environment")
 }
 
-/// Checks an array's whole shape, so that nothing transposed passes for its length's sake; `fix` is told of others.
+/// Checks the full shape of an array; any other shape is an error with the hint `fix`.
+///
+/// Comparing lengths alone would accept transposed arrays.
 pub(crate) fn expect_shape_or(
     argument: &str,
     got: &[usize],
     (first, row): (usize, &[usize]),
     fix: &str,
 ) -> PyResult<()> {
-    // Comparing slices calls a function, which takes longer than the few numbers do.
+    // A slice comparison is a function call, which costs more than comparing a few numbers.
     if got.split_first().is_some_and(|(n, got_row)| *n == first && got_row.iter().eq(row)) {
         return Ok(());
     }
@@ -61,7 +64,7 @@ pub(crate) fn expect_shape_or(
     Err(value_error(argument, &format!("shape {expected:?}"), &got, fix))
 }
 
-/// Which kinds of numbers (NumPy's `dtype.kind`) an argument takes, and how to say so.
+/// Kinds of numbers (NumPy's `dtype.kind`) that an argument accepts, and their description for errors.
 pub(crate) struct Kinds {
     accepted: &'static str,
     described: &'static str,
@@ -71,13 +74,13 @@ pub(crate) const REAL: Kinds = Kinds { accepted: "biuf", described: "real number
 pub(crate) const INTEGER: Kinds = Kinds { accepted: "iu", described: "integers" };
 pub(crate) const FLAG: Kinds = Kinds { accepted: "b", described: "booleans" };
 
-/// Whether results for these numbers are float32: they are float32, or float16, of which it has all.
+/// Returns true if results for these numbers are float32: the numbers are float32 or float16.
 pub(crate) fn is_single(numbers: &Bound<'_, PyAny>) -> bool {
     let half = |array: &Bound<'_, PyUntypedArray>| (array.dtype().kind(), array.dtype().itemsize()) == (b'f', 2);
     typed::<f32>(numbers).is_some() || numbers.cast::<PyUntypedArray>().is_ok_and(half)
 }
 
-/// The first of a list's integers that NumPy made other numbers of, as int64 does not hold it.
+/// Returns the first integer of a list that does not fit into int64.
 fn too_large(object: &Bound<'_, PyAny>, array: &Bound<'_, PyUntypedArray>) -> PyResult<Option<String>> {
     if object.cast::<PyUntypedArray>().is_ok() || !matches!(array.dtype().kind(), b'f' | b'O') {
         return Ok(None);
@@ -93,7 +96,9 @@ fn too_large(object: &Bound<'_, PyAny>, array: &Bound<'_, PyUntypedArray>) -> Py
     Ok(items.iter().find(large).map(|item| short_repr(&item)))
 }
 
-/// A copy in a dtype as NumPy converts it, C-contiguous and aligned: of many numbers part by part, so that Ctrl-C ends it.
+/// Copies an array into another dtype by NumPy's rules, C-contiguous and aligned.
+///
+/// Long arrays are copied in chunks, so that Ctrl-C interrupts the copy.
 fn in_dtype<'py>(
     array: &Bound<'py, PyUntypedArray>,
     dtype: &Bound<'py, PyArrayDescr>,
@@ -104,13 +109,13 @@ fn in_dtype<'py>(
     let converted_array = call(&numpy.getattr("empty")?, &PyTuple::new(py, [&shape, dtype.as_any()])?, None)?;
     let (copy, kwargs) = (numpy.getattr("copyto")?, new_dict(py)?);
     kwargs.set_item("casting", "unsafe")?;
-    // Signal handlers, which run meanwhile, may change its own.
+    // A copy, because signal handlers that run during the copy may change the array's shape.
     let shape = array.shape().to_vec();
     copy_in_chunks(&copy, &kwargs, [&converted_array, array.as_any()], &shape)?;
     Ok(converted_array.cast_into()?)
 }
 
-/// Copies numbers of a shape, at most so many at once as take a few milliseconds.
+/// Copies numbers in chunks that take a few milliseconds each.
 fn copy_in_chunks<'py>(
     copy: &Bound<'py, PyAny>,
     kwargs: &Bound<'py, PyDict>,
@@ -134,23 +139,24 @@ fn copy_in_chunks<'py>(
     Ok(())
 }
 
-/// An argument whose Python code has run.
+/// Argument after its Python code has run.
 pub(crate) struct Argument<'py, T> {
     name: &'static str,
     found: Found<'py, T>,
 }
 
 enum Found<'py, T> {
-    /// An array of `T`, when Python code had run so many times.
+    /// An array of `T`, with the counter of [`times_others_ran`] at that moment.
     Typed(Bound<'py, PyArrayDyn<T>>, usize),
-    /// Other numbers, to be converted.
+    /// An array of another dtype, not yet converted.
     Other(Bound<'py, PyUntypedArray>),
-    /// Many other numbers, converted already, and their shape.
+    /// Converted elements of a long array of another dtype, and their shape.
     Converted(Vec<T>, Vec<usize>),
 }
 
-/// The only shape that is right: that of an array, `of` whom is told, without its first axes. Python code may still change
-/// it.
+/// Required shape of an argument: the shape of the array `name` without its first `skipped` axes.
+///
+/// Python code may still change that array.
 #[derive(Clone, Copy)]
 pub(crate) struct Like<'a, 'py> {
     pub(crate) name: &'a str,
@@ -159,7 +165,7 @@ pub(crate) struct Like<'a, 'py> {
 }
 
 impl Like<'_, '_> {
-    /// Refuses large arrays of other shapes before they are converted.
+    /// Returns an error for large arrays of another shape, before they are converted.
     fn check_large(&self, name: &str, array: &Bound<'_, PyUntypedArray>) -> PyResult<()> {
         if array.len() <= DETACH_ABOVE_ELEMENTS {
             return Ok(());
@@ -168,18 +174,18 @@ impl Like<'_, '_> {
     }
 }
 
-/// Checks that a shape is that of another argument.
+/// Checks that a shape equals the shape of another argument.
 pub(crate) fn expect_like(name: &str, got: &[usize], reference: &str, shape: &[usize]) -> PyResult<()> {
     if got == shape {
         return Ok(());
     }
     let expected = format!("the shape of {reference}, {shape:?}");
-    Err(value_error(name, &expected, &format!("{got:?}"), "pass arrays of one shape"))
+    Err(value_error(name, &expected, &format!("shape {got:?}"), "pass arrays of the same shape"))
 }
 
-/// Takes whatever `np.asarray` takes, of numbers of these kinds. May run Python code.
+/// Converts an object of these kinds of numbers with `np.asarray`. May run Python code.
 ///
-/// Raises `TypeError` for other kinds of elements, `ValueError` for ragged input.
+/// Raises `TypeError` for other kinds of elements and `ValueError` for ragged input.
 pub(crate) fn argument<'py, T: FromArray>(
     name: &'static str,
     object: &Bound<'py, PyAny>,
@@ -188,8 +194,9 @@ pub(crate) fn argument<'py, T: FromArray>(
     argument_like(name, object, kinds, None)
 }
 
-/// The same of an argument for which only one shape is right. Whoever reads it still has to check that: only what takes
-/// long to convert is refused here.
+/// Converts an argument that must have the shape `like`. May run Python code.
+///
+/// Only arrays that take long to convert are checked here; the caller still checks the shape after reading.
 pub(crate) fn argument_like<'py, T: FromArray>(
     name: &'static str,
     object: &Bound<'py, PyAny>,
@@ -209,7 +216,7 @@ pub(crate) fn argument_like<'py, T: FromArray>(
     let dtype = array.dtype();
     let kind = char::from(dtype.kind());
     let is_mismatch = !kinds.accepted.contains(kind);
-    // An empty list is one of floats, whatever it was to be.
+    // NumPy makes a float array of an empty list, whatever the argument's kind.
     if is_mismatch && (array.len() > 0 || !matches!(kind, 'b' | 'i' | 'u' | 'f')) {
         if let (Some((least, most)), Some(number)) = (T::RANGE, too_large(object, &array)?) {
             return Err(value_error(name, &format!("integers in [{least}, {most}]"), &number, "correct it"));
@@ -218,7 +225,7 @@ pub(crate) fn argument_like<'py, T: FromArray>(
         return Err(type_error(name, &expected, &dtype_of(&array), "convert it first"));
     }
     let half_or_long = kind == 'f' && !matches!(dtype.itemsize(), 4 | 8);
-    // Their own type can hold them: NumPy warns of floats that overflow, and wraps unsigned integers silently.
+    // A wide type holds the numbers: NumPy warns about floats that overflow, and wraps unsigned integers silently.
     let unsigned = kind == 'u' && dtype.itemsize() == 8;
     let double = kind == 'f' && dtype.itemsize() >= 8 && !is_mismatch;
     if is_mismatch || half_or_long || dtype.is_native_byteorder() == Some(false) || !array.is_aligned() {
@@ -248,17 +255,19 @@ pub(crate) fn argument_like<'py, T: FromArray>(
 }
 
 impl<'py, T: FromArray> Argument<'py, T> {
-    /// The elements, C-contiguous: borrowed where they were that already, else copied; booleans are always copied. Runs no
-    /// Python code.
+    /// Returns the elements, C-contiguous. Runs no Python code.
     ///
-    /// With `hold`, all elements are borrowed without the guard against writers, whose book-keeping costs as much as a
-    /// short call's work: for calls that write to no array of others, keep the GIL, and found no others running.
+    /// Elements that are already C-contiguous are borrowed, others and all booleans are copied. With `hold`, elements
+    /// are
+    /// borrowed without registering the borrow, which costs as much as a short call. A call may pass `hold` if it
+    /// writes
+    /// to no foreign array, keeps the GIL, and found no other call running.
     ///
-    /// Raises `ValueError` for an array that is being written to.
+    /// Raises `ValueError` for an array that another call writes to.
     pub(crate) fn read(self, hold: bool) -> PyResult<Input<'py, T>> {
         let read_copy = |array: &Bound<'py, PyUntypedArray>| {
-            // What Python made of the array since is refused, not converted: that would run Python again.
-            let got = "one that changed while the arguments were read";
+            // An array that Python code changed since is an error: converting it would run Python code again.
+            let got = "an array that changed while the arguments were read";
             let changed = || value_error(self.name, "an array of numbers", got, "pass a copy");
             expect_axes(self.name, array)?;
             let numbers = T::from_array(array, !hold && array.len() > DETACH_ABOVE_ELEMENTS).ok_or_else(changed)?;
@@ -282,11 +291,11 @@ impl<'py, T: FromArray> Argument<'py, T> {
             return Elements::try_new(&array)
                 .map_or_else(|| read_copy(array.as_untyped()), |elements| Ok(Input::Borrowed(elements)));
         }
-        // Python may write any bytes to booleans while the GIL is let go.
+        // Python may write any byte to booleans while the GIL is released.
         if !array.is_c_contiguous() || T::KIND == b'b' {
             return read_copy(array.as_untyped());
         }
-        let busy = |user: String| value_error(self.name, "an array that nobody writes to", &user, "pass a copy");
+        let busy = |user: String| value_error(self.name, "an array that no other call uses", &user, "pass a copy");
         let guarded = Reading::try_new(self.name, &array)?.map_err(busy)?;
         guarded.map_or_else(|| read_copy(array.as_untyped()), |elements| Ok(Input::Guarded(elements)))
     }
@@ -295,7 +304,7 @@ impl<'py, T: FromArray> Argument<'py, T> {
         self.name
     }
 
-    /// Where elements lie that are borrowed; everywhere, if they are copied.
+    /// Returns the address and length of borrowed elements, and (null, 0) if the elements are copied.
     pub(crate) fn memory(&self) -> (*const T, usize) {
         match &self.found {
             Found::Typed(array, _) if !array.is_c_contiguous() => (std::ptr::null(), usize::MAX),
@@ -312,7 +321,7 @@ impl<'py, T: FromArray> Argument<'py, T> {
         }
     }
 
-    /// The length of the first axis; 0 for a number.
+    /// Returns the length of the first axis; 0 for an array without axes.
     pub(crate) fn rows(&self) -> usize {
         self.shape().first().copied().unwrap_or(0)
     }
@@ -322,13 +331,13 @@ impl<'py, T: FromArray> Argument<'py, T> {
     }
 }
 
-/// An argument's elements.
+/// Elements of an argument.
 pub(crate) enum Input<'py, T: Element> {
-    /// Guarded against other calls of this module that would write to it.
+    /// Borrowed elements, registered so that other calls of this module do not write to them.
     Guarded(Reading<'py, T>),
-    /// As [`Argument::read`] says.
+    /// Borrowed elements without registration; see [`Argument::read`].
     Borrowed(Elements<'py, T>),
-    /// A copy, and its shape.
+    /// Copied elements and their shape.
     Owned(Vec<T>, Vec<usize>),
 }
 
@@ -351,13 +360,13 @@ impl<T: Element + 'static> Input<'_, T> {
 }
 
 impl<T: Element + Copy + 'static> Input<'_, T> {
-    /// The input, or a copy of it where it lies in one of the fields of a buffer, to which the call writes.
+    /// Returns the input, or a copy of it if its memory overlaps a buffer field that the call writes to.
     pub(crate) fn copy_if_overlapping(self, fields: &[(String, FieldMemory)]) -> PyResult<Self> {
         let is_inside = fields.iter().any(|(_, memory)| self.overlaps(&memory.range()));
         if is_inside { self.into_copy() } else { Ok(self) }
     }
 
-    /// Whether any of the elements lies at these addresses.
+    /// Returns true if any element is within these addresses.
     fn overlaps(&self, addresses: &Range<usize>) -> bool {
         let addresses_here = self.slice().as_ptr_range();
         addresses_here.start.addr() < addresses.end && addresses.start < addresses_here.end.addr()
@@ -368,10 +377,12 @@ impl<T: Element + Copy + 'static> Input<'_, T> {
     }
 }
 
-/// A caller's array to be written in place: exactly dtype `T`, C-contiguous, writeable, and no memory that another
-/// argument or call uses.
+/// Borrows a caller's array for writing in place.
+///
+/// The array must have exactly the dtype `T`, be C-contiguous and writeable, and share no memory with another argument
+/// or call.
 pub(crate) fn output<'py, T: Kind>(argument: &'static str, object: &Bound<'py, PyAny>) -> PyResult<Output<'py, T>> {
-    // Built only when something is wrong: naming a dtype costs more than a step.
+    // A closure, because formatting a dtype costs more than a step.
     let dtype = || text_of(numpy::dtype::<T>(object.py()).as_any(), "str");
     let wanted = || format!("a writeable C-contiguous array of {}", dtype());
     let fix = "allocate it with np.empty of that dtype";
@@ -385,18 +396,20 @@ pub(crate) fn output<'py, T: Kind>(argument: &'static str, object: &Bound<'py, P
         ));
     };
     Output::try_new(argument, array)?.map_err(|defect| match defect {
-        OutputDefect::ReadOnly => value_error(argument, &wanted(), "one that is read-only", fix),
+        OutputDefect::ReadOnly => value_error(argument, &wanted(), "a read-only array", fix),
         OutputDefect::NotContiguous => {
-            value_error(argument, &wanted(), "one that is strided, transposed or misaligned", fix)
+            value_error(argument, &wanted(), "a strided, transposed or misaligned array", fix)
         }
         OutputDefect::InUse(user) => {
-            value_error(argument, "an array of its own", &user, "pass one that nothing else uses")
+            value_error(argument, "an array that nothing else uses", &user, "pass a separate array")
         }
     })
 }
 
-/// What `np.asarray` makes of an object, in float32 of bfloat16 tensors, for which NumPy has no dtype; arrays stay what
-/// they are. Of no more axes than [`expect_axes`] lets pass. May run Python code.
+/// Converts an object with `np.asarray`; arrays are returned unchanged. May run Python code.
+///
+/// A bfloat16 tensor becomes float32, because NumPy has no bfloat16. The result has at most as many axes as
+/// [`expect_axes`] accepts.
 pub(crate) fn asarray<'py>(argument: &str, object: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyUntypedArray>> {
     if let Ok(array) = object.cast::<PyUntypedArray>() {
         expect_axes(argument, array)?;
@@ -416,11 +429,11 @@ pub(crate) fn asarray<'py>(argument: &str, object: &Bound<'py, PyAny>) -> PyResu
     let result = result.or_else(|error| call(convert, &PyTuple::new(py, [in_float32(object, error)?])?, None));
     let array = result.map_err(|error| {
         let got = format!("{} ({})", short_repr(object.get_type().as_any()), short_repr(error.value(py).as_any()));
-        // Tensors that require gradients, or are on another device.
+        // Tensors that require gradients or are on another device fail here.
         let fix = if has(object, "detach").unwrap_or(false) {
             "pass it as .detach().cpu()"
         } else {
-            "pass what np.asarray takes"
+            "pass an array, a list or another input of np.asarray"
         };
         replace_ordinary_error(py, error, || value_error(argument, "an array", &got, fix))
     })?;
@@ -429,28 +442,29 @@ pub(crate) fn asarray<'py>(argument: &str, object: &Bound<'py, PyAny>) -> PyResu
     Ok(array)
 }
 
-/// Whether an object is an instance of a subclass of NumPy's arrays: a masked array may be one.
+/// Returns true if an array is an instance of a subclass of `numpy.ndarray`, as masked arrays are.
 pub(crate) fn is_subclassed(array: &Bound<'_, PyAny>) -> bool {
     !array.is_exact_instance_of::<PyUntypedArray>()
 }
 
-/// Refuses arrays of which numbers are masked, as nothing here knows of masks.
+/// Returns an error for arrays with masked elements, because no code in this module handles masks.
 fn expect_unmasked(argument: &str, array: &Bound<'_, PyAny>) -> PyResult<()> {
     let py = array.py();
-    // By its type: an object may say with code of its own what its class is.
+    // The type is checked and not `__class__`, which Python code can override.
     if !is_subclassed(array) || !array.get_type().is_subclass(MASKED.import(py, "numpy.ma", "MaskedArray")?)? {
         return Ok(());
     }
     let is_masked = call(&py.import("numpy.ma")?.getattr("is_masked")?, &PyTuple::new(py, [array])?, None);
     if is_masked?.is_truthy()? {
-        let fix = "fill it first, as with .filled(0)";
-        return Err(type_error(argument, "an array without a mask", "one with masked elements", fix));
+        let fix = "fill the masked elements first, for example with .filled(0)";
+        return Err(type_error(argument, "an array without a mask", "an array with masked elements", fix));
     }
     Ok(())
 }
 
-/// What a tensor's own `numpy()` gives, which takes half as long as `np.asarray` does; None where there is none, or it
-/// refuses.
+/// Returns the result of a tensor's `numpy()` method, which takes half the time of `np.asarray`.
+///
+/// Returns `None` if the object has no such method or the method raises.
 fn from_tensor<'py>(object: &Bound<'py, PyAny>) -> PyResult<Option<Bound<'py, PyUntypedArray>>> {
     let py = object.py();
     if object.is_instance_of::<PyList>() || object.is_instance_of::<PyTuple>() || object.is_instance_of::<PyFloat>() {
@@ -468,7 +482,7 @@ fn from_tensor<'py>(object: &Bound<'py, PyAny>) -> PyResult<Option<Bound<'py, Py
     }
 }
 
-/// What `np.asarray` makes of a long list, part by part, so that Ctrl-C ends it.
+/// Converts a long list with `np.asarray` in chunks, so that Ctrl-C interrupts the conversion.
 fn from_list<'py>(convert: &Bound<'py, PyAny>, list: &Bound<'py, PyList>) -> PyResult<Bound<'py, PyAny>> {
     let (py, parts) = (list.py(), PyList::empty(list.py()));
     for start in (0..list.len()).step_by(LIST_CHUNK_LEN) {
@@ -478,7 +492,7 @@ fn from_list<'py>(convert: &Bound<'py, PyAny>, list: &Bound<'py, PyList>) -> PyR
     call(&py.import("numpy")?.getattr("concatenate")?, &PyTuple::new(py, [parts])?, None)
 }
 
-/// The numbers of a bfloat16 tensor in float32, which has all of them; for all else, the error.
+/// Returns a bfloat16 tensor as float32, without loss; returns `error` for other objects.
 fn in_float32<'py>(object: &Bound<'py, PyAny>, error: PyErr) -> PyResult<Bound<'py, PyAny>> {
     let is_type_error = error.is_instance_of::<PyTypeError>(object.py()) && has(object, "dtype")?;
     if is_type_error && text_of(&attribute(object, "dtype")?, "str") == "torch.bfloat16" {

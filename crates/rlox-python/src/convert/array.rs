@@ -1,4 +1,4 @@
-//! Arrays of NumPy: conversion of their elements, new arrays for results, views of buffers; capsules of other modules.
+//! NumPy arrays: element conversion, new result arrays, views of buffers, and plugin capsules.
 #![expect(unsafe_code, reason = "memory shared with NumPy or other modules")]
 
 use std::ops::Range;
@@ -18,13 +18,13 @@ use crate::alloc;
 use crate::error::{memory_error, value_error};
 use crate::sync::borrow::{Guard, Kind, base_view, find_element, map_elements, typed};
 
-/// An empty dict; PyO3's own panics where there is no memory for it.
+/// Returns an empty dict. PyO3's own constructor panics if the allocation fails.
 pub(crate) fn new_dict(py: Python<'_>) -> PyResult<Bound<'_, PyDict>> {
     // SAFETY: a new reference to a dict, or null with an exception set.
     unsafe { Ok(Bound::from_owned_ptr_or_err(py, ffi::PyDict_New())?.cast_into_unchecked()) }
 }
 
-/// `sequence[range]`; PyO3's own slices panic where there is no memory for them.
+/// Returns `sequence[range]`. PyO3's own slices panic if the allocation fails.
 pub(crate) fn slice<'py>(sequence: &Bound<'py, PyAny>, range: &Range<usize>) -> PyResult<Bound<'py, PyAny>> {
     let (start, end) = (range.start as isize, range.end as isize);
     // SAFETY: a live object; a new reference, or null with an exception set.
@@ -34,21 +34,23 @@ pub(crate) fn slice<'py>(sequence: &Bound<'py, PyAny>, range: &Range<usize>) -> 
     }
 }
 
-/// An array of other numbers, of any strides, as C-contiguous elements of `Self`, by the rules of Rust's `as`.
+/// Conversion of arrays of any strides to C-contiguous `Self`, by the rules of Rust's `as`.
 pub(crate) trait FromArray: Kind {
-    /// The least and the largest number, where some of other dtypes are none of `Self`.
+    /// Smallest and largest value, if some source dtypes have values outside of `Self`.
     const RANGE: Option<(i128, i128)>;
 
-    /// An integer of the array outside of the range.
+    /// Returns an integer of the array that is outside of the range.
     fn outside(array: &Bound<'_, PyUntypedArray>) -> PyResult<Option<i128>>;
 
-    /// None for an array of other elements, or misaligned ones. The GIL may be let go meanwhile only if `long`.
+    /// Converts the elements, or returns `None` for another element type or a misaligned array.
+    ///
+    /// The GIL is released only if `long` is true.
     fn from_array(array: &Bound<'_, PyUntypedArray>, long: bool) -> Option<PyResult<Vec<Self>>>;
 }
 
-/// Against those of our own calls that write without the GIL.
+/// Registers a read, so that calls of this module that write without the GIL do not overlap with it.
 fn acquire_read_guard<T: Element>(array: &Bound<'_, PyArrayDyn<T>>) -> PyResult<Guard> {
-    let busy = |user: String| value_error("array", "one that no thread writes to", &user, "pass a copy");
+    let busy = |user: String| value_error("array", "an array that no other call writes to", &user, "pass a copy");
     Guard::acquire("an argument to be converted", array, false).map_err(busy)
 }
 
@@ -101,11 +103,13 @@ from_array!(f32, None, []: f64 f32 i64 i32 u8 i16 i8 u64 u32 u16);
 from_array!(f64, None, []: f32 f64 i64 i32 u8 i16 i8 u64 u32 u16);
 from_array!(u8, Some((0, 255)), [i64 i32 i16 i8 u64 u32 u16]: u8 i64 i32 i16 i8 u64 u32 u16);
 from_array!(i64, Some((i64::MIN as i128, i64::MAX as i128)), [u64]: i32 i64 u8 i16 i8 u64 u32 u16);
-// Only as they are: token ids are packed in the dtype they come in.
+// No conversions: token ids are packed in their own dtype.
 from_array!(i32, None, []: i32);
 from_array!(u32, None, []: u32);
 
-/// The first number that is strange; a misaligned array is converted first by the caller. May let the GIL go.
+/// Returns the first invalid number, or `None` for a misaligned array. May release the GIL.
+///
+/// The caller converts misaligned arrays first.
 fn find_invalid<S>(array: &Bound<'_, PyArrayDyn<S>>, is_invalid: impl Fn(S) -> bool + Sync) -> PyResult<Option<S>>
 where
     S: Element + Copy + Sync + Send,
@@ -115,11 +119,11 @@ where
     }
     let array = &base_view(array)?;
     let _guard = acquire_read_guard(array)?;
-    // SAFETY: as in `collected`.
+    // SAFETY: as in `convert_elements`.
     find_element(array.py(), unsafe { array.as_array() }, is_invalid)
 }
 
-/// The first float64 of an array that is finite, and is not in float32.
+/// Returns the first finite float64 of an array that overflows float32.
 pub(crate) fn beyond_f32(array: &Bound<'_, PyAny>) -> PyResult<Option<f64>> {
     let Some(array) = typed::<f64>(array) else { return Ok(None) };
     find_invalid(array, |x| x.is_finite() && (x as f32).is_infinite())
@@ -137,7 +141,7 @@ impl FromArray for bool {
     }
 }
 
-/// Booleans of any strides, whose bytes may be any.
+/// Converts booleans of any strides, whose bytes may have any value.
 fn from_booleans<T: Send>(
     array: &Bound<'_, PyArrayDyn<bool>>,
     long: bool,
@@ -151,7 +155,7 @@ fn from_booleans<T: Send>(
     map_elements(array.py(), view, long, |byte| number(byte != 0))
 }
 
-/// Refuses arrays of more axes than the numpy crate can look at; NumPy itself has up to 64.
+/// Returns an error for arrays of more than 32 axes, the numpy crate's limit; NumPy itself allows 64.
 pub(crate) fn expect_axes(argument: &str, array: &Bound<'_, PyUntypedArray>) -> PyResult<()> {
     if array.ndim() <= 32 {
         return Ok(());
@@ -159,16 +163,16 @@ pub(crate) fn expect_axes(argument: &str, array: &Bound<'_, PyUntypedArray>) -> 
     Err(value_error(argument, "an array of at most 32 axes", &format!("{} axes", array.ndim()), "reshape it"))
 }
 
-/// Names the argument of which no copy could be made, where memory is what is missing.
+/// Names the argument whose copy failed, if the error is a `MemoryError`.
 pub(crate) fn no_copy(argument: &str, array: &Bound<'_, PyUntypedArray>, error: PyErr) -> PyErr {
     if !error.is_instance_of::<PyMemoryError>(array.py()) {
         return error;
     }
-    let (expected, got) = ("an array of which a copy fits into memory", format!("shape {:?}", array.shape()));
-    memory_error(argument, expected, &got, "pass a smaller one")
+    let (expected, got) = ("an array small enough to copy", format!("shape {:?}", array.shape()));
+    memory_error(argument, expected, &got, "pass a smaller array")
 }
 
-/// A new array for a result, which nobody else knows before [`New::into_array`].
+/// New result array without other references before [`New::into_array`].
 pub(crate) struct New<'py, T: Element>(Bound<'py, PyArrayDyn<T>>);
 
 impl<'py, T: Element> New<'py, T> {
@@ -182,7 +186,7 @@ impl<'py, T: Element> New<'py, T> {
     }
 }
 
-/// A new array of zeros.
+/// Returns a new array of zeros.
 pub(crate) fn zeros<'py, T: Element + Zeroable>(py: Python<'py>, shape: &[usize]) -> PyResult<New<'py, T>> {
     let (rank, dtype) = (shape.len() as i32, T::get_dtype(py).into_dtype_ptr());
     // As wide as `usize`, and only read.
@@ -198,8 +202,9 @@ pub(crate) fn zeros<'py, T: Element + Zeroable>(py: Python<'py>, shape: &[usize]
     }
 }
 
-/// A new array for a result that overwrites every element: large ones in memory that an earlier result gave back, as
-/// fetching fresh pages from the system costs several times what a kernel does to them.
+/// Returns a new array for a result that overwrites every element.
+///
+/// Large arrays reuse memory of earlier results, because new pages cost several times what a kernel takes.
 pub(crate) fn empty<'py, T: Element + Pod>(py: Python<'py>, shape: &[usize]) -> PyResult<New<'py, T>> {
     let bytes = shape.iter().fold(size_of::<T>(), |bytes, n| bytes.saturating_mul(*n));
     if bytes < alloc::MIN_BLOCK_BYTES {
@@ -211,10 +216,11 @@ pub(crate) fn empty<'py, T: Element + Pod>(py: Python<'py>, shape: &[usize]) -> 
     Ok(New(unsafe { view_at(start, shape, owner.into_any()) }))
 }
 
-/// The memory of a buffer's field, which NumPy shares.
+/// Memory of a buffer's field, shared with NumPy.
 ///
-/// The buffer allocates it once, neither moves nor frees it while it lives, and touches it only inside calls, under its
-/// lock, holding no reference into it between calls.
+/// The buffer allocates the field once and neither moves nor frees it during its lifetime. The buffer accesses the
+/// field
+/// only inside calls and under its lock, and holds no reference into the field between calls.
 pub(crate) struct FieldMemory {
     start: *mut u8,
     bytes: usize,
@@ -229,7 +235,9 @@ unsafe impl Send for FieldMemory {}
 unsafe impl Sync for FieldMemory {}
 
 impl FieldMemory {
-    /// The memory of a field of a buffer that is moved no more, except as a whole. None if it has no such field.
+    /// Returns the memory of a field, or `None` if the buffer has no such field.
+    ///
+    /// The buffer must not be changed afterwards in a way that moves its fields.
     pub(crate) fn find(buffer: &mut RolloutBuffer, name: &str) -> Option<Self> {
         fn start<T>(data: &mut [T]) -> (*mut u8, usize) {
             (data.as_mut_ptr().cast(), size_of_val(data))
@@ -245,13 +253,15 @@ impl FieldMemory {
         Some(Self { start, bytes, dtype, width, shape })
     }
 
-    /// The addresses it takes.
+    /// Returns the address range of the field.
     pub(crate) fn range(&self) -> Range<usize> {
         self.start.addr()..self.start.addr() + self.bytes
     }
 
-    /// A writeable view of the rows from `first` on, without a copy: `[*lead, *row_shape]`. It keeps `owner` alive,
-    /// which must own the buffer. Flags are bytes to Rust, so that Python may write any byte to them.
+    /// Returns a writeable view of shape `[*leading, *row_shape]` from row `first` on, without a copy.
+    ///
+    /// The view keeps `owner` alive, which must own the buffer. Rust reads flags as bytes, so Python may write any
+    /// byte.
     pub(crate) fn view<'py>(&self, first: usize, leading: &[usize], owner: Bound<'py, PyAny>) -> Bound<'py, PyAny> {
         match self.dtype {
             DType::F32 => self.view_of::<f32>(first, leading, owner),
@@ -283,7 +293,7 @@ unsafe fn view_at<'py, T: Element>(
     unsafe { PyArrayDyn::borrow_from_array(&ArrayView::from_shape_ptr(IxDyn(shape), start), owner) }
 }
 
-/// The plugin that a capsule of another extension module holds, if that is what it holds.
+/// Returns the plugin in a capsule of another extension module, or `None` for any other capsule.
 pub(crate) fn plugin_from_capsule<'a>(capsule: &'a Bound<'_, PyCapsule>) -> Option<&'a EnvPlugin> {
     let plugin = capsule.pointer_checked(Some(EnvPlugin::NAME)).ok()?;
     // SAFETY: capsules of this name hold an `EnvPlugin` as C lays it out, for as long as they live.

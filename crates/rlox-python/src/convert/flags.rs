@@ -1,4 +1,4 @@
-//! Flags as arguments: booleans, or numbers that are 0 or 1.
+//! Flag arguments: booleans, or numbers that are 0 or 1.
 
 use pyo3::prelude::*;
 use pyo3::types::PyBool;
@@ -11,22 +11,22 @@ use crate::error::{to_py, value_error};
 use crate::sync::borrow::typed;
 use crate::sync::gil::detach;
 
-/// From how many numbers on their conversion may take more than 5 us.
+/// Element count above which a conversion releases the GIL, because it may take more than 5 us.
 const DETACH_ABOVE_ELEMENTS: usize = 16_384;
 
-/// Flags whose Python code has run: booleans, or numbers that are 0 or 1.
+/// Flag argument after its Python code has run: booleans, or numbers that are 0 or 1.
 pub(crate) enum FlagArgument<'py> {
     Booleans(Argument<'py, bool>),
     Singles(Argument<'py, f32>),
     Doubles(Argument<'py, f64>),
 }
 
-/// Takes boolean arrays as they are, and numbers if they are 0 or 1. May run Python code.
+/// Converts flags: boolean arrays unchanged, other numbers if they are 0 or 1. May run Python code.
 pub(crate) fn flag_argument<'py>(name: &'static str, object: &Bound<'py, PyAny>) -> PyResult<FlagArgument<'py>> {
     flag_argument_like(name, object, None)
 }
 
-/// The same of flags for which only one shape is right, as `argument_like` takes it.
+/// Converts flags that must have the shape `like`, as [`argument_like`] does.
 pub(crate) fn flag_argument_like<'py>(
     name: &'static str,
     object: &Bound<'py, PyAny>,
@@ -43,7 +43,7 @@ pub(crate) fn flag_argument_like<'py>(
     }
 }
 
-/// A single one: a boolean, 0 or 1, also as an array without axes.
+/// Reads a single flag: a boolean, 0 or 1, or an array without axes.
 pub(crate) fn flag(name: &'static str, object: &Bound<'_, PyAny>) -> PyResult<bool> {
     if let Ok(flag) = object.cast::<PyBool>() {
         return Ok(flag.is_true());
@@ -51,7 +51,9 @@ pub(crate) fn flag(name: &'static str, object: &Bound<'_, PyAny>) -> PyResult<bo
     let flags = flag_argument(name, object)?.read(object.py(), false)?;
     match (flags.shape(), flags.slice()) {
         ([], [flag]) => Ok(*flag),
-        (shape, _) => Err(value_error(name, "one flag", &format!("shape {shape:?}"), "push several by push_batch")),
+        (shape, _) => {
+            Err(value_error(name, "a single flag", &format!("shape {shape:?}"), "use push_batch for several"))
+        }
     }
 }
 
@@ -64,7 +66,7 @@ impl<'py> FlagArgument<'py> {
         }
     }
 
-    /// As [`Argument::read`]; numbers are converted at once.
+    /// Reads the flags as [`Argument::read`] does; numbers are converted to booleans.
     pub(crate) fn read(self, py: Python<'py>, hold: bool) -> PyResult<Flags<'py>> {
         match self {
             Self::Booleans(flags) => Ok(Flags::Borrowed(flags.read(hold)?)),
@@ -84,7 +86,7 @@ fn convert_numbers<'py, T: FromArray + Float>(
     let mut flags = FlagBuffer::take(numbers.shape())?;
     let (values, out) = (numbers.slice(), flags.slice_mut());
     let mut convert = || flags_from_numbers(name, values, out);
-    // Whoever holds other arrays without guards keeps the GIL.
+    // A caller that holds other arrays without registration keeps the GIL.
     if hold || values.len() <= DETACH_ABOVE_ELEMENTS { convert() } else { detach(py, convert) }.map_err(to_py)?;
     Ok(Flags::Converted(flags))
 }

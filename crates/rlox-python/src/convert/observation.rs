@@ -1,4 +1,4 @@
-//! Observations as arguments, of a buffer's dtype.
+//! Observation arguments in a buffer's dtype.
 
 use numpy::{Element, IntoPyArray, PyArrayDescr, PyArrayDescrMethods, PyArrayMethods};
 use pyo3::prelude::*;
@@ -12,25 +12,25 @@ use crate::convert::scalar::text_of;
 use crate::error::{replace_ordinary_error, type_error, value_error};
 use crate::sync::gil::call;
 
-/// A text that is longer is the name of no dtype of numbers.
+/// Length above which a text is not the name of a numeric dtype.
 const MAX_DTYPE_NAME_LEN: usize = 16;
 
-/// Whether an object is what dtypes are said with: a name, a type of numbers or a `numpy.dtype`.
+/// Returns true if an object specifies a dtype: a name, a Python type or a `numpy.dtype`.
 pub(crate) fn is_dtype(object: &Bound<'_, PyAny>) -> bool {
     object.is_instance_of::<PyString>() || object.is_instance_of::<PyType>() || object.is_instance_of::<PyArrayDescr>()
 }
 
-/// A dtype by its name, or as `numpy.dtype` takes it. May run Python code.
+/// Returns the dtype that `numpy.dtype` makes of an object. May run Python code.
 pub(crate) fn dtype_of(argument: &str, object: &Bound<'_, PyAny>) -> PyResult<DType> {
     let py = object.py();
     if !is_dtype(object) {
         return Err(type_error(argument, "a dtype", &short_repr(object), "pass a name, a NumPy type or a numpy.dtype"));
     }
     let expected = "float32, float64, int64, uint8 or bool";
-    let unsupported = |got: &str| value_error(argument, expected, got, "choose one of them");
+    let unsupported = |got: &str| value_error(argument, expected, got, "choose one of these dtypes");
     if object.is_instance_of::<PyString>() {
         let name = text(argument, object)?;
-        // NumPy takes other characters for the numbers of its dtypes.
+        // NumPy accepts other characters as abbreviations of its dtypes.
         if name.len() > MAX_DTYPE_NAME_LEN || !name.bytes().all(|byte| byte.is_ascii_graphic()) {
             return Err(unsupported(&short_repr(object)));
         }
@@ -49,7 +49,7 @@ pub(crate) fn dtype_of(argument: &str, object: &Bound<'_, PyAny>) -> PyResult<DT
     found.map(|(dtype, _)| *dtype).ok_or_else(|| unsupported(&text_of(object, "str")))
 }
 
-/// Observations whose Python code has run.
+/// Observation argument after its Python code has run.
 pub(crate) enum ObsArgument<'py> {
     F32(Argument<'py, f32>),
     F64(Argument<'py, f64>),
@@ -59,7 +59,7 @@ pub(crate) enum ObsArgument<'py> {
 }
 
 impl<'py> ObsArgument<'py> {
-    /// Takes the kind of numbers that `dtype` is of: integers for uint8, inside its range. May run Python code.
+    /// Accepts the kind of numbers of `dtype`; uint8 takes integers in its range. May run Python code.
     pub(crate) fn new(name: &'static str, object: &Bound<'py, PyAny>, dtype: DType) -> PyResult<Self> {
         Ok(match dtype {
             DType::F32 => Self::F32(argument(name, object, &REAL)?),
@@ -70,7 +70,7 @@ impl<'py> ObsArgument<'py> {
         })
     }
 
-    /// How many elements there are.
+    /// Returns the number of elements.
     pub(crate) fn len(&self) -> usize {
         match self {
             Self::F32(obs) => obs.len(),
@@ -81,7 +81,7 @@ impl<'py> ObsArgument<'py> {
         }
     }
 
-    /// As [`Argument::read`].
+    /// Reads the observations as [`Argument::read`] does.
     pub(crate) fn read(self, hold: bool) -> PyResult<ObsInput<'py>> {
         Ok(match self {
             Self::F32(obs) => ObsInput::F32(obs.read(hold)?),
@@ -92,7 +92,7 @@ impl<'py> ObsArgument<'py> {
         })
     }
 
-    /// The observations, which are to be stored in a buffer of these fields.
+    /// Reads observations that are stored in a buffer with these fields; overlapping memory is copied.
     pub(crate) fn read_for(self, fields: &[(String, FieldMemory)]) -> PyResult<ObsInput<'py>> {
         Ok(match self {
             Self::F32(obs) => ObsInput::F32(obs.read(false)?.copy_if_overlapping(fields)?),
@@ -135,7 +135,7 @@ impl ObsInput<'_> {
     }
 }
 
-/// Elements of their own.
+/// Owned copy of elements.
 pub(crate) enum Owned {
     F32(Vec<f32>),
     F64(Vec<f64>),

@@ -1,4 +1,4 @@
-//! Options as arguments: time limits, texts, reset options, keywords of environments, further fields of a buffer.
+//! Option arguments: time limits, texts, reset options, environment keywords and extra buffer fields.
 
 use pyo3::exceptions::PyMemoryError;
 use pyo3::prelude::*;
@@ -11,7 +11,7 @@ use crate::convert::observation::{dtype_of, is_dtype};
 use crate::error::{replace_ordinary_error, to_py, type_error, value_error};
 use crate::sync::interrupt::poll_interrupt;
 
-/// A time limit: None for -1.
+/// Returns a time limit in steps; `None` for -1.
 pub(crate) fn limit_of(object: &Bound<'_, PyAny>) -> PyResult<Option<u32>> {
     let expected = "a positive integer below 2**32, or -1 for no limit";
     let steps = integer("max_episode_steps", expected, object)?;
@@ -22,7 +22,7 @@ pub(crate) fn limit_of(object: &Bound<'_, PyAny>) -> PyResult<Option<u32>> {
     }
 }
 
-/// A copy of a Python text; none of what is no text.
+/// Returns a copy of a Python string, or `None` for another object.
 pub(crate) fn text_in(object: &Bound<'_, PyAny>) -> PyResult<Option<String>> {
     let Ok(text) = object.cast::<PyString>() else { return Ok(None) };
     let text = match text.to_str() {
@@ -33,7 +33,7 @@ pub(crate) fn text_in(object: &Bound<'_, PyAny>) -> PyResult<Option<String>> {
     try_to_string(text).map(Some)
 }
 
-/// A copy of a text, or an error where the system grants no memory for it.
+/// Returns a copy of a text, or an error if the allocation fails.
 pub(crate) fn try_to_string(text: &str) -> PyResult<String> {
     let mut copy = String::new();
     copy.try_reserve_exact(text.len()).map_err(|_| out_of_memory_error(text.len()))?;
@@ -43,16 +43,16 @@ pub(crate) fn try_to_string(text: &str) -> PyResult<String> {
 
 fn key(argument: &str, key: &Bound<'_, PyAny>) -> PyResult<String> {
     text_in(key)?
-        .ok_or_else(|| type_error(argument, "names as keys", &short_repr(key), "pass a dict of names and numbers"))
+        .ok_or_else(|| type_error(argument, "strings as keys", &short_repr(key), "pass a dict of numbers by name"))
 }
 
-/// A dict's item.
+/// Key and value of a dict.
 type Item<'py> = (Bound<'py, PyAny>, Bound<'py, PyAny>);
 
-/// What is made of a dict's items as they are now: Python code that reads one of them may change the dict.
+/// Converts a snapshot of a dict's items, because Python code in a value may change the dict.
 ///
-/// For so many `pieces` of memory that each item takes, of the length of its name, the system is asked at once: where it
-/// refuses a small one, nothing may be left to say so with.
+/// The memory of all items is requested at once: `allocations_per_item` blocks of the length of the item's name. If
+/// a small allocation failed later, no memory would be left for the error.
 pub(crate) fn from_items<'py, T>(
     dict: Option<&Bound<'py, PyDict>>,
     allocations_per_item: usize,
@@ -94,10 +94,10 @@ pub(crate) fn arguments_of(kwargs: Option<&Bound<'_, PyDict>>) -> PyResult<Vec<(
     })
 }
 
-/// A rollout's further fields: the name, row shape and dtype of each.
+/// Returns the name, row shape and dtype of each extra field of a rollout.
 pub(crate) fn extra_of(extra: Option<&Bound<'_, PyAny>>) -> PyResult<Vec<(String, Vec<usize>, DType)>> {
     let mismatch = |value: &Bound<'_, PyAny>| {
-        type_error("extra", "{name: (shape, dtype)}", &short_repr(value), "pass a pair for every name")
+        type_error("extra", "a dict {name: (shape, dtype)}", &short_repr(value), "pass a pair for every name")
     };
     let extra = extra.map(|extra| extra.cast::<PyDict>().map_err(|_| mismatch(extra))).transpose()?;
     from_items(extra, 12, |(name, spec)| {

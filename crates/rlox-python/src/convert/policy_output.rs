@@ -1,4 +1,4 @@
-//! The output of a policy - actions, log-probabilities, values - as arguments of calls.
+//! Arguments that hold a policy's output: actions, log-probabilities and values.
 
 use pyo3::prelude::*;
 use rlox_core::{Actions, PolicyStep};
@@ -8,14 +8,14 @@ use crate::convert::array::{FieldMemory, beyond_f32, no_copy};
 use crate::error::value_error;
 use crate::sync::borrow::{DisjointBorrows, typed};
 
-/// Actions whose Python code has run.
+/// Action argument after its Python code has run.
 pub(crate) enum ActionArgument<'py> {
     Discrete(Argument<'py, i64>),
     Continuous(Argument<'py, f32>),
 }
 
 impl<'py> ActionArgument<'py> {
-    /// Takes integers where `discrete`, real numbers where not, for the argument `name`. May run Python code.
+    /// Accepts integers if `discrete`, else real numbers, for the argument `name`. May run Python code.
     pub(crate) fn new(name: &'static str, object: &Bound<'py, PyAny>, discrete: bool) -> PyResult<Self> {
         if discrete {
             return Ok(Self::Discrete(argument(name, object, &INTEGER)?));
@@ -32,7 +32,7 @@ impl<'py> ActionArgument<'py> {
         Ok(Self::Continuous(argument(name, array.as_any(), &REAL)?))
     }
 
-    /// Whether elements that are borrowed are apart from all that was taken.
+    /// Returns true if the actions are disjoint from all memory in `borrows`.
     pub(crate) fn is_disjoint(&self, borrows: &mut DisjointBorrows) -> bool {
         match self {
             Self::Discrete(actions) => borrows.try_add(actions.memory()),
@@ -40,7 +40,7 @@ impl<'py> ActionArgument<'py> {
         }
     }
 
-    /// The length of the first axis.
+    /// Returns the length of the first axis.
     pub(crate) fn rows(&self) -> usize {
         match self {
             Self::Discrete(actions) => actions.rows(),
@@ -48,7 +48,7 @@ impl<'py> ActionArgument<'py> {
         }
     }
 
-    /// The actions, of shape `[rows, *shape]`; see [`Argument::read`].
+    /// Reads actions of shape `[rows, *shape]`; see [`Argument::read`].
     pub(crate) fn read(self, hold: bool, rows: usize, shape: &[usize]) -> PyResult<ActionInput<'py>> {
         let (name, actions) = match self {
             Self::Discrete(actions) => (actions.name(), ActionInput::Discrete(actions.read(hold)?)),
@@ -63,7 +63,7 @@ impl<'py> ActionArgument<'py> {
     }
 }
 
-/// Actions as the core wants them.
+/// Actions in the form that `rlox_core` takes.
 pub(crate) enum ActionInput<'py> {
     Discrete(Input<'py, i64>),
     Continuous(Input<'py, f32>),
@@ -85,7 +85,7 @@ impl ActionInput<'_> {
     }
 }
 
-/// What a policy said, whose Python code has run.
+/// Policy output of one step, after its Python code has run.
 pub(crate) struct PolicyStepArgument<'py> {
     actions: ActionArgument<'py>,
     log_probs: Argument<'py, f32>,
@@ -104,7 +104,7 @@ impl<'py> PolicyStepArgument<'py> {
         Ok(Self { actions, log_probs, values })
     }
 
-    /// What is to be stored in a buffer of these fields.
+    /// Reads the output for storage in a buffer with these fields; overlapping memory is copied.
     pub(crate) fn read(
         self,
         fields: &[(String, FieldMemory)],
@@ -120,7 +120,7 @@ impl<'py> PolicyStepArgument<'py> {
     }
 }
 
-/// What a policy said, as the core wants it.
+/// Policy output of one step, in the form that `rlox_core` takes.
 pub(crate) struct PolicyStepInput<'py> {
     actions: ActionInput<'py>,
     log_probs: Input<'py, f32>,

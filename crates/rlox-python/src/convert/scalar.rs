@@ -1,4 +1,4 @@
-//! Single things that callers pass - numbers, switches, texts, shapes, objects - read once, or refused by name.
+//! Scalar arguments: numbers, flags, texts, shapes and objects, with errors that name the argument.
 
 use pyo3::PyTypeCheck;
 use pyo3::exceptions::PyOverflowError;
@@ -9,7 +9,7 @@ use crate::convert::array::slice;
 use crate::error::{memory_error, replace_ordinary_error, type_error, value_error};
 use crate::sync::gil::call;
 
-/// A function of Python's standard library, called with these arguments.
+/// Calls a function of Python's standard library.
 pub(crate) fn call_standard<'py>(
     module: &str,
     function: &str,
@@ -18,22 +18,22 @@ pub(crate) fn call_standard<'py>(
     call(&args.py().import(module)?.getattr(function)?, args, None)
 }
 
-/// `object.name`, whose lookup may run Python code.
+/// Returns `object.name`; the lookup may run Python code.
 pub(crate) fn attribute<'py>(object: &Bound<'py, PyAny>, name: &str) -> PyResult<Bound<'py, PyAny>> {
     call_standard("builtins", "getattr", &(object, name).into_pyobject(object.py())?)
 }
 
-/// Whether the object has an attribute.
+/// Returns true if the object has the attribute.
 pub(crate) fn has(object: &Bound<'_, PyAny>, name: &str) -> PyResult<bool> {
     call_standard("builtins", "hasattr", &(object, name).into_pyobject(object.py())?)?.extract()
 }
 
-/// `state[key]`, of any mapping; without it, `state` is refused and `fix` told.
+/// Returns `state[key]` of any mapping; a missing key is an error with the hint `fix`.
 pub(crate) fn item<'py>(state: &Bound<'py, PyAny>, key: &str, fix: &str) -> PyResult<Bound<'py, PyAny>> {
     item_of("state", state, key, fix)
 }
 
-/// As [`item`], of a mapping by another name.
+/// Returns `mapping[key]` as [`item`] does, with `argument` as the name in the error.
 pub(crate) fn item_of<'py>(
     argument: &str,
     mapping: &Bound<'py, PyAny>,
@@ -46,8 +46,9 @@ pub(crate) fn item_of<'py>(
     item.map_err(|error| replace_ordinary_error(py, error, missing))
 }
 
-/// A Python int, and no instance of a subclass, whose methods would be Python code. Booleans and floats are none, whole
-/// or not.
+/// Returns an exact Python `int`; a subclass could run Python code in its methods.
+///
+/// Booleans and floats are errors, even floats without a fraction.
 pub(crate) fn integer<'py>(argument: &str, expected: &str, object: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
     let mismatch = || type_error(argument, expected, &short_repr(object), "pass an int");
     if object.is_instance_of::<PyBool>() {
@@ -60,13 +61,14 @@ pub(crate) fn integer<'py>(argument: &str, expected: &str, object: &Bound<'py, P
     index.map_err(|error| replace_ordinary_error(object.py(), error, mismatch))
 }
 
-/// What a count is that may be 0.
+/// Expected-value text for a count that may be 0.
 const COUNT: &str = "zero or a positive integer";
 
-/// A whole number that is not negative, which is refused as not what was `expected`; none where it is too large for this
-/// machine.
+/// Returns a non-negative integer, or `None` and its text if the integer does not fit into `usize`.
+///
+/// `expected` describes the argument in the error for a negative integer.
 fn non_negative_int(argument: &str, expected: &str, object: &Bound<'_, PyAny>) -> PyResult<(Option<usize>, String)> {
-    // Much the quickest for a plain integer.
+    // The fast path for a plain integer.
     if object.is_exact_instance_of::<PyInt>()
         && let Ok(value) = object.extract()
     {
@@ -79,61 +81,61 @@ fn non_negative_int(argument: &str, expected: &str, object: &Bound<'_, PyAny>) -
     index.extract().map_or_else(|_| Ok((None, short_repr(&index))), |value| Ok((Some(value), String::new())))
 }
 
-/// A count: an integer that is not negative. What no machine could hold is a `MemoryError` here already.
+/// Returns a count, an integer that is at least 0. An integer above `usize::MAX` is a `MemoryError`.
 pub(crate) fn count(argument: &str, object: &Bound<'_, PyAny>) -> PyResult<usize> {
     usize_argument(argument, COUNT, object)
 }
 
-/// A count of what there must be one of at least: whoever takes it refuses 0 in its own words.
+/// Returns a count that must be at least 1; the callee itself rejects 0 with its own error.
 pub(crate) fn size(argument: &str, object: &Bound<'_, PyAny>) -> PyResult<usize> {
     usize_argument(argument, "at least 1", object)
 }
 
 fn usize_argument(argument: &str, expected: &str, object: &Bound<'_, PyAny>) -> PyResult<usize> {
     let (count, got) = non_negative_int(argument, expected, object)?;
-    let too_large = || memory_error(argument, "less than 2**64", &got, "ask for less");
+    let too_large = || memory_error(argument, "less than 2**64", &got, "use a smaller value");
     count.ok_or_else(too_large)
 }
 
-/// How many there are of what there must be one of at least.
+/// Returns a count that is at least 1.
 pub(crate) fn positive(argument: &str, object: &Bound<'_, PyAny>) -> PyResult<usize> {
     match size(argument, object)? {
-        0 => Err(value_error(argument, "at least 1", "0", "pass how many there are")),
+        0 => Err(value_error(argument, "at least 1", "0", "pass a positive integer")),
         count => Ok(count),
     }
 }
 
-/// Which of several things: an integer that is not negative.
+/// Returns an index: an integer that is at least 0.
 pub(crate) fn index(argument: &str, object: &Bound<'_, PyAny>) -> PyResult<usize> {
     let (index, got) = non_negative_int(argument, COUNT, object)?;
     index.ok_or_else(|| value_error(argument, "an integer below 2**64", &got, "correct it"))
 }
 
-/// A number.
+/// Returns a number as `f64`.
 pub(crate) fn number(argument: &str, object: &Bound<'_, PyAny>) -> PyResult<f64> {
     float(object).map_err(|error| no_number(argument, "a number", object, error))
 }
 
-/// What a float is of the object, which is a number.
+/// Converts a number to `f64`.
 pub(crate) fn float(object: &Bound<'_, PyAny>) -> PyResult<f64> {
-    // Of floats of any class the number itself is taken.
+    // A float subclass contributes its stored value, without running its methods.
     if object.is_instance_of::<PyFloat>() || object.is_exact_instance_of::<PyInt>() {
         return object.extract();
     }
-    // `float` would take texts too.
+    // `float` would also accept strings.
     call_standard("math", "ldexp", &(object, 0).into_pyobject(object.py())?)?.extract()
 }
 
-/// Why `object` is no f64: it is too large for one, or no number at all.
+/// Returns the error for an object that overflows `f64` or is not a number.
 pub(crate) fn no_number(argument: &str, expected: &str, object: &Bound<'_, PyAny>, error: PyErr) -> PyErr {
     let py = object.py();
     if error.is_instance_of::<PyOverflowError>(py) {
-        return value_error(argument, "a number that a float can hold", &short_repr(object), "pass a smaller one");
+        return value_error(argument, "a number that a float can hold", &short_repr(object), "pass a smaller number");
     }
     replace_ordinary_error(py, error, || type_error(argument, expected, &short_repr(object), "pass a float"))
 }
 
-/// A number in [0, 1].
+/// Returns a number in [0, 1].
 fn factor(argument: &str, object: &Bound<'_, PyAny>) -> PyResult<f64> {
     let factor = number(argument, object)?;
     if (0.0..=1.0).contains(&factor) {
@@ -142,7 +144,7 @@ fn factor(argument: &str, object: &Bound<'_, PyAny>) -> PyResult<f64> {
     Err(value_error(argument, "a number in [0, 1]", &factor.to_string(), "correct it"))
 }
 
-/// Numbers with defaults, for `from_py_with`: each function is named as its argument.
+/// Numbers with defaults, for `from_py_with`; each function has the name of its argument.
 pub(crate) mod numbers {
     use pyo3::prelude::*;
 
@@ -169,7 +171,7 @@ pub(crate) mod numbers {
     factors!(gamma lam gae_lambda alpha beta);
 }
 
-/// True or False, for `from_py_with`: each function is named as its argument.
+/// Booleans with defaults, for `from_py_with`; each function has the name of its argument.
 pub(crate) mod switches {
     use pyo3::prelude::*;
 
@@ -185,7 +187,7 @@ pub(crate) mod switches {
     switches!(is_new obs reward noise stop in_order masked idling whole_episodes deterministic);
 }
 
-/// True or False, Python's or NumPy's.
+/// Returns a boolean of Python or NumPy.
 pub(crate) fn switch(argument: &str, object: &Bound<'_, PyAny>) -> PyResult<bool> {
     if let Ok(flag) = object.cast::<PyBool>() {
         return Ok(flag.is_true());
@@ -197,20 +199,20 @@ pub(crate) fn switch(argument: &str, object: &Bound<'_, PyAny>) -> PyResult<bool
     Err(type_error(argument, "True or False", &short_repr(object), "pass a bool"))
 }
 
-/// What is longer is no name of anything.
+/// Maximum length of a text argument, in characters.
 const MAX_TEXT_LEN: usize = 1 << 16;
 
-/// A text.
+/// Returns a string argument.
 pub(crate) fn text(argument: &str, object: &Bound<'_, PyAny>) -> PyResult<String> {
     let mismatch = || type_error(argument, "a string", &short_repr(object), "pass a str");
     if object.cast::<PyString>().map_err(|_| mismatch())?.len()? > MAX_TEXT_LEN {
         let expected = format!("a string of at most {MAX_TEXT_LEN} characters");
-        return Err(value_error(argument, &expected, &short_repr(object), "pass a shorter one"));
+        return Err(value_error(argument, &expected, &short_repr(object), "pass a shorter string"));
     }
     object.extract().map_err(|_| mismatch())
 }
 
-/// One of this module's own objects.
+/// Casts an object to a class of this module.
 pub(crate) fn instance<'a, 'py, T: PyTypeCheck>(
     argument: &str,
     object: &'a Bound<'py, PyAny>,
@@ -221,15 +223,15 @@ pub(crate) fn instance<'a, 'py, T: PyTypeCheck>(
     object.cast().map_err(mismatch)
 }
 
-/// With two axes more, for time and environments, arrays have as many as the numpy crate can look at.
+/// Maximum number of axes of a row: two less than the numpy crate's limit, for time and environments.
 const MAX_AXES: usize = 30;
 
-/// A shape: a sequence of counts, or a single count.
+/// Returns a shape: a sequence of counts, or a single count.
 pub(crate) fn shape(argument: &str, object: &Bound<'_, PyAny>) -> PyResult<Vec<usize>> {
     axis_sizes(argument, object, count)
 }
 
-/// A shape whose axes have an element each at least, as [`size`] has it.
+/// Returns a shape whose axes must have at least one element, as [`size`] defines.
 pub(crate) fn sizes(argument: &str, object: &Bound<'_, PyAny>) -> PyResult<Vec<usize>> {
     axis_sizes(argument, object, size)
 }
@@ -246,32 +248,34 @@ fn axis_sizes(
     let items = sequence(object).map_err(|error| replace_ordinary_error(object.py(), error, mismatch))?;
     if items.len() > MAX_AXES {
         let (expected, got) = (format!("at most {MAX_AXES} axes"), items.len().to_string());
-        return Err(value_error(argument, &expected, &got, "ravel some of them"));
+        return Err(value_error(argument, &expected, &got, "flatten some axes"));
     }
     items.iter().map(|item| axis(argument, &item)).collect()
 }
 
-/// The items of anything iterable.
+/// Returns the items of an iterable as a tuple.
 pub(crate) fn sequence<'py>(object: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyTuple>> {
     let py = object.py();
     Ok(call(py.get_type::<PyTuple>().as_any(), &PyTuple::new(py, [object])?, None)?.cast_into()?)
 }
 
-/// An object as its `repr`, cut short, for a message.
+/// Returns the `repr` of an object, shortened for an error.
 pub(crate) fn short_repr(object: &Bound<'_, PyAny>) -> String {
     text_of(object, "repr")
 }
 
-/// How much of a text a message has.
+/// Maximum number of characters of an object's text in an error.
 const MAX_REPR_LEN: usize = 200;
 
-/// A text's first characters. More of them are not copied: Rust could not say that there is no memory for it.
+/// Returns the first characters of a text.
+///
+/// Copying a long text could fail for lack of memory, which Rust could not report.
 fn truncated_text(text: &Bound<'_, PyAny>) -> PyResult<String> {
     let prefix = slice(text, &(0..MAX_REPR_LEN + 1))?.cast_into::<PyString>()?;
     Ok(prefix.to_string_lossy().into_owned())
 }
 
-/// A part of a long list or tuple that is enough for a message: the whole would take as long as it is.
+/// Returns the first items of a long list or tuple, because a `repr` of all items takes too long.
 fn truncated_sequence<'py>(object: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
     let long = object.cast_exact::<PyList>().is_ok_and(|list| list.len() > MAX_REPR_LEN)
         || object.cast_exact::<PyTuple>().is_ok_and(|tuple| tuple.len() > MAX_REPR_LEN);
@@ -281,7 +285,7 @@ fn truncated_sequence<'py>(object: &Bound<'py, PyAny>) -> PyResult<Bound<'py, Py
 pub(crate) fn text_of(object: &Bound<'_, PyAny>, function: &str) -> String {
     let render = || call_standard("builtins", function, &PyTuple::new(object.py(), [truncated_sequence(object)?])?);
     let text = render().and_then(|text| truncated_text(&text));
-    // Where the object's own fails, that of its type may do.
+    // If the object's own `repr` fails, the `repr` of its type may succeed.
     let text = text.unwrap_or_else(|_: PyErr| {
         let is_type = object.is_instance_of::<PyType>();
         if is_type { "a type without a name".into() } else { text_of(object.get_type().as_any(), "repr") }

@@ -1,4 +1,4 @@
-//! Seeds: integers that are not negative, of any size where Gymnasium takes them.
+//! Seeds: non-negative integers, of any size where Gymnasium accepts them.
 
 use pyo3::exceptions::PyMemoryError;
 use pyo3::prelude::*;
@@ -14,24 +14,24 @@ use crate::sync::interrupt::poll_interrupt;
 const EXPECTED: &str = "an integer of at least 0";
 const FIX: &str = "pass a non-negative integer or None";
 
-/// An int, and no instance of a subclass: what is asked of it here runs no Python code.
+/// Returns a seed as an exact `int`, so that using the seed runs no Python code.
 fn check_seed<'py>(object: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
     let seed = integer("seed", EXPECTED, object)?;
     if seed.lt(0)? { Err(value_error("seed", EXPECTED, &short_repr(&seed), FIX)) } else { Ok(seed) }
 }
 
-/// A seed below 2**64.
+/// Returns a seed below 2**64.
 pub(crate) fn seed_of(object: &Bound<'_, PyAny>) -> PyResult<u64> {
-    let too_large = || value_error("seed", "an integer in [0, 2**64)", &short_repr(object), "pass a smaller one");
+    let too_large = || value_error("seed", "an integer in [0, 2**64)", &short_repr(object), "pass a smaller seed");
     base_of(object)?.ok_or_else(too_large)
 }
 
-/// A seed that the core's environments take; none for a larger one.
+/// Returns a seed for the core's environments; `None` for a seed of 2**64 or more.
 pub(crate) fn base_of(object: &Bound<'_, PyAny>) -> PyResult<Option<u64>> {
     Ok(check_seed(object)?.extract().ok())
 }
 
-/// What is made of the streams of `seed + i`, of any size, for environments i.
+/// Makes one value per environment `i` from the random stream of `seed + i`; `seed` may have any size.
 pub(crate) fn streams_from<T: Send>(
     seed: &Bound<'_, PyAny>,
     num_envs: usize,
@@ -50,7 +50,7 @@ pub(crate) fn streams_from<T: Send>(
     detach(seed.py(), streams).map_err(to_py)
 }
 
-/// Adds 1 to an integer of 32-bit words, the lowest first.
+/// Adds 1 to an integer of 32-bit words, lowest word first.
 fn increment(entropy: &mut Vec<u32>) {
     for word in &mut *entropy {
         *word = word.wrapping_add(1);
@@ -61,7 +61,9 @@ fn increment(entropy: &mut Vec<u32>) {
     entropy.push(1);
 }
 
-/// The 32-bit words of a [`checked`] integer, the lowest first, at least one; with room for one more.
+/// Returns the 32-bit words of a [`check_seed`] integer, lowest first, with capacity for one more word.
+///
+/// The result has at least one word.
 fn entropy_of(seed: &Bound<'_, PyAny>) -> PyResult<Vec<u32>> {
     let len = seed.call_method0("bit_length")?.extract::<usize>()?.div_ceil(32).max(1);
     let bytes = seed.call_method1("to_bytes", (4 * len, "little"))?.cast_into::<PyBytes>()?;
@@ -73,17 +75,17 @@ fn entropy_of(seed: &Bound<'_, PyAny>) -> PyResult<Vec<u32>> {
     Ok(entropy)
 }
 
-/// What a reset is seeded with.
+/// Seeding of a reset.
 pub(crate) enum Seeding {
     Keep,
     Base(u64),
     Each(Vec<Option<u64>>),
-    /// Of seeds of which one or more are too large for the core; None lets a stream go on.
+    /// Streams for seeds of which at least one is too large for the core; `None` continues a stream.
     Streams(Vec<Option<Pcg64>>),
 }
 
 impl Seeding {
-    /// A seed of all, or one for each environment; of these, None lets a stream go on.
+    /// Parses one seed, or one seed or `None` per environment; `None` continues a random stream.
     pub(crate) fn parse(object: Option<&Bound<'_, PyAny>>, num_envs: usize) -> PyResult<Self> {
         let Some(object) = object else { return Ok(Self::Keep) };
         if !has(object, "__len__")? {
@@ -92,8 +94,9 @@ impl Seeding {
                 None => Self::Streams(streams_from(object, num_envs, Some)?),
             });
         }
-        let mismatch =
-            || type_error("seed", "an integer, or one for each environment", &short_repr(object), "pass one of them");
+        let mismatch = || {
+            type_error("seed", "an integer, or one for each environment", &short_repr(object), "pass an int or a list")
+        };
         let items = sequence(object).map_err(|error| replace_ordinary_error(object.py(), error, mismatch))?;
         let seeds = items.iter().map(|item| if item.is_none() { Ok(None) } else { check_seed(&item).map(Some) });
         let seeds = try_collect(items.len(), seeds)?;
@@ -112,7 +115,7 @@ impl Seeding {
         Ok(Self::Streams(try_collect(seeds.len(), seeds.iter().enumerate().map(stream))?))
     }
 
-    /// Resets as the core does; where that is refused, the streams stay as they were.
+    /// Resets the environments; if the reset fails, the random streams stay unchanged.
     pub(crate) fn reset(
         &self,
         env: &mut dyn VectorEnv,
@@ -134,7 +137,7 @@ impl Seeding {
                 *rng = stream.clone();
             }
         }
-        // None for each goes on with the streams, and has the core look at how many there are.
+        // `None` for every seed continues the streams, and the core checks the number of seeds.
         let mut seeds = with_capacity(streams.len())?;
         seeds.resize(streams.len(), None);
         env.set_rngs(&rngs)?;

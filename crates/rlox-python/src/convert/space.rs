@@ -1,4 +1,4 @@
-//! Spaces as dicts of Python, and back.
+//! Conversion of spaces to and from Python dicts.
 
 use numpy::PyArray1;
 use pyo3::prelude::*;
@@ -10,9 +10,9 @@ use crate::convert::args::{INTEGER, REAL, argument, index, integer, item_of, sha
 use crate::convert::array::new_dict;
 use crate::error::{to_py, value_error};
 
-const FIX: &str = "pass what rlox.learners.native_on_policy makes";
+const FIX: &str = "pass a dict made by rlox.learners.native_on_policy";
 
-/// The description of a space.
+/// Returns the description of a space as a dict.
 pub(crate) fn space_dict<'py>(py: Python<'py>, space: &Space) -> PyResult<Bound<'py, PyDict>> {
     let dict = new_dict(py)?;
     match space {
@@ -39,7 +39,7 @@ pub(crate) fn space_dict<'py>(py: Python<'py>, space: &Space) -> PyResult<Bound<
     Ok(dict)
 }
 
-/// A space of its description, see [`space_dict`].
+/// Returns the space that a dict of [`space_dict`] describes.
 pub(crate) fn space_of(dict: &Bound<'_, PyDict>) -> PyResult<Space> {
     let get = |name: &str| item_of("action", dict.as_any(), name, FIX);
     let bounds = |name: &'static str| -> PyResult<Vec<f32>> {
@@ -63,7 +63,7 @@ pub(crate) fn space_of(dict: &Bound<'_, PyDict>) -> PyResult<Space> {
     Ok(space)
 }
 
-/// An integer of 64 bits.
+/// Returns a 64-bit integer.
 fn int64(argument: &'static str, object: &Bound<'_, PyAny>) -> PyResult<i64> {
     let value = integer(argument, "an integer", object)?;
     let mismatch = |_| value_error(argument, "an integer of 64 bits", &short_repr(&value), "correct it");

@@ -1,4 +1,4 @@
-//! Making native environments: those of rlox by their id, those of other extension modules by their capsule.
+//! Construction of native environments, from an id or from a plugin's capsule.
 
 use pyo3::prelude::*;
 use pyo3::types::{PyCapsule, PyDict, PyString};
@@ -21,21 +21,21 @@ impl<'a> EnvSource<'a> {
     fn parse(object: &'a Bound<'_, PyAny>) -> PyResult<Self> {
         let Ok(capsule) = object.cast::<PyCapsule>() else { return id_of(object).map(Self::Id) };
         plugin_from_capsule(capsule).map(Self::Plugin).ok_or_else(|| {
-            let expected = format!("a capsule {:?}", EnvPlugin::NAME);
-            let fix = "compile its library against the rlox-core that this rlox is of";
+            let expected = format!("a capsule named {:?}", EnvPlugin::NAME);
+            let fix = "compile the plugin against the rlox-core version of this rlox";
             type_error("plugin", &expected, &short_repr(object), fix)
         })
     }
 }
 
-/// An id, or what cannot be one for its length alone.
+/// Returns an environment id, or an error for a text that is too long for an id.
 pub(crate) fn id_of(object: &Bound<'_, PyAny>) -> PyResult<String> {
     const MAX_ENV_ID_LEN: usize = 1 << 10;
     if let Ok(text) = object.cast::<PyString>()
         && text.len()? > MAX_ENV_ID_LEN
     {
-        let got = format!("{} characters", text.len()?);
-        return Err(value_error("env_id", "the id of a native environment", &got, "pass one such as CartPole-v1"));
+        let got = format!("a string of {} characters", text.len()?);
+        return Err(value_error("env_id", "the id of a native environment", &got, "pass an id such as CartPole-v1"));
     }
     text("env_id", object)
 }
@@ -49,7 +49,7 @@ pub(crate) fn mode_of(object: &Bound<'_, PyAny>) -> PyResult<AutoresetMode> {
     }
 }
 
-/// Returns environments of an id, or of a plugin's capsule; errors about their number name `count_name`.
+/// Makes environments from an id or a plugin's capsule; errors about their number name `count_name`.
 pub(crate) fn make(
     py: Python<'_>,
     env_id: &Bound<'_, PyAny>,
@@ -83,13 +83,15 @@ pub(crate) fn make(
     Ok(env)
 }
 
-/// The ids of the native environments.
+/// Returns the ids of the native environments.
 #[pyfunction]
 pub(crate) fn env_ids() -> Vec<&'static str> {
     envs::ids().collect()
 }
 
-/// Free memory in bytes, the control group's limit included; None where the system does not tell.
+/// Returns the free memory in bytes, or None if the system does not report it.
+///
+/// The limit of the process's control group applies.
 #[pyfunction]
 pub(crate) fn available_memory() -> Option<u64> {
     rlox_core::available_memory()

@@ -1,4 +1,4 @@
-//! State of environments as arrays, for checkpoints: a copy goes on exactly as the original would.
+//! Environment state as arrays, for checkpoints; a restored copy continues exactly like the original.
 
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
@@ -11,9 +11,9 @@ use crate::convert::array::{empty, new_dict, zeros};
 use crate::convert::flags::flag_argument;
 use crate::sync::cell::GuardedCell;
 
-const FIX: &str = "pass what get_state() gave";
+const FIX: &str = "pass the result of get_state()";
 
-/// Everything at one moment: no step of another thread comes between.
+/// Captures the state of all environments at one moment; no other thread steps them meanwhile.
 pub(crate) fn take_snapshot<'py>(
     py: Python<'py>,
     inner: &GuardedCell<Inner>,
@@ -44,10 +44,10 @@ pub(crate) fn take_snapshot<'py>(
     Ok(dict)
 }
 
-/// Words of a stream.
+/// Number of int64 values in the state of a random stream.
 pub(crate) const RNG_STATE_LEN: usize = Pcg64::STATE_LEN;
 
-/// Restores what [`take`] returned; `name` gives an error the names that the caller knows.
+/// Restores the result of [`take_snapshot`]; `name` renames the arguments of an error for the caller.
 pub(crate) fn restore_snapshot(
     py: Python<'_>,
     inner: &GuardedCell<Inner>,
@@ -55,7 +55,7 @@ pub(crate) fn restore_snapshot(
     dict: &Bound<'_, PyDict>,
     name: impl FnOnce(Error) -> Error + Send,
 ) -> PyResult<()> {
-    // Comparing keys may run Python code, so all items are there before any of them is looked at.
+    // Comparing keys may run Python code, so all items are read before any is examined.
     let item = |name| item(dict, name, FIX);
     let (states, returns, steps) = (item("states")?, item("episode_returns")?, item("episode_steps")?);
     let (finished, streams) = (item("finished")?, item("streams")?);
@@ -76,7 +76,7 @@ pub(crate) fn restore_snapshot(
     let (states, returns, steps) = (states.slice(), returns.slice(), steps.slice());
     let (finished, streams) = (finished.slice(), streams.slice());
     inner.with(py, true, |inner| {
-        // Copies, as other threads may write to the arrays between the look at them and their use.
+        // Copies, because other threads may write to the arrays between the check and the use.
         let snapshot = EnvSnapshot {
             states: try_map(states, |x| x)?.into(),
             episode_returns: try_map(returns, |x| x)?.into(),

@@ -1,4 +1,4 @@
-//! The caller's arrays that steps write to.
+//! Output arrays of the caller for environment steps.
 
 use pyo3::prelude::*;
 use rlox_core::StepOut;
@@ -7,7 +7,7 @@ use crate::convert::args::{expect_shape, output};
 use crate::convert::policy_output::ActionArgument;
 use crate::sync::borrow::{DisjointBorrows, Output, has_borrows};
 
-/// The arguments of `step_into`.
+/// Output arguments of `step_into`.
 pub(crate) struct StepArrays<'a, 'py> {
     pub(crate) obs: &'a Bound<'py, PyAny>,
     pub(crate) rewards: &'a Bound<'py, PyAny>,
@@ -17,7 +17,9 @@ pub(crate) struct StepArrays<'a, 'py> {
 }
 
 impl<'a, 'py> StepArrays<'a, 'py> {
-    /// For one step of `n` environments, by the rules of [`Apart`]; none if guards are needed to tell what is wrong.
+    /// Borrows the arrays for one step of `n` environments by the rules of [`DisjointBorrows`].
+    ///
+    /// Returns `None` if only the guarded borrow can determine the error.
     pub(crate) fn fast_borrow(&self, n: usize, dim: usize, actions: &ActionArgument<'_>) -> Option<StepOut<'a>> {
         if has_borrows() {
             return None;
@@ -33,7 +35,7 @@ impl<'a, 'py> StepArrays<'a, 'py> {
         actions.is_disjoint(&mut borrows).then_some(out)
     }
 
-    /// Arrays of `rows` rows, each of shape `each` or, observations, `each_obs`.
+    /// Borrows arrays of `rows` rows, each of shape `each`, or `each_obs` for observations.
     pub(crate) fn guarded_borrow(
         &self,
         rows: usize,
@@ -58,7 +60,7 @@ impl<'a, 'py> StepArrays<'a, 'py> {
     }
 }
 
-/// The same, which nobody else uses meanwhile.
+/// Output arrays that are exclusively borrowed.
 pub(crate) struct GuardedArrays<'py> {
     obs: Output<'py, f32>,
     rewards: Output<'py, f64>,

@@ -1,4 +1,4 @@
-//! `NativeVectorEnv`: a native vectorised environment, wrapped by `rlox.VecEnv`.
+//! The class `NativeVectorEnv`: a native vectorised environment, wrapped by `rlox.VecEnv`.
 
 use numpy::{IntoPyArray, PyArray1, PyArrayDyn, PyArrayMethods};
 use pyo3::prelude::*;
@@ -27,15 +27,17 @@ use crate::rollout::RolloutBuffer;
 use crate::sync::cell::GuardedCell;
 use crate::sync::gil::{detach, is_alone};
 
-/// From how many environments, or numbers of observations, on a call may take more than 5 us.
+/// Number of environments, or of observation elements, from which a call releases the GIL.
 const DETACH_MIN_ENVS: usize = 128;
 const DETACH_MIN_OBS_ELEMENTS: usize = 4096;
 
-/// Numbers whose place the Python objects take that are made of a step's result, for each environment: a row of the final
-/// observations, its index and flags. It is asked for before the step, and given back for them.
+/// Floats per environment that a step reserves for the Python objects of its result.
+///
+/// The objects are a row of the final observations, its index and its flags. The memory is requested before the step
+/// and freed for them afterwards.
 const OBJECT_OVERHEAD_FLOATS: usize = 72;
 
-/// After so many steps of single environments it is time to look for Ctrl-C.
+/// Number of steps of single environments between two checks for Ctrl-C.
 const POLL_EVERY_ENV_STEPS: usize = 1024;
 
 #[pyclass(frozen, module = "rlox._rlox")]
@@ -53,12 +55,12 @@ pub(crate) struct NativeVectorEnv {
     names: Names,
 }
 
-/// Names of arguments in errors, as callers know them.
+/// Argument names in errors, as the caller knows them.
 #[derive(Clone, Copy)]
 struct Names {
     actions: &'static str,
     states: &'static str,
-    /// True for a single environment: its errors have no index.
+    /// True for a single environment, whose errors have no environment index.
     single: bool,
 }
 
@@ -75,7 +77,7 @@ impl Names {
 }
 
 impl NativeVectorEnv {
-    /// Around environments that are made; `slow` where a step of them always takes long.
+    /// Wraps existing environments; `slow` marks environments whose steps always take long.
     pub(crate) fn from_env(py: Python<'_>, env: Box<dyn VectorEnv>, slow: bool) -> PyResult<Self> {
         let (num_envs, mode) = (env.num_envs(), env.autoreset_mode());
         let spec = env.spec().clone();
@@ -103,7 +105,7 @@ impl NativeVectorEnv {
         !matches!(self.spec.action, Space::Box { .. })
     }
 
-    /// Enters environment, buffer and normaliser, in this order.
+    /// Locks the environments, the buffer and the normaliser, in this order, and calls `f`.
     pub(crate) fn with_rollout(
         &self,
         py: Python<'_>,
@@ -120,7 +122,7 @@ impl NativeVectorEnv {
         })
     }
 
-    /// Enters environment and normaliser, in this order, without the GIL.
+    /// Locks the environments and the normaliser, in this order, and calls `f` without the GIL.
     pub(crate) fn with_env_and_normalizer<R: Send>(
         &self,
         py: Python<'_>,
@@ -151,7 +153,7 @@ impl NativeVectorEnv {
         single: bool,
     ) -> PyResult<Self> {
         let env = make(py, env_id, (count_name, num_envs), seed, autoreset_mode, max_episode_steps, kwargs)?;
-        // What a plugin's environments do takes as long as they please, and may wait for other Python threads.
+        // Steps of a plugin's environments may take any time, and may wait for other Python threads.
         let env = Self::from_env(py, env, env_id.is_instance_of::<PyCapsule>())?;
         Ok(Self { names: if single { Names::SINGLE } else { Names::BATCH }, ..env })
     }
@@ -222,7 +224,7 @@ impl NativeVectorEnv {
         let (obs_out, reward, term, trunc) = (obs.slice(), rewards.slice(), terminated.slice(), truncated.slice());
         let actions = actions.get();
         let finals = self.inner.with(py, self.long, |inner| {
-            // Before the step, which cannot be taken back; pages that nobody writes to cost nothing.
+            // Allocated before the step, which cannot be undone; memory pages that are never written cost nothing.
             let mut copy = with_capacity(inner.final_obs.len() + self.num_envs * OBJECT_OVERHEAD_FLOATS)?;
             let out =
                 StepOut { obs: obs_out, reward, terminated: term, truncated: trunc, final_obs: &mut inner.final_obs };
@@ -267,7 +269,7 @@ impl NativeVectorEnv {
         self.inner.with(py, self.long, |inner| inner.env.step(actions, out))
     }
 
-    /// Many steps, of whose arrays each has a leading axis for time. Ctrl-C ends them between two steps.
+    /// Performs several steps; every array has a leading time axis. Ctrl-C interrupts between two steps.
     fn steps_into(
         &self,
         py: Python<'_>,
@@ -358,7 +360,9 @@ impl NativeVectorEnv {
         Ok((returns.into_pyarray(py), lengths.into_pyarray(py)))
     }
 
-    /// How many episodes the last `drain_episodes` could not give, as only the newest 16,384 are kept.
+    /// Returns the number of episodes that the last `pop_episodes` dropped.
+    ///
+    /// Only the newest 16,384 episodes are kept.
     #[getter]
     fn dropped_episodes(&self, py: Python<'_>) -> PyResult<u64> {
         self.inner.with(py, self.long, |inner| Ok(inner.dropped))
@@ -371,7 +375,7 @@ impl NativeVectorEnv {
         Ok(obs.into_array())
     }
 
-    /// Which actions of a Discrete space are allowed now, (N, n); `out` takes the place of a fresh array.
+    /// Returns the allowed actions of a Discrete space, bool (N, n); `out` replaces a new array.
     #[pyo3(signature = (out=None))]
     fn action_masks<'py>(&self, py: Python<'py>, out: Option<&Bound<'py, PyAny>>) -> PyResult<Bound<'py, PyAny>> {
         let shape = [self.num_envs, masked_actions(&self.spec.action)];
@@ -388,7 +392,9 @@ impl NativeVectorEnv {
         Ok(array.clone())
     }
 
-    /// The action masks of the last states of the episodes that the last step truncated, (N, n); other rows hold anything.
+    /// Returns the action masks of the final states of episodes that the last step truncated, bool (N, n).
+    ///
+    /// Rows of other environments have arbitrary values.
     fn final_action_masks<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyArrayDyn<bool>>> {
         let mut masks = zeros::<bool>(py, &[self.num_envs, masked_actions(&self.spec.action)])?;
         let flags = masks.slice();
@@ -413,7 +419,7 @@ impl NativeVectorEnv {
         snapshot::restore_snapshot(py, &self.inner, self.num_envs, state, |error| self.names.apply(error))
     }
 
-    /// The words of every environment's random stream, (N, 6), as in `get_state()["streams"]`.
+    /// Returns the state of every random stream, int64 (N, 6), as in `get_state()["streams"]`.
     fn rng_states<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyArrayDyn<i64>>> {
         let mut states = empty::<i64>(py, &[self.num_envs, RNG_STATE_LEN])?;
         let stream_states = self.inner.with(py, self.long, |inner| streams_to_array(&inner.env.rngs()?))?;

@@ -1,4 +1,4 @@
-//! `compute_group_advantages` and `compute_batch_group_advantages`.
+//! The Python functions `compute_group_advantages` and `compute_batch_group_advantages`.
 
 use bytemuck::Pod;
 use numpy::{IntoPyArray, PyArrayDescrMethods, PyArrayMethods, PyUntypedArray, PyUntypedArrayMethods};
@@ -17,31 +17,32 @@ use crate::error::{to_py, value_error};
 use crate::llm::options;
 use crate::sync::gil::{call, check_signals, detach, is_alone};
 
-/// From how many elements on a call may take more than 5 us.
+/// Element count above which a call releases the GIL, because it may take more than 5 us.
 const DETACH_ABOVE_ELEMENTS: usize = 4096;
 
-/// Advantages of one group of completions relative to each other (GRPO, Shao et al. 2024, arXiv:2402.03300).
+/// Computes advantages within one group of completions (GRPO, Shao et al. 2024, arXiv:2402.03300).
 ///
-/// `(r - mean) / (std + eps)` over the completions of one prompt.
+/// The advantage is `(r - mean) / (std + eps)` over the completions of one prompt.
 ///
 /// Args:
-///     rewards: (G,), or (G, F) from F reward functions if `weights` is given. NaN, or None, is a missing
-///         reward: it counts in no mean, and its advantage is 0. Of float32, float16
-///         and bfloat16, results are float32, of all else float64.
+///     rewards: (G,), or (G, F) from F reward functions if `weights` is given. NaN or None is a missing
+///         reward: the mean ignores it and its advantage is 0. Results are float32 for float32, float16
+///         and bfloat16 rewards, and float64 for any other dtype.
 ///     ddof: The deviation divides by `count - ddof`; PyTorch and TRL use 1.
 ///     eps: Added to the deviation; TRL adds 1e-4.
-///     scale: "group" divides by the group's deviation, "batch" by that of all rewards of the call, "none"
-///         not at all (Dr. GRPO, RLOO).
+///     scale: "group" divides by the group's deviation, "batch" by the deviation of all rewards of the call;
+///         "none" does not divide (Dr. GRPO, RLOO).
 ///     leave_one_out: The baseline is the mean of the other rewards of the group (RLOO, arXiv:2402.14740).
-///     weights: (F,), one for each reward function; functions that gave NaN are left out of the sum.
+///     weights: (F,), one per reward function; the sum skips functions that returned NaN.
 ///
 /// Returns:
-///     (G,). All 0 where the rewards are equal, two roundings or 1e-150 apart at most, or are no more
-///     than `ddof`.
+///     (G,). All advantages are 0 if the rewards differ by at most two roundings or 1e-150, or if there are
+///     at most `ddof` rewards.
 ///
 /// Raises:
-///     TypeError: Arrays of no numbers.
-///     ValueError: Shapes that do not fit, rewards beyond 1e140 in size (1e37 in float32), an unknown `scale`, a negative `eps`.
+///     TypeError: An array is not numeric.
+///     ValueError: Shapes do not match, a reward exceeds 1e140 in size (1e37 in float32), `scale` is unknown,
+///         or `eps` is negative.
 ///
 /// >>> import numpy as np, rlox
 /// >>> rlox.compute_group_advantages([0.0, 1.0, 1.0, 0.0])
@@ -61,28 +62,29 @@ pub(crate) fn compute_group_advantages<'py>(
     run(rewards, None, options(ddof, eps, scale, leave_one_out)?, weights)
 }
 
-/// Advantages of many groups in one call (GRPO, Shao et al. 2024, arXiv:2402.03300).
+/// Computes advantages of many groups in one call (GRPO, Shao et al. 2024, arXiv:2402.03300).
 ///
 /// Args:
-///     rewards: (num_groups * group_size,), the completions of one prompt after the other, or
-///         (num_groups, group_size), or (num_groups * group_size, F) if `weights` is given. NaN is a
-///         missing reward: it counts in no mean, and its advantage is 0. Of float32, float16 and bfloat16,
-///         results are float32, of all else float64.
-///     group_size: Completions of a prompt.
+///     rewards: (num_groups * group_size,) with the completions of each prompt contiguous, or
+///         (num_groups, group_size), or (num_groups * group_size, F) if `weights` is given. NaN or None is a
+///         missing reward: the mean ignores it and its advantage is 0. Results are float32 for float32,
+///         float16 and bfloat16 rewards, and float64 for any other dtype.
+///     group_size: Number of completions per prompt.
 ///     ddof: The deviation divides by `count - ddof`; PyTorch and TRL use 1.
 ///     eps: Added to the deviation; TRL adds 1e-4.
-///     scale: "group" divides by the group's deviation, "batch" by that of all rewards of the call, "none"
-///         not at all (Dr. GRPO, RLOO).
+///     scale: "group" divides by the group's deviation, "batch" by the deviation of all rewards of the call;
+///         "none" does not divide (Dr. GRPO, RLOO).
 ///     leave_one_out: The baseline is the mean of the other rewards of the group (RLOO, arXiv:2402.14740).
-///     weights: (F,), one for each reward function; functions that gave NaN are left out of the sum.
+///     weights: (F,), one per reward function; the sum skips functions that returned NaN.
 ///
 /// Returns:
-///     One advantage for each completion, of the shape of `rewards` without F. All 0 in groups whose rewards
-///     are equal, two roundings or 1e-150 apart at most, or are no more than `ddof`.
+///     One advantage per completion, of the shape of `rewards` without F. All advantages of a group are 0 if its
+///     rewards differ by at most two roundings or 1e-150, or if there are at most `ddof` rewards.
 ///
 /// Raises:
-///     TypeError: Arrays of no numbers.
-///     ValueError: Shapes that do not fit, rewards beyond 1e140 in size (1e37 in float32), an unknown `scale`, a negative `eps`.
+///     TypeError: An array is not numeric.
+///     ValueError: Shapes do not match, a reward exceeds 1e140 in size (1e37 in float32), `scale` is unknown,
+///         or `eps` is negative.
 ///
 /// >>> import rlox
 /// >>> rlox.compute_batch_group_advantages([0.0, 1.0, 5.0, 9.0, 2.0, 2.0], 2)
@@ -127,7 +129,7 @@ fn run<'py>(
     }
 }
 
-/// Rewards of which some are None, as reward functions give them that do not apply: float64, NaN for None.
+/// Converts rewards with None, from reward functions that do not apply, to float64 with NaN.
 fn with_nan_for_none<'py>(rewards: Bound<'py, PyUntypedArray>) -> PyResult<Bound<'py, PyUntypedArray>> {
     if rewards.dtype().kind() != b'O' {
         return Ok(rewards);
@@ -136,7 +138,7 @@ fn with_nan_for_none<'py>(rewards: Bound<'py, PyUntypedArray>) -> PyResult<Bound
     let items = sequence(&call(&attribute(&rewards, "ravel")?, &PyTuple::empty(py), None)?)?;
     let number = |item: Bound<'py, PyAny>| {
         let number = if item.is_none() { Ok(f64::NAN) } else { float(&item) };
-        number.map_err(|error| no_number("rewards", "numbers, or None", &item, error))
+        number.map_err(|error| no_number("rewards", "numbers or None", &item, error))
     };
     let poll_and_convert = |(index, item): (usize, Bound<'py, PyAny>)| {
         if index.is_multiple_of(InterruptCheck::POLL_ELEMENTS) {
@@ -184,7 +186,7 @@ fn run_as<'py, T: Float + FromArray + Pod>(
     Ok(advantages.into_array().into_any())
 }
 
-/// One number for each completion.
+/// Returns the shape of the result, which has one number per completion.
 fn result_shape<'a>(
     rewards: &'a [usize],
     group_size: Option<usize>,
@@ -193,7 +195,12 @@ fn result_shape<'a>(
     if let Some(weights) = weights
         && weights.len() != 1
     {
-        return Err(value_error("weights", "shape (F,)", &format!("shape {weights:?}"), "pass one for each column"));
+        return Err(value_error(
+            "weights",
+            "shape (F,)",
+            &format!("shape {weights:?}"),
+            "pass one weight per column of rewards",
+        ));
     }
     let fits = match (rewards, weights) {
         ([_], None) => true,
@@ -205,7 +212,7 @@ fn result_shape<'a>(
         return Ok(if weights.is_some() { &rewards[..1] } else { rewards });
     }
     let expected = match (weights, group_size) {
-        (Some(weights), _) => format!("shape (N, {}), a column for each of `weights`", weights[0]),
+        (Some(weights), _) => format!("shape (N, {}), one column per weight", weights[0]),
         (None, None) => "shape (G,), or weights= for (G, F)".into(),
         (None, Some(size)) => format!("a flat array or shape (num_groups, {size}), or weights= for (N, F)"),
     };

@@ -1,4 +1,4 @@
-//! `token_kl` and the functions that sum over a sequence.
+//! The Python function `token_kl`, and reductions over sequences.
 
 use bytemuck::Pod;
 use pyo3::prelude::*;
@@ -13,27 +13,28 @@ use crate::llm::options;
 use crate::llm::tokens::{Arguments, Tokens};
 use crate::sync::gil::detach;
 
-/// The divergence of a policy from a reference: KL(policy || ref), estimated from tokens that the policy sampled.
+/// Estimates the divergence KL(policy || ref) from tokens that the policy sampled.
 ///
 /// With `x = ref_log_probs - log_probs`: "k1" is `-x`, "k2" is `x**2 / 2`, "k3" is `exp(x) - 1 - x` (Schulman
-/// 2020, <http://joschu.net/blog/kl-approx.html>). k1 and k3 have the divergence as their mean; k3 varies less
-/// and is never negative. "full" is `exp(log_probs) * -x`, whose sum over a whole vocabulary is the divergence.
+/// 2020, <http://joschu.net/blog/kl-approx.html>). The mean of k1 and k3 is the divergence; k3 has a smaller
+/// variance and is never negative. "full" is `exp(log_probs) * -x`, whose sum over a whole vocabulary is the
+/// divergence.
 ///
 /// Args:
-///     log_probs: Log-probabilities of the tokens under the policy, (B, T) or (T,), in nats. Of
-///         float32, float16 and bfloat16, results are float32, of all else float64.
-///     ref_log_probs: The same under the reference.
-///     mask: True or 1 for tokens that count, of the same shape; what the others hold does not matter.
+///     log_probs: Log-probabilities of the tokens under the policy, (B, T) or (T,), in nats. Results are
+///         float32 for float32, float16 and bfloat16, and float64 for any other dtype.
+///     ref_log_probs: Log-probabilities of the same tokens under the reference, of the same shape.
+///     mask: True or 1 for tokens that count, of the same shape; the values of other tokens are ignored.
 ///     estimator: "k1", "k2", "k3" or "full".
-///     reduction: "none" gives one number for each token, 0 where masked; "sum" and "mean" one for each
-///         sequence; "token_mean" the mean over all tokens that count. Means of no tokens are 0.
+///     reduction: "none" returns one number per token, 0 where masked; "sum" and "mean" one per sequence;
+///         "token_mean" the mean over all tokens that count. A mean over no tokens is 0.
 ///
 /// Returns:
 ///     An array of the shape of `log_probs`, or (B,), or a float for a single sequence or "token_mean".
 ///
 /// Raises:
-///     TypeError: Arrays of no numbers.
-///     ValueError: Shapes that differ, an unknown estimator or reduction, a mask of other numbers than 0 and 1.
+///     TypeError: An array is not numeric.
+///     ValueError: Shapes differ, the estimator or reduction is unknown, or the mask has numbers other than 0 and 1.
 ///
 /// >>> import rlox
 /// >>> rlox.token_kl([[-1.0, -2.0]], [[-2.0, -4.0]], estimator="k1")
@@ -71,7 +72,7 @@ pub(super) fn parse_estimator(estimator: &str) -> PyResult<KlEstimator> {
     }
 }
 
-/// How tokens are reduced, if they are, and whether all together.
+/// Parses a reduction: `None` for no reduction; the flag is true for one reduction over all sequences.
 fn parse_reduction(reduction: &str) -> PyResult<Option<(Reduction, bool)>> {
     match reduction {
         "none" => Ok(None),
@@ -111,7 +112,7 @@ fn run<'py, T: Float + FromArray + Pod>(
     }
 }
 
-/// A number for all tokens.
+/// Reduces all tokens to one number.
 pub(super) fn reduce_all<'py, T: Float + FromArray>(
     py: Python<'py>,
     tokens: &Tokens<'py, T>,
@@ -125,7 +126,7 @@ pub(super) fn reduce_all<'py, T: Float + FromArray>(
     Ok(PyFloat::new(py, kl[0].to_f64()).into_any())
 }
 
-/// A number for each of `rows` sequences.
+/// Reduces each of `rows` sequences to one number.
 pub(super) fn reduce_rows<'py, T: Float + FromArray + Pod>(
     py: Python<'py>,
     tokens: &Tokens<'py, T>,

@@ -1,4 +1,4 @@
-//! Settings with defaults, for `from_py_with`: each function is named as its argument.
+//! Settings with defaults, for `from_py_with`; each function has the name of its argument.
 
 use pyo3::prelude::*;
 use pyo3::types::PyString;

@@ -1,4 +1,4 @@
-//! `pack_sequences` and `pack_lengths`.
+//! The Python functions `pack_sequences` and `pack_lengths`.
 
 use std::time::{Duration, Instant};
 
@@ -19,10 +19,10 @@ use crate::sync::borrow::{Kind, typed};
 use crate::sync::gil::{check_signals, detach, is_alone};
 use crate::sync::interrupt::poll_interrupt;
 
-/// How long a call works before other threads have a turn.
+/// Time that a call works before other threads may run.
 const GIL_YIELD_INTERVAL: Duration = Duration::from_millis(5);
 
-/// When they last had one.
+/// Releases the GIL at intervals; holds the time of the last release.
 struct GilYielder(Instant);
 
 impl GilYielder {
@@ -30,7 +30,7 @@ impl GilYielder {
         Self(Instant::now())
     }
 
-    /// If it is time to, lets other threads run, and Ctrl-C end the call; says whether it did.
+    /// Releases the GIL and checks for Ctrl-C if the interval is over; returns true if so.
     fn maybe_yield(&mut self, py: Python<'_>) -> PyResult<bool> {
         if self.0.elapsed() < GIL_YIELD_INTERVAL {
             return Ok(false);
@@ -45,22 +45,22 @@ impl GilYielder {
 /// Packs sequences of tokens into rows of at most `max_length`: best fit, longest first.
 ///
 /// Args:
-///     sequences: Arrays or lists of integers, one for each sequence. Empty ones are left out.
-///     max_length: Tokens of a row at most.
-///     overflow: "error" refuses sequences that are longer; "truncate" cuts them off at the end.
+///     sequences: Arrays or lists of integers, one per sequence. Empty sequences are skipped.
+///     max_length: Maximum number of tokens in a row.
+///     overflow: "error" raises for longer sequences; "truncate" cuts off their end.
 ///
 /// Returns:
-///     One dict for each row, of arrays that share memory with nothing of the caller's:
+///     One dict per row; its arrays share no memory with the arguments:
 ///     `input_ids`, the tokens of its sequences, longest first (uint32 or int32 if all sequences are, else
 ///     int64); `position_ids`, which start at 0 in each sequence; `attention_mask`, ones; `sequence_starts`;
-///     `cu_seqlens` (int32), the starts and the row's length, as variable-length attention takes them; and
-///     `source_indices`, which of `sequences` they are. Rows are not padded. A mask of ones does not keep
-///     sequences apart: attention needs `position_ids` or `cu_seqlens` for that.
+///     `cu_seqlens` (int32), the starts followed by the row's length, for variable-length attention; and
+///     `source_indices`, the indices into `sequences`. Rows are not padded. A mask of ones does not separate
+///     the sequences of a row: attention needs `position_ids` or `cu_seqlens`.
 ///
 /// Raises:
-///     TypeError: Tokens that are no integers.
-///     ValueError: A sequence that is not one-dimensional or too long, `max_length` 0.
-///     MemoryError: Tables that do not fit.
+///     TypeError: Tokens are not integers.
+///     ValueError: A sequence is not one-dimensional or too long, or `max_length` is 0.
+///     MemoryError: The result does not fit into memory.
 ///
 /// >>> import rlox
 /// >>> (row,) = rlox.pack_sequences([[7, 8], [1, 2, 3]], 5)
@@ -82,7 +82,7 @@ pub(crate) fn pack_sequences<'py>(
                 "sequences",
                 "a list of sequences",
                 &short_repr(sequences.get_type().as_any()),
-                "pass a list",
+                "pass a list of arrays",
             );
         }
         error
@@ -97,7 +97,7 @@ pub(crate) fn pack_sequences<'py>(
     }
 }
 
-/// What is made of many sequences, one after the other.
+/// Converts many sequences, one after the other.
 fn map_sequences<S, R>(
     py: Python<'_>,
     sequences: impl ExactSizeIterator<Item = S>,
@@ -141,7 +141,7 @@ fn pack_rows<'py, T: FromArray + Pod + Sync>(
     let total = lengths.iter().fold(0_usize, |sum, length| sum.saturating_add(*length));
     if i32::try_from(total.min(max_length)).is_err() {
         let got = max_length.to_string();
-        return Err(value_error("max_length", "less than 2**31 tokens in a row", &got, "pass the length of a row"));
+        return Err(value_error("max_length", "less than 2**31 tokens in a row", &got, "pass a smaller length"));
     }
     let (count, bins) = (packing.sources().len(), packing.num_bins());
     let (mut tokens, mut positions) = (empty::<T>(py, &[total])?, empty::<i64>(py, &[total])?);
@@ -172,13 +172,13 @@ fn lengths_of<T: FromArray>(sequences: &[Argument<'_, T>]) -> PyResult<Vec<usize
         [length] => Ok(*length),
         shape => {
             let (expected, got) = ("one-dimensional sequences", format!("shape {shape:?}"));
-            Err(value_error_at(index, "sequences", expected, &got, "pass one array for each"))
+            Err(value_error_at(index, "sequences", expected, &got, "pass one array per sequence"))
         }
     };
     try_collect(sequences.len(), sequences.iter().enumerate().map(length))
 }
 
-/// Where the tokens of each sequence begin; 0 for empty ones.
+/// Returns the offset of each sequence's tokens; 0 for empty sequences.
 fn start_offsets(lengths: &[usize], packing: &Packing) -> PyResult<Vec<usize>> {
     let (mut offsets, mut offset) = (zeroed(lengths.len()).map_err(to_py)?, 0);
     for &source in packing.sources() {
@@ -188,10 +188,10 @@ fn start_offsets(lengths: &[usize], packing: &Packing) -> PyResult<Vec<usize>> {
     Ok(offsets)
 }
 
-/// Copies the tokens of each sequence to its place.
+/// Copies the tokens of each sequence to its offset.
 ///
-/// One after the other is read, so that a guard meets no other of this call: they would be compared, each with all
-/// others that are parts of the same array.
+/// Sequences are read one at a time, so that only one borrow of this call exists. Many borrows of parts of the same
+/// array would each be compared with all others.
 fn copy<'py, T: FromArray>(
     py: Python<'py>,
     sequences: Vec<Argument<'py, T>>,
@@ -205,10 +205,10 @@ fn copy<'py, T: FromArray>(
         if yielder.maybe_yield(py)? {
             hold = is_alone(py);
         }
-        // What takes long is guarded, as others may run meanwhile.
+        // Long reads register their borrow, because other threads may run meanwhile.
         let sequence = sequence.read(hold && full_lengths[source] <= InterruptCheck::POLL_ELEMENTS)?;
         if sequence.shape() != [full_lengths[source]] {
-            let (expected, got) = ("arrays that nobody writes to", "one that another thread changed");
+            let (expected, got) = ("arrays that no other thread writes to", "an array that another thread changed");
             return Err(value_error_at(source, "sequences", expected, got, "pass copies"));
         }
         let sequence = &sequence.slice()[..max_length.min(full_lengths[source])];
@@ -227,7 +227,7 @@ fn copy<'py, T: FromArray>(
     Ok(())
 }
 
-/// The other arrays of all rows, one row after the other.
+/// The other arrays of all rows, concatenated.
 struct Flat<'a> {
     positions: &'a mut [i64],
     mask: &'a mut [i64],
@@ -264,7 +264,7 @@ impl Flat<'_> {
     }
 }
 
-/// A dict of views for each row.
+/// Returns a dict of views for each row.
 fn dicts<'py>(
     py: Python<'py>,
     packing: &Packing,
@@ -291,21 +291,21 @@ fn dicts<'py>(
     Ok(rows)
 }
 
-/// Plans rows for sequences of which only the lengths are known: best fit, longest first.
+/// Plans rows for sequences of the given lengths: best fit, longest first.
 ///
 /// Args:
-///     lengths: (N,) integers. Sequences of length 0 are left out.
-///     max_length: Tokens of a row at most.
-///     overflow: "error" refuses sequences that are longer; "truncate" takes them for cut off.
+///     lengths: (N,) integers. Sequences of length 0 are skipped.
+///     max_length: Maximum number of tokens in a row.
+///     overflow: "error" raises for longer sequences; "truncate" counts them as cut off.
 ///
 /// Returns:
 ///     (source_indices, row_starts): the sequences of row i are
 ///     `source_indices[row_starts[i]:row_starts[i + 1]]`, the longest first.
 ///
 /// Raises:
-///     TypeError: Lengths that are no integers.
-///     ValueError: Lengths that are negative, not one-dimensional or too long, `max_length` 0.
-///     MemoryError: Tables that do not fit.
+///     TypeError: Lengths are not integers.
+///     ValueError: Lengths are negative, not one-dimensional or too long, or `max_length` is 0.
+///     MemoryError: The result does not fit into memory.
 ///
 /// >>> import rlox
 /// >>> rlox.pack_lengths([3, 5, 2, 4], 8)
@@ -322,11 +322,11 @@ pub(crate) fn pack_lengths<'py>(
     let overflow = parse_overflow(overflow)?;
     let lengths = argument::<i64>("lengths", lengths, &INTEGER)?.read(false)?;
     if lengths.shape().len() != 1 {
-        return Err(value_error("lengths", "shape (N,)", &format!("shape {:?}", lengths.shape()), "ravel it"));
+        return Err(value_error("lengths", "shape (N,)", &format!("shape {:?}", lengths.shape()), "flatten it"));
     }
     if let Some(index) = lengths.slice().iter().position(|length| *length < 0) {
         let got = lengths.slice()[index].to_string();
-        return Err(value_error_at(index, "lengths", "numbers of tokens", &got, "correct it"));
+        return Err(value_error_at(index, "lengths", "non-negative numbers of tokens", &got, "correct it"));
     }
     let slice = lengths.slice();
     let plan = || {

@@ -1,4 +1,4 @@
-//! `policy_ratios` and `policy_ratio_stats`.
+//! The Python functions `policy_ratios` and `policy_ratio_stats`.
 
 use bytemuck::Pod;
 use pyo3::prelude::*;
@@ -15,22 +15,24 @@ use crate::sync::gil::detach;
 
 const NAMES: [&str; 2] = ["log_probs", "old_log_probs"];
 
-/// Importance ratios `exp(log_probs - old_log_probs)` of PPO and GRPO, or GSPO's of whole sequences.
+/// Computes the importance ratios `exp(log_probs - old_log_probs)` of tokens or sequences.
+///
+/// PPO and GRPO use ratios of tokens, GSPO those of sequences.
 ///
 /// Args:
-///     log_probs: Log-probabilities of the tokens under the policy, (B, T) or (T,), in nats. Of
-///         float32, float16 and bfloat16, results are float32, of all else float64.
-///     old_log_probs: The same under the policy that sampled them.
+///     log_probs: Log-probabilities of the tokens under the policy, (B, T) or (T,), in nats. Results are
+///         float32 for float32, float16 and bfloat16, and float64 for any other dtype.
+///     old_log_probs: Log-probabilities of the same tokens under the sampling policy, of the same shape.
 ///     mask: True or 1 for tokens that count, of the same shape.
-///     level: "token" for a ratio of each token, 1 where masked; "sequence" for `exp` of the mean log-ratio of
+///     level: "token" for one ratio per token, 1 where masked; "sequence" for `exp` of the mean log-ratio of
 ///         each sequence's tokens that count (GSPO, arXiv:2507.18071).
 ///
 /// Returns:
-///     An array of the shape of `log_probs`; for sequences (B,), or () for one.
+///     An array of the shape of `log_probs`; for "sequence" (B,), or () for a single sequence.
 ///
 /// Raises:
-///     TypeError: Arrays of no numbers.
-///     ValueError: Shapes that differ, an unknown level, a mask of other numbers than 0 and 1.
+///     TypeError: An array is not numeric.
+///     ValueError: Shapes differ, the level is unknown, or the mask has numbers other than 0 and 1.
 ///
 /// >>> import rlox
 /// >>> rlox.policy_ratios([[0.0, -1.0]], [[0.0, -2.0]], mask=[[1, 0]])
@@ -74,25 +76,25 @@ fn ratios<'py, T: Float + FromArray + Pod>(
     Ok(ratios.into_array().into_any())
 }
 
-/// What a batch's ratios say about an update: how many are clipped, and how far the policy has moved.
+/// Computes statistics of a batch's ratios: the clipped fractions and the distance from the old policy.
 ///
 /// Args:
 ///     log_probs: Log-probabilities of the tokens under the policy, (B, T) or (T,), in nats.
-///     old_log_probs: The same under the policy that sampled them.
+///     old_log_probs: Log-probabilities of the same tokens under the sampling policy, of the same shape.
 ///     mask: True or 1 for tokens that count, of the same shape.
 ///     clip_low: Ratios below `1 - clip_low` are clipped.
 ///     clip_high: Ratios above `1 + clip_high` are clipped; `clip_low` if None.
-///     advantages: (B,) or of the shape of `log_probs`. With them only those ratios count as clipped on which
-///         the clip takes effect: low ones of negative advantages, high ones of positive advantages.
+///     advantages: (B,) or of the shape of `log_probs`. If given, a clipped ratio counts only where the clip
+///         changes the loss: low ratios of negative advantages, high ratios of positive advantages.
 ///
 /// Returns:
-///     A dict with `count`, the tokens that count; `mean`, `min` and `max` of their ratios;
+///     A dict with `count`, the number of tokens that count; `mean`, `min` and `max` of their ratios;
 ///     `clip_fraction_low`, `clip_fraction_high` and their sum `clip_fraction`; and `approx_kl`, the mean of
-///     `(ratio - 1) - log(ratio)`. Fractions and approx_kl are 0 where no token counts, ratios are 1.
+///     `(ratio - 1) - log(ratio)`. If no token counts, the fractions and `approx_kl` are 0 and the ratios 1.
 ///
 /// Raises:
-///     TypeError: Arrays of no numbers.
-///     ValueError: Shapes that do not fit, a negative clip range, a mask of other numbers than 0 and 1.
+///     TypeError: An array is not numeric.
+///     ValueError: Shapes do not match, a clip range is negative, or the mask has numbers other than 0 and 1.
 ///
 /// >>> import numpy as np, rlox
 /// >>> rlox.policy_ratio_stats(np.log([0.5, 1.0, 1.1, 1.6]), np.zeros(4)).get("clip_fraction")
@@ -136,7 +138,7 @@ fn stats<'py, T: Float + FromArray>(
         if got == rows || got == tokens.shape() || one {
             return Ok(());
         }
-        let expected = format!("one for each sequence, {rows:?}, or for each token, {:?}", tokens.shape());
+        let expected = format!("shape {rows:?}, one per sequence, or {:?}, one per token", tokens.shape());
         Err(value_error("advantages", &expected, &format!("shape {got:?}"), "pass one of these shapes"))
     };
     advantages.as_ref().map_or(Ok(()), |advantages| fits(advantages.shape()))?;

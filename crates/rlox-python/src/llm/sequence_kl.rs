@@ -1,4 +1,4 @@
-//! `compute_token_kl`, `compute_batch_token_kl` and their variants: sums over the tokens of a sequence.
+//! The Python functions `compute_token_kl`, `compute_batch_token_kl` and their variants.
 
 use bytemuck::Pod;
 use pyo3::prelude::*;
@@ -14,16 +14,17 @@ use crate::llm::tokens::Arguments;
 
 const NAMES: [&str; 2] = ["log_probs_policy", "log_probs_ref"];
 
-/// The divergence of a policy from a reference, summed over one sequence.
+/// Sums the divergence of a policy from a reference over one sequence.
 ///
-/// KL(policy || ref), estimated from tokens that the policy sampled. With `x = log_probs_ref - log_probs_policy`, "k1"
-/// sums `-x`, "k2" `x**2 / 2` and "k3" `exp(x) - 1 - x` (Schulman 2020, <http://joschu.net/blog/kl-approx.html>); k1 and
-/// k3 have the divergence as their mean. "full" sums `exp(log_probs_policy) * -x`: over a whole vocabulary it is the
+/// KL(policy || ref) is estimated from tokens that the policy sampled. With `x = log_probs_ref - log_probs_policy`,
+/// "k1"
+/// sums `-x`, "k2" `x**2 / 2` and "k3" `exp(x) - 1 - x` (Schulman 2020, <http://joschu.net/blog/kl-approx.html>). The
+/// mean of k1 and k3 is the divergence. "full" sums `exp(log_probs_policy) * -x`, which over a whole vocabulary is the
 /// divergence itself.
 ///
 /// Args:
-///     log_probs_policy: Log-probabilities under the policy, (T,), in nats; taken as float64.
-///     log_probs_ref: The same under the reference.
+///     log_probs_policy: Log-probabilities under the policy, (T,), in nats; converted to float64.
+///     log_probs_ref: Log-probabilities of the same tokens under the reference, of the same shape.
 ///     mask: True or 1 for tokens that count, of the same shape.
 ///     estimator: "k1", "k2", "k3" or "full".
 ///
@@ -31,8 +32,8 @@ const NAMES: [&str; 2] = ["log_probs_policy", "log_probs_ref"];
 ///     A float.
 ///
 /// Raises:
-///     TypeError: Arrays of no numbers.
-///     ValueError: Shapes that do not fit, an unknown estimator.
+///     TypeError: An array is not numeric.
+///     ValueError: Shapes do not match, or the estimator is unknown.
 ///
 /// >>> import rlox
 /// >>> rlox.compute_token_kl([-1.0, -2.0], [-2.0, -4.0])
@@ -48,16 +49,17 @@ pub(crate) fn compute_token_kl<'py>(
     sequence::<f64>(log_probs_policy, log_probs_ref, mask, parse_estimator(estimator)?)
 }
 
-/// The divergence of a policy from a reference, summed over one sequence.
+/// Sums the divergence of a policy from a reference over one sequence.
 ///
-/// KL(policy || ref), estimated from tokens that the policy sampled. With `x = log_probs_ref - log_probs_policy`, "k1"
-/// sums `-x`, "k2" `x**2 / 2` and "k3" `exp(x) - 1 - x` (Schulman 2020, <http://joschu.net/blog/kl-approx.html>); k1 and
-/// k3 have the divergence as their mean. "full" sums `exp(log_probs_policy) * -x`: over a whole vocabulary it is the
+/// KL(policy || ref) is estimated from tokens that the policy sampled. With `x = log_probs_ref - log_probs_policy`,
+/// "k1"
+/// sums `-x`, "k2" `x**2 / 2` and "k3" `exp(x) - 1 - x` (Schulman 2020, <http://joschu.net/blog/kl-approx.html>). The
+/// mean of k1 and k3 is the divergence. "full" sums `exp(log_probs_policy) * -x`, which over a whole vocabulary is the
 /// divergence itself.
 ///
 /// Args:
-///     log_probs_policy: Log-probabilities under the policy, (T,), in nats; taken as float32.
-///     log_probs_ref: The same under the reference.
+///     log_probs_policy: Log-probabilities under the policy, (T,), in nats; converted to float32.
+///     log_probs_ref: Log-probabilities of the same tokens under the reference, of the same shape.
 ///     mask: True or 1 for tokens that count, of the same shape.
 ///     estimator: "k1", "k2", "k3" or "full".
 ///
@@ -65,8 +67,8 @@ pub(crate) fn compute_token_kl<'py>(
 ///     A float.
 ///
 /// Raises:
-///     TypeError: Arrays of no numbers.
-///     ValueError: Shapes that do not fit, an unknown estimator.
+///     TypeError: An array is not numeric.
+///     ValueError: Shapes do not match, or the estimator is unknown.
 ///
 /// >>> import rlox
 /// >>> rlox.compute_token_kl_f32([-1.0, -2.0], [-2.0, -4.0])
@@ -82,22 +84,23 @@ pub(crate) fn compute_token_kl_f32<'py>(
     sequence::<f32>(log_probs_policy, log_probs_ref, mask, parse_estimator(estimator)?)
 }
 
-/// The divergence of a policy from a reference, summed over one sequence by Schulman's k3.
+/// Sums the divergence of a policy from a reference over one sequence, with Schulman's k3 estimator.
 ///
-/// KL(policy || ref), estimated from tokens that the policy sampled: the sum of `exp(x) - 1 - x` with
-/// `x = log_probs_ref - log_probs_policy` (Schulman 2020, <http://joschu.net/blog/kl-approx.html>). Never negative.
+/// KL(policy || ref) is estimated from tokens that the policy sampled, by the sum of `exp(x) - 1 - x` with
+/// `x = log_probs_ref - log_probs_policy` (Schulman 2020, <http://joschu.net/blog/kl-approx.html>), which is never
+/// negative.
 ///
 /// Args:
-///     log_probs_policy: Log-probabilities under the policy, (T,), in nats; taken as float64.
-///     log_probs_ref: The same under the reference.
+///     log_probs_policy: Log-probabilities under the policy, (T,), in nats; converted to float64.
+///     log_probs_ref: Log-probabilities of the same tokens under the reference, of the same shape.
 ///     mask: True or 1 for tokens that count, of the same shape.
 ///
 /// Returns:
 ///     A float.
 ///
 /// Raises:
-///     TypeError: Arrays of no numbers.
-///     ValueError: Shapes that do not fit.
+///     TypeError: An array is not numeric.
+///     ValueError: Shapes do not match.
 ///
 /// >>> import rlox
 /// >>> round(rlox.compute_token_kl_schulman([-1.0, -2.0], [-2.0, -4.0]), 4)
@@ -112,22 +115,23 @@ pub(crate) fn compute_token_kl_schulman<'py>(
     sequence::<f64>(log_probs_policy, log_probs_ref, mask, KlEstimator::K3)
 }
 
-/// The divergence of a policy from a reference, summed over one sequence by Schulman's k3.
+/// Sums the divergence of a policy from a reference over one sequence, with Schulman's k3 estimator.
 ///
-/// KL(policy || ref), estimated from tokens that the policy sampled: the sum of `exp(x) - 1 - x` with
-/// `x = log_probs_ref - log_probs_policy` (Schulman 2020, <http://joschu.net/blog/kl-approx.html>). Never negative.
+/// KL(policy || ref) is estimated from tokens that the policy sampled, by the sum of `exp(x) - 1 - x` with
+/// `x = log_probs_ref - log_probs_policy` (Schulman 2020, <http://joschu.net/blog/kl-approx.html>), which is never
+/// negative.
 ///
 /// Args:
-///     log_probs_policy: Log-probabilities under the policy, (T,), in nats; taken as float32.
-///     log_probs_ref: The same under the reference.
+///     log_probs_policy: Log-probabilities under the policy, (T,), in nats; converted to float32.
+///     log_probs_ref: Log-probabilities of the same tokens under the reference, of the same shape.
 ///     mask: True or 1 for tokens that count, of the same shape.
 ///
 /// Returns:
 ///     A float.
 ///
 /// Raises:
-///     TypeError: Arrays of no numbers.
-///     ValueError: Shapes that do not fit.
+///     TypeError: An array is not numeric.
+///     ValueError: Shapes do not match.
 ///
 /// >>> import rlox
 /// >>> round(rlox.compute_token_kl_schulman_f32([-1.0, -2.0], [-2.0, -4.0]), 4)
@@ -142,18 +146,19 @@ pub(crate) fn compute_token_kl_schulman_f32<'py>(
     sequence::<f32>(log_probs_policy, log_probs_ref, mask, KlEstimator::K3)
 }
 
-/// The divergence of a policy from a reference, summed over each of many sequences.
+/// Sums the divergence of a policy from a reference over each of many sequences.
 ///
-/// KL(policy || ref), estimated from tokens that the policy sampled. With `x = log_probs_ref - log_probs_policy`, "k1"
-/// sums `-x`, "k2" `x**2 / 2` and "k3" `exp(x) - 1 - x` (Schulman 2020, <http://joschu.net/blog/kl-approx.html>); k1 and
-/// k3 have the divergence as their mean. "full" sums `exp(log_probs_policy) * -x`: over a whole vocabulary it is the
+/// KL(policy || ref) is estimated from tokens that the policy sampled. With `x = log_probs_ref - log_probs_policy`,
+/// "k1"
+/// sums `-x`, "k2" `x**2 / 2` and "k3" `exp(x) - 1 - x` (Schulman 2020, <http://joschu.net/blog/kl-approx.html>). The
+/// mean of k1 and k3 is the divergence. "full" sums `exp(log_probs_policy) * -x`, which over a whole vocabulary is the
 /// divergence itself.
 ///
 /// Args:
-///     log_probs_policy: Log-probabilities under the policy, sequence after sequence (B * T,), or (B, T), in
-///         nats; taken as float64.
-///     log_probs_ref: The same under the reference.
-///     seq_len: T, the tokens of a sequence.
+///     log_probs_policy: Log-probabilities under the policy, (B, T) or concatenated (B * T,), in
+///         nats; converted to float64.
+///     log_probs_ref: Log-probabilities of the same tokens under the reference, of the same shape.
+///     seq_len: T, the number of tokens in a sequence.
 ///     mask: True or 1 for tokens that count, of the same shape.
 ///     estimator: "k1", "k2", "k3" or "full".
 ///
@@ -161,8 +166,8 @@ pub(crate) fn compute_token_kl_schulman_f32<'py>(
 ///     (B,) of float64.
 ///
 /// Raises:
-///     TypeError: Arrays of no numbers.
-///     ValueError: Shapes that do not fit, an unknown estimator.
+///     TypeError: An array is not numeric.
+///     ValueError: Shapes do not match, or the estimator is unknown.
 ///
 /// >>> import rlox
 /// >>> rlox.compute_batch_token_kl([-1.0, -2.0, -3.0, -3.0], [-2.0, -4.0, -3.0, -3.0], 2)
@@ -179,18 +184,19 @@ pub(crate) fn compute_batch_token_kl<'py>(
     batch::<f64>(log_probs_policy, log_probs_ref, seq_len, mask, parse_estimator(estimator)?)
 }
 
-/// The divergence of a policy from a reference, summed over each of many sequences.
+/// Sums the divergence of a policy from a reference over each of many sequences.
 ///
-/// KL(policy || ref), estimated from tokens that the policy sampled. With `x = log_probs_ref - log_probs_policy`, "k1"
-/// sums `-x`, "k2" `x**2 / 2` and "k3" `exp(x) - 1 - x` (Schulman 2020, <http://joschu.net/blog/kl-approx.html>); k1 and
-/// k3 have the divergence as their mean. "full" sums `exp(log_probs_policy) * -x`: over a whole vocabulary it is the
+/// KL(policy || ref) is estimated from tokens that the policy sampled. With `x = log_probs_ref - log_probs_policy`,
+/// "k1"
+/// sums `-x`, "k2" `x**2 / 2` and "k3" `exp(x) - 1 - x` (Schulman 2020, <http://joschu.net/blog/kl-approx.html>). The
+/// mean of k1 and k3 is the divergence. "full" sums `exp(log_probs_policy) * -x`, which over a whole vocabulary is the
 /// divergence itself.
 ///
 /// Args:
-///     log_probs_policy: Log-probabilities under the policy, sequence after sequence (B * T,), or (B, T), in
-///         nats; taken as float32.
-///     log_probs_ref: The same under the reference.
-///     seq_len: T, the tokens of a sequence.
+///     log_probs_policy: Log-probabilities under the policy, (B, T) or concatenated (B * T,), in
+///         nats; converted to float32.
+///     log_probs_ref: Log-probabilities of the same tokens under the reference, of the same shape.
+///     seq_len: T, the number of tokens in a sequence.
 ///     mask: True or 1 for tokens that count, of the same shape.
 ///     estimator: "k1", "k2", "k3" or "full".
 ///
@@ -198,8 +204,8 @@ pub(crate) fn compute_batch_token_kl<'py>(
 ///     (B,) of float32.
 ///
 /// Raises:
-///     TypeError: Arrays of no numbers.
-///     ValueError: Shapes that do not fit, an unknown estimator.
+///     TypeError: An array is not numeric.
+///     ValueError: Shapes do not match, or the estimator is unknown.
 ///
 /// >>> import rlox
 /// >>> rlox.compute_batch_token_kl_f32([-1.0, -2.0, -3.0, -3.0], [-2.0, -4.0, -3.0, -3.0], 2)
@@ -216,24 +222,25 @@ pub(crate) fn compute_batch_token_kl_f32<'py>(
     batch::<f32>(log_probs_policy, log_probs_ref, seq_len, mask, parse_estimator(estimator)?)
 }
 
-/// The divergence of a policy from a reference, summed over each of many sequences by Schulman's k3.
+/// Sums the divergence of a policy from a reference over many sequences, with Schulman's k3 estimator.
 ///
-/// KL(policy || ref), estimated from tokens that the policy sampled: the sum of `exp(x) - 1 - x` with
-/// `x = log_probs_ref - log_probs_policy` (Schulman 2020, <http://joschu.net/blog/kl-approx.html>). Never negative.
+/// KL(policy || ref) is estimated from tokens that the policy sampled, by the sum of `exp(x) - 1 - x` with
+/// `x = log_probs_ref - log_probs_policy` (Schulman 2020, <http://joschu.net/blog/kl-approx.html>), which is never
+/// negative.
 ///
 /// Args:
-///     log_probs_policy: Log-probabilities under the policy, sequence after sequence (B * T,), or (B, T), in
-///         nats; taken as float64.
-///     log_probs_ref: The same under the reference.
-///     seq_len: T, the tokens of a sequence.
+///     log_probs_policy: Log-probabilities under the policy, (B, T) or concatenated (B * T,), in
+///         nats; converted to float64.
+///     log_probs_ref: Log-probabilities of the same tokens under the reference, of the same shape.
+///     seq_len: T, the number of tokens in a sequence.
 ///     mask: True or 1 for tokens that count, of the same shape.
 ///
 /// Returns:
 ///     (B,) of float64.
 ///
 /// Raises:
-///     TypeError: Arrays of no numbers.
-///     ValueError: Shapes that do not fit.
+///     TypeError: An array is not numeric.
+///     ValueError: Shapes do not match.
 ///
 /// >>> import rlox
 /// >>> rlox.compute_batch_token_kl_schulman([-1.0, -2.0, -3.0, -3.0], [-1.0, -2.0, -3.0, -3.0], 2)
@@ -249,24 +256,25 @@ pub(crate) fn compute_batch_token_kl_schulman<'py>(
     batch::<f64>(log_probs_policy, log_probs_ref, seq_len, mask, KlEstimator::K3)
 }
 
-/// The divergence of a policy from a reference, summed over each of many sequences by Schulman's k3.
+/// Sums the divergence of a policy from a reference over many sequences, with Schulman's k3 estimator.
 ///
-/// KL(policy || ref), estimated from tokens that the policy sampled: the sum of `exp(x) - 1 - x` with
-/// `x = log_probs_ref - log_probs_policy` (Schulman 2020, <http://joschu.net/blog/kl-approx.html>). Never negative.
+/// KL(policy || ref) is estimated from tokens that the policy sampled, by the sum of `exp(x) - 1 - x` with
+/// `x = log_probs_ref - log_probs_policy` (Schulman 2020, <http://joschu.net/blog/kl-approx.html>), which is never
+/// negative.
 ///
 /// Args:
-///     log_probs_policy: Log-probabilities under the policy, sequence after sequence (B * T,), or (B, T), in
-///         nats; taken as float32.
-///     log_probs_ref: The same under the reference.
-///     seq_len: T, the tokens of a sequence.
+///     log_probs_policy: Log-probabilities under the policy, (B, T) or concatenated (B * T,), in
+///         nats; converted to float32.
+///     log_probs_ref: Log-probabilities of the same tokens under the reference, of the same shape.
+///     seq_len: T, the number of tokens in a sequence.
 ///     mask: True or 1 for tokens that count, of the same shape.
 ///
 /// Returns:
 ///     (B,) of float32.
 ///
 /// Raises:
-///     TypeError: Arrays of no numbers.
-///     ValueError: Shapes that do not fit.
+///     TypeError: An array is not numeric.
+///     ValueError: Shapes do not match.
 ///
 /// >>> import rlox
 /// >>> rlox.compute_batch_token_kl_schulman_f32([-1.0, -2.0, -3.0, -3.0], [-1.0, -2.0, -3.0, -3.0], 2)
@@ -293,7 +301,7 @@ fn sequence<'py, T: Float + FromArray + Pod>(
         return reduce_all(log_probs.py(), &tokens, estimator, Reduction::Sum);
     }
     let got = format!("shape {:?}", tokens.shape());
-    Err(value_error(NAMES[0], "shape (T,)", &got, "pass one sequence, or use compute_batch_token_kl or token_kl"))
+    Err(value_error(NAMES[0], "shape (T,)", &got, "pass a single sequence, or use compute_batch_token_kl or token_kl"))
 }
 
 fn batch<'py, T: Float + FromArray + Pod>(

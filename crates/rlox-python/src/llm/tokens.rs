@@ -1,4 +1,4 @@
-//! Arguments with one number for each token: two arrays of log-probabilities and a mask.
+//! Arguments with one number per token: two arrays of log-probabilities and a mask.
 
 use numpy::Element;
 use pyo3::prelude::*;
@@ -9,10 +9,10 @@ use crate::convert::flags::{FlagArgument, Flags, flag_argument_like};
 use crate::error::value_error;
 use crate::sync::gil::is_alone;
 
-/// From how many tokens on a call may take more than 5 us.
+/// Token count above which a call releases the GIL, because it may take more than 5 us.
 const DETACH_ABOVE_ELEMENTS: usize = 8192;
 
-/// The arguments, whose Python code has run.
+/// Token arguments after their Python code has run.
 pub(crate) struct Arguments<'py, T> {
     log_probs: Argument<'py, T>,
     reference: Argument<'py, T>,
@@ -35,7 +35,7 @@ impl<'py, T: FromArray> Arguments<'py, T> {
         })
     }
 
-    /// Arrays of one shape. Runs no Python code.
+    /// Reads arrays of one shape. Runs no Python code.
     pub(crate) fn read(self, py: Python<'py>) -> PyResult<Tokens<'py, T>> {
         let (name_of_first, name) = (self.log_probs.name(), self.reference.name());
         self.expect(name, self.reference.shape())?;
@@ -45,7 +45,7 @@ impl<'py, T: FromArray> Arguments<'py, T> {
         let (log_probs, reference) = (self.log_probs.read(hold)?, self.reference.read(hold)?);
         let mask = self.mask.map(|mask| mask.read(py, hold)).transpose()?;
         let tokens = Tokens { log_probs, reference, mask, hold, long };
-        // Other threads may have changed them while one was copied.
+        // Other threads may have changed the shapes while an array was copied.
         expect_like(name, tokens.reference.shape(), name_of_first, tokens.shape())?;
         if let Some(mask) = &tokens.mask {
             expect_like("mask", mask.shape(), name_of_first, tokens.shape())?;
@@ -58,23 +58,23 @@ impl<'py, T: FromArray> Arguments<'py, T> {
     }
 }
 
-/// How much there is to do for tokens of a shape: sequences without any take their time, too.
+/// Returns the amount of work for tokens of a shape; sequences without tokens take time, too.
 fn size(shape: &[usize]) -> usize {
     shape.iter().product::<usize>().max(shape.first().copied().unwrap_or(0))
 }
 
-/// The same as arrays of one shape.
+/// Token arrays of one shape.
 pub(crate) struct Tokens<'py, T: Element> {
     log_probs: Input<'py, T>,
     reference: Input<'py, T>,
     mask: Option<Flags<'py>>,
-    /// As [`Argument::read`] takes it.
+    /// The flag `hold` that the arrays were read with; see [`Argument::read`].
     pub(crate) hold: bool,
     long: bool,
 }
 
 impl<T: FromArray> Tokens<'_, T> {
-    /// Whether the GIL is let go.
+    /// Returns true if the call releases the GIL.
     pub(crate) fn long(&self) -> bool {
         self.long
     }
@@ -83,12 +83,12 @@ impl<T: FromArray> Tokens<'_, T> {
         self.log_probs.shape()
     }
 
-    /// The shape as one of sequences: (B,) of (B, T), and () of (T,).
+    /// Returns the shape of the sequences: (B,) for (B, T), and () for (T,).
     pub(crate) fn sequences(&self, name: &str) -> PyResult<&[usize]> {
         match self.shape() {
             [] | [_, _, _, ..] => {
                 let got = format!("shape {:?}", self.shape());
-                Err(value_error(name, "shape (T,) or (B, T)", &got, "reshape it to one row for each sequence"))
+                Err(value_error(name, "shape (T,) or (B, T)", &got, "reshape it to one row per sequence"))
             }
             [rows @ .., _] => Ok(rows),
         }

@@ -1,4 +1,6 @@
-//! `NativeActors`: actors that fill rollouts while a learner learns, in threads without the GIL or in Python.
+//! The class `NativeActors`: actors that fill rollouts while a learner updates.
+//!
+//! Actors are threads without the GIL, or Python objects.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -22,30 +24,30 @@ use crate::rollout::RolloutBuffer;
 use crate::sync::cell::GuardedCell;
 use crate::sync::gil::{detach, without_gil};
 
-/// How long one waits at a time, in seconds, before it is looked whether it shall end.
+/// Seconds that one wait for a Python actor takes, before the stop flag is checked.
 const POLL_SECONDS: f64 = 0.1;
 
-/// Which buffer was filled, and the episodes that ended meanwhile.
+/// Index of the filled buffer, and the episodes that ended during the rollout.
 #[derive(Default)]
 pub(crate) struct FilledRollout {
     pub(crate) buffer: usize,
     pub(crate) returns: Vec<f64>,
     pub(crate) lengths: Vec<u32>,
-    /// How many more there were.
+    /// Number of episodes that ended and were dropped.
     pub(crate) dropped: u64,
-    /// Of the actor's normaliser after it, if it has one.
+    /// Statistics of the actor's normaliser after the rollout, if the actor has one.
     pub(crate) statistics: Option<StateArrays>,
 }
 
-/// What a learner lends.
+/// Weights that a learner publishes.
 pub(crate) enum Weights {
-    /// To policies in Rust.
+    /// Weights for policies in Rust.
     Tensors(NamedTensors),
-    /// To actors in Python.
+    /// Weights for actors in Python.
     Object(Py<PyAny>),
 }
 
-/// What one thread works with. Python objects see it work, one call after the other.
+/// Objects of one collecting thread; their locks let Python access them between calls.
 struct Actor {
     env: Arc<Py<NativeVectorEnv>>,
     policy: Py<NativePolicy>,
@@ -63,7 +65,7 @@ impl Collect<Weights, FilledRollout> for Actor {
         let normalizer = normalizer.clone();
         without_gil(|| {
             env.get().inner.enter(|inner| {
-                // Environment, buffer, normaliser, policy: in this order everywhere.
+                // Lock order in all code: environment, buffer, normaliser, policy.
                 let done = buffer.inner.enter(|buffer| match &normalizer {
                     Some(normalizer) => normalizer.get().inner.enter(|normalizer| {
                         self.fill(inner.env.as_mut(), buffer, Some(normalizer), job, stop)?;
@@ -109,13 +111,13 @@ impl Actor {
     }
 }
 
-/// A Python object that fills rollouts, and where its error goes.
+/// Python actor, and the place for its error.
 struct PythonActor {
     actor: Py<PyAny>,
     raised: Arc<Mutex<Option<PyErr>>>,
 }
 
-/// Returns, lengths, and how many more episodes there were.
+/// Returns, lengths, and number of dropped episodes.
 type EpisodeReport<'py> = (PyReadonlyArray1<'py, f64>, PyReadonlyArray1<'py, i64>, u64);
 
 impl PythonActor {
@@ -123,9 +125,9 @@ impl PythonActor {
         Self { actor, raised }
     }
 
-    /// Calls with the GIL; the first error of all actors is kept for the learner.
+    /// Calls a function with the GIL; the learner receives the first error of all actors.
     fn attached<R>(&self, call: impl FnOnce(&Bound<'_, PyAny>) -> PyResult<R>) -> Result<R> {
-        // Where Python ends, so do its actors.
+        // Python is exiting, so its actors stop.
         let called = Python::try_attach(|py| call(self.actor.bind(py))).ok_or(Error::Interrupted)?;
         called.map_err(|error| {
             self.raised.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(error);
@@ -161,32 +163,33 @@ impl Collect<Weights, FilledRollout> for PythonActor {
     }
 }
 
-/// Threads that fill rollouts with native environments while a learner learns; `rlox.learners._actors` makes it.
+/// Actors that fill rollouts in threads while a learner updates; created by `rlox.learners._actors`.
 ///
 /// Args:
-///     envs: Native environments that have been reset, those of one actor each.
-///     policies: A policy for each actor, of the learner's shape.
-///     buffers: `max_staleness + 1` rollouts, each for an actor's environments.
+///     envs: Native environments after a reset, one `VecEnv` per actor.
+///     policies: One policy per actor, with the architecture of the learner's policy.
+///     buffers: `max_staleness + 1` rollouts, each for the environments of one actor.
 ///     weights: The learner's policy.
-///     stream: int64 (6,), the words of the stream that each rollout's seed comes from.
-///     normalizer: Of the only actor's observations and rewards, or None.
-///     max_staleness: How many updates a rollout's policy may be behind.
-///     deterministic: Whether everybody waits for everybody, so that runs are repeatable.
+///     stream: int64 (6,), state of the random stream that the seeds of rollouts come from.
+///     normalizer: Normaliser of observations and rewards, for a single actor; or None.
+///     max_staleness: Maximum number of updates that a rollout's policy may be behind.
+///     deterministic: Whether actors and learner wait for each other, so that runs are repeatable.
 ///
 /// Raises:
-///     ValueError, TypeError: What does not fit together; a bound that is too small.
+///     ValueError, TypeError: Arguments do not match, or `max_staleness` is too small.
 #[pyclass(frozen, module = "rlox._rlox")]
 pub(crate) struct NativeActors {
     inner: GuardedCell<AsyncCollector<Weights, FilledRollout>>,
     stop: AtomicBool,
-    /// Whether actors are in Python.
+    /// True for actors in Python.
     python: bool,
-    /// The first error of an actor in Python.
+    /// First error of an actor in Python.
     raised: Arc<Mutex<Option<PyErr>>>,
 }
 
-/// What `next` tells: the buffer's number, the version of its weights, its lag and seed; returns and lengths of episodes
-/// that ended in it, how many more there were, and the statistics of its normaliser.
+/// Result of `pop`.
+///
+/// The items are buffer index, weights version, staleness, seed, returns, lengths, dropped episodes and statistics.
 type PoppedRollout<'py> =
     (usize, u64, u64, u64, Bound<'py, PyArray1<f64>>, Bound<'py, PyArray1<i64>>, u64, Option<Bound<'py, PyDict>>);
 
@@ -230,13 +233,13 @@ impl NativeActors {
             if expected == got {
                 return Ok(());
             }
-            Err(value_error(name, &format!("{expected}"), &format!("{got}"), "pass what rlox.learners._actors makes"))
+            Err(value_error(name, &format!("{expected}"), &format!("{got}"), "pass that many"))
         };
         expected("policies", envs.len(), policies.len())?;
         expected("buffers", staleness_policy.max_staleness.saturating_add(1), buffers.len())?;
         if normalizer.is_some() && envs.len() > 1 {
-            let fix = "normalise in a wrapper, or take one actor";
-            return Err(value_error("normalizer", "None for several actors", "one", fix));
+            let fix = "normalise in a wrapper, or use a single actor";
+            return Err(value_error("normalizer", "None for several actors", "a normaliser", fix));
         }
         let mut actors: Vec<Box<dyn Collect<Weights, FilledRollout>>> = Vec::new();
         for (env, policy) in envs.drain(..).zip(policies.drain(..)) {
@@ -247,11 +250,15 @@ impl NativeActors {
         Self::start(py, actors, staleness_policy, Weights::Tensors(first), seeds, Arc::default())
     }
 
-    /// Actors in Python, which are called in threads: `begin(buffer, version, seed, weights)` has one fill a buffer by its
-    /// number, with the weights of the version; `wait(seconds)` gives None where it has not after so long, else what it
-    /// filled it with: returns, float64 (k,), and lengths, int64 (k,), of episodes, and how many more there were.
+    /// Starts Python actors, which are called in threads.
     ///
-    /// What they raise, `next` raises.
+    /// `begin(buffer, version, seed, weights)` starts to fill the buffer of that index with the weights of that
+    /// version.
+    /// `wait(seconds)` returns None if the rollout is not complete after that time. Otherwise it returns the episodes
+    /// that
+    /// ended: returns, float64 (k,), lengths, int64 (k,), and the number of dropped episodes.
+    ///
+    /// `pop` raises the errors of actors.
     #[staticmethod]
     fn start_python_actors(
         py: Python<'_>,
@@ -261,7 +268,7 @@ impl NativeActors {
         max_staleness: &Bound<'_, PyAny>,
         #[pyo3(from_py_with = switches::deterministic)] deterministic: bool,
     ) -> PyResult<Self> {
-        let mismatch = || type_error("actors", "a sequence of actors", &short_repr(actors), "pass a list of them");
+        let mismatch = || type_error("actors", "a sequence of actors", &short_repr(actors), "pass a list of actors");
         let actor_objects = sequence(actors).map_err(|error| replace_ordinary_error(py, error, mismatch))?;
         let seeds = seeds_of(stream)?;
         let staleness_policy = StalenessPolicy { max_staleness: count("max_staleness", max_staleness)?, deterministic };
@@ -274,12 +281,15 @@ impl NativeActors {
         Self::start(py, actors, staleness_policy, Weights::Object(weights.unbind()), seeds, raised)
     }
 
-    /// The next rollout, waited for: the buffer's number, the version of its weights, its lag and seed; returns and lengths
-    /// of the newest episodes that ended in it, how many more there were, and the statistics of the actor's normaliser, if it
-    /// has one. None where `set_stopping` said so.
+    /// Waits for the next rollout, or returns None after `set_stop_requested(True)`.
+    ///
+    /// The tuple has the buffer's index, the version of the weights, the staleness and the seed; the returns and
+    /// lengths of
+    /// the newest episodes that ended and the number of dropped episodes; and the statistics of the actor's
+    /// normaliser.
     ///
     /// Raises:
-    ///     ValueError, FloatingPointError: The first error of an actor; all have ended then.
+    ///     ValueError, FloatingPointError: The first error of an actor; all actors have stopped.
     ///     RuntimeError: An actor panicked.
     fn pop<'py>(&self, py: Python<'py>) -> PyResult<Option<PoppedRollout<'py>>> {
         let popped = self.inner.with(py, true, |collector| {
@@ -303,40 +313,42 @@ impl NativeActors {
         Ok(Some((buffer, version, staleness, seed, returns, lengths, dropped, statistics)))
     }
 
-    /// Whether `next` shall give None rather than wait.
+    /// Sets or clears the flag that makes `pop` return None instead of waiting.
     #[pyo3(signature = (stop))]
     fn set_stop_requested(&self, #[pyo3(from_py_with = switches::stop)] stop: bool) {
         self.stop.store(stop, Ordering::Relaxed);
     }
 
-    /// Gives the rollout back that `next` told of last, with the weights learned from it.
+    /// Returns the rollout of the last `pop` to the actors, with the weights learned from it.
     ///
     /// Raises:
-    ///     ValueError: There is none.
+    ///     ValueError: There is no such rollout.
     fn publish(&self, py: Python<'_>, policy: &Bound<'_, PyAny>) -> PyResult<()> {
         let policy = instance::<NativePolicy>("policy", policy, "NativePolicy")?.get();
         let weights = policy.inner.with(py, true, |inner| Ok(inner.policy.tensors()))?;
         self.publish_weights(py, Weights::Tensors(weights))
     }
 
-    /// As `publish`, of weights by name.
+    /// Publishes tensors by name; otherwise like `publish`.
     fn publish_tensors(&self, py: Python<'_>, tensors: &Bound<'_, PyAny>) -> PyResult<()> {
         self.publish_weights(py, Weights::Tensors(tensors_of("tensors", tensors)?))
     }
 
-    /// As `publish`, of what actors in Python are called with.
+    /// Publishes an object for actors in Python; otherwise like `publish`.
     fn publish_object(&self, weights: Bound<'_, PyAny>) -> PyResult<()> {
         let py = weights.py();
         self.publish_weights(py, Weights::Object(weights.unbind()))
     }
 
-    /// The words of the stream that the seed of the next rollout comes from, int64 (6,).
+    /// Returns the state of the random stream for the next rollout's seed, int64 (6,).
     fn stream<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyArray1<i64>>> {
         let state = self.inner.with(py, true, |collector| Ok(collector.seeds()?.to_state_array()))?;
         Ok(state.to_vec().into_pyarray(py))
     }
 
-    /// Counts and seconds so far: "rollouts", "total_staleness", "max_staleness", "learner_wait_seconds", "actor_wait_seconds".
+    /// Returns the totals so far as a dict.
+    ///
+    /// The keys are "rollouts", "total_staleness", "max_staleness", "learner_wait_seconds" and "actor_wait_seconds".
     fn stats<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         let stats = self.inner.with(py, true, |collector| collector.stats())?;
         let PipelineStats { rollouts, total_staleness, max_staleness, learner_wait, actor_wait } = stats;
@@ -349,7 +361,7 @@ impl NativeActors {
         Ok(dict)
     }
 
-    /// Ends the threads; what they collected and nobody took is lost. Closing twice does nothing.
+    /// Stops the threads and drops rollouts that were not popped. Closing twice does nothing.
     fn close(&self, py: Python<'_>) -> PyResult<()> {
         self.inner.close(py)
     }
@@ -376,7 +388,7 @@ impl NativeActors {
     fn publish_weights(&self, py: Python<'_>, weights: Weights) -> PyResult<()> {
         if matches!(weights, Weights::Tensors(_)) == self.python {
             let (expected, got) = if self.python { ("an object", "tensors") } else { ("tensors", "an object") };
-            return Err(value_error("weights", expected, got, "publish as the actors were made"));
+            return Err(value_error("weights", expected, got, "use the publish method for this kind of actors"));
         }
         self.inner.with(py, true, |collector| collector.publish(weights))
     }
@@ -390,14 +402,13 @@ pub(crate) fn seeds_of(stream: &Bound<'_, PyAny>) -> PyResult<Pcg64> {
 
 impl Drop for NativeActors {
     fn drop(&mut self) {
-        // Threads that are waited for may want the GIL, in a plugin's environments.
+        // The threads being joined may need the GIL, in environments of a plugin.
         let _ = Python::try_attach(|py| self.inner.close(py));
     }
 }
 
 pub(crate) fn each<T: PyTypeCheck>(name: &'static str, object: &Bound<'_, PyAny>, kind: &str) -> PyResult<Vec<Py<T>>> {
-    let mismatch =
-        || type_error(name, &format!("a sequence of rlox.{kind}"), &short_repr(object), "pass a list of them");
+    let mismatch = || type_error(name, &format!("a sequence of rlox.{kind}"), &short_repr(object), "pass a list");
     let items = sequence(object).map_err(|error| replace_ordinary_error(object.py(), error, mismatch))?;
     items.iter().map(|item| Ok(instance::<T>(name, &item, kind)?.clone().unbind())).collect()
 }

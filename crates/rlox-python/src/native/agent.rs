@@ -1,4 +1,4 @@
-//! `NativeAgent`: off-policy algorithms that act, remember and learn without Python.
+//! The class `NativeAgent`: off-policy algorithms that act, store transitions and learn without Python.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -35,47 +35,47 @@ use crate::replay::{arrays_of, fields_of};
 use crate::sync::cell::GuardedCell;
 use crate::sync::gil::detach;
 
-/// What all algorithms tell, and what some do.
+/// Names of the metrics: four of all algorithms, then three of some.
 const NAMES: [&str; 7] =
     ["critic_loss", "mean_value", "grad_norm", "learning_rate", "actor_loss", "ent_coef", "ent_coef_loss"];
 
-/// An off-policy method with its networks and its replay buffer. `rlox.learners.native_off_policy` makes it for its learners.
+/// Off-policy method with networks and replay buffer; created by `rlox.learners.native_off_policy`.
 ///
 /// Args:
 ///     algorithm: "dqn", "sac" or "td3".
 ///     observation: {"kind": "numbers", "shape": tuple} or {"kind": "one_hot", "shape": tuple, "counts": list}.
-///     action: An action space as native environments describe theirs.
-///     num_envs: How many environments.
-///     masked: Whether they say which actions are allowed.
-///     idling: Whether some may only reset while others step, as in autoreset mode NEXT_STEP.
-///     stream: int64 (6,), the words of the random stream that the initial weights come from.
-///     seeds: int64 (2,): of the actions and minibatches, and of what is drawn while learning.
+///     action: An action space, described as by native environments.
+///     num_envs: Number of environments.
+///     masked: Whether the environments provide action masks.
+///     idling: Whether some environments may only reset while others step, as in autoreset mode NEXT_STEP.
+///     stream: int64 (6,), state of the random stream for the initial weights.
+///     seeds: int64 (2,): one for actions and minibatches, one for random numbers of the updates.
 ///     settings: The config's fields; see `native/configs.rs`.
-///     backend: One of `network_backends()`.
+///     backend: A name from `network_backends()`.
 ///
 /// Raises:
-///     ValueError, TypeError: Spaces or settings that make no sense.
-///     MemoryError: Networks or replay do not fit into memory.
+///     ValueError, TypeError: Spaces or settings are invalid.
+///     MemoryError: The networks or the replay buffer do not fit into memory.
 #[pyclass(frozen, module = "rlox._rlox")]
 pub(crate) struct NativeAgent {
     inner: GuardedCell<Inner>,
-    /// Set to end an iteration early.
+    /// Requests the early end of an iteration.
     stop: AtomicBool,
     encoding: Encoding,
     obs_shape: Vec<usize>,
-    /// Counted from 0, whatever the environments' space is.
+    /// Action space; a Discrete space counts from 0, whatever the start of the environments' space.
     action: Space,
     num_envs: usize,
 }
 
 struct Inner {
     agent: OffPolicyAgent<dyn OffPolicyAlgorithm>,
-    /// The networks' inputs of batches of observations.
+    /// Encoded network inputs of two batches of observations.
     inputs: [Vec<f32>; 2],
 }
 
 impl NativeAgent {
-    /// Calls `f` on the agent, and on the normaliser if there is one.
+    /// Calls `f` with the agent, and with the normaliser if there is one.
     fn enter<R: Send>(
         &self,
         py: Python<'_>,
@@ -92,7 +92,7 @@ impl NativeAgent {
         expect_shape(name, rows.shape(), self.num_envs, &self.obs_shape)
     }
 
-    /// What ends an iteration early: `stopping`, or a signal handler that raised something.
+    /// Returns the check that ends an iteration early: `stop_requested`, or an error of a signal handler.
     fn stop_fn(&self) -> impl FnMut() -> Result<bool> + '_ {
         let mut interrupt = InterruptCheck::default();
         move || interrupt.check().map(|()| self.stop.load(Ordering::Relaxed))
@@ -120,24 +120,24 @@ impl NativeAgent {
         make_agent(py, algorithm, &env_arguments, (stream, seeds), settings, backend)
     }
 
-    /// Whether an iteration shall end early; stays set until it is cleared.
+    /// Whether an iteration is to end early; the flag stays set until it is cleared.
     #[getter]
     fn stop_requested(&self) -> bool {
         self.stop.load(Ordering::Relaxed)
     }
 
-    /// Sets or clears `stopping`, in the middle of a call of another thread or of this one's signal handler, too.
+    /// Sets or clears `stop_requested`, also during a call of another thread or in a signal handler.
     fn set_stop_requested(&self, #[pyo3(from_py_with = switches::stop)] stop: bool) {
         self.stop.store(stop, Ordering::Relaxed);
     }
 
-    /// Whether it knows where the environments stand.
+    /// Whether the agent has current observations of the environments.
     #[getter]
     fn env_initialized(&self, py: Python<'_>) -> PyResult<bool> {
         self.inner.with(py, false, |inner| Ok(inner.agent.env_initialized()))
     }
 
-    /// Begins episodes in native environments that have been reset.
+    /// Starts episodes in native environments that have been reset.
     #[pyo3(signature = (env, normalizer=None))]
     fn start(&self, py: Python<'_>, env: &Bound<'_, PyAny>, normalizer: Option<&Bound<'_, PyAny>>) -> PyResult<()> {
         let env = instance::<NativeVectorEnv>("env", env, "VecEnv")?.get();
@@ -147,21 +147,23 @@ impl NativeAgent {
         })
     }
 
-    /// Goes on where native environments stand, in the middle of their episodes.
+    /// Continues native environments in the middle of their episodes.
     fn attach(&self, py: Python<'_>, env: &Bound<'_, PyAny>) -> PyResult<()> {
         let env = instance::<NativeVectorEnv>("env", env, "VecEnv")?.get();
         env.with_env_and_normalizer(py, None, |env, _| self.inner.enter(|inner| inner.agent.attach(env)))
     }
 
-    /// Makes `train_freq` steps of each of the native environments and learns. Schedules go by `progress`, in [0, 1], and
-    /// exploration goes on by `progress_per_step`, the share that one transition is of the run.
+    /// Performs `train_freq` steps of each native environment, then the updates.
+    ///
+    /// Schedules use `progress`, in [0, 1]. Exploration advances by `progress_per_step`, the share of the run that one
+    /// transition is.
     ///
     /// Returns:
-    ///     False if `stopping` ended it early. The steps that were made count.
+    ///     False if `stop_requested` ended the iteration early. Completed steps count.
     ///
     /// Raises:
-    ///     ValueError: Environments that do not fit or were not started; numbers that are not finite.
-    ///     FloatingPointError: What was computed is NaN or infinite.
+    ///     ValueError: Environments do not match or were not started, or numbers are not finite.
+    ///     FloatingPointError: A computed number is NaN or infinite.
     #[pyo3(signature = (env, progress, normalizer=None, progress_per_step=None))]
     fn iterate(
         &self,
@@ -183,13 +185,13 @@ impl NativeAgent {
         done.map_err(to_py)
     }
 
-    /// Environment steps so far, all environments together.
+    /// Number of environment steps so far, over all environments.
     #[getter]
     fn timesteps(&self, py: Python<'_>) -> PyResult<u64> {
         self.inner.with(py, false, |inner| Ok(inner.agent.timesteps()))
     }
 
-    /// Counts, and what was learned last: timesteps, updates, and means over the last iteration that learned.
+    /// Returns the counts of timesteps and updates, and means over the last iteration with updates.
     fn metrics<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         let (timesteps, updates, learned, rate) = self.inner.with(py, false, |inner| {
             let agent = &inner.agent;
@@ -212,7 +214,7 @@ impl NativeAgent {
         Ok(dict)
     }
 
-    /// Actions for observations as rollouts store them, of one or of a batch; see `predict` of the policy.
+    /// Returns actions for one observation or a batch, in the rollout's format; see `NativePolicy.predict`.
     #[pyo3(signature = (obs, seed=None, action_masks=None, normalizer=None))]
     fn predict<'py>(
         &self,
@@ -232,56 +234,58 @@ impl NativeAgent {
         })
     }
 
-    /// All parameters by torch's names, float32.
+    /// Returns all parameters by torch's names, float32.
     fn tensors<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         let named = self.inner.with(py, true, |inner| Ok(inner.agent.learner().tensors()))?;
         tensors_dict(py, named)
     }
 
-    /// Checks that `load` takes these parameters.
+    /// Checks that `load` accepts these parameters.
     ///
     /// Raises:
-    ///     ValueError: As `load`.
+    ///     ValueError: As for `load`.
     fn check_tensors(&self, py: Python<'_>, tensors: &Bound<'_, PyAny>) -> PyResult<()> {
         let named = tensors_of("tensors", tensors)?;
         self.inner.with(py, true, |inner| inner.agent.learner().check_tensors(&named))
     }
 
-    /// Takes parameters by name.
+    /// Loads parameters by name.
     ///
     /// Raises:
-    ///     ValueError: One is absent, unknown, of another shape, or not finite; nothing has changed then.
+    ///     ValueError: A parameter is missing, unknown, of another shape or not finite; the agent is unchanged.
     fn load(&self, py: Python<'_>, tensors: &Bound<'_, PyAny>) -> PyResult<()> {
         let named = tensors_of("tensors", tensors)?;
         self.inner.with(py, true, |inner| inner.agent.learner_mut().load(&named))
     }
 
-    /// What the optimisers keep, by the parameters' names, float32.
+    /// Returns the optimisers' state by the parameters' names, float32.
     fn optimizer_state<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         let named = self.inner.with(py, true, |inner| Ok(inner.agent.learner().optimizer_state()))?;
         tensors_dict(py, named)
     }
 
-    /// Checks that `load_optimizer_state` takes this state.
+    /// Checks that `load_optimizer_state` accepts this state.
     ///
     /// Raises:
-    ///     ValueError: As `load`.
+    ///     ValueError: As for `load`.
     fn check_optimizer_state(&self, py: Python<'_>, state: &Bound<'_, PyAny>) -> PyResult<()> {
         let named = tensors_of("state", state)?;
         self.inner.with(py, true, |inner| inner.agent.learner().check_optimizer_state(&named))
     }
 
-    /// Takes what `optimizer_state` gave.
+    /// Loads the result of `optimizer_state`.
     ///
     /// Raises:
-    ///     ValueError: As `load`.
+    ///     ValueError: As for `load`.
     fn load_optimizer_state(&self, py: Python<'_>, state: &Bound<'_, PyAny>) -> PyResult<()> {
         let named = tensors_of("state", state)?;
         self.inner.with(py, true, |inner| inner.agent.learner_mut().load_optimizer_state(&named))
     }
 
-    /// The words of the random streams, int64 (num_envs + 2, 6): of each environment's actions, of the choice of minibatches,
-    /// of learning.
+    /// Returns the states of the random streams, int64 (num_envs + 2, 6).
+    ///
+    /// The rows are one stream per environment for actions, one for the choice of minibatches, and one for the
+    /// updates.
     fn streams<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyArrayDyn<i64>>> {
         let states = self.inner.with(py, true, |inner| {
             let streams: Vec<_> = inner.agent.streams().cloned().collect();
@@ -290,27 +294,29 @@ impl NativeAgent {
         Ok(states.into_pyarray(py).reshape([self.num_envs + 2, RNG_STATE_LEN])?.to_dyn().clone())
     }
 
-    /// How many transitions are remembered.
+    /// Returns the number of transitions in the replay buffer.
     fn replay_len(&self, py: Python<'_>) -> PyResult<usize> {
         self.inner.with(py, false, |inner| Ok(inner.agent.replay().len()))
     }
 
-    /// Everything that is remembered, and its priorities, as arrays by name.
+    /// Returns the content of the replay buffer and its priorities, as arrays by name.
     fn replay_state<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         arrays_of(py, self.inner.with(py, true, |inner| inner.agent.replay_state())?)
     }
 
-    /// Goes back to what `replay_state` gave.
+    /// Restores the result of `replay_state`.
     ///
     /// Raises:
-    ///     ValueError: It is another's, or damaged; nothing has changed then.
+    ///     ValueError: The state belongs to another agent or is damaged; the agent is unchanged.
     fn load_replay_state(&self, py: Python<'_>, arrays: &Bound<'_, PyAny>) -> PyResult<()> {
         let fields = fields_of(arrays)?;
         self.inner.with(py, true, |inner| inner.agent.load_replay_state(&fields))
     }
 
-    /// Where the action noise is, float32 (num_envs * action numbers,), or empty; what is due of a minibatch; how far the run
-    /// was in the last iteration.
+    /// Returns the action noise, the pending updates and the progress of the last iteration.
+    ///
+    /// The noise is float32 (num_envs * action numbers,), or empty. Pending updates are the fraction of a minibatch
+    /// due.
     fn progress_state<'py>(&self, py: Python<'py>) -> PyResult<(Bound<'py, PyAny>, f64, f64)> {
         let (noise, pending_updates, progress) = self.inner.with(py, true, |inner| {
             let agent = &inner.agent;
@@ -319,16 +325,16 @@ impl NativeAgent {
         Ok((noise.into_pyarray(py).into_any(), pending_updates, progress))
     }
 
-    /// Returns the largest number of minibatches that can be due after this many timesteps.
+    /// Returns the maximum number of minibatches that can be due after this many timesteps.
     fn pending_limit(&self, py: Python<'_>, timesteps: &Bound<'_, PyAny>) -> PyResult<f64> {
         let timesteps = index("timesteps", timesteps)? as u64;
         self.inner.with(py, false, |inner| Ok(inner.agent.pending_limit(timesteps)))
     }
 
-    /// Goes on with streams, noise and counts that were there before; the environments have to be started.
+    /// Restores streams, noise and counts of an earlier agent; start the environments afterwards.
     ///
     /// Raises:
-    ///     ValueError: They are another's; nothing has changed then.
+    ///     ValueError: The state belongs to another agent; the agent is unchanged.
     fn load_progress_state(
         &self,
         py: Python<'_>,
@@ -351,13 +357,14 @@ impl NativeAgent {
             let before = inner.agent.learner().noise().to_vec();
             inner.agent.learner_mut().set_noise(noise)?;
             let set = inner.agent.load_progress_state(&streams, timesteps, updates, pending_updates, progress);
-            // What was there is not refused.
+            // Setting the earlier noise again cannot fail.
             set.or_else(|error| inner.agent.learner_mut().set_noise(&before).and(Err(error)))
         })
     }
 
-    /// Means over the minibatches of the last iteration that learned, by name, with None for what nobody told; None before
-    /// the first.
+    /// Returns the means over the minibatches of the last iteration with updates, by name.
+    ///
+    /// A mean that the algorithm does not report is None. The result is None before the first update.
     fn last_update<'py>(&self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyDict>>> {
         update_stats_dict(py, self.inner.with(py, false, |inner| Ok(inner.agent.last_update()))?)
     }
@@ -365,7 +372,7 @@ impl NativeAgent {
     /// Loads the result of `last_update`; `load_progress_state` resets it.
     ///
     /// Raises:
-    ///     ValueError, TypeError: It is something else; nothing has changed then.
+    ///     ValueError, TypeError: The argument is not a result of `last_update`; the agent is unchanged.
     fn load_last_update(&self, py: Python<'_>, last_update: &Bound<'_, PyAny>) -> PyResult<()> {
         let stats = update_stats_of(last_update)?;
         self.inner.with(py, false, |inner| {
@@ -374,9 +381,9 @@ impl NativeAgent {
         })
     }
 
-    // Environments that Python steps.
+    // Methods for environments that Python steps.
 
-    /// Takes where environments stand, (N, *obs_shape) as rollouts store it: at the beginning of episodes if `is_new`.
+    /// Sets the current observations, (N, *obs_shape) in the rollout's format; `is_new` starts episodes.
     #[pyo3(signature = (obs, is_new, action_masks=None, normalizer=None))]
     fn start_from_obs<'py>(
         &self,
@@ -398,7 +405,7 @@ impl NativeAgent {
         })
     }
 
-    /// Begins an iteration that is made step by step; `progress_per_step` as for `iterate`.
+    /// Starts an iteration that the caller performs step by step; `progress_per_step` is as for `iterate`.
     #[pyo3(signature = (progress, progress_per_step=None))]
     fn begin(
         &self,
@@ -414,7 +421,7 @@ impl NativeAgent {
         })
     }
 
-    /// What to do next, (N, *action_shape): integers counted from 0, or numbers within a Box's bounds.
+    /// Returns the next actions, (N, *action_shape): integers from 0, or numbers within a Box's bounds.
     #[pyo3(signature = (normalizer=None))]
     fn act<'py>(&self, py: Python<'py>, normalizer: Option<&Bound<'py, PyAny>>) -> PyResult<Bound<'py, PyAny>> {
         let actions = self.enter(py, normalizer, |inner, normalizer| {
@@ -426,7 +433,7 @@ impl NativeAgent {
         actions.into_array(py, &[&[self.num_envs][..], &self.action.shape()].concat())
     }
 
-    /// Remembers what came of it; see `rlox_nn::train::Outcome` for the arrays, all (N, ...).
+    /// Stores the result of a step; `rlox_nn::train::StepResult` describes the arrays, all (N, ...).
     #[pyo3(signature = (next_obs, obs, rewards, terminated, truncated, valid=None, action_masks=None, final_action_masks=None, normalizer=None))]
     fn observe<'py>(
         &self,
@@ -470,10 +477,10 @@ impl NativeAgent {
         })
     }
 
-    /// Learns as much as is meant after the steps since `begin`; False if `stopping` ended it early.
+    /// Performs the updates due after the steps since `begin`; False if `stop_requested` ended them early.
     ///
     /// Raises:
-    ///     FloatingPointError: What was computed is NaN or infinite.
+    ///     FloatingPointError: A computed number is NaN or infinite.
     #[pyo3(signature = (normalizer=None))]
     fn learn(&self, py: Python<'_>, normalizer: Option<&Bound<'_, PyAny>>) -> PyResult<bool> {
         let done = self.enter(py, normalizer, |inner, normalizer| {
@@ -483,12 +490,12 @@ impl NativeAgent {
     }
 }
 
-/// How far one transition takes the run: not at all unless told.
+/// Parses the share of the run that one transition is; 0 by default.
 fn parse_progress_per_step(value: Option<&Bound<'_, PyAny>>) -> PyResult<f64> {
     value.map_or(Ok(0.0), |progress_per_step| number("progress_per_step", progress_per_step))
 }
 
-/// What Python says of the environments.
+/// Description of the environments, from Python.
 struct EnvArguments<'a, 'py> {
     observation: &'a Bound<'py, PyDict>,
     action: &'a Bound<'py, PyDict>,
@@ -497,7 +504,7 @@ struct EnvArguments<'a, 'py> {
     idling: bool,
 }
 
-/// An agent of what Python says of the environments and settings.
+/// Makes an agent from the description of the environments and the settings.
 fn make_agent(
     py: Python<'_>,
     algorithm: &Bound<'_, PyAny>,
@@ -543,7 +550,7 @@ fn make_agent(
     Ok(NativeAgent { inner, stop: AtomicBool::new(false), encoding, obs_shape, action, num_envs })
 }
 
-/// The settings of a method, and what its networks are made of.
+/// Config of a method, and the flags that select its networks.
 enum AlgorithmConfig {
     Dqn { config: DqnConfig, dueling: bool },
     Sac(SacConfig),
@@ -556,7 +563,7 @@ struct NetworkConfig {
 }
 
 type Learner = Box<dyn OffPolicyAlgorithm>;
-/// A learner, and how it gathers.
+/// Learner, and the config of its replay buffer.
 type LearnerAndReplay = (Learner, ReplayConfig);
 
 impl AlgorithmConfig {
@@ -569,7 +576,7 @@ impl AlgorithmConfig {
         }
     }
 
-    /// The learner with networks that `make` makes.
+    /// Returns the learner, with networks from `make`.
     fn learner<N: Network + 'static>(
         self,
         network: &NetworkConfig,
@@ -613,7 +620,7 @@ impl AlgorithmConfig {
         }
     }
 
-    /// The learner on a backend.
+    /// Returns the learner with the networks of a backend.
     fn build(
         self,
         backend: &str,
@@ -636,7 +643,7 @@ impl AlgorithmConfig {
     }
 }
 
-/// Means of what was learned, as a dict by name, with None for what nobody told.
+/// Returns means of an update as a dict by name, with None for means that are not reported.
 fn update_stats_dict(py: Python<'_>, last_update: Option<OffPolicyUpdateStats>) -> PyResult<Option<Bound<'_, PyDict>>> {
     let Some(stats) = last_update else { return Ok(None) };
     let dict = new_dict(py)?;
@@ -649,7 +656,7 @@ fn update_stats_dict(py: Python<'_>, last_update: Option<OffPolicyUpdateStats>) 
     Ok(Some(dict))
 }
 
-/// Means that [`update_stats_dict`] gave.
+/// Parses a dict from [`update_stats_dict`].
 fn update_stats_of(object: &Bound<'_, PyAny>) -> PyResult<Option<OffPolicyUpdateStats>> {
     if object.is_none() {
         return Ok(None);

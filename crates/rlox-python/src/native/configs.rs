@@ -1,4 +1,4 @@
-//! Configs of the algorithms from settings, by their names in rlox's configs.
+//! Algorithm configs from settings, which have the names of rlox's configs.
 
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
@@ -11,9 +11,9 @@ use rlox_nn::train::{
 use crate::convert::args::{count, index, instance, item_of, number, short_repr, switch, text};
 use crate::error::{to_py, value_error};
 
-pub(super) const FIX: &str = "pass what rlox.learners.native_on_policy makes";
+pub(super) const FIX: &str = "pass a dict made by rlox.learners.native_on_policy";
 
-/// Settings by their names in rlox's configs; schedules have been applied.
+/// Settings by the names of rlox's configs, after schedules were applied.
 pub(super) struct ConfigDict<'a, 'py>(pub(super) &'a Bound<'py, PyDict>);
 
 impl<'py> ConfigDict<'_, 'py> {
@@ -48,7 +48,12 @@ impl<'py> ConfigDict<'_, 'py> {
             "adam" => Optimizer::adam(lr).with_eps(eps),
             "rmsprop" => Optimizer::rms_prop(lr).with_eps(eps),
             other => {
-                return Err(value_error("optimizer", "adam or rmsprop", other, "use backend=\"torch\" for others"));
+                return Err(value_error(
+                    "optimizer",
+                    "adam or rmsprop",
+                    other,
+                    "use backend=\"torch\" for other optimisers",
+                ));
             }
         };
         let rename_arguments =
@@ -57,7 +62,7 @@ impl<'py> ConfigDict<'_, 'py> {
         Ok(optimizer)
     }
 
-    /// A number in double precision.
+    /// Returns a number in double precision.
     pub(super) fn double(&self, name: &'static str) -> PyResult<f64> {
         number(name, &self.get(name)?)
     }
@@ -67,7 +72,7 @@ impl<'py> ConfigDict<'_, 'py> {
         if value.is_none() { Ok(None) } else { number(name, &value).map(Some) }
     }
 
-    /// A count that may be 0.
+    /// Returns a count that may be 0.
     pub(super) fn index(&self, name: &'static str) -> PyResult<usize> {
         index(name, &self.get(name)?)
     }
@@ -126,7 +131,7 @@ pub(super) fn impala(settings: &ConfigDict<'_, '_>) -> PyResult<ImpalaConfig> {
     Ok(config)
 }
 
-/// What all three have in common, over a method's own settings.
+/// Builds a config from the fields that all three methods share, and the method's own fields.
 macro_rules! off_policy_config {
     ($settings:expr, $config:ident { $($field:ident: $value:expr),* $(,)? }) => {{
         let settings = $settings;

@@ -1,4 +1,4 @@
-//! `NativePolicy`: networks of on-policy algorithms that act and learn without Python.
+//! The class `NativePolicy`: networks of on-policy algorithms that act and learn without Python.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -33,28 +33,28 @@ use crate::rollout::RolloutBuffer;
 use crate::sync::cell::{GuardedCell, run_locked};
 use crate::sync::gil::detach;
 
-/// Up to how many environments a call takes less than 5 us.
+/// Number of environments up to which a call takes less than 5 us.
 const DETACH_ABOVE_ENVS: usize = 1;
 
-/// From how many numbers on a call may take more than 5 us.
+/// Number of inputs above which a call releases the GIL, because it may take more than 5 us.
 const DETACH_ABOVE_INPUTS: usize = 64;
 
-/// A policy and values of small networks on the CPU. `rlox.learners.native_on_policy` makes it for its learners.
+/// Policy and value networks on the CPU; created by `rlox.learners.native_on_policy`.
 ///
 /// Args:
 ///     observation: {"kind": "numbers", "shape": tuple} or {"kind": "one_hot", "shape": tuple, "counts": list}.
-///     action: An action space as native environments describe theirs.
-///     stream: int64 (6,), the words of the random stream that the initial weights come from.
-///     shape: The settings that shape it: net_arch, activation, ortho_init, shared_trunk, use_sde, log_std_init.
-///     backend: One of `network_backends()`.
+///     action: An action space, described as by native environments.
+///     stream: int64 (6,), state of the random stream for the initial weights.
+///     shape: Architecture settings: net_arch, activation, ortho_init, shared_trunk, use_sde, log_std_init.
+///     backend: A name from `network_backends()`.
 ///
 /// Raises:
-///     ValueError, TypeError: Spaces or settings that make no sense.
+///     ValueError, TypeError: Spaces or settings are invalid.
 ///     MemoryError: The networks do not fit into memory.
 #[pyclass(frozen, module = "rlox._rlox")]
 pub(crate) struct NativePolicy {
     pub(super) inner: GuardedCell<Inner>,
-    /// Set to end a rollout, or the updates, early.
+    /// Requests the early end of a rollout or of the updates.
     stop: AtomicBool,
     encoding: Encoding,
     obs_shape: Vec<usize>,
@@ -65,12 +65,12 @@ pub(super) struct Inner {
     pub(super) policy: Box<dyn ActorCritic>,
     pub(super) streams: IterationStreams,
     minibatches: Minibatches,
-    /// The network's inputs of a batch.
+    /// Encoded network inputs of a batch.
     inputs: Vec<f32>,
 }
 
 impl NativePolicy {
-    /// Calls `f` with what says whether to stop: it was asked to, or a signal handler raised something.
+    /// Calls `f` with a stop check: `stop_requested`, or an error of a signal handler.
     fn with_stop_fn<R>(&self, f: impl FnOnce(&mut dyn FnMut() -> bool) -> Result<R>) -> Result<R> {
         let (mut interrupt, mut raised) = (InterruptCheck::default(), None);
         let done = f(&mut || {
@@ -92,7 +92,7 @@ impl NativePolicy {
         let describe = |(obs, actions, dtype): (usize, usize, DType)| {
             format!("observations of {obs} numbers and actions of {actions} ({dtype:?})")
         };
-        Err(Error::shape("buffer", describe(expected), describe(got), "make it for the policy's environments"))
+        Err(Error::shape("buffer", describe(expected), describe(got), "make the buffer for the policy's environments"))
     }
 
     pub(super) fn masks<'py>(py: Python<'py>, masks: Option<&Bound<'py, PyAny>>) -> PyResult<Option<Flags<'py>>> {
@@ -102,12 +102,12 @@ impl NativePolicy {
 
 #[cfg(feature = "grpc")]
 impl NativePolicy {
-    /// The weights, and what networks they are of.
+    /// Returns the weights and the architecture of the networks.
     pub(crate) fn weights_and_arch(&self, py: Python<'_>) -> PyResult<(NamedTensors, rlox_nn::PolicyArch)> {
         let (tensors, arch) = self.inner.with(py, true, |inner| Ok((inner.policy.tensors(), inner.policy.arch())))?;
         let unknown = || {
             let fix = "use the native backend";
-            value_error("backend", "networks whose shape can be told", "others", fix)
+            value_error("backend", "networks with a known architecture", "other networks", fix)
         };
         Ok((tensors, arch.ok_or_else(unknown)?))
     }
@@ -128,18 +128,18 @@ impl NativePolicy {
         make_policy(py, observation, action, stream, shape, backend)
     }
 
-    /// Whether a rollout or the updates shall end early; stays set until it is cleared.
+    /// Whether a rollout or the updates are to end early; the flag stays set until it is cleared.
     #[getter]
     fn stop_requested(&self) -> bool {
         self.stop.load(Ordering::Relaxed)
     }
 
-    /// Sets or clears `stopping`, in the middle of a call of another thread or of this one's signal handler, too.
+    /// Sets or clears `stop_requested`, also during a call of another thread or in a signal handler.
     fn set_stop_requested(&self, #[pyo3(from_py_with = switches::stop)] stop: bool) {
         self.stop.store(stop, Ordering::Relaxed);
     }
 
-    /// The seed of an iteration: of its actions, its exploration noise and the order of its minibatches.
+    /// Sets the seed of an iteration, for its actions, its exploration noise and its minibatch order.
     fn begin(&self, py: Python<'_>, seed: &Bound<'_, PyAny>, num_envs: &Bound<'_, PyAny>) -> PyResult<()> {
         let (seed, num_envs) = (seed_of(seed)?, count("num_envs", num_envs)?);
         self.inner.with(py, num_envs > DETACH_ABOVE_ENVS, |inner| {
@@ -148,13 +148,13 @@ impl NativePolicy {
         })
     }
 
-    /// Fills a rollout of native environments that have been reset, and estimates advantages.
+    /// Fills a rollout with native environments that have been reset, and estimates advantages.
     ///
     /// Returns:
-    ///     False if `stopping` was set meanwhile.
+    ///     False if `stop_requested` ended the rollout early.
     ///
     /// Raises:
-    ///     ValueError: Environments, buffer and policy that do not fit together; numbers that are not finite.
+    ///     ValueError: Environments, buffer and policy do not match, or numbers are not finite.
     ///     FloatingPointError: An output of the policy is NaN or infinite.
     #[pyo3(signature = (env, buffer, normalizer, gamma, gae_lambda, sde_sample_freq))]
     fn collect(
@@ -195,10 +195,10 @@ impl NativePolicy {
         Ok(is_complete)
     }
 
-    /// What the policy does at row `t` of a rollout, whose observations are there: (actions, log_probs, values).
+    /// Returns (actions, log_probs, values) for the observations at row `t` of a rollout.
     ///
     /// Args:
-    ///     noise: Whether to draw the noise of state-dependent exploration anew.
+    ///     noise: Whether to draw new noise of state-dependent exploration.
     #[pyo3(signature = (buffer, t, action_masks=None, noise=false))]
     fn act<'py>(
         &self,
@@ -235,7 +235,7 @@ impl NativePolicy {
         Ok((actions.into_array(py, &shape)?, log_probs.into_pyarray(py).into_any(), values.into_pyarray(py).into_any()))
     }
 
-    /// Values and advantages of a full rollout of environments elsewhere.
+    /// Estimates values and advantages of a full rollout of environments that Python steps.
     fn finish(
         &self,
         py: Python<'_>,
@@ -254,7 +254,7 @@ impl NativePolicy {
         })
     }
 
-    /// Epochs of PPO over a finished rollout; see `configs::ppo` for the names.
+    /// Performs PPO epochs on a finished rollout; `configs::ppo` reads the settings.
     fn ppo<'py>(
         &self,
         py: Python<'py>,
@@ -268,7 +268,7 @@ impl NativePolicy {
         })
     }
 
-    /// One step of A2C on a finished rollout.
+    /// Performs one A2C step on a finished rollout.
     fn a2c<'py>(
         &self,
         py: Python<'py>,
@@ -282,7 +282,7 @@ impl NativePolicy {
         })
     }
 
-    /// One step of IMPALA on a finished rollout of this policy or an older one.
+    /// Performs one IMPALA step on a finished rollout of this policy or an older version.
     fn impala<'py>(
         &self,
         py: Python<'py>,
@@ -296,7 +296,7 @@ impl NativePolicy {
         })
     }
 
-    /// Actions for observations as rollouts store them, of one or of a batch; see `predict`.
+    /// Returns actions for one observation or a batch, in the rollout's format.
     #[pyo3(signature = (obs, seed=None, action_masks=None, normalizer=None))]
     fn predict<'py>(
         &self,
@@ -316,56 +316,56 @@ impl NativePolicy {
         })
     }
 
-    /// All parameters by torch's names, float32.
+    /// Returns all parameters by torch's names, float32.
     fn tensors<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         let named = self.inner.with(py, true, |inner| Ok(inner.policy.tensors()))?;
         tensors_dict(py, named)
     }
 
-    /// Checks that `load` takes these parameters.
+    /// Checks that `load` accepts these parameters.
     ///
     /// Raises:
-    ///     ValueError: As `load`.
+    ///     ValueError: As for `load`.
     fn check_tensors(&self, py: Python<'_>, tensors: &Bound<'_, PyAny>) -> PyResult<()> {
         let named = tensors_of("tensors", tensors)?;
         self.inner.with(py, true, |inner| inner.policy.check_tensors(&named))
     }
 
-    /// Checks that `load_optimizer_state` takes this state.
+    /// Checks that `load_optimizer_state` accepts this state.
     ///
     /// Raises:
-    ///     ValueError: As `load`.
+    ///     ValueError: As for `load`.
     fn check_optimizer_state(&self, py: Python<'_>, state: &Bound<'_, PyAny>) -> PyResult<()> {
         let named = tensors_of("state", state)?;
         self.inner.with(py, true, |inner| inner.policy.check_optimizer_state(&named))
     }
 
-    /// Takes parameters by name.
+    /// Loads parameters by name.
     ///
     /// Raises:
-    ///     ValueError: One is absent, unknown, of another shape, or not finite; nothing has changed then.
+    ///     ValueError: A parameter is missing, unknown, of another shape or not finite; the policy is unchanged.
     fn load(&self, py: Python<'_>, tensors: &Bound<'_, PyAny>) -> PyResult<()> {
         let named = tensors_of("tensors", tensors)?;
         self.inner.with(py, true, |inner| inner.policy.load(&named))
     }
 
-    /// What the optimiser keeps, by the parameters' names, float32.
+    /// Returns the optimiser's state by the parameters' names, float32.
     fn optimizer_state<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         let named = self.inner.with(py, true, |inner| Ok(inner.policy.optimizer_state()))?;
         tensors_dict(py, named)
     }
 
-    /// Takes what `optimizer_state` gave.
+    /// Loads the result of `optimizer_state`.
     ///
     /// Raises:
-    ///     ValueError: As `load`.
+    ///     ValueError: As for `load`.
     fn load_optimizer_state(&self, py: Python<'_>, state: &Bound<'_, PyAny>) -> PyResult<()> {
         let named = tensors_of("state", state)?;
         self.inner.with(py, true, |inner| inner.policy.load_optimizer_state(&named))
     }
 }
 
-/// The backends of networks that this library was built with.
+/// Returns the network backends of this build.
 #[pyfunction]
 pub(crate) fn network_backends() -> Vec<&'static str> {
     [("native", true), ("candle", cfg!(feature = "candle")), ("burn", cfg!(feature = "burn"))]
@@ -374,7 +374,7 @@ pub(crate) fn network_backends() -> Vec<&'static str> {
         .collect()
 }
 
-/// A policy of a space, an encoding and a shape.
+/// Makes a policy from a space, an encoding and an architecture.
 fn make_policy(
     py: Python<'_>,
     observation: &Bound<'_, PyDict>,
@@ -403,7 +403,7 @@ fn make_policy(
     Ok(NativePolicy { inner: GuardedCell::new("NativePolicy", inner), stop, encoding, obs_shape, action })
 }
 
-/// What shapes the networks.
+/// Architecture of the networks.
 struct PolicyConfig {
     net_arch: Vec<usize>,
     activation: Activation,
@@ -443,7 +443,7 @@ impl PolicyConfig {
         }
     }
 
-    /// A policy of networks of one backend.
+    /// Makes a policy from networks of one backend.
     fn build<N: Network + 'static>(
         &self,
         spec: &EnvSpec,
@@ -460,7 +460,7 @@ impl PolicyConfig {
     }
 }
 
-/// How observations become inputs, and the shape of one.
+/// Returns the encoding of observations, and the shape of one observation.
 pub(super) fn encoding_of(observation: &Bound<'_, PyDict>) -> PyResult<(Encoding, Vec<usize>)> {
     let get = |name: &str| item_of("observation", observation.as_any(), name, FIX);
     let obs_shape = shape("shape", &get("shape")?)?;
@@ -470,7 +470,7 @@ pub(super) fn encoding_of(observation: &Bound<'_, PyDict>) -> PyResult<(Encoding
             let counts = shape("counts", &get("counts")?)?;
             if counts.contains(&0) || counts.len() != obs_shape.iter().fold(1, |all: usize, n| all.saturating_mul(*n)) {
                 let got = format!("{counts:?} for shape {obs_shape:?}");
-                return Err(value_error("counts", "a positive count for each integer", &got, FIX));
+                return Err(value_error("counts", "one positive count per integer", &got, FIX));
             }
             Encoding::OneHot(counts)
         }
@@ -478,22 +478,27 @@ pub(super) fn encoding_of(observation: &Bound<'_, PyDict>) -> PyResult<(Encoding
     };
     if encoding.inputs() == 0 {
         let got = format!("shape {obs_shape:?}");
-        return Err(value_error("observation", "one number or more", &got, "leave no axis empty"));
+        return Err(value_error("observation", "at least one number", &got, "use a shape without empty axes"));
     }
     Ok((encoding, obs_shape))
 }
 
-/// A backend that this library was built with.
+/// Returns a backend name, or an error if this build does not include the backend.
 pub(super) fn backend_of(backend: &Bound<'_, PyAny>) -> PyResult<String> {
     let backend = text("backend", backend)?;
     if network_backends().contains(&&*backend) {
         return Ok(backend);
     }
     let known = network_backends().join(", ");
-    Err(value_error("backend", &format!("one of {known}"), &backend, "build rlox with that feature"))
+    Err(value_error(
+        "backend",
+        &format!("one of {known}"),
+        &backend,
+        "use an available backend, or build rlox with that feature",
+    ))
 }
 
-/// What networks are made for: environments of so many inputs and these actions.
+/// Returns an environment spec with the encoded observations and the action space, for making networks.
 pub(super) fn spec_of(encoding: &Encoding, action: &Space) -> EnvSpec {
     EnvSpec {
         id: String::new(),
@@ -503,12 +508,14 @@ pub(super) fn spec_of(encoding: &Encoding, action: &Space) -> EnvSpec {
     }
 }
 
-/// A field that every buffer has.
+/// Returns a field that every buffer has.
 fn field<'a>(buffer: &'a rlox_core::RolloutBuffer, name: &str) -> Result<&'a Field> {
-    buffer.field(name).ok_or_else(|| Error::shape("buffer", format!("a field {name:?}"), "none", "make another"))
+    buffer
+        .field(name)
+        .ok_or_else(|| Error::shape("buffer", format!("a field {name:?}"), "no such field", "use a rlox.RolloutBuffer"))
 }
 
-/// Learns from a rollout; gives the metrics.
+/// Performs updates on a rollout and returns the metrics.
 fn learn<'py>(
     policy: &NativePolicy,
     py: Python<'py>,
@@ -557,7 +564,7 @@ impl ActionBuffer {
         })
     }
 
-    /// Where they are to be written.
+    /// Returns the mutable slice of all actions.
     pub(super) fn all(&mut self) -> ActionsMut<'_> {
         match self {
             Self::Discrete(actions) => ActionsMut::Discrete(actions),
@@ -576,14 +583,14 @@ impl ActionBuffer {
     }
 }
 
-/// Observations whose Python code has run.
+/// Observation argument of a network, after its Python code has run.
 pub(super) enum EncodedObsArgument<'py> {
     Numbers(Argument<'py, f32>),
     Integers(Argument<'py, i64>),
 }
 
 impl<'py> EncodedObsArgument<'py> {
-    /// Takes what an encoding is for. May run Python code.
+    /// Converts observations to the type that the encoding takes. May run Python code.
     pub(super) fn new(name: &'static str, encoding: &Encoding, obs: &Bound<'py, PyAny>) -> PyResult<Self> {
         Ok(match encoding {
             Encoding::Numbers(_) => Self::Numbers(argument(name, obs, &REAL)?),
@@ -599,7 +606,7 @@ impl<'py> EncodedObsArgument<'py> {
     }
 }
 
-/// The same, to be looked at.
+/// Observations in the type that an encoding takes.
 pub(super) enum EncodedObs<'py> {
     Numbers(Input<'py, f32>),
     Integers(Input<'py, i64>),
@@ -621,16 +628,18 @@ impl EncodedObs<'_> {
     }
 }
 
-/// Who is asked, and what of.
+/// Encoding and shapes for a prediction.
 pub(super) struct PredictRequest<'a> {
     pub(super) encoding: &'a Encoding,
-    /// The shape of one observation.
+    /// Shape of one observation.
     pub(super) obs_shape: &'a [usize],
     pub(super) action: &'a Space,
 }
 
-/// Greedy actions, or with a seed samples, `[n, *action_shape]`, or `[*action_shape]` for one observation: as environments
-/// take them, Discrete ones with the space's start added, those of a Box inside its bounds. `predict` gives them.
+/// Returns greedy actions, or with a seed sampled actions, computed by `predict`.
+///
+/// The shape is `[n, *action_shape]`, or `[*action_shape]` for one observation. Discrete actions include the start of
+/// the space, and Box actions are within the bounds.
 pub(super) fn predict<'py>(
     request: &PredictRequest<'_>,
     py: Python<'py>,
@@ -666,7 +675,7 @@ pub(super) fn predict<'py>(
     buffer.into_array(py, &[&lead[..], &action.shape()].concat())
 }
 
-/// What comes before the shape of one observation: nothing, or the number of observations.
+/// Returns the axes before the shape of one observation: none, or the number of observations.
 fn leading_shape(got: &[usize], row_shape: &[usize]) -> PyResult<Vec<usize>> {
     if got == row_shape {
         return Ok(Vec::new());
@@ -674,19 +683,18 @@ fn leading_shape(got: &[usize], row_shape: &[usize]) -> PyResult<Vec<usize>> {
     match got.split_first() {
         Some((n, row)) if row == row_shape => Ok(vec![*n]),
         _ => {
-            let expected =
-                format!("one observation of shape {row_shape:?} or a batch with one more dimension in front");
+            let expected = format!("one observation of shape {row_shape:?}, or a batch with one more leading axis");
             Err(value_error("obs", &expected, &format!("shape {got:?}"), "reshape it"))
         }
     }
 }
 
-/// An error in the caller's words for the masks.
+/// Renames the argument `masks` of an error to `action_masks`.
 pub(super) fn rename_masks(error: Error) -> Error {
     error.rename_argument("masks", "action_masks")
 }
 
-/// Named tensors as a dict of arrays.
+/// Returns named tensors as a dict of arrays.
 pub(super) fn tensors_dict(py: Python<'_>, tensors: NamedTensors) -> PyResult<Bound<'_, PyDict>> {
     let dict = new_dict(py)?;
     for tensor in tensors {
@@ -696,19 +704,19 @@ pub(super) fn tensors_dict(py: Python<'_>, tensors: NamedTensors) -> PyResult<Bo
     Ok(dict)
 }
 
-/// Named tensors of a dict of arrays.
+/// Parses named tensors from a dict of arrays.
 pub(super) fn tensors_of(argument: &'static str, object: &Bound<'_, PyAny>) -> PyResult<NamedTensors> {
     let Ok(dict) = object.cast::<PyDict>() else {
         return Err(type_error(
             argument,
-            "a dict of names and arrays",
+            "a dict of arrays by name",
             &short_repr(object),
-            "pass what a policy of this shape gave",
+            "pass the tensors of a policy with this architecture",
         ));
     };
     let mut tensors = NamedTensors::default();
     from_items(Some(dict), 2, |(name, array)| {
-        let mismatch = |_| type_error(argument, "names as keys", &short_repr(&name), "pass a dict of names and arrays");
+        let mismatch = |_| type_error(argument, "strings as keys", &short_repr(&name), "pass a dict of arrays by name");
         let name: String = name.extract().map_err(mismatch)?;
         let array = crate::convert::args::argument::<f32>(argument, &array, &REAL)?.read(false)?;
         let data = try_map(array.slice(), |x| x).map_err(to_py)?;

@@ -1,4 +1,4 @@
-//! `Buffer`: pushes, samples and memory that all replay buffers share.
+//! Pushes, samples and memory shared by all replay buffers.
 
 use std::borrow::Cow;
 use std::sync::Mutex;
@@ -26,43 +26,43 @@ use crate::sync::cell::{GuardedCell, try_guard};
 use crate::sync::gil::{detach, is_alone};
 use crate::sync::rwlock::FairRwLock;
 
-/// From how many elements on a push may take more than 5 us.
+/// Element count above which a push releases the GIL, because it may take more than 5 us.
 const DETACH_ABOVE_ELEMENTS: usize = 8192;
 
-/// What rewards and flags are to be.
-const ROWS_HINT: &str = "pass one for each row of obs, in one axis";
+/// Hint for rewards and flags of a wrong shape.
+const ROWS_HINT: &str = "pass a one-dimensional array with one item per row of obs";
 
-/// From how many transitions or elements on a sample may take more than 5 us.
+/// Counts of transitions and elements above which a sample releases the GIL.
 const DETACH_ABOVE_SAMPLES: (usize, usize) = (128, 16_384);
 
-/// Number of finished calls whose memory is kept: so many calls at once find memory that is there already.
+/// Maximum number of items in a pool: this many simultaneous calls reuse memory.
 const POOL_MAX_ITEMS: usize = 8;
-/// Bytes that all of them have at most: what a larger call has used goes back to the system.
+/// Maximum number of bytes in a pool; the memory of larger calls is freed.
 const POOL_MAX_BYTES: usize = 8 << 20;
 
-/// What all replay buffers do.
+/// Implementation of all replay buffers.
 pub(super) struct Buffer<B = Replay<AnySampler>> {
     pub(super) inner: FairRwLock<B>,
-    /// What samples without a seed draw from. Entered inside of the buffer, and only to draw: others may wait for it.
+    /// Stream of samples without a seed; locked inside the buffer's lock and only to draw.
     pub(super) rng: GuardedCell<Pcg64>,
     sample_pool: ScratchPool<SampleIndices>,
     pub(super) sequence_pool: ScratchPool<SequenceIndices>,
     pub(super) schema: TransitionSchema,
     pub(super) num_envs: usize,
-    /// Elements of one transition.
+    /// Number of elements of one transition.
     pub(super) width: usize,
     pub(super) columns: Vec<OutputColumn>,
     prioritized: bool,
-    /// Whether transitions span several steps.
+    /// True if sampled transitions span several steps.
     has_n_step: bool,
     /// Name of the argument `capacity` in errors.
     capacity_name: Cow<'static, str>,
 }
 
-/// The buffer's own stream before and after a call has drawn from it.
+/// The buffer's own stream before and after a draw.
 pub(super) type RngSteps = Option<(Pcg64, Pcg64)>;
 
-/// The settings that all buffers share.
+/// Constructor settings shared by all buffers.
 pub(super) struct BufferParts {
     pub(super) storage: ReplayStorage,
     n_step: Option<NStep>,
@@ -71,7 +71,7 @@ pub(super) struct BufferParts {
 }
 
 impl BufferParts {
-    /// Returns an error with the name of the argument that the caller passed as the capacity.
+    /// Renames the argument `capacity` of an error to the name that the caller used.
     pub(super) fn name(&self, error: Error) -> Error {
         error.rename_argument("capacity", self.capacity_name.clone())
     }
@@ -87,7 +87,7 @@ impl Buffer {
         Ok(Self { capacity_name, ..Self::from_replay(py, buffer, rng, name) })
     }
 
-    /// What Python sees of a buffer of the core's.
+    /// Wraps a replay buffer of the core.
     pub(super) fn from_replay(py: Python<'_>, buffer: Replay<AnySampler>, rng: Pcg64, name: &'static str) -> Self {
         let prioritized = matches!(buffer.sampler(), AnySampler::Prioritized(_));
         let has_n_step = buffer.n_step().is_some();
@@ -119,7 +119,7 @@ impl<B: ReplayBackend> Buffer<B> {
         }
     }
 
-    /// Returns an error with the name of the argument that the caller passed as the capacity.
+    /// Renames the argument `capacity` of an error to the name that the caller used.
     pub(super) fn name(&self, error: Error) -> Error {
         error.rename_argument("capacity", self.capacity_name.clone())
     }
@@ -154,7 +154,8 @@ impl<B: ReplayBackend> Buffer<B> {
             extra: extra.as_slice(),
         };
         if self.num_envs != 1 {
-            let (got, fix) = (format!("{} environments", self.num_envs), "push a row for each with push_batch");
+            let (got, fix) =
+                (format!("{} environments", self.num_envs), "push one row per environment with push_batch");
             return Err(to_py(Error::config("push", "a buffer of one environment", got, fix)));
         }
         self.inner
@@ -200,7 +201,7 @@ impl<B: ReplayBackend> Buffer<B> {
         self.inner.write(py, !hold, |buffer| buffer.push(&batch, in_order).map_err(|error| self.name(error)))
     }
 
-    /// `push` of float32 arrays of the right shapes beside a float and two bools; none of anything else.
+    /// Pushes float32 arrays of the right shapes, a float and two bools; `None` for other arguments.
     fn push_arrays(&self, py: Python<'_>, transition: &Transition<'_, '_>) -> Option<PyResult<()>> {
         let Self { schema: TransitionSchema { obs: specs, action, extra, .. }, num_envs: 1, .. } = self else {
             return None;
@@ -230,7 +231,7 @@ impl<B: ReplayBackend> Buffer<B> {
         )
     }
 
-    /// `push_batch` of float32 and bool arrays of the right shapes; none of anything else.
+    /// Pushes batches of float32 and bool arrays of the right shapes; `None` for other arguments.
     fn push_array_batch(
         &self,
         py: Python<'_>,
@@ -266,28 +267,31 @@ impl<B: ReplayBackend> Buffer<B> {
         Some(self.inner.write(py, false, |buffer| buffer.push(&batch, in_order).map_err(|error| self.name(error))))
     }
 
-    /// Whether pushing so many rows waits for a disk.
+    /// Returns true if pushing this many rows waits for a disk.
     fn is_write_due(&self, py: Python<'_>, rows: usize) -> PyResult<bool> {
         if B::DOES_IO { self.inner.read(py, false, |buffer| Ok(buffer.is_write_due(rows))) } else { Ok(false) }
     }
 
-    /// Further parts, which only some buffers have.
+    /// Parses the extra fields, which only some buffers have.
     fn extra<'py>(&self, extra: Option<&Bound<'py, PyAny>>) -> PyResult<FieldsArgument<'_, 'py>> {
         match extra {
-            Some(extra) if self.schema.extra.is_empty() => {
-                Err(type_error("extra", "None, as the buffer stores nothing else", &short_repr(extra), "leave it out"))
-            }
+            Some(extra) if self.schema.extra.is_empty() => Err(type_error(
+                "extra",
+                "None, because the buffer has no extra fields",
+                &short_repr(extra),
+                "leave it out",
+            )),
             Some(extra) => FieldsArgument::new("extra", extra, &self.schema.extra),
             None if self.schema.extra.is_empty() => Ok(FieldsArgument::none()),
             None => {
                 let names: Vec<_> = self.schema.extra.iter().map(|spec| spec.name.as_str()).collect();
-                let fix = "pass an array for each of the buffer's extra parts";
+                let fix = "pass one array per extra field";
                 Err(type_error("extra", &format!("a dict of {}", names.join(", ")), "None", fix))
             }
         }
     }
 
-    /// Samples and copies; where `beta` is given, it is set first.
+    /// Samples transitions and copies them; `beta` is set first if it is given.
     pub(super) fn sample<'py>(
         &self,
         py: Python<'py>,
@@ -328,7 +332,7 @@ impl<B: ReplayBackend> Buffer<B> {
         Ok(dict)
     }
 
-    /// Chooses transitions and copies them; others may do so at the same time.
+    /// Draws transitions and copies them; other threads may do so at the same time.
     fn fill(
         &self,
         buffer: &B,
@@ -352,7 +356,7 @@ impl<B: ReplayBackend> Buffer<B> {
         Ok(sample_indices)
     }
 
-    /// Draws from a call's own stream, or else from the buffer's.
+    /// Draws from the call's own stream, or else from the buffer's stream.
     pub(super) fn draw(
         &self,
         seeded_rng: Option<&mut Pcg64>,
@@ -368,11 +372,13 @@ impl<B: ReplayBackend> Buffer<B> {
         })
     }
 
-    /// Does what comes after a draw. If it fails, the buffer's stream is as before, unless others have drawn since.
+    /// Runs the work after a draw.
+    ///
+    /// If the work fails, the buffer's stream is reset, unless other calls have drawn since.
     pub(super) fn restore_rng_on_error(&self, drawn: RngSteps, work: impl FnOnce() -> Result<()>) -> Result<()> {
         let done = work();
         if let (Err(_), Some((before, after))) = (&done, drawn) {
-            // What went wrong first is what the caller is told.
+            // The caller receives the first error.
             let _ = self.rng.enter(|rng| {
                 if *rng == after {
                     *rng = before;
@@ -394,9 +400,9 @@ impl<B: ReplayBackend> Buffer<B> {
         self.inner.read(py, false, |buffer| Ok(buffer.len()))
     }
 
-    /// Its class, how much it can hold and holds, of what, and what else there is to say.
+    /// Formats the class, capacity, length and fields, and further items.
     pub(super) fn format_repr(&self, py: Python<'_>, class: &str, extra: &[(&str, String)]) -> String {
-        // Whoever asks in the middle of a push, as a signal's handler does, learns all but how much there is.
+        // During a push, as in a signal handler, the counts are not available and are left out.
         let counts = self.inner.read(py, false, |buffer| Ok((buffer.capacity(), buffer.len()))).ok();
         let obs = match &*self.schema.obs {
             [spec] if key_of(spec).is_none() => field_text(spec),
@@ -417,13 +423,13 @@ impl<B: ReplayBackend> Buffer<B> {
         format!("{class}({})", items.join(", "))
     }
 
-    /// Bytes of memory, of which what it samples from has so many.
+    /// Returns the bytes of memory; `backend_bytes` returns those of the storage and sampler.
     pub(super) fn nbytes(&self, py: Python<'_>, backend_bytes: impl FnOnce(&B) -> usize + Send) -> PyResult<usize> {
         self.inner
             .read(py, false, |buffer| Ok(backend_bytes(buffer) + self.sample_pool.bytes() + self.sequence_pool.bytes()))
     }
 
-    /// Does the last thing, and lets everything go.
+    /// Calls `last`, then frees all memory.
     pub(super) fn close(&self, py: Python<'_>, last: impl FnOnce(&mut B) -> Result<()> + Send) -> PyResult<()> {
         self.inner.close(py, last)?;
         self.sample_pool.close();
@@ -432,7 +438,7 @@ impl<B: ReplayBackend> Buffer<B> {
     }
 }
 
-/// One transition, or many, as Python gave it.
+/// One transition or a batch, as Python objects.
 pub(super) struct Transition<'a, 'py> {
     pub(super) obs: &'a Bound<'py, PyAny>,
     pub(super) action: &'a Bound<'py, PyAny>,
@@ -443,23 +449,24 @@ pub(super) struct Transition<'a, 'py> {
     pub(super) extra: Option<&'a Bound<'py, PyAny>>,
 }
 
-/// An error in the words of a single push.
+/// Renames arguments of an error to those of a single push.
 fn rename_action(error: Error) -> Error {
     error.rename_argument("actions", "action").rename_argument("rewards", "reward")
 }
 
-/// The dict to be overwritten.
+/// Parses the dict that is overwritten.
 pub(super) fn parse_out<'a, 'py>(out: Option<&'a Bound<'py, PyAny>>) -> PyResult<Option<&'a Bound<'py, PyDict>>> {
-    let mismatch = |object| type_error("out", "a dict that an earlier sample gave", &short_repr(object), "pass one");
+    let mismatch =
+        |object| type_error("out", "a dict from an earlier sample", &short_repr(object), "pass such a dict or None");
     out.map(|object| object.cast::<PyDict>().map_err(|_| mismatch(object))).transpose()
 }
 
-/// The stream of a seed; of none, one of its own.
+/// Returns the random stream of a seed, or a new one from the system's entropy.
 pub(super) fn rng_or_os_entropy(seed: Option<&Bound<'_, PyAny>>) -> PyResult<Pcg64> {
     seed.map_or_else(|| Ok(Pcg64::from_seed_sequence(&SeedSequence::from_os())), rng_of)
 }
 
-/// The stream of a seed, or of what a NumPy generator draws.
+/// Returns the random stream of a seed, or one seeded by draws from a NumPy generator.
 pub(super) fn rng_of(seed: &Bound<'_, PyAny>) -> PyResult<Pcg64> {
     if !seed.is_exact_instance_of::<PyInt>() && has(seed, "integers")? {
         let entropy = draw_entropy(seed)?.map(|word| [word as u32, (word >> 32) as u32]);
@@ -468,7 +475,7 @@ pub(super) fn rng_of(seed: &Bound<'_, PyAny>) -> PyResult<Pcg64> {
     Ok(Pcg64::seed_from(seed_of(seed)?.into()))
 }
 
-/// The storage and what goes with it, of a constructor's arguments.
+/// Makes storage, options and random stream from a constructor's arguments.
 pub(super) fn make_parts(
     py: Python<'_>,
     [capacity, obs_dim, act_dim]: [&Bound<'_, PyAny>; 3],
@@ -489,7 +496,7 @@ pub(super) fn make_parts(
     Ok(BufferParts { storage, n_step, rng, capacity_name })
 }
 
-/// The keywords of a constructor.
+/// Keyword arguments of a constructor.
 pub(super) struct BufferOptions<'a, 'py> {
     pub(super) num_envs: Option<&'a Bound<'py, PyAny>>,
     pub(super) obs_dtype: Option<&'a Bound<'py, PyAny>>,
@@ -499,26 +506,27 @@ pub(super) struct BufferOptions<'a, 'py> {
     pub(super) gamma: f64,
     pub(super) extra: Option<&'a Bound<'py, PyAny>>,
     pub(super) seed: Option<&'a Bound<'py, PyAny>>,
-    /// Name of the argument `capacity` in errors; it is not part of the documented signature.
+    /// Name of the argument `capacity` in errors; not part of the documented signature.
     pub(super) capacity_name: Option<&'a str>,
 }
 
-/// The numbers of an array of the part's dtype and shape, or of so many rows of it, float32, as they lie; none of any other
-/// object.
+/// Borrows the elements of a float32 array that has the field's shape, or `rows` rows of it.
+///
+/// Returns `None` for any other object.
 fn row_elements<'py>(object: &Bound<'py, PyAny>, spec: &FieldSpec, rows: Option<usize>) -> Option<Elements<'py, f32>> {
     let is_fast = |_: &&_| spec.dtype == DType::F32 && key_of(spec).is_none() && !is_subclassed(object);
     let array = typed::<f32>(object).filter(is_fast)?;
-    // Compared in place: a call for a few numbers takes longer than they do.
+    // Compared in place, because a function call takes longer than comparing a few numbers.
     array.shape().iter().eq(rows.iter().chain(&spec.shape)).then(|| Elements::try_new(array)).flatten()
 }
 
-/// What an array of one axis holds, as it lies; none of any other object.
+/// Borrows the elements of a one-dimensional array; `None` for any other object.
 fn flat_elements<'py, T: Kind + Element + 'static>(object: &Bound<'py, PyAny>) -> Option<Elements<'py, T>> {
     let array = typed::<T>(object).filter(|_| !is_subclassed(object))?;
     (array.ndim() == 1).then(|| Elements::try_new(array)).flatten()
 }
 
-/// What a row of a part is, as in "uint8[4, 84, 84]".
+/// Returns a text for the rows of a field, such as "uint8[4, 84, 84]".
 fn field_text(spec: &FieldSpec) -> String {
     let dtype = match spec.dtype {
         DType::F32 => "float32",
@@ -530,9 +538,9 @@ fn field_text(spec: &FieldSpec) -> String {
     format!("{dtype}{:?}", spec.shape)
 }
 
-/// What can be kept.
+/// Values that a pool can keep.
 pub(super) trait Pooled: Default {
-    /// Bytes of memory.
+    /// Returns the bytes of memory in use.
     fn bytes(&self) -> usize;
 }
 
@@ -548,9 +556,9 @@ impl Pooled for SequenceIndices {
     }
 }
 
-/// Memory of calls that are over, for later ones. Nobody ever waits for it. The bytes change under its lock.
+/// Pool of memory from finished calls. No call waits for its lock. `bytes` changes only under the lock.
 pub(super) struct ScratchPool<T> {
-    /// None once it is closed.
+    /// `None` after the pool is closed.
     items: Mutex<Option<Vec<T>>>,
     bytes: AtomicUsize,
 }
@@ -560,12 +568,12 @@ impl<T: Pooled> ScratchPool<T> {
         Self { items: Mutex::new(Some(Vec::new())), bytes: AtomicUsize::new(0) }
     }
 
-    /// Bytes that are kept.
+    /// Returns the bytes in the pool.
     pub(super) fn bytes(&self) -> usize {
         self.bytes.load(Ordering::Relaxed)
     }
 
-    /// What another call has left, or something new.
+    /// Takes an item from the pool, or makes a new one.
     pub(super) fn take(&self) -> T {
         let thing = try_guard(self.items.try_lock()).and_then(|mut items| {
             let thing = items.as_mut()?.pop()?;
@@ -575,7 +583,7 @@ impl<T: Pooled> ScratchPool<T> {
         thing.unwrap_or_default()
     }
 
-    /// Leaves it to others, if there is room.
+    /// Returns an item to the pool, unless the pool is full.
     pub(super) fn release(&self, thing: T) {
         if let Some(mut guard) = try_guard(self.items.try_lock())
             && let Some(items) = guard.as_mut()
@@ -587,9 +595,9 @@ impl<T: Pooled> ScratchPool<T> {
         }
     }
 
-    /// Lets everything go, and keeps nothing any more.
+    /// Frees all items and stops keeping new ones.
     pub(super) fn close(&self) {
-        // Others have it for no longer than it takes to push or pop; after a fork its holder may not be there.
+        // Holders keep the lock only for a push or pop; after a fork the holder may not exist.
         for _ in 0..1000 {
             if let Some(mut items) = try_guard(self.items.try_lock()) {
                 self.bytes.store(0, Ordering::Relaxed);

@@ -1,4 +1,4 @@
-//! `GoalReplayBuffer`: what `rlox.HindsightReplayBuffer` makes rewards for.
+//! The class `GoalReplayBuffer`, the base of `rlox.HindsightReplayBuffer`.
 
 use pyo3::prelude::*;
 use rlox_core::replay::{Hindsight, Strategy};
@@ -9,21 +9,22 @@ use super::schema::key_of;
 use crate::convert::args::{count, text};
 use crate::error::{to_py, value_error};
 
-/// Replay buffer whose samples have goals in hindsight, and the rewards of those that were meant;
-/// `rlox.HindsightReplayBuffer` computes the others.
+/// Replay buffer whose samples have hindsight goals.
+///
+/// Rewards are correct for the original goals; `rlox.HindsightReplayBuffer` computes those of hindsight goals.
 ///
 /// Of B transitions the first `B * n_sampled_goal // (n_sampled_goal + 1)` have a `desired_goal` that their episode
-/// reached. It does all else that `ReplayBuffer` does, but for several steps.
+/// reached. The buffer has all features of `ReplayBuffer` except `n_step` and `frame_stack`.
 ///
 /// Args:
-///     capacity, act_dim: As for `ReplayBuffer`, and so are the keywords that it has.
+///     capacity, act_dim: As for `ReplayBuffer`, like the shared keywords.
 ///     obs_dim: {name: shape} or {name: (shape, dtype)} with the names observation, achieved_goal and desired_goal.
 ///     strategy: "future", "final" or "episode".
-///     n_sampled_goal: How many transitions with such a goal there are for one without.
+///     n_sampled_goal: Number of transitions with a hindsight goal per transition without.
 ///
 /// Raises:
-///     ValueError: No goals in obs_dim, goals of different shapes, another strategy.
-///     MemoryError: It does not fit into memory; the bytes it would take are named.
+///     ValueError: `obs_dim` has no goals, goals have different shapes, or the strategy is unknown.
+///     MemoryError: The buffer does not fit into memory; the error names its bytes.
 #[pyclass(frozen, extends = ReplayBuffer, subclass, module = "rlox._rlox")]
 pub(crate) struct GoalReplayBuffer;
 
@@ -65,8 +66,8 @@ impl GoalReplayBuffer {
         let field_index = |name: &str| {
             specs.iter().position(|spec| key_of(spec) == Some(name)).ok_or_else(|| {
                 let names: Vec<_> = specs.iter().filter_map(key_of).collect();
-                let expected = format!("the keys observation, achieved_goal and desired_goal, of which {name} is one");
-                let fix = "pass {name: shape} of a goal environment's observations";
+                let expected = format!("the keys observation, achieved_goal and desired_goal, including {name}");
+                let fix = "pass {name: shape} for the observations of a goal environment";
                 value_error("obs_dim", &expected, &format!("{names:?}"), fix)
             })
         };
@@ -78,7 +79,7 @@ impl GoalReplayBuffer {
         Ok(PyClassInitializer::from(ReplayBuffer { buffer }).add_subclass(Self))
     }
 
-    /// Reads what `save` wrote: `rlox.HindsightReplayBuffer.load` also makes rewards.
+    /// Reads a buffer that `save` wrote; `rlox.HindsightReplayBuffer.load` also computes rewards.
     #[staticmethod]
     fn load(py: Python<'_>, path: &Bound<'_, PyAny>) -> PyResult<Py<Self>> {
         let buffer = Buffer::load(py, path, "HindsightReplayBuffer")?;

@@ -1,4 +1,4 @@
-//! `MmapReplayBuffer`.
+//! The class `MmapReplayBuffer`.
 
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
@@ -11,28 +11,29 @@ use crate::convert::args::size;
 use crate::error::to_py;
 use crate::sync::gil::detach;
 
-/// Replay buffer that is larger than memory and outlives its process, with uniform sampling.
+/// Replay buffer in a file, larger than memory and persistent, with uniform sampling.
 ///
-/// The newest rows stay in memory; all of them go to a file, in batches, before they leave memory. `flush()` has all of
-/// them reach the disk; so do `close()` and the end of a `with` block. After a crash `open` finds every row that was
-/// flushed and that newer ones have not replaced. Each row has a checksum, which is checked whenever it is read from the
-/// file, and while a buffer is open no other one opens its file. A forked process cannot use it. Any number of threads
-/// sample at once, from memory and from the file; pushes wait for them, and they for pushes and flushes that came before.
+/// The newest rows stay in memory. All rows are written to a file, in batches, before they leave memory. `flush()`,
+/// `close()` and the end of a `with` block make all rows reach the disk. After a crash, `open` finds every flushed row
+/// that newer rows have not replaced. Each row has a checksum, which every read from the file checks. No other buffer
+/// can open the file of an open buffer, and a forked process cannot use it. Any number of threads sample at the same
+/// time. Pushes wait for samples, and samples for earlier pushes and flushes.
 ///
 /// Args:
-///     hot_capacity: How many of the newest transitions stay in memory.
-///     total_capacity: How many transitions it holds; the oldest make room for new ones.
-///     obs_dim: Numbers in an observation, or its shape; of Dict observations {name: shape} or {name: (shape, dtype)}.
+///     hot_capacity: Number of the newest transitions that stay in memory.
+///     total_capacity: Maximum number of transitions; new transitions replace the oldest.
+///     obs_dim: Numbers in an observation, or its shape; {name: shape} or {name: (shape, dtype)} for Dict
+/// observations.
 ///     act_dim: Numbers in an action, or its shape; () for Discrete.
-///     cold_path: Where the file is to be; nothing may be there. What is there already, `open` opens.
+///     cold_path: Path of the new file, which must not exist; use `open` for an existing file.
 ///     obs_dtype, act_dtype: "float32", "float64", "int64", "uint8" or "bool", as `numpy.dtype` takes them.
-///     extra: What else is stored of each step: {name: (shape, dtype)}.
-///     seed: Of the buffer's own random stream, which samples without a seed draw from; None for the system's entropy.
+///     extra: Further fields of each step: {name: (shape, dtype)}.
+///     seed: Seed of the buffer's own random stream, for samples without a seed; None for the system's entropy.
 ///
 /// Raises:
-///     ValueError: A size of 0, more in memory than there is, an unknown dtype.
-///     MemoryError: What stays in memory does not fit; the bytes it would take are named.
-///     OSError: Something is at cold_path (FileExistsError), or the system refuses.
+///     ValueError: A size is 0, `hot_capacity` exceeds `total_capacity`, or a dtype is unknown.
+///     MemoryError: The hot rows do not fit into memory; the error names their bytes.
+///     OSError: `cold_path` exists (FileExistsError), or the system fails.
 ///
 /// >>> import os, tempfile, rlox
 /// >>> folder = tempfile.TemporaryDirectory()
@@ -53,13 +54,13 @@ pub(crate) struct MmapReplayBuffer {
 
 impl Drop for MmapReplayBuffer {
     fn drop(&mut self) {
-        // What is not in the file yet is written, for which other threads need not wait. Where that fails, or the
-        // interpreter has ended, it is tried once more as fields are dropped.
+        // Closing writes unflushed rows, without blocking other threads. If that fails, or the interpreter has ended,
+        // dropping the fields tries again.
         let _ = Python::try_attach(|py| self.buffer.close(py, |_| Ok(())));
     }
 }
 
-/// What is not None, which the core refuses in its own words.
+/// Converts Python's None to `None`, which the core rejects with its own error.
 fn none_to_option<'a, 'py>(object: &'a Bound<'py, PyAny>) -> Option<&'a Bound<'py, PyAny>> {
     (!object.is_none()).then_some(object)
 }
@@ -88,19 +89,19 @@ impl MmapReplayBuffer {
         Ok(Self { buffer: Buffer::from_backend(py, core, rng, "MmapReplayBuffer") })
     }
 
-    /// Opens the file of an earlier buffer, to go on with it.
+    /// Opens the file of an earlier buffer and continues it.
     ///
     /// Args:
-    ///     path: Where the file is.
-    ///     hot_capacity: How many of the newest transitions stay in memory; None for as many as it was made with.
-    ///     seed: Of the buffer's own random stream; None for the system's entropy.
+    ///     path: Path of the file.
+    ///     hot_capacity: Number of the newest transitions that stay in memory; None for the number at creation.
+    ///     seed: Seed of the buffer's own random stream; None for the system's entropy.
     ///
     /// Raises:
-    ///     CorruptFileError: The file is damaged, cut off or not a replay buffer's; the section is named. Rows that do
-    ///         not stay in memory are checked when they are sampled, or by `verify`.
+    ///     CorruptFileError: The file is damaged, truncated or not a replay buffer; the error names the section. Rows
+    ///         outside of memory are checked when they are sampled, or by `verify`.
     ///     ClosedError: Another buffer has the file open.
-    ///     OSError: There is no such file (FileNotFoundError), or the system refuses.
-    ///     ValueError: A hot_capacity of 0 or more than there is, a file of a newer format.
+    ///     OSError: The file does not exist (FileNotFoundError), or the system fails.
+    ///     ValueError: `hot_capacity` is 0 or exceeds the total capacity, or the file has a newer format.
     #[staticmethod]
     #[pyo3(signature = (path, hot_capacity=None, seed=None))]
     fn open(
@@ -115,20 +116,20 @@ impl MmapReplayBuffer {
         Ok(Self { buffer: Buffer::from_backend(py, core, rng, "MmapReplayBuffer") })
     }
 
-    /// Adds a transition.
+    /// Adds one transition.
     ///
     /// Args:
-    ///     obs: The observation, (*obs_shape); of Dict observations a dict of arrays.
+    ///     obs: The observation, (*obs_shape); a dict of arrays for Dict observations.
     ///     action: The action, (*act_shape).
     ///     reward: The reward.
-    ///     terminated: The task itself ended.
-    ///     truncated: The episode was cut.
-    ///     next_obs: The observation after it: of an episode that ended its last, never one after a reset.
-    ///     extra: What else the buffer stores, by name.
+    ///     terminated: True if the task itself ended.
+    ///     truncated: True if the episode was cut off.
+    ///     next_obs: The next observation; at an episode's end its last one, never one after a reset.
+    ///     extra: Values of the extra fields, by name.
     ///
     /// Raises:
-    ///     ValueError: A wrong shape, numbers that are not finite, no next_obs; nothing is stored then.
-    ///     OSError: The disk is full, or fails. This transition is not stored, all former ones are kept, and the next push
+    ///     ValueError: A shape is wrong, a number is not finite, or `next_obs` is None; nothing is stored.
+    ///     OSError: The disk is full or fails. The transition is not stored, earlier ones are kept, and the next push
     ///         tries again.
     #[pyo3(signature = (obs, action, reward, terminated, truncated, next_obs, *, extra=None))]
     fn push(
@@ -150,16 +151,17 @@ impl MmapReplayBuffer {
     ///
     /// Args:
     ///     obs: The observations, (B, *obs_shape).
-    ///     next_obs: Those after them, of episodes that ended their last.
+    ///     next_obs: The next observations; at the end of episodes their last ones.
     ///     actions: The actions, (B, *act_shape).
     ///     rewards, terminated, truncated: (B,).
-    ///     extra: What else the buffer stores, by name, (B, ...).
+    ///     extra: Values of the extra fields, by name, (B, ...).
     ///
     /// Raises:
-    ///     ValueError: A wrong shape, numbers that are not finite, no next_obs; nothing is stored then.
-    ///     OSError: The disk is full, or fails. None of these is stored; of more than stay in memory some may be, and the
-    ///         message says how many.
-    ///     KeyboardInterrupt: Ctrl-C, as for OSError; `len` tells how many.
+    ///     ValueError: A shape is wrong, a number is not finite, or `next_obs` is None; nothing is stored.
+    ///     OSError: The disk is full or fails, and nothing is stored. Of a batch larger than the hot capacity, some
+    /// may
+    ///         be stored; the message has their number.
+    ///     KeyboardInterrupt: Ctrl-C, as for OSError; see `len`.
     #[pyo3(signature = (obs, next_obs, actions, rewards, terminated, truncated, *, extra=None))]
     fn push_batch(
         &self,
@@ -176,19 +178,19 @@ impl MmapReplayBuffer {
         self.buffer.push_batch(py, Transition { obs, action, reward, terminated, truncated, next_obs, extra }, false)
     }
 
-    /// Samples transitions, each as likely as another, with replacement.
+    /// Samples transitions uniformly, with replacement.
     ///
     /// Args:
-    ///     batch_size: B, at most as many as are stored.
-    ///     seed: An integer or a numpy.random.Generator that decides the choice; None for the buffer's own stream.
-    ///     out: A dict that an earlier sample of B transitions gave, to be overwritten.
+    ///     batch_size: B, at most the number of stored transitions.
+    ///     seed: An integer or a numpy.random.Generator for this sample; None for the buffer's own stream.
+    ///     out: A dict from an earlier sample of B transitions, which is overwritten.
     ///
     /// Returns:
-    ///     What `ReplayBuffer.sample` gives.
+    ///     The same arrays as `ReplayBuffer.sample`.
     ///
     /// Raises:
-    ///     ValueError: No transitions, more than are stored, arrays in `out` that do not fit.
-    ///     CorruptFileError: A transition is damaged in the file; its number is named. `out` stays as it is.
+    ///     ValueError: `batch_size` is 0 or more than are stored, or arrays in `out` do not match.
+    ///     CorruptFileError: A transition in the file is damaged; the error has its number. `out` is unchanged.
     #[pyo3(signature = (batch_size, seed=None, *, out=None))]
     fn sample<'py>(
         &self,
@@ -200,28 +202,29 @@ impl MmapReplayBuffer {
         self.buffer.sample(py, batch_size, seed, out, None)
     }
 
-    /// Has all transitions reach the disk: after a crash they are there.
+    /// Writes all transitions to the disk, where they survive a crash.
     ///
     /// Raises:
-    ///     OSError: The disk is full, or fails. Nothing is lost, and the next flush tries again.
+    ///     OSError: The disk is full or fails. Nothing is lost, and the next flush tries again.
     fn flush(&self, py: Python<'_>) -> PyResult<()> {
         self.buffer.inner.write(py, true, Core::flush)
     }
 
-    /// Reads and checks the whole file.
+    /// Reads and checks the complete file.
     ///
     /// Raises:
-    ///     CorruptFileError: Something is damaged; the section is named.
+    ///     CorruptFileError: The file is damaged; the error names the section.
     fn verify(&self, py: Python<'_>) -> PyResult<()> {
         self.buffer.inner.read(py, true, Core::verify)
     }
 
-    /// A reference to the file, for checkpoints, after a flush: arrays of its path, its id, how many transitions were
-    /// pushed, a number that tells them from others that came in their place, and the buffer's own random stream. The
-    /// transitions stay where they are.
+    /// Flushes and returns a reference to the file, for checkpoints.
+    ///
+    /// The arrays are the file's path and id, the number of pushed transitions, a number that identifies them, and the
+    /// buffer's own random stream. The transitions stay in the file.
     ///
     /// Raises:
-    ///     OSError: The disk is full, or fails.
+    ///     OSError: The disk is full or fails.
     fn state<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         let fields = self.buffer.inner.write(py, true, |buffer| {
             let mut fields = buffer.state()?;
@@ -231,17 +234,19 @@ impl MmapReplayBuffer {
         arrays_of(py, fields)
     }
 
-    /// Goes back to what a reference to this buffer's file tells of, wherever that lies now: transitions that were pushed
-    /// after it are dropped, also from the file, and samples and pushes go on exactly as there.
+    /// Restores the state of a reference to this buffer's file, even if the file was moved.
+    ///
+    /// Transitions pushed after the reference are dropped, also from the file. Samples and pushes then continue
+    /// identically.
     ///
     /// Args:
-    ///     arrays: What `state` gave.
+    ///     arrays: The result of `state`.
     ///
     /// Raises:
-    ///     ValueError: It is another file's, the file has fewer transitions, so many more that some were overwritten, or others
-    ///         in the place of dropped ones; nothing has changed then.
-    ///     OSError: The disk is full, or fails. Some of the later transitions may be dropped, the last ones.
-    ///     KeyboardInterrupt: Ctrl-C, as for OSError; `len` tells.
+    ///     ValueError: The reference is to another file, or the file has too few transitions, has overwritten some, or
+    ///         has others in their place; the buffer is unchanged.
+    ///     OSError: The disk is full or fails. The last of the later transitions may be dropped.
+    ///     KeyboardInterrupt: Ctrl-C, as for OSError; see `len`.
     fn load_state(&self, py: Python<'_>, arrays: &Bound<'_, PyAny>) -> PyResult<()> {
         let (fields, rng) = parse_fields_and_rng(arrays)?;
         self.buffer.inner.write(py, true, |buffer| {
@@ -250,35 +255,36 @@ impl MmapReplayBuffer {
         })
     }
 
-    /// Flushes, and lets the file go; every later call raises `ClosedError`. Closing twice does nothing, and so does
-    /// whoever closes it while another thread does.
+    /// Flushes and closes the file; every later call raises `ClosedError`.
+    ///
+    /// Closing twice, or in two threads at once, does nothing.
     ///
     /// Raises:
-    ///     OSError: The disk is full, or fails. The buffer stays open then.
+    ///     OSError: The disk is full or fails; the buffer stays open.
     fn close(&self, py: Python<'_>) -> PyResult<()> {
-        // Where there is nothing to be flushed the file stays as it is, be it damaged.
+        // Without unflushed rows the file is not touched, so even a damaged file can be closed.
         self.buffer.close(py, |buffer| if buffer.is_flushed() { Ok(()) } else { buffer.flush() })
     }
 
-    /// Whether it was closed.
+    /// Whether the buffer is closed.
     #[getter]
     fn closed(&self, py: Python<'_>) -> PyResult<bool> {
         self.buffer.inner.is_closed(py)
     }
 
-    /// How many transitions it can hold.
+    /// Maximum number of transitions.
     #[getter]
     fn capacity(&self, py: Python<'_>) -> PyResult<usize> {
         self.buffer.inner.read(py, false, |buffer| Ok(buffer.capacity()))
     }
 
-    /// How many of them stay in memory.
+    /// Number of the newest transitions that stay in memory.
     #[getter]
     fn hot_capacity(&self, py: Python<'_>) -> PyResult<usize> {
         self.buffer.inner.read(py, false, |buffer| Ok(buffer.hot_capacity()))
     }
 
-    /// Bytes of memory that it takes, with those that samples keep for the next one.
+    /// Bytes of memory in use, including the memory kept for later samples.
     #[getter]
     fn nbytes(&self, py: Python<'_>) -> PyResult<usize> {
         self.buffer.nbytes(py, Core::memory)

@@ -1,4 +1,4 @@
-//! `PrioritizedReplayBuffer`.
+//! The class `PrioritizedReplayBuffer`.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -15,24 +15,28 @@ use crate::convert::args::{INTEGER, REAL, argument, expect_shape_or, number, num
 use crate::error::{to_py, value_error};
 use crate::sync::gil::is_alone;
 
-/// From how many transitions on new priorities may take more than 5 us.
+/// Transition count above which a priority update releases the GIL, because it may take more than 5 us.
 const DETACH_ABOVE_INDICES: usize = 128;
 
-/// Replay buffer that samples by priority (Schaul et al. 2016, "Prioritized Experience Replay", section 3.3).
+/// Replay buffer with sampling by priority.
 ///
-/// A transition of priority p is drawn with probability `p**alpha / sum(p**alpha)`, and weighs `(N * P)**-beta`, divided
-/// by the largest weight of all that are stored. New transitions have the largest priority there was. It does all that
-/// `ReplayBuffer` does; samples also have `weights` and `indices`. `sample_sequences` and `rlox.interchange.to_arrow` pass
-/// priorities over.
+/// See Schaul et al. 2016, "Prioritized Experience Replay", section 3.3.
+///
+/// A transition of priority p is drawn with probability `P = p**alpha / sum(p**alpha)`. Its weight is `(N *
+/// P)**-beta`,
+/// divided by the largest weight of all stored transitions. New transitions get the largest priority so far. The
+/// buffer
+/// has all features of `ReplayBuffer`, and samples also have `weights` and `indices`. `sample_sequences` and
+/// `rlox.interchange.to_arrow` ignore priorities.
 ///
 /// Args:
-///     capacity, obs_dim, act_dim: As for `ReplayBuffer`, and so are the keywords that it has.
-///     alpha: How much priorities count: 0 not at all, 1 in proportion.
-///     beta: How much weights make up for that: 0 not at all, 1 wholly; usually raised to 1 over a run.
+///     capacity, obs_dim, act_dim: As for `ReplayBuffer`, like the shared keywords.
+///     alpha: Exponent of priorities: 0 for uniform sampling, 1 for proportional sampling.
+///     beta: Exponent of the weights: 0 for no correction, 1 for full correction; usually raised to 1 over a run.
 ///
 /// Raises:
-///     ValueError: A size of 0, an alpha or beta outside of [0, 1].
-///     MemoryError: It does not fit into memory; the bytes it would take are named.
+///     ValueError: A size is 0, or `alpha` or `beta` is outside of [0, 1].
+///     MemoryError: The buffer does not fit into memory; the error names its bytes.
 ///
 /// >>> import rlox
 /// >>> buffer = rlox.PrioritizedReplayBuffer(capacity=1000, obs_dim=1, act_dim=1, alpha=1.0, beta=1.0, seed=0)
@@ -47,7 +51,7 @@ const DETACH_ABOVE_INDICES: usize = 128;
 /// [1.0, 0.25, 0.25, 0.25]
 #[pyclass(frozen, extends = ReplayBuffer, subclass, module = "rlox._rlox")]
 pub(crate) struct PrioritizedReplayBuffer {
-    /// The alpha and the beta that were given last, as bits: the buffer has them in float32.
+    /// Last `alpha` and `beta` from the caller, as bits; the buffer itself holds float32.
     given: [AtomicU64; 2],
 }
 
@@ -56,14 +60,14 @@ impl PrioritizedReplayBuffer {
         Self { given: alpha_beta.map(|number| AtomicU64::new(number.to_bits())) }
     }
 
-    /// What the caller gave of the buffer's number, or else, as after a load, the shortest one that is the same in float32.
+    /// Returns the caller's value, or after `load` the shortest number that is equal in float32.
     fn exact_value(&self, index: usize, stored: f32) -> f64 {
         let exact = f64::from_bits(self.given[index].load(Ordering::Relaxed));
         if exact as f32 == stored { exact } else { stored.to_string().parse().unwrap_or_else(|_| stored.into()) }
     }
 }
 
-/// The sampler of a buffer that has priorities.
+/// Returns the sampler of a buffer with priorities.
 fn sampler(buffer: &Replay<AnySampler>) -> Result<&Prioritized> {
     match buffer.sampler() {
         AnySampler::Prioritized(sampler) => Ok(sampler),
@@ -71,7 +75,7 @@ fn sampler(buffer: &Replay<AnySampler>) -> Result<&Prioritized> {
     }
 }
 
-/// What is wrong with priorities of which one is finite, but not in float32; none if it is something else.
+/// Returns the error for a finite priority that overflows float32; `None` if another error applies.
 fn too_large(object: &Bound<'_, PyAny>, priorities: &[f32]) -> Option<PyErr> {
     let index = priorities.iter().position(|priority| !(0.0..=f32::MAX).contains(priority))?;
     let read = argument::<f64>("priorities", object, &REAL).and_then(|given| given.read(false)).ok()?;
@@ -111,20 +115,20 @@ impl PrioritizedReplayBuffer {
         Ok(PyClassInitializer::from(ReplayBuffer { buffer }).add_subclass(Self::with_alpha_beta([alpha, beta])))
     }
 
-    /// Samples transitions by priority, in rising order of where they are stored.
+    /// Samples transitions by priority, in ascending order of their storage rows.
     ///
     /// Args:
-    ///     batch_size: B, at most as many as are stored.
-    ///     seed: An integer or a numpy.random.Generator that decides the choice; None for the buffer's own stream.
-    ///     beta: Sets `beta` first, if it is given; other threads' samples wait meanwhile.
-    ///     out: A dict that an earlier sample of B transitions gave, to be overwritten.
+    ///     batch_size: B, at most the number of stored transitions.
+    ///     seed: An integer or a numpy.random.Generator for this sample; None for the buffer's own stream.
+    ///     beta: New value of `beta`, set before sampling; samples of other threads wait meanwhile.
+    ///     out: A dict from an earlier sample of B transitions, which is overwritten.
     ///
     /// Returns:
-    ///     What `ReplayBuffer.sample` gives, and `weights` (B,) float32 and `indices` (B,) int64: the transitions'
-    ///     numbers in the order of pushing, counted from 0, for `update_priorities`.
+    ///     The arrays of `ReplayBuffer.sample`, and `weights` (B,) float32 and `indices` (B,) int64: the transitions'
+    ///     numbers in the order of pushing, from 0, for `update_priorities`.
     ///
     /// Raises:
-    ///     ValueError: No transitions, more than are stored, arrays in `out` that do not fit.
+    ///     ValueError: `batch_size` is 0 or more than are stored, or arrays in `out` do not match.
     #[pyo3(signature = (batch_size, seed=None, *, beta=None, out=None))]
     fn sample<'py>(
         slf: &Bound<'py, Self>,
@@ -142,15 +146,15 @@ impl PrioritizedReplayBuffer {
         Ok(batch)
     }
 
-    /// Gives transitions new priorities.
+    /// Sets new priorities of transitions.
     ///
     /// Args:
-    ///     indices: (B,) of what `sample` gave. What is not stored any more is passed over; of doubled ones the last counts.
-    ///     priorities: (B,) usually the errors' absolute values. A little is added, so that none is 0.
+    ///     indices: (B,) from `sample`. Replaced transitions are skipped; of duplicates the last one counts.
+    ///     priorities: (B,), usually absolute errors. A small constant is added, so that no priority is 0.
     ///
     /// Raises:
-    ///     ValueError: Different lengths, numbers that were never given, priorities that are negative or not finite;
-    ///         nothing has changed then.
+    ///     ValueError: Lengths differ, an index was never used, or a priority is negative or not finite; no priority
+    ///         has changed.
     fn update_priorities(
         slf: &Bound<'_, Self>,
         indices: &Bound<'_, PyAny>,
@@ -163,11 +167,16 @@ impl PrioritizedReplayBuffer {
         let hold = indices.len() <= DETACH_ABOVE_INDICES && is_alone(py);
         let (indices, priorities) = (indices.read(hold)?, priorities.read(hold)?);
         let count = indices.slice().len();
-        expect_shape_or("indices", indices.shape(), (count, &[]), "pass them in one axis, as sampling gave them")?;
-        expect_shape_or("priorities", priorities.shape(), (count, &[]), "pass one for each of the indices")?;
+        expect_shape_or("indices", indices.shape(), (count, &[]), "pass the one-dimensional indices of a sample")?;
+        expect_shape_or("priorities", priorities.shape(), (count, &[]), "pass one priority per index")?;
         let number = |index: &i64| {
             usize::try_from(*index).map_err(|_| {
-                value_error("indices", "numbers of transitions", &index.to_string(), "pass what sampling gave")
+                value_error(
+                    "indices",
+                    "non-negative numbers of transitions",
+                    &index.to_string(),
+                    "pass the indices of a sample",
+                )
             })
         };
         let indices = try_collect(count, indices.slice().iter().map(number))?;
@@ -179,12 +188,12 @@ impl PrioritizedReplayBuffer {
         done.map_err(|error| too_large(object, priorities).unwrap_or(error))
     }
 
-    /// Reads what `save` wrote: a buffer that goes on exactly as that one.
+    /// Reads a buffer that `save` wrote; the new buffer continues exactly like the saved one.
     ///
     /// Raises:
-    ///     CorruptFileError: Anything in it is damaged, missing or not a buffer's; the file and the section are named.
-    ///     ValueError: It is a buffer of another class, or a newer rlox wrote it.
-    ///     OSError: Nothing is there (FileNotFoundError), or the system refuses.
+    ///     CorruptFileError: The data is damaged, incomplete or not a buffer; the error names file and section.
+    ///     ValueError: The buffer is of another class, or a newer version of rlox wrote it.
+    ///     OSError: `path` does not exist (FileNotFoundError), or the system fails.
     #[staticmethod]
     fn load(py: Python<'_>, path: &Bound<'_, PyAny>) -> PyResult<Py<Self>> {
         let buffer = Buffer::load(py, path, "PrioritizedReplayBuffer")?;
@@ -200,14 +209,14 @@ impl PrioritizedReplayBuffer {
         Ok(slf.as_super().get().buffer.format_repr(slf.py(), &name, &extra))
     }
 
-    /// How much priorities count.
+    /// Exponent of priorities.
     #[getter]
     fn alpha(slf: &Bound<'_, Self>) -> PyResult<f64> {
         let stored = slf.as_super().get().buffer.inner.read(slf.py(), false, |buffer| Ok(sampler(buffer)?.alpha()))?;
         Ok(slf.get().exact_value(0, stored))
     }
 
-    /// How much weights make up for priorities; `sample(beta=...)` sets it.
+    /// Exponent of the weights; `sample(beta=...)` sets it.
     #[getter]
     fn beta(slf: &Bound<'_, Self>) -> PyResult<f64> {
         let stored = slf.as_super().get().buffer.inner.read(slf.py(), false, |buffer| Ok(sampler(buffer)?.beta()))?;

@@ -13,16 +13,16 @@ use crate::convert::array::{New, empty, new_dict, zeros};
 use crate::error::to_py;
 use crate::sync::borrow::{Kind, Output};
 
-/// A column's place in a result.
+/// Column of a result.
 pub(crate) struct OutputColumn {
-    /// Its name, and that of its part where an observation has several.
+    /// Name, and the key of the part for an observation of several parts.
     name: (Py<PyString>, Option<Py<PyString>>),
     shape: Vec<usize>,
     dtype: DType,
     column: Column,
 }
 
-/// The places of all columns of a layout.
+/// Returns the columns of a schema.
 pub(crate) fn output_columns(py: Python<'_>, schema: &TransitionSchema) -> Vec<OutputColumn> {
     let text = |text: &str| PyString::intern(py, text).unbind();
     let column_of = |(name, shape, dtype, column): (String, Vec<usize>, DType, Column)| {
@@ -35,14 +35,14 @@ pub(crate) fn output_columns(py: Python<'_>, schema: &TransitionSchema) -> Vec<O
     schema.columns().into_iter().map(column_of).collect()
 }
 
-/// Elements to be written, without the GIL.
+/// Elements of a column to be written without the GIL.
 pub(crate) enum Target<'a> {
     Numbers(FieldMut<'a>),
     Flags(&'a mut [bool]),
 }
 
 impl Target<'_> {
-    /// Copies a column of what was chosen.
+    /// Copies a column of the sampled transitions.
     pub(crate) fn write(
         self,
         sample_indices: &SampleIndices,
@@ -56,7 +56,7 @@ impl Target<'_> {
     }
 }
 
-/// Memory of one column: new, or the caller's.
+/// Memory of one column: a new array, or the caller's.
 pub(crate) enum OutputMemory<'py> {
     NewF32(New<'py, f32>),
     NewF64(New<'py, f64>),
@@ -81,7 +81,7 @@ impl<'py> OutputMemory<'py> {
         })
     }
 
-    /// The caller's array.
+    /// Borrows the caller's array.
     pub(crate) fn from_out(object: &Bound<'py, PyAny>, dtype: DType, shape: &[usize]) -> PyResult<Self> {
         fn array<'py, T: crate::sync::borrow::Kind>(
             object: &Bound<'py, PyAny>,
@@ -101,7 +101,7 @@ impl<'py> OutputMemory<'py> {
         })
     }
 
-    /// Where the column is written.
+    /// Returns the elements that the column is written to.
     pub(crate) fn target(&mut self) -> Target<'_> {
         Target::Numbers(match self {
             Self::NewBool(new) => return Target::Flags(new.slice()),
@@ -117,7 +117,7 @@ impl<'py> OutputMemory<'py> {
         })
     }
 
-    /// The new array; none of the caller's.
+    /// Returns the new array; `None` for the caller's array.
     pub(crate) fn into_array(self) -> Option<Bound<'py, PyAny>> {
         match self {
             Self::NewF32(new) => Some(new.into_array().into_any()),
@@ -130,14 +130,14 @@ impl<'py> OutputMemory<'py> {
     }
 }
 
-/// Memory for all columns of transitions, which lead the shapes of arrays.
+/// Memory of all columns; `lead` is the start of every array's shape.
 pub(crate) struct OutputArrays<'a, 'py> {
     columns: &'a [OutputColumn],
     memory: Vec<OutputMemory<'py>>,
 }
 
 impl<'a, 'py> OutputArrays<'a, 'py> {
-    /// New arrays, or those of `out`.
+    /// Makes new arrays, or borrows those of `out`.
     pub(crate) fn new(
         py: Python<'py>,
         columns: &'a [OutputColumn],
@@ -158,12 +158,12 @@ impl<'a, 'py> OutputArrays<'a, 'py> {
         Ok(Self { columns, memory })
     }
 
-    /// Where the columns are written.
+    /// Returns the elements that the columns are written to.
     pub(crate) fn targets(&mut self) -> Vec<(Column, Target<'_>)> {
         self.columns.iter().zip(&mut self.memory).map(|(column, memory)| (column.column, memory.target())).collect()
     }
 
-    /// A dict of the arrays, or `out`.
+    /// Returns a dict of the arrays, or `out`.
     pub(crate) fn into_dict(self, py: Python<'py>, out: Option<&Bound<'py, PyDict>>) -> PyResult<Bound<'py, PyDict>> {
         if let Some(out) = out {
             return Ok(out.clone());
@@ -187,7 +187,7 @@ impl<'a, 'py> OutputArrays<'a, 'py> {
     }
 }
 
-/// What a sample has beside its columns, `(B,)`: in memory of the caller's, in a new array, or not at all.
+/// Result of a sample beside its columns, `(B,)`: the caller's array, a new one, or none.
 pub(crate) struct ExtraOutput<'py, T: Kind> {
     name: &'static str,
     is_requested: bool,
@@ -209,7 +209,7 @@ impl<'py, T: Kind> ExtraOutput<'py, T> {
         Ok(Self { name, is_requested, array: array.transpose()? })
     }
 
-    /// Writes what was chosen.
+    /// Writes the numbers of the sampled transitions.
     pub(crate) fn write_into<S: Copy>(
         self,
         py: Python<'py>,
@@ -228,14 +228,14 @@ impl<'py, T: Kind> ExtraOutput<'py, T> {
     }
 }
 
-const FIX: &str = "pass what an earlier sample of as many gave";
+const FIX: &str = "pass the result of an earlier sample of the same size";
 
-/// The caller's array of a name.
+/// Returns the caller's array of a name.
 pub(crate) fn at_name<'py>(out: &Bound<'py, PyDict>, name: &str) -> PyResult<Bound<'py, PyAny>> {
     item_of("out", out.as_any(), name, FIX)
 }
 
-/// The caller's array for a column.
+/// Returns the caller's array for a column.
 fn array_for<'py>(out: &Bound<'py, PyDict>, column: &OutputColumn) -> PyResult<Bound<'py, PyAny>> {
     let (name, key) = &column.name;
     let text = |name: &Py<PyString>| name.bind(out.py()).to_string();

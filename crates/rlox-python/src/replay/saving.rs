@@ -1,4 +1,4 @@
-//! Replay buffers as arrays, and as folders.
+//! Replay buffers as arrays and as folders.
 
 use std::path::PathBuf;
 
@@ -17,11 +17,11 @@ use crate::sync::borrow::{Kind, typed};
 use crate::sync::gil::detach;
 use crate::sync::interrupt::copy;
 
-/// The array of a buffer's own random stream.
+/// Name of the array with the buffer's own random stream.
 const STREAM: &str = "stream";
-const FIX: &str = "pass what state() of a buffer made with the same arguments gave";
+const FIX: &str = "pass the state() of a buffer with the same constructor arguments";
 
-/// The class of buffers that choose so.
+/// Returns the name of the class of buffers with this sampler.
 fn class_of(sampler: &AnySampler) -> &'static str {
     match sampler {
         AnySampler::Uniform(_) => "ReplayBuffer",
@@ -31,7 +31,7 @@ fn class_of(sampler: &AnySampler) -> &'static str {
 }
 
 impl Buffer {
-    /// Everything that it holds, as arrays by name.
+    /// Returns the content of the buffer as arrays by name.
     pub(super) fn state<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         let fields = self.inner.read(py, true, |buffer| {
             let mut fields = buffer.state()?;
@@ -41,7 +41,7 @@ impl Buffer {
         arrays_of(py, fields)
     }
 
-    /// Goes back to a state.
+    /// Restores a state.
     pub(super) fn load_state(&self, py: Python<'_>, arrays: &Bound<'_, PyAny>) -> PyResult<()> {
         let (fields, rng) = parse_fields_and_rng(arrays)?;
         self.inner.write(py, true, |buffer| {
@@ -50,7 +50,7 @@ impl Buffer {
         })
     }
 
-    /// Writes it into a folder.
+    /// Writes the buffer to a folder.
     pub(super) fn save(&self, py: Python<'_>, path: &Bound<'_, PyAny>) -> PyResult<()> {
         let path = parse_path("path", path)?;
         let checkpoint = self.inner.read(py, true, |buffer| {
@@ -61,7 +61,7 @@ impl Buffer {
         detach(py, || checkpoint.write(path)).map_err(to_py)
     }
 
-    /// The buffer in a folder, which is of the class of this name.
+    /// Reads the buffer in a folder; a buffer of another class is an error.
     pub(super) fn load(py: Python<'_>, path: &Bound<'_, PyAny>, class: &'static str) -> PyResult<Self> {
         let path = parse_path("path", path)?;
         let read = || {
@@ -85,21 +85,21 @@ impl Buffer {
 }
 
 impl<B: ReplayBackend> Buffer<B> {
-    /// The buffer's own stream, as a field.
+    /// Returns the buffer's own stream as a field.
     pub(super) fn stream(&self) -> Result<Field> {
         self.rng.enter(|rng| stream_field(rng))
     }
 }
 
-/// Where a file is.
+/// Parses a path.
 pub(super) fn parse_path(argument: &'static str, object: &Bound<'_, PyAny>) -> PyResult<PathBuf> {
     object.extract().map_err(|error| {
-        let got = || type_error(argument, "a str or an os.PathLike", &short_repr(object), "pass where the file is");
+        let got = || type_error(argument, "a str or an os.PathLike", &short_repr(object), "pass the path of the file");
         replace_ordinary_error(object.py(), error, got)
     })
 }
 
-/// Fields as arrays by name.
+/// Returns fields as a dict of arrays.
 pub(crate) fn arrays_of(py: Python<'_>, fields: Vec<Field>) -> PyResult<Bound<'_, PyDict>> {
     let dict = new_dict(py)?;
     for field in fields {
@@ -110,30 +110,30 @@ pub(crate) fn arrays_of(py: Python<'_>, fields: Vec<Field>) -> PyResult<Bound<'_
     Ok(dict)
 }
 
-/// The fields that arrays by name are, and the random stream among them.
+/// Parses arrays by name into fields and the random stream.
 pub(super) fn parse_fields_and_rng(arrays: &Bound<'_, PyAny>) -> PyResult<(Vec<Field>, Pcg64)> {
     let mut fields = fields_of(arrays)?;
     let rng = rng_in(&mut fields).map_err(to_py)?;
     Ok((fields, rng))
 }
 
-/// The fields that arrays by name are.
+/// Parses arrays by name into fields.
 pub(crate) fn fields_of(arrays: &Bound<'_, PyAny>) -> PyResult<Vec<Field>> {
     let Ok(dict) = arrays.cast::<PyDict>() else {
         return Err(type_error("arrays", "a dict of arrays", &short_repr(arrays), FIX));
     };
-    // Reading an array may run Python code, which could change the dict.
+    // A copy, because reading an array may run Python code that changes the dict.
     let items: Vec<_> = dict.iter().collect();
     let mut fields = Vec::with_capacity(items.len());
     for (name, array) in items {
         let name =
-            name.extract::<String>().map_err(|_| type_error("arrays", "names of arrays", &short_repr(&name), FIX))?;
+            name.extract::<String>().map_err(|_| type_error("arrays", "strings as keys", &short_repr(&name), FIX))?;
         fields.push(field_of(name, &array)?);
     }
     Ok(fields)
 }
 
-/// A random stream as a field.
+/// Returns a random stream as a field.
 fn stream_field(rng: &Pcg64) -> Result<Field> {
     let mut field = Field::new(STREAM, Pcg64::STATE_LEN, &[], DType::I64)?;
     if let FieldMut::I64(words) = field.data_mut() {
@@ -142,20 +142,20 @@ fn stream_field(rng: &Pcg64) -> Result<Field> {
     Ok(field)
 }
 
-/// Takes the random stream out of fields.
+/// Removes the random stream from fields and returns the stream.
 fn rng_in(fields: &mut Vec<Field>) -> Result<Pcg64> {
     let index = fields.iter().position(|field| field.name() == STREAM);
     let mismatch = |expected: &str, got: String| Error::config(format!("arrays[{STREAM:?}]"), expected, got, FIX);
-    let Some(field) = index.map(|at| fields.remove(at)) else { return Err(mismatch("an array", "none".into())) };
+    let Some(field) = index.map(|at| fields.remove(at)) else { return Err(mismatch("an array", "no array".into())) };
     match field.data() {
         FieldData::I64(words) if field.shape().is_empty() => {
-            Pcg64::from_state_array(words).map_err(|error| mismatch("the words of a random stream", error.to_string()))
+            Pcg64::from_state_array(words).map_err(|error| mismatch("the state of a random stream", error.to_string()))
         }
         data => Err(mismatch("6 integers", format!("{} of {:?}", data.len(), data.dtype()))),
     }
 }
 
-/// A copy of an array, as a field.
+/// Copies an array into a field.
 fn field_of(name: String, array: &Bound<'_, PyAny>) -> PyResult<Field> {
     if typed::<f32>(array).is_some() {
         let read = argument::<f32>("arrays", array, &REAL)?.read(false)?;
@@ -186,7 +186,12 @@ where
     for<'a> FieldData<'a>: From<&'a [T]>,
 {
     let Some((rows, row)) = read.shape().split_first() else {
-        return Err(value_error(&format!("arrays[{name:?}]"), "an array of one axis or more", "one of none", FIX));
+        return Err(value_error(
+            &format!("arrays[{name:?}]"),
+            "an array of at least one axis",
+            "an array without axes",
+            FIX,
+        ));
     };
     let key = format!("arrays[{name:?}]");
     let mut field = Field::new(name, *rows, row, dtype).map_err(|error| match error {

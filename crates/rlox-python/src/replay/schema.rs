@@ -1,4 +1,4 @@
-//! The schema of a replay buffer's transitions, and rows of them as arguments.
+//! The schema of a replay buffer's transitions, and row arguments in this schema.
 
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyString};
@@ -11,12 +11,12 @@ use crate::convert::options::{extra_of, from_items, text_in};
 use crate::error::{type_error, value_error};
 use crate::sync::gil::call;
 
-/// What is put before the names of a Dict observation's parts.
+/// Prefix of the names of a Dict observation's parts.
 const OBS: &str = "obs";
-/// The argument of further parts.
+/// Name of the argument with the extra fields.
 const EXTRA: &str = "extra";
 
-/// The part of a name, a shape and a dtype.
+/// Makes a field from a name, a shape and a dtype.
 fn make_field(
     name: &'static str,
     dim: &Bound<'_, PyAny>,
@@ -27,7 +27,7 @@ fn make_field(
     Ok(FieldSpec::new(name, &sizes(if name == OBS { "obs_dim" } else { "act_dim" }, dim)?, dtype))
 }
 
-/// What a buffer is made with.
+/// Makes the schema of a buffer.
 pub(crate) fn make_schema(
     [obs_dim, act_dim]: [&Bound<'_, PyAny>; 2],
     dtypes: [Option<&Bound<'_, PyAny>>; 2],
@@ -41,7 +41,7 @@ pub(crate) fn make_schema(
             let mismatch = |object: &Bound<'_, PyAny>| {
                 type_error(
                     "obs_dim",
-                    "{name: shape} or {name: (shape, dtype)}",
+                    "a dict {name: shape} or {name: (shape, dtype)}",
                     &short_repr(object),
                     "pass one for every key",
                 )
@@ -62,12 +62,12 @@ pub(crate) fn make_schema(
     Ok(TransitionSchema { obs, action, extra, frame_stack })
 }
 
-/// The key of a Dict observation's part.
+/// Returns the key of a Dict observation's part, or `None` for another field.
 pub(crate) fn key_of(spec: &FieldSpec) -> Option<&str> {
     spec.name.strip_prefix("obs.")
 }
 
-/// Rows of several parts whose Python code has run.
+/// Rows of several fields, after their Python code has run.
 pub(crate) struct FieldsArgument<'a, 'py> {
     name: &'static str,
     specs: &'a [FieldSpec],
@@ -75,10 +75,10 @@ pub(crate) struct FieldsArgument<'a, 'py> {
 }
 
 impl<'a, 'py> FieldsArgument<'a, 'py> {
-    /// Takes an array where there is one part, else a mapping of arrays. May run Python code.
+    /// Accepts an array for a single field, else a mapping of arrays. May run Python code.
     pub(crate) fn new(name: &'static str, object: &Bound<'py, PyAny>, specs: &'a [FieldSpec]) -> PyResult<Self> {
         let argument_for_key = |spec: &FieldSpec, key: &str| {
-            ObsArgument::new(name, &item_of(name, object, key, "pass an array for every key")?, spec.dtype)
+            ObsArgument::new(name, &item_of(name, object, key, "pass one array per key")?, spec.dtype)
         };
         let arguments = match specs {
             [spec] if name != EXTRA && key_of(spec).is_none() => {
@@ -93,17 +93,17 @@ impl<'a, 'py> FieldsArgument<'a, 'py> {
         Ok(Self { name, specs, arguments })
     }
 
-    /// None of no parts.
+    /// Returns the argument of no fields.
     pub(crate) fn none() -> Self {
         Self { name: EXTRA, specs: &[], arguments: OneOrMany::Many(Vec::new()) }
     }
 
-    /// How many elements there are.
+    /// Returns the number of elements.
     pub(crate) fn len(&self) -> usize {
         self.arguments.as_slice().iter().map(ObsArgument::len).sum()
     }
 
-    /// The elements: of a single row, or of `rows`.
+    /// Reads the elements of a single row, or of `rows` rows.
     pub(crate) fn read(self, rows: Option<usize>, hold: bool) -> PyResult<OneOrMany<ObsInput<'py>>> {
         let Self { name, specs, arguments } = self;
         arguments.map(|i, argument| {
@@ -114,7 +114,7 @@ impl<'a, 'py> FieldsArgument<'a, 'py> {
     }
 }
 
-/// Refuses a dict with other keys than the parts'.
+/// Returns an error for a dict with keys other than the fields'.
 fn check_unknown_keys(name: &str, object: &Bound<'_, PyAny>, specs: &[FieldSpec]) -> PyResult<()> {
     let named = |spec: &FieldSpec| key_of(spec).unwrap_or(&spec.name).to_owned();
     let Ok(dict) = object.cast::<PyDict>() else { return Ok(()) };
@@ -123,14 +123,14 @@ fn check_unknown_keys(name: &str, object: &Bound<'_, PyAny>, specs: &[FieldSpec]
     }
     let known: Vec<_> = specs.iter().map(named).collect();
     let unknown = dict.keys().iter().find(|key| !text_in(key).ok().flatten().is_some_and(|key| known.contains(&key)));
-    let got = unknown.map_or_else(|| "others".to_owned(), |key| short_repr(&key));
-    Err(value_error(name, &format!("the keys {}", known.join(", ")), &got, "leave it out"))
+    let got = unknown.map_or_else(|| "other keys".to_owned(), |key| short_repr(&key));
+    Err(value_error(name, &format!("the keys {}", known.join(", ")), &got, "remove the unknown key"))
 }
 
-/// Checks the shape of a row, or of so many.
+/// Checks the shape of a single row, or of `rows` rows.
 fn expect_rows(name: &str, spec: &FieldSpec, got: &[usize], rows: Option<usize>) -> PyResult<()> {
     let lead = rows.as_slice();
-    // Compared in place: a call for a few numbers takes longer than they do.
+    // Compared in place, because a function call takes longer than comparing a few numbers.
     if got.len() == lead.len() + spec.shape.len() && got.iter().eq(lead.iter().chain(&spec.shape)) {
         return Ok(());
     }
@@ -140,10 +140,10 @@ fn expect_rows(name: &str, spec: &FieldSpec, got: &[usize], rows: Option<usize>)
     }
     let named = key_of(spec).map_or_else(|| name.to_owned(), |key| format!("{name}[{key:?}]"));
     let expected = format!("shape {:?}", [lead, &spec.shape].concat());
-    Err(value_error(&named, &expected, &format!("{got:?}"), "pass whole rows, as the buffer was made for"))
+    Err(value_error(&named, &expected, &format!("shape {got:?}"), "pass rows of the buffer's shape"))
 }
 
-/// Two 64-bit words that a NumPy generator draws.
+/// Draws two 64-bit words from a NumPy generator.
 pub(crate) fn draw_entropy(generator: &Bound<'_, PyAny>) -> PyResult<[u64; 2]> {
     let py = generator.py();
     let draw = crate::convert::args::attribute(generator, "integers")?;
@@ -153,12 +153,17 @@ pub(crate) fn draw_entropy(generator: &Bound<'_, PyAny>) -> PyResult<[u64; 2]> {
     let drawn: PyResult<_> = (|| Ok([draw_u64()?, draw_u64()?]))();
     drawn.map_err(|error| {
         crate::error::replace_ordinary_error(py, error, || {
-            type_error("seed", "an integer or a numpy.random.Generator", &short_repr(generator), "pass one of them")
+            type_error(
+                "seed",
+                "an integer or a numpy.random.Generator",
+                &short_repr(generator),
+                "pass an int or a Generator",
+            )
         })
     })
 }
 
-/// One thing or several, of which one takes no memory of its own.
+/// One value without an allocation, or several values.
 pub(crate) enum OneOrMany<T> {
     One([T; 1]),
     Many(Vec<T>),
@@ -176,7 +181,7 @@ impl<T> OneOrMany<T> {
         }
     }
 
-    /// What is made of each.
+    /// Maps each value with a function that may fail.
     pub(crate) fn map<R>(self, mut make: impl FnMut(usize, T) -> PyResult<R>) -> PyResult<OneOrMany<R>> {
         Ok(match self {
             Self::One([one]) => OneOrMany::one(make(0, one)?),
@@ -186,7 +191,7 @@ impl<T> OneOrMany<T> {
         })
     }
 
-    /// What is made of each, which cannot fail.
+    /// Maps each value with a function that cannot fail.
     pub(crate) fn each<'a, R>(&'a self, make: impl Fn(&'a T) -> R) -> OneOrMany<R> {
         match self {
             Self::One([one]) => OneOrMany::one(make(one)),

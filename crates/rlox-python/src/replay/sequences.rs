@@ -10,7 +10,7 @@ use super::sample::{ExtraOutput, OutputArrays, OutputMemory, Target, at_name};
 use crate::convert::args::{count, size};
 use crate::sync::interrupt::copy;
 
-/// What a caller asked for.
+/// Arguments of a sequence sample.
 pub(super) struct SequenceRequest<'a, 'py> {
     pub(super) batch_size: &'a Bound<'py, PyAny>,
     pub(super) length: &'a Bound<'py, PyAny>,
@@ -20,7 +20,7 @@ pub(super) struct SequenceRequest<'a, 'py> {
     pub(super) out: Option<&'a Bound<'py, PyAny>>,
 }
 
-/// The steps that are there, and those that are the first of an episode.
+/// Names of the flags for existing steps and for first steps of episodes.
 const FLAGS: [&str; 2] = ["mask", "episode_starts"];
 
 impl Buffer {

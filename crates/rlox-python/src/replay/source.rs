@@ -1,4 +1,4 @@
-//! `Source`: the storage that transitions are pushed to and sampled from.
+//! The trait `ReplayBackend`: storage that transitions are pushed to and sampled from.
 
 use rlox_core::replay::{
     AnySampler, Column, MmapReplayBuffer, Prioritized, Replay, ReplayStorage, SampleIndices, TransitionBatch,
@@ -9,24 +9,24 @@ use rlox_core::{Error, FieldMut, Pcg64, Result};
 use crate::sync::cell::RECREATE_HINT;
 
 pub(super) trait ReplayBackend: Send + Sync {
-    /// Whether sampling may wait for a disk.
+    /// True if pushes and samples may wait for a disk.
     const DOES_IO: bool;
-    /// What to do when it was closed.
+    /// Hint of the error after the buffer was closed.
     const REOPEN_HINT: &'static str;
 
     fn schema(&self) -> &TransitionSchema;
     fn num_envs(&self) -> usize;
     fn capacity(&self) -> usize;
     fn len(&self) -> usize;
-    /// Whether pushing so many rows waits for a disk.
+    /// Returns true if pushing this many rows waits for a disk.
     fn is_write_due(&self, rows: usize) -> bool;
     fn push(&mut self, batch: &TransitionBatch<'_>, in_order: bool) -> Result<()>;
     fn check_batch_size(&self, batch_size: usize) -> Result<()>;
-    /// How much weights are to make up for priorities from now on; gives how much they did.
+    /// Sets the exponent of the weights and returns the previous one.
     fn set_beta(&mut self, beta: f32) -> Result<f32>;
-    /// All of choosing that draws.
+    /// Performs the part of a sample that draws random numbers.
     fn draw(&self, sample_indices: &mut SampleIndices, batch_size: usize, rng: &mut Pcg64) -> Result<()>;
-    /// The rest of it.
+    /// Performs the remaining part of a sample, without random numbers.
     fn find(&self, sample_indices: &mut SampleIndices) -> Result<()>;
     fn read(&self, sample_indices: &SampleIndices, column: Column, out: FieldMut<'_>) -> Result<()>;
     fn read_bools(&self, sample_indices: &SampleIndices, column: Column, out: &mut [bool]) -> Result<()>;
@@ -90,7 +90,7 @@ impl ReplayBackend for Replay<AnySampler> {
 
 impl ReplayBackend for MmapReplayBuffer {
     const DOES_IO: bool = true;
-    const REOPEN_HINT: &'static str = "open its file again with MmapReplayBuffer.open(path)";
+    const REOPEN_HINT: &'static str = "open the file again with MmapReplayBuffer.open(path)";
 
     fn schema(&self) -> &TransitionSchema {
         self.schema()
@@ -112,7 +112,7 @@ impl ReplayBackend for MmapReplayBuffer {
         self.is_write_due(rows)
     }
 
-    /// Every row has its own next observation: their order is nothing to it.
+    /// Ignores `in_order`, because every row has its own next observation.
     fn push(&mut self, batch: &TransitionBatch<'_>, _in_order: bool) -> Result<()> {
         self.push_batch(batch)
     }
@@ -142,7 +142,7 @@ impl ReplayBackend for MmapReplayBuffer {
     }
 }
 
-/// The storage, and the sampler of a buffer that has priorities.
+/// Returns the storage and the sampler of a buffer with priorities.
 pub(super) fn parts(buffer: &mut Replay<AnySampler>) -> Result<(&ReplayStorage, &mut Prioritized)> {
     match buffer.parts_mut() {
         (storage, AnySampler::Prioritized(sampler)) => Ok((storage, sampler)),
@@ -150,7 +150,7 @@ pub(super) fn parts(buffer: &mut Replay<AnySampler>) -> Result<(&ReplayStorage, 
     }
 }
 
-/// The error of a buffer without priorities.
+/// Returns the error for a buffer without priorities.
 pub(super) fn no_priorities() -> Error {
-    Error::config("buffer", "one with priorities", "one without", "make another")
+    Error::config("buffer", "a buffer with priorities", "a buffer without priorities", "use PrioritizedReplayBuffer")
 }

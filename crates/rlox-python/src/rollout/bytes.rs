@@ -1,4 +1,4 @@
-//! Rollouts as bytes, on their way between processes.
+//! Rollouts as bytes, for transfer between processes.
 
 use numpy::{IntoPyArray, PyArray1};
 use pyo3::prelude::*;
@@ -6,17 +6,17 @@ use pyo3::prelude::*;
 use crate::convert::args::{INTEGER, argument, expect_shape, instance};
 use crate::rollout::RolloutBuffer;
 
-/// A finished rollout as bytes, which `read_rollout` takes.
+/// Returns a finished rollout as bytes, for `read_rollout`.
 ///
 /// Args:
 ///     buffer: A RolloutBuffer after `finish`.
 ///
 /// Returns:
-///     uint8 (k,): all fields one after another, then the final observations; numbers are little-endian.
+///     uint8 (k,): all fields in order, then the final observations; numbers are little-endian.
 ///
 /// Raises:
 ///     ValueError: The rollout is not finished.
-///     MemoryError: They do not fit into memory.
+///     MemoryError: The bytes do not fit into memory.
 ///
 /// >>> import rlox
 /// >>> from rlox._rlox import read_rollout, write_rollout
@@ -40,14 +40,14 @@ pub(crate) fn write_rollout<'py>(py: Python<'py>, buffer: &Bound<'py, PyAny>) ->
     Ok(bytes.into_pyarray(py))
 }
 
-/// A buffer becomes the rollout that `write_rollout` made bytes of.
+/// Replaces the content of a buffer by a rollout from `write_rollout`.
 ///
 /// Args:
 ///     buffer: A RolloutBuffer of the same sizes and fields.
 ///     data: uint8 (k,).
 ///
 /// Raises:
-///     ValueError: Bytes of another rollout, or numbers that are not finite; nothing has changed then.
+///     ValueError: The bytes are of another rollout, or numbers are not finite; the buffer is unchanged.
 ///     MemoryError: The final observations do not fit into memory.
 #[pyfunction]
 pub(crate) fn read_rollout(py: Python<'_>, buffer: &Bound<'_, PyAny>, data: &Bound<'_, PyAny>) -> PyResult<()> {

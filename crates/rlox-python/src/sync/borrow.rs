@@ -1,7 +1,10 @@
-//! Borrows of NumPy's memory: typed views, guards, unguarded elements of short calls, and scans that Ctrl-C ends.
+//! Borrows of NumPy's memory: typed views, guards, and scans that Ctrl-C interrupts.
 //!
-//! Two arrays may show one memory though neither is a view of the other - `np.frombuffer` twice, a tensor of an array, a
-//! memoryview - so guards compare addresses with those of other arguments and other calls. What is not seen: memory that
+//! Two arrays may share memory although neither is a view of the other, for example after two calls of
+//! `np.frombuffer`.
+//! Guards therefore compare addresses with those of other arguments and calls. Guards do not detect memory that the
+//! system
+//! maps at two addresses, or accesses by other modules.
 //! the system shows at two addresses, and what other modules do with it.
 #![expect(unsafe_code, reason = "memory shared with NumPy")]
 
@@ -21,10 +24,10 @@ use crate::alloc::with_capacity;
 use crate::error::to_py;
 use crate::sync::gil::{detach, this_thread};
 
-/// NumPy's own dtypes have numbers below this.
+/// Number of NumPy's own dtypes; user-defined dtypes have larger numbers.
 const NUM_BUILTIN_DTYPES: i32 = 24;
 
-/// A kind of number that NumPy has too, by `dtype.kind`.
+/// Number type of Rust that NumPy has, too, with its `dtype.kind`.
 pub(crate) trait Kind: Element + Copy + Send + 'static {
     const KIND: u8;
 }
@@ -34,7 +37,7 @@ macro_rules! kinds {
 }
 kinds!(f32: b'f', f64: b'f', i64: b'i', i32: b'i', i16: b'i', i8: b'i', u64: b'u', u32: b'u', u16: b'u', u8: b'u', bool: b'b');
 
-/// The object as an array of `T`, if it is one.
+/// Casts an object to an array of `T`, or returns `None`.
 pub(crate) fn typed<'a, 'py, T: Kind>(object: &'a Bound<'py, PyAny>) -> Option<&'a Bound<'py, PyArrayDyn<T>>> {
     let dtype = object.cast::<PyUntypedArray>().ok()?.dtype();
     let same = dtype.kind() == T::KIND
@@ -46,7 +49,9 @@ pub(crate) fn typed<'a, 'py, T: Kind>(object: &'a Bound<'py, PyAny>) -> Option<&
     same.then(|| unsafe { object.cast_unchecked() })
 }
 
-/// The same memory as an array that nobody else has: its dtype, shape and strides stay as they are.
+/// Returns a private array object of the same memory.
+///
+/// No other code can change its dtype, shape and strides.
 pub(crate) fn base_view<'py, T: Element>(array: &Bound<'py, PyArrayDyn<T>>) -> PyResult<Bound<'py, PyArrayDyn<T>>> {
     let py = array.py();
     // SAFETY: a live array and NumPy's own type; a new reference to an array of that type, or null with an exception.
@@ -57,14 +62,14 @@ pub(crate) fn base_view<'py, T: Element>(array: &Bound<'py, PyArrayDyn<T>>) -> P
     }
 }
 
-/// Makes `true` of booleans of other bytes than 0 and 1, such as fresh memory has, before they are Rust's.
+/// Replaces nonzero bytes by 1, so that the bytes are valid booleans of Rust.
 fn make_bytes_valid(bytes: &mut [u8]) {
     for byte in bytes {
         *byte = u8::from(*byte != 0);
     }
 }
 
-/// What calls use now. Only locked for a moment, with the GIL held.
+/// Active borrows of all calls. Locked only briefly, with the GIL held.
 static BORROWS: Mutex<Vec<ActiveBorrow>> = Mutex::new(Vec::new());
 static NUM_BORROWS: AtomicUsize = AtomicUsize::new(0);
 
@@ -80,23 +85,23 @@ fn lock_borrows() -> MutexGuard<'static, Vec<ActiveBorrow>> {
     BORROWS.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Whether any memory is guarded.
+/// Returns true if any guard exists.
 pub(crate) fn has_borrows() -> bool {
     NUM_BORROWS.load(Ordering::Relaxed) > 0
 }
 
-/// In a forked child, lets go of what its parent's other threads used.
+/// Drops, in a forked child, the borrows of the parent's other threads.
 pub(crate) fn release_other_threads() {
     let mut borrows = lock_borrows();
     borrows.retain(|borrow| borrow.thread == this_thread());
     NUM_BORROWS.store(borrows.len(), Ordering::Relaxed);
 }
 
-/// Memory that stays as it is, or is ours alone, while the guard lives.
+/// Borrow of memory: unchanged by other guarded calls while the guard lives, and exclusive for writes.
 pub(crate) struct Guard(Option<usize>);
 
 impl Guard {
-    /// An error, which says what uses it, where other memory in use overlaps and one of the two is written to.
+    /// Registers a borrow; the error describes an overlapping borrow, if one of the two writes.
     pub(crate) fn acquire<T: Element>(
         argument: &'static str,
         array: &Bound<'_, PyArrayDyn<T>>,
@@ -139,7 +144,7 @@ impl Drop for Guard {
     }
 }
 
-/// All addresses between an array's first and last element, as its strides go.
+/// Returns the address range of an array, from its first to its last element in memory.
 fn addresses<T: Element>(array: &Bound<'_, PyArrayDyn<T>>) -> Range<usize> {
     if array.is_empty() {
         return 0..0;
@@ -152,14 +157,14 @@ fn addresses<T: Element>(array: &Bound<'_, PyArrayDyn<T>>) -> Range<usize> {
     low..high
 }
 
-/// The elements of a caller's array that are read, guarded.
+/// Elements of a caller's array that are read under a guard.
 pub(crate) struct Reading<'py, T> {
     elements: Elements<'py, T>,
     _guard: Guard,
 }
 
 impl<'py, T: Element + 'static> Reading<'py, T> {
-    /// Of an array for which there are [`Elements`]; none where they have changed since. An error says what writes them.
+    /// Borrows an array; `None` if [`Elements`] cannot borrow it. The inner error describes the writer.
     pub(crate) fn try_new(
         argument: &'static str,
         array: &Bound<'py, PyArrayDyn<T>>,
@@ -174,15 +179,15 @@ impl<'py, T: Element + 'static> Reading<'py, T> {
     }
 }
 
-/// Why an array cannot be written to.
+/// Reasons why an array cannot be written to.
 pub(crate) enum OutputDefect {
     ReadOnly,
     NotContiguous,
-    /// Something else uses its memory, as told.
+    /// Another borrow uses the memory, as described.
     InUse(String),
 }
 
-/// A caller's array that is written to, C-contiguous and aligned: its memory is ours alone meanwhile.
+/// Exclusive borrow of a caller's array for writing, C-contiguous and aligned.
 pub(crate) struct Output<'py, T: Element> {
     array: Bound<'py, PyArrayDyn<T>>,
     _guard: Guard,
@@ -218,38 +223,41 @@ impl<T: Element> Output<'_, T> {
         self.array.shape()
     }
 
-    /// Where the elements lie, and how many there are.
+    /// Returns the address of the elements and their number.
     fn raw_parts(&mut self) -> (*mut T, usize) {
-        // An array without elements may point anywhere.
+        // An array without elements may have any address.
         let start = if self.array.is_empty() { std::ptr::dangling_mut() } else { self.array.data() };
         (start, self.array.len())
     }
 
     pub(crate) fn slice(&mut self) -> &mut [T] {
         let (start, len) = self.raw_parts();
-        // SAFETY: contiguous, aligned and writeable, as looked at when made of an array that nobody else has; booleans
-        // were made valid. The guard keeps our other calls and arguments away; Python may race as it does with NumPy.
+        // SAFETY: contiguous, aligned and writeable, as `try_new` checked for an array that only we hold; booleans
+        // were made
+        // valid. The guard excludes our other calls and arguments; Python may race as it does with NumPy.
         unsafe { std::slice::from_raw_parts_mut(start, len) }
     }
 }
 
-/// The elements of a C-contiguous, aligned array, borrowed without a guard.
+/// Elements of a C-contiguous, aligned array, borrowed without a guard.
 ///
-/// Whoever reads them keeps the GIL meanwhile, runs no Python code and writes to no array of others. Or it reads numbers,
-/// of which any bytes are valid, under a guard: where Python writes to them meanwhile, that races as it does with NumPy.
+/// The reader keeps the GIL, runs no Python code and writes to no foreign array. Alternatively the reader holds a
+/// guard
+/// and reads numbers, for which all bytes are valid; writes of Python then race as they do with NumPy.
 pub(crate) struct Elements<'py, T> {
     array: Bound<'py, PyArrayDyn<T>>,
     start: *const T,
 }
 
 impl<'py, T: Element + 'static> Elements<'py, T> {
-    /// None if the array is not C-contiguous and aligned, or holds booleans of other bytes than 0 and 1, which NumPy
-    /// lets views of other numbers have.
+    /// Borrows an array, or returns `None` if it is not C-contiguous and aligned.
+    ///
+    /// Booleans with bytes other than 0 and 1, which NumPy views of other numbers may have, also give `None`.
     pub(crate) fn try_new(array: &Bound<'py, PyArrayDyn<T>>) -> Option<Self> {
         if !array.is_c_contiguous() || !array.is_aligned() {
             return None;
         }
-        // An array without elements may point anywhere.
+        // An array without elements may have any address.
         let start = if array.is_empty() { std::ptr::dangling() } else { array.data().cast_const() };
         let elements = Self { array: array.clone(), start };
         elements.holds_valid().then_some(elements)
@@ -259,7 +267,7 @@ impl<'py, T: Element + 'static> Elements<'py, T> {
         if TypeId::of::<T>() != TypeId::of::<bool>() {
             return true;
         }
-        // SAFETY: a byte each, of any value; nobody writes them meanwhile.
+        // SAFETY: one byte each, of any value; no code writes to them meanwhile.
         let bytes = unsafe { std::slice::from_raw_parts(self.start.cast::<u8>(), self.array.len()) };
         bytes.iter().fold(0, |all, byte| all | byte) <= 1
     }
@@ -269,15 +277,15 @@ impl<'py, T: Element + 'static> Elements<'py, T> {
     }
 
     pub(crate) fn slice(&self) -> &[T] {
-        // SAFETY: looked at when made; by the promise above the array has not changed since, or only its numbers.
+        // SAFETY: checked by `try_new`; by the promise above the array has not changed since, except for its numbers.
         unsafe { std::slice::from_raw_parts(self.start, self.array.len()) }
     }
 }
 
-/// The arrays of one short call, none of whose written ones lies in another: borrowed without guards, whose book-keeping
-/// takes longer than a step.
+/// Arrays of one short call, whose written arrays overlap no other: borrowed without guards.
 ///
-/// Whoever uses them keeps the GIL meanwhile, runs no Python code and found no other call running.
+/// Registering guards takes longer than a step. The user keeps the GIL, runs no Python code and found no other call
+/// running.
 #[derive(Default)]
 pub(crate) struct DisjointBorrows {
     ranges: [Range<usize>; 6],
@@ -285,7 +293,7 @@ pub(crate) struct DisjointBorrows {
 }
 
 impl DisjointBorrows {
-    /// Whether the memory is apart from all that was taken before. Takes it.
+    /// Adds a memory range; returns true if the range is disjoint from all ranges added before.
     pub(crate) fn try_add<T>(&mut self, (start, len): (*const T, usize)) -> bool {
         let range = start.addr()..start.addr().saturating_add(len.saturating_mul(size_of::<T>()));
         let is_disjoint =
@@ -295,8 +303,11 @@ impl DisjointBorrows {
         is_disjoint
     }
 
-    /// The elements of an array to be written. None if it is not of this dtype and shape, C-contiguous, aligned,
-    /// writeable and apart from the others: then guards tell what is wrong.
+    /// Borrows the elements of an array for writing.
+    ///
+    /// Returns `None` if the array is not of this dtype and shape, C-contiguous, aligned, writeable and disjoint from
+    /// the
+    /// others. The guarded borrow then determines the error.
     #[expect(clippy::mut_from_ref, reason = "NumPy's memory, not the object's, and given out once")]
     pub(crate) fn output<'a, T: Kind>(&mut self, object: &'a Bound<'_, PyAny>, shape: &[usize]) -> Option<&'a mut [T]> {
         let array = typed::<T>(object)?;
@@ -310,15 +321,15 @@ impl DisjointBorrows {
             return None;
         }
         if TypeId::of::<T>() == TypeId::of::<bool>() {
-            // SAFETY: a byte each, of any value, of this array, which nobody else uses.
+            // SAFETY: one byte each, of any value, of this array, which no other code uses.
             make_bytes_valid(unsafe { std::slice::from_raw_parts_mut(start.cast(), len) });
         }
-        // SAFETY: checked above; by the promise nobody else uses the memory, and the array lives for 'a.
+        // SAFETY: checked above; by the promise no other code uses the memory, and the array lives for 'a.
         Some(unsafe { std::slice::from_raw_parts_mut(start, len) })
     }
 }
 
-/// What is made of the elements, in C order. Where it is `long`, Ctrl-C ends it.
+/// Maps the elements in C order. If `long` is true, the GIL is released and Ctrl-C interrupts.
 pub(crate) fn map_elements<S, T>(
     py: Python<'_>,
     view: ArrayView<'_, S, IxDyn>,
@@ -330,7 +341,7 @@ where
     T: Send,
 {
     let mut numbers = with_capacity(view.len()).map_err(to_py)?;
-    // Rows one by one: to step through all axes for each element would take many times as long.
+    // Row by row, because stepping through all axes for each element takes many times as long.
     let mut extend = |view: ArrayView<'_, S, IxDyn>| match (view.as_slice(), view.ndim()) {
         (Some(slice), _) => numbers.extend(slice.iter().map(|x| number(*x))),
         (None, 0) => numbers.extend(view.iter().map(|x| number(*x))),
@@ -347,7 +358,7 @@ where
     Ok(numbers)
 }
 
-/// The first of the elements, in C order, for which it is true. Ctrl-C ends it where there are many.
+/// Returns the first element, in C order, that fulfils the predicate. Ctrl-C interrupts long searches.
 pub(crate) fn find_element<S: Copy + Sync + Send>(
     py: Python<'_>,
     view: ArrayView<'_, S, IxDyn>,
@@ -356,7 +367,7 @@ pub(crate) fn find_element<S: Copy + Sync + Send>(
     if view.len() <= InterruptCheck::POLL_ELEMENTS / 64 {
         return Ok(view.iter().find(|x| predicate(**x)).copied());
     }
-    // Who looks converts them next: where a copy is out of the question, so is the look.
+    // The caller converts the elements next, so fail early if a copy does not fit into memory.
     drop(with_capacity::<f32>(view.len()).map_err(to_py)?);
     let mut first = None;
     let mut search =
@@ -365,7 +376,7 @@ pub(crate) fn find_element<S: Copy + Sync + Send>(
     Ok(first)
 }
 
-/// Parts of an array, one after the other in C order.
+/// Visits parts of an array in C order.
 fn interruptible_scan<S>(
     view: ArrayView<'_, S, IxDyn>,
     interrupt: &mut InterruptCheck,
@@ -375,7 +386,7 @@ fn interruptible_scan<S>(
         visit(view);
         return interrupt.check();
     }
-    // Halves of the first axis that has any keep the order.
+    // Halves of the first axis with more than one element preserve the order.
     let axis = view.shape().iter().position(|n| *n > 1).unwrap_or(0);
     let half = view.len_of(Axis(axis)) / 2;
     let (first, second) = view.split_at(Axis(axis), half);

@@ -1,4 +1,4 @@
-//! One value shared by Python threads: locked per call, closable, and safe to inherit through a fork.
+//! Values shared by Python threads: locked per call, closable, and safe after a fork.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, TryLockError, TryLockResult};
@@ -10,14 +10,14 @@ use rlox_core::{Error, InterruptCheck, Result};
 use crate::error::to_py;
 use crate::sync::gil::{ShortCall, detach, is_alone, may_handle_signals, may_wait, this_process, this_thread};
 
-/// How long a forked child waits for a lock that a thread of its parent may have held at the fork, where that is not known.
+/// Time that a forked child waits for a lock whose holder may be a thread of its parent.
 const MAX_WAIT_AFTER_FORK: Duration = Duration::from_millis(500);
-/// How often a call that waits asks at once again before it sleeps: many calls are over that soon.
+/// Number of immediate retries before a waiting call sleeps, because many calls end that soon.
 const SPIN_ROUNDS: usize = 16;
-/// How long it sleeps.
+/// Duration of one sleep.
 const SLEEP_INTERVAL: Duration = Duration::from_micros(20);
 
-/// What to do when something was closed that has nothing outside of memory.
+/// Hint of the error after an object without external data was closed.
 pub(crate) const RECREATE_HINT: &str = "make a new one";
 
 pub(crate) struct GuardedCell<T> {
@@ -25,12 +25,12 @@ pub(crate) struct GuardedCell<T> {
     lock_state: LockState,
 }
 
-/// Calls `f`, which enters something shared, as [`Shared::with`] would.
+/// Calls `f`, which locks shared values, as [`GuardedCell::with`] does.
 pub(crate) fn run_locked<R: Send>(py: Python<'_>, long: bool, f: impl FnOnce() -> Result<R> + Send) -> PyResult<R> {
     run_locked_with(py, long, |_| f())
 }
 
-/// The same; `f` is told whether signal handlers may run meanwhile, which they do in no short call.
+/// Calls `f` as [`run_locked`] does; `f` receives true if signal handlers may run, as in no short call.
 pub(crate) fn run_locked_with<R: Send>(
     py: Python<'_>,
     long: bool,
@@ -43,20 +43,20 @@ pub(crate) fn run_locked_with<R: Send>(
     f(false).map_err(to_py)
 }
 
-/// What is known of a lock beside the lock itself.
+/// State of a lock beside the lock itself.
 pub(crate) struct LockState {
-    /// The thread that alone has it, or 0.
+    /// Thread that holds the lock exclusively, or 0.
     owner: AtomicUsize,
-    /// Where that thread is.
+    /// Process of that thread, by [`this_process`].
     owner_process: AtomicUsize,
     process: u32,
-    /// What the lock is of.
+    /// Name of the locked object, for errors.
     name: &'static str,
-    /// What to do when it was closed.
+    /// Hint of the error after the object was closed.
     reopen: &'static str,
 }
 
-/// Cleared before the lock is let go.
+/// Exclusive ownership of a lock; cleared before the lock is released.
 pub(crate) struct OwnerGuard<'a>(&'a AtomicUsize);
 
 impl Drop for OwnerGuard<'_> {
@@ -76,24 +76,26 @@ impl LockState {
         }
     }
 
-    /// Notes that this thread alone has the lock.
+    /// Records that this thread holds the lock exclusively.
     pub(crate) fn set_owner(&self) -> OwnerGuard<'_> {
         self.owner_process.store(this_process(), Ordering::Relaxed);
         self.owner.store(this_thread(), Ordering::Relaxed);
         OwnerGuard(&self.owner)
     }
 
-    /// Whether this thread alone has the lock.
+    /// Returns true if this thread holds the lock exclusively.
     pub(crate) fn is_own_thread(&self) -> bool {
         self.owner.load(Ordering::Relaxed) == this_thread()
     }
 
-    /// Whether this process was forked from the one that made it.
+    /// Returns true if this process is a fork of the process that created the lock.
     pub(crate) fn is_forked(&self) -> bool {
         std::process::id() != self.process
     }
 
-    /// Whether a thread of the parent process alone had the lock at the fork: nobody lets it go here.
+    /// Returns true if a thread of the parent process held the lock at the fork.
+    ///
+    /// Such a lock is never released in this process.
     fn is_orphaned(&self) -> bool {
         self.owner.load(Ordering::Relaxed) != 0 && self.owner_process.load(Ordering::Relaxed) != this_process()
     }
@@ -104,12 +106,16 @@ impl LockState {
 
     #[cold]
     pub(crate) fn broken(&self) -> Error {
-        Error::closed(self.name, "an open object", "one whose last change failed half-way", "make a new one")
+        Error::closed(self.name, "an open object", "an object whose last change failed part-way", "make a new one")
     }
 
-    /// Waits for other threads' calls until `enter` gives something, looking for Ctrl-C meanwhile; with the GIL held, for
-    /// nobody. `inside` says whether this thread itself has the lock. `looking` is told before a signal's handler may run,
-    /// and after it.
+    /// Waits for other threads' calls until `enter` succeeds, and polls for Ctrl-C.
+    ///
+    /// A call that holds the GIL does not wait.
+    ///
+    /// `is_reentrant` returns true if this thread itself holds the lock. `before_poll` is called with true before a
+    /// signal
+    /// handler may run, and with false afterwards.
     pub(crate) fn wait<G>(
         &self,
         enter: impl Fn() -> Option<G>,
@@ -123,11 +129,11 @@ impl LockState {
                 return Ok(entered);
             }
             if is_reentrant() {
-                return fail("one in the middle of this thread's own call", "let the call end first");
+                return fail("an object that this thread's own call is using", "wait until the call has ended");
             }
             let may_keep_waiting = || start.elapsed() <= MAX_WAIT_AFTER_FORK && may_wait() && !self.is_orphaned();
             if self.is_forked() && !may_keep_waiting() {
-                let got = "one that a thread of the parent process was using at the fork";
+                let got = "an object that a thread of the parent process was using at the fork";
                 return fail(got, "make a new one in this process");
             }
             if !may_wait() {
@@ -140,11 +146,11 @@ impl LockState {
             }
             if round < SPIN_ROUNDS { std::thread::yield_now() } else { std::thread::sleep(SLEEP_INTERVAL) }
         }
-        fail("one that another call uses", "let the call end first")
+        fail("an object that another call is using", "wait until the call has ended")
     }
 }
 
-/// A lock that is free now, whatever a call that panicked has left.
+/// Returns the guard of a free lock, even if a panic poisoned the lock.
 pub(crate) fn try_guard<G>(result: TryLockResult<G>) -> Option<G> {
     match result {
         Ok(guard) => Some(guard),
@@ -158,8 +164,11 @@ impl<T: Send> GuardedCell<T> {
         Self { value: Mutex::new(Some(value)), lock_state: LockState::new(name, RECREATE_HINT) }
     }
 
-    /// Calls `f` on the value, without the GIL if `long` - if the call may take more than about 5 us - or if another call
-    /// runs without it, which may hold a lock that this one waits for.
+    /// Calls `f` with the value.
+    ///
+    /// The GIL is released if `long` is true, for calls of more than about 5 us. The GIL is also released if another
+    /// call
+    /// runs without it, which may hold a lock that this call waits for.
     pub(crate) fn with<R: Send>(
         &self,
         py: Python<'_>,
@@ -169,8 +178,9 @@ impl<T: Send> GuardedCell<T> {
         run_locked(py, long, || self.enter(f))
     }
 
-    /// Calls `f` on the value: inside [`Shared::with`] of another object, in the order environment, buffer,
-    /// normaliser, policy.
+    /// Calls `f` with the value, inside [`GuardedCell::with`] of another object.
+    ///
+    /// The lock order is environment, buffer, normaliser, policy.
     pub(crate) fn enter<R>(&self, f: impl FnOnce(&mut T) -> Result<R>) -> Result<R> {
         let mut guard = self.lock()?;
         let _owned = self.lock_state.set_owner();
@@ -191,7 +201,7 @@ impl<T: Send> GuardedCell<T> {
     }
 
     fn lock(&self) -> Result<MutexGuard<'_, Option<T>>> {
-        // Waiting takes the time first, which takes long.
+        // A first try, because waiting reads the clock, which is slow.
         let try_lock = || try_guard(self.value.try_lock());
         try_lock().map_or_else(|| self.lock_state.wait(try_lock, || self.lock_state.is_own_thread(), |_| ()), Ok)
     }

@@ -11,22 +11,22 @@ use pyo3::types::{PyDict, PyTuple};
 
 static RUNNING: AtomicUsize = AtomicUsize::new(0);
 static TIMES: AtomicUsize = AtomicUsize::new(0);
-/// How many forks led from the process that imported us to this one.
+/// Number of forks between the process that imported this module and the current process.
 static FORKS: AtomicUsize = AtomicUsize::new(0);
-/// The thread that runs signal handlers; 0 where it is not known.
+/// Thread that runs signal handlers; 0 if unknown.
 static MAIN_THREAD: AtomicUsize = AtomicUsize::new(0);
 
 thread_local! {
-    /// How many of these calls this thread is in: one may run a signal handler, which makes another.
+    /// Depth of this thread's calls without the GIL: a signal handler in one may start another.
     static CALL_DEPTH: Cell<usize> = const { Cell::new(0) };
 }
 
-/// A number that no other living thread has.
+/// Returns a number that no other living thread has.
 pub(crate) fn this_thread() -> usize {
     CALL_DEPTH.with(|depth| std::ptr::from_ref(depth).addr())
 }
 
-/// Notes which thread runs signal handlers, if it is this one.
+/// Records this thread as the one that runs signal handlers, if it is the main thread.
 pub(crate) fn find_main(py: Python<'_>) -> PyResult<()> {
     let threading = py.import("threading")?;
     let main = threading.call_method0("main_thread")?.getattr("ident")?;
@@ -36,13 +36,13 @@ pub(crate) fn find_main(py: Python<'_>) -> PyResult<()> {
     Ok(())
 }
 
-/// Whether signal handlers may run in this thread: of Python's threads only the main one runs them.
+/// Returns true if signal handlers may run in this thread; Python runs them only in the main thread.
 pub(crate) fn may_handle_signals() -> bool {
     let main = MAIN_THREAD.load(Ordering::Relaxed);
     main == 0 || main == this_thread()
 }
 
-/// Counts a call while it lives.
+/// Count of one running call.
 struct Running;
 
 impl Running {
@@ -67,42 +67,45 @@ pub(crate) fn detach<R: Send>(py: Python<'_>, f: impl FnOnce() -> R + Send) -> R
     py.detach(f)
 }
 
-/// Calls `f` in a thread that does not have the GIL.
+/// Calls `f` in a thread that does not hold the GIL.
 pub(crate) fn without_gil<R>(f: impl FnOnce() -> R) -> R {
     let _running = Running::new();
     f()
 }
 
-/// Whether no call runs without the GIL. Asked with the GIL held, the answer stays true until the GIL is let go.
+/// Returns true if no call runs without the GIL. The answer holds until the caller releases the GIL.
 pub(crate) fn is_alone(_py: Python<'_>) -> bool {
     RUNNING.load(Ordering::SeqCst) == 0
 }
 
-/// Whether this thread is in such a call, so that it may wait for others.
+/// Returns true if this thread is in a call without the GIL, so that it may wait for others.
 pub(crate) fn may_wait() -> bool {
     CALL_DEPTH.get() > 0
 }
 
-/// In a forked child, the calls of its parent's other threads do not run; those of this thread do, where a signal handler
-/// inside of one of them has forked.
+/// Resets the counts in a forked child, where the calls of the parent's other threads do not run.
+///
+/// The calls of this thread do run, if a signal handler inside one of them forked.
 pub(crate) fn after_fork() {
     RUNNING.store(CALL_DEPTH.get(), Ordering::SeqCst);
     FORKS.fetch_add(1, Ordering::Relaxed);
-    // Whichever thread has forked is the child's main one.
+    // The thread that forked is the child's main thread.
     MAIN_THREAD.store(this_thread(), Ordering::Relaxed);
 }
 
-/// A number that tells this process from those that it was forked from, as Python forks.
+/// Returns a number that differs between this process and the processes it was forked from.
 pub(crate) fn this_process() -> usize {
     FORKS.load(Ordering::Relaxed)
 }
 
-/// Notes that Python code is about to run, of this thread or of others.
+/// Records that Python code is about to run, in this thread or others.
 pub(crate) fn others_may_run() {
     TIMES.fetch_add(1, Ordering::Relaxed);
 }
 
-/// How often Python code may have run so far: as long as it stays the same, no array has changed its dtype or shape.
+/// Returns the number of times that Python code may have run.
+///
+/// While the number is unchanged, no array has changed its dtype or shape.
 pub(crate) fn times_others_ran() -> usize {
     TIMES.load(Ordering::Relaxed)
 }
@@ -111,7 +114,9 @@ thread_local! {
     static IN_SHORT_CALL: Cell<bool> = const { Cell::new(false) };
 }
 
-/// While it lives, a call has a lock and the GIL: it must not let the GIL go, as whoever gets it may want the lock.
+/// Marker that a call holds both a lock and the GIL.
+///
+/// Such a call must not release the GIL, because the next holder may wait for the lock.
 pub(crate) struct ShortCall;
 
 impl ShortCall {
@@ -127,7 +132,7 @@ impl Drop for ShortCall {
     }
 }
 
-/// Whether this thread may look for signals, whose handlers let others run.
+/// Returns true if this thread may poll for signals, whose handlers let other threads run.
 pub(crate) fn may_poll() -> bool {
     !IN_SHORT_CALL.get()
 }
@@ -135,15 +140,15 @@ pub(crate) fn may_poll() -> bool {
 type Call = unsafe extern "C-unwind" fn(*mut PyObject, *mut PyObject, *mut PyObject) -> *mut PyObject;
 type CheckSignals = unsafe extern "C-unwind" fn() -> c_int;
 
-// PyO3 declares these as functions that never unwind, and the compiler would leave out what cleans up after them as soon
-// as it knew which functions are called. It may assume nothing of what a volatile read gives.
-// SAFETY: the same functions, of which no more is assumed.
+// PyO3 declares these functions as never unwinding, so the compiler could drop cleanup after calls that it resolves.
+// The compiler cannot resolve a volatile read.
+// SAFETY: the same functions, with weaker assumptions.
 static CALL: Call = unsafe { std::mem::transmute::<*const (), Call>(ffi::PyObject_Call as *const ()) };
 // SAFETY: as above.
 static CHECK_SIGNALS: CheckSignals =
     unsafe { std::mem::transmute::<*const (), CheckSignals>(ffi::PyErr_CheckSignals as *const ()) };
 
-/// Keeps a thread that the interpreter's end unwinds from meeting Rust code that cannot unwind.
+/// Guard that parks a thread which the ending interpreter unwinds, before Rust code that cannot unwind.
 struct Hang;
 
 impl Drop for Hang {
@@ -154,9 +159,11 @@ impl Drop for Hang {
     }
 }
 
-/// Calls Python code, as every call must that may run bytecode or let the GIL go: before CPython 3.14, a daemon thread
-/// that asks for the GIL while the interpreter ends is unwound where it stands, which would abort the process. Here it
-/// stays where it is, until the process ends.
+/// Calls Python code. All calls that may run bytecode or release the GIL must use this function.
+///
+/// Before CPython 3.14, a daemon thread that requests the GIL while the interpreter ends is unwound, which would abort
+/// the
+/// process. This function parks such a thread until the process ends.
 pub(crate) fn call<'py>(
     callable: &Bound<'py, PyAny>,
     args: &Bound<'py, PyTuple>,
@@ -173,7 +180,7 @@ pub(crate) fn call<'py>(
     unsafe { Bound::from_owned_ptr_or_err(callable.py(), result) }
 }
 
-/// Lets Ctrl-C and other signals take effect, which runs Python code as [`call`] does.
+/// Runs pending signal handlers, such as that of Ctrl-C, which run Python code as in [`call`].
 pub(crate) fn check_signals(py: Python<'_>) -> PyResult<()> {
     // SAFETY: a static.
     let check = unsafe { std::ptr::read_volatile(&raw const CHECK_SIGNALS) };

@@ -1,4 +1,4 @@
-//! One value that Python threads read at once and change one after the other: beside that, as `Shared`.
+//! Values with many readers or one writer; otherwise like [`super::cell::GuardedCell`].
 
 use std::cell::RefCell;
 use std::collections::VecDeque;
@@ -19,11 +19,11 @@ pub(crate) struct FairRwLock<T> {
 }
 
 thread_local! {
-    /// What this thread is reading, by its address: a signal handler may run meanwhile, and want to change it.
+    /// Addresses of the locks that this thread reads: a signal handler of the call may want to write.
     static READING: RefCell<Vec<usize>> = const { RefCell::new(Vec::new()) };
 }
 
-/// Notes that this thread reads something, while it lives.
+/// Record that this thread reads a value.
 struct Reading;
 
 impl Reading {
@@ -39,8 +39,7 @@ impl Drop for Reading {
     }
 }
 
-/// Threads whose calls wait, in the order in which they came: neither do readers keep a writer waiting for ever, nor
-/// writers a reader.
+/// Queue of waiting threads in order of arrival, so that neither readers nor writers starve.
 #[derive(Default)]
 struct Queue {
     waiting: AtomicUsize,
@@ -49,11 +48,11 @@ struct Queue {
 
 struct Waiting {
     thread: usize,
-    /// Whether a signal's handler may be running, which may wait for those behind.
+    /// True while a signal handler may run, which may wait for threads behind this one.
     is_away: bool,
 }
 
-/// A thread's place in a queue, until it is dropped.
+/// Place of a thread in a queue, until dropped.
 struct QueuePlace<'a> {
     queue: &'a Queue,
     lock_state: &'a LockState,
@@ -68,8 +67,11 @@ impl Queue {
         self.threads.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A place at the end. A thread that has one already, of a call whose signal handler calls again, gets none; nor does
-    /// one of a forked process, whose queue is of threads that it does not have.
+    /// Appends this thread to the queue.
+    ///
+    /// Returns `None` for a thread that already waits, whose signal handler calls again. Also returns `None` in a
+    /// forked
+    /// process, whose queue contains threads that do not exist.
     fn join<'a>(&'a self, lock_state: &'a LockState) -> Option<QueuePlace<'a>> {
         if lock_state.is_forked() {
             return None;
@@ -86,13 +88,13 @@ impl Queue {
 
 impl QueuePlace<'_> {
     fn is_first(&self) -> bool {
-        // Not waited for: after a fork, who has it may not be there any more.
+        // Not waited for: after a fork, the holder may not exist.
         let Some(threads) = try_guard(self.queue.threads.try_lock()) else { return false };
         threads.iter().find(|waiting| !waiting.is_away).is_some_and(|waiting| waiting.thread == this_thread())
     }
 
     fn set_away(&self, is_away: bool) {
-        // As after a handler that forked: what a thread had then that the child does not have is never free.
+        // A handler may have forked: a lock held by another thread at the fork is never released in the child.
         if self.lock_state.is_forked() {
             return;
         }
@@ -113,12 +115,14 @@ impl Drop for QueuePlace<'_> {
 }
 
 impl<T: Send + Sync> FairRwLock<T> {
-    /// `reopen` is what to do when it was closed.
+    /// Creates the lock; `reopen` is the hint of the error after the value was closed.
     pub(crate) fn new(name: &'static str, reopen: &'static str, value: T) -> Self {
         Self { value: RwLock::new(Some(value)), lock_state: LockState::new(name, reopen), queue: Queue::default() }
     }
 
-    /// Calls `f` on the value, which others may read at the same time; `long` as [`super::cell::Shared::with`] has it.
+    /// Calls `f` with the value, shared with other readers.
+    ///
+    /// `long` is as for [`super::cell::GuardedCell::with`].
     pub(crate) fn read<R: Send>(
         &self,
         py: Python<'_>,
@@ -133,7 +137,7 @@ impl<T: Send + Sync> FairRwLock<T> {
         })
     }
 
-    /// Calls `f` on the value, which nobody else reads or changes meanwhile.
+    /// Calls `f` with exclusive access to the value.
     pub(crate) fn write<R: Send>(
         &self,
         py: Python<'_>,
@@ -148,8 +152,9 @@ impl<T: Send + Sync> FairRwLock<T> {
         })
     }
 
-    /// Calls `last` on the value and drops it; every later call raises `ClosedError`. Where `last` fails it stays open.
-    /// Closing twice, or in two threads at once, does nothing.
+    /// Calls `last` with the value and drops the value; every later call raises `ClosedError`.
+    ///
+    /// If `last` fails, the value stays open. Closing twice, or in two threads at once, does nothing.
     pub(crate) fn close(&self, py: Python<'_>, last: impl FnOnce(&mut T) -> Result<()> + Send) -> PyResult<()> {
         let drop_it = || {
             let mut guard = self.lock(|| try_guard(self.value.try_write()))?;
@@ -165,20 +170,21 @@ impl<T: Send + Sync> FairRwLock<T> {
         detach(py, || Ok(self.lock(|| try_guard(self.value.try_read()))?.is_none())).map_err(to_py)
     }
 
-    /// What a change that panicked has left may be half of something.
+    /// Returns an error if a change panicked, because the value may be half changed.
     fn check_not_poisoned(&self) -> Result<()> {
         if self.value.is_poisoned() { Err(self.lock_state.broken()) } else { Ok(()) }
     }
 
     fn lock<G>(&self, try_lock: impl Fn() -> Option<G>) -> Result<G> {
-        // Waiting takes the time first, which takes long.
+        // A first try, because waiting reads the clock, which is slow.
         if self.queue.is_empty()
             && let Some(guard) = try_lock()
         {
             return Ok(guard);
         }
         let is_reading = || READING.with_borrow(|all| all.contains(&std::ptr::from_ref(&self.lock_state).addr()));
-        // Whoever comes between a call and its own signal handler would wait for that call.
+        // Without a place for re-entrant calls: a thread between a call and its own signal handler would wait for that
+        // call.
         let queue_place = if is_reading() { None } else { self.queue.join(&self.lock_state) };
         let try_enter = || if queue_place.as_ref().is_none_or(QueuePlace::is_first) { try_lock() } else { None };
         let set_away = |away| queue_place.iter().for_each(|place| place.set_away(away));
