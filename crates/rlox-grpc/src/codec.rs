@@ -294,7 +294,9 @@ pub(crate) fn failure_to(error: Error) -> proto::Failure {
     }
 }
 
-/// Returns the error of a worker, with its address; `first_env` is the index of the worker's first environment.
+/// Returns the error of a worker, with its address.
+///
+/// `first_env` is the index of the worker's first environment.
 pub(crate) fn failure_from(failure: proto::Failure, address: &str, first_env: usize) -> Error {
     use proto::failure::Kind;
     let proto::Failure { kind, argument, expected, got, hint, env, row, step, section, column, index } = failure;

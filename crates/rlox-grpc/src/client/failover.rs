@@ -175,7 +175,7 @@ impl Shard {
                 let seconds = context.options.recovery_timeout.as_secs_f64();
                 let last = self.last_error.take().map(|last| format!(" (last error: {last})")).unwrap_or_default();
                 return Err(Error::Backend(format!(
-                    "{reason}: no worker of {} took its place within {seconds} s{last}; start a worker and make a new client",
+                    "{reason}: no worker of {} replaced it within {seconds} s{last}; start one and make a new client",
                     context.addresses.join(", ")
                 )));
             }

@@ -86,7 +86,7 @@ impl Peer {
     }
 }
 
-/// One of a limited number of connections.
+/// Accepted connection, with its permit and timeouts.
 pub(super) struct Connection {
     stream: TcpStream,
     counters: Arc<Counters>,

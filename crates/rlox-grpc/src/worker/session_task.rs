@@ -27,7 +27,7 @@ const OPEN_TIMEOUT: Duration = Duration::from_secs(2);
 const OPENING_WAIT: Duration = Duration::from_millis(200);
 /// Time that a client may leave replies untaken.
 const REPLY_TIMEOUT: Duration = Duration::from_secs(30);
-/// The same time at shutdown.
+/// Time that a client may leave replies untaken at shutdown.
 const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(3);
 
 /// State shared by all sessions.
@@ -173,7 +173,7 @@ impl SessionState {
         let Service { limits, stopped, .. } = &mut self.service;
         let credits = Arc::new(Semaphore::new(limits.credits as usize));
         loop {
-            // A request is read only if the budget allows it. A client that goes meanwhile takes no more replies.
+            // A request is read only if the budget allows it. A client that disconnects takes no more replies.
             let next = async {
                 let bytes = budget.acquire(limits.max_message_bytes).await;
                 Ok::<_, Status>(bytes.zip(incoming.message().await?))

@@ -180,7 +180,7 @@ pub(crate) fn expect_like(name: &str, got: &[usize], reference: &str, shape: &[u
         return Ok(());
     }
     let expected = format!("the shape of {reference}, {shape:?}");
-    Err(value_error(name, &expected, &format!("shape {got:?}"), "pass arrays of the same shape"))
+    Err(value_error(name, &expected, &format!("{got:?}"), "pass arrays of the same shape"))
 }
 
 /// Converts an object of these kinds of numbers with `np.asarray`. May run Python code.

@@ -266,7 +266,7 @@ impl MmapReplayBuffer {
         self.buffer.close(py, |buffer| if buffer.is_flushed() { Ok(()) } else { buffer.flush() })
     }
 
-    /// Whether the buffer is closed.
+    /// True if the buffer is closed.
     #[getter]
     fn closed(&self, py: Python<'_>) -> PyResult<bool> {
         self.buffer.inner.is_closed(py)

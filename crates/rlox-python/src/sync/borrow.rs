@@ -267,7 +267,7 @@ impl<'py, T: Element + 'static> Elements<'py, T> {
         if TypeId::of::<T>() != TypeId::of::<bool>() {
             return true;
         }
-        // SAFETY: one byte each, of any value; no code writes to them meanwhile.
+        // SAFETY: one byte each, of any value; no code writes to them at the same time.
         let bytes = unsafe { std::slice::from_raw_parts(self.start.cast::<u8>(), self.array.len()) };
         bytes.iter().fold(0, |all, byte| all | byte) <= 1
     }
