@@ -42,11 +42,12 @@ use sequences::SequenceRequest;
 ///     gamma: Discount factor of a step, used if `n_step` is more than 1.
 ///     extra: Further fields of each step: {name: (shape, dtype)}.
 ///     seed: Seed of the buffer's own random stream, for samples without a seed; None for the system's entropy.
+///
 /// Raises:
-///     ValueError: A size of 0, an unknown dtype, frames that do not divide the first axis.
 ///     ValueError: A size is 0, a dtype is unknown, or frames do not divide the first axis.
 ///     MemoryError: The rows do not fit into memory; the error names their bytes. Pushes allocate further memory for
 ///         separately stored observations, up to the same size again.
+///
 /// >>> import rlox
 /// >>> buffer = rlox.ReplayBuffer(capacity=1000, obs_dim=2, act_dim=1, seed=0)
 /// >>> buffer.push([0.0, 0.1], [1.0], 0.5, False, False, next_obs=[0.2, 0.3])

@@ -299,7 +299,7 @@ impl Shard {
     }
 }
 
-/// Returns whether two workers report equal environments; their limits may differ.
+/// Returns true if two workers report equal environments; their limits may differ.
 pub(super) fn has_same_spec(a: &proto::Opened, b: &proto::Opened) -> bool {
     let without_limits = |opened: &proto::Opened| proto::Opened { credits: 0, max_message_bytes: 0, ..opened.clone() };
     without_limits(a) == without_limits(b)

@@ -5,7 +5,6 @@
 //! Guards therefore compare addresses with those of other arguments and calls. Guards do not detect memory that the
 //! system
 //! maps at two addresses, or accesses by other modules.
-//! the system shows at two addresses, and what other modules do with it.
 #![expect(unsafe_code, reason = "memory shared with NumPy")]
 
 use std::any::TypeId;
