@@ -1,8 +1,7 @@
 //! Networks of [Burn](https://burn.dev) for the algorithms of [`rlox_nn`].
 //!
 //! [`BurnMlp`] implements [`rlox_nn::Network`] and replaces [`rlox_nn::Mlp`]. The same seed gives the same initial
-//! weights.
-//! Weights and optimiser states are exchanged with [`rlox_nn::Mlp`] and torch by name.
+//! weights. Weights and optimiser states are exchanged with [`rlox_nn::Mlp`] and torch by name.
 //!
 //! ```
 //! use rlox_burn::policy_networks;
@@ -19,15 +18,13 @@
 //! ```
 //!
 //! Burn's feature `autodiff` is not used. [`rlox_nn`] computes losses and their gradients, and the layers'
-//! vector-Jacobian
-//! product is written in Burn's operations, because building a graph takes longer than computing a small network. The
-//! tests enable `autodiff` and compare outputs and gradients of each activation with Burn's own `backward`.
+//! vector-Jacobian product is written in Burn's operations, because building a graph takes longer than computing a
+//! small network. The tests enable `autodiff` and compare outputs and gradients of each activation with Burn's own
+//! `backward`.
 //!
 //! The default device is the CPU, with Burn's flex backend. [`BurnMlp::on`] takes another device, with the features
-//! `cuda`
-//! and `wgpu`. Burn is built without its feature `rayon`, so that each network uses one core, which is faster for
-//! small
-//! networks. With that feature, Burn distributes products of more than 192^3 multiplications over threads.
+//! `cuda` and `wgpu`. Burn is built without its feature `rayon`, so that each network uses one core, which is faster
+//! for small networks. With that feature, Burn distributes products of more than 192^3 multiplications over threads.
 
 mod device;
 mod mlp;

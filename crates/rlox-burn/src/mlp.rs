@@ -15,8 +15,7 @@ use forward_backward::{ForwardCache, Hidden, Layer, apply_update, views};
 ///
 /// All parameters are in one tensor and layers are views of it, so that an optimiser step takes few operations for any
 /// number of layers. The vector-Jacobian product is written out: Burn's autodiff would build a graph and take locks
-/// for
-/// each pass over a small network.
+/// for each pass over a small network.
 ///
 /// ```
 /// use rlox_burn::BurnMlp;

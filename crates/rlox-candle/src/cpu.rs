@@ -1,10 +1,9 @@
 //! Custom operations for Candle on the CPU: on one core, and in place where that saves memory.
 //!
 //! Candle's own operations use several threads from a few thousand numbers on, which wait for each other by spinning.
-//! If
-//! other threads are busy, as when actor and critic are computed at once, a barrier waits for the scheduler. Candle's
-//! matrix product also reads `/proc/cpuinfo` for the number of cores in each call, unless an environment variable sets
-//! the number. Reading the file takes longer than the product of a layer of 64 units.
+//! If other threads are busy, as when actor and critic are computed at once, a barrier waits for the scheduler.
+//! Candle's matrix product also reads `/proc/cpuinfo` for the number of cores in each call, unless an environment
+//! variable sets the number. Reading the file takes longer than the product of a layer of 64 units.
 
 use std::ops::Range;
 

@@ -19,14 +19,11 @@
 //!
 //! Candle's `Tensor::backward` is not used. [`rlox_nn`] computes losses and their gradients, and the layers'
 //! vector-Jacobian product is written out. The tests compare outputs and gradients of each activation with Candle's
-//! own
-//! `backward`.
+//! own `backward`.
 //!
 //! The default device is the CPU. [`CandleMlp::on`] takes another device, with the features `cuda` and `metal`. On the
-//! CPU
-//! each network uses one core, whatever the values of `RAYON_NUM_THREADS` and `CANDLE_NUM_THREADS`. More cores are
-//! slower
-//! for small networks, and many times slower while another thread computes.
+//! CPU each network uses one core, whatever the values of `RAYON_NUM_THREADS` and `CANDLE_NUM_THREADS`. More cores are
+//! slower for small networks, and many times slower while another thread computes.
 
 mod cpu;
 mod device;

@@ -78,8 +78,7 @@ impl Worker {
     ///
     /// # Errors
     /// - [`Error::Config`]: the address is not loopback and TLS or a token is missing, a certificate is invalid, or a
-    ///   limit
-    ///   is 0.
+    ///   limit is 0.
     /// - [`Error::Io`]: the system refuses the address or a thread.
     pub fn start(options: WorkerOptions) -> Result<Self> {
         options.check()?;

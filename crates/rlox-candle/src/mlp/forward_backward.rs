@@ -171,8 +171,7 @@ const SMALLEST: f32 = f32::MIN_POSITIVE;
 /// Returns the mean of squares as the built-in network stores it.
 ///
 /// A mean below [`SMALLEST`] becomes 0 only if `moment`, the numerator of the step, is 0. Otherwise the step would
-/// divide
-/// by 0 and be huge.
+/// divide by 0 and be huge.
 fn flush_underflow(square: f32, moment: f32) -> f32 {
     if moment == 0.0 && square < SMALLEST { 0.0 } else { square }
 }

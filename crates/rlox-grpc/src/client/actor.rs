@@ -50,8 +50,7 @@ impl RemoteActor {
     ///
     /// # Errors
     /// The errors of [`crate::RemoteVecEnv::new`]. [`Error::Config`] if workers cannot make the networks: other
-    /// networks than
-    /// the built-in one, or different layers for policy and values.
+    /// networks than the built-in one, or different layers for policy and values.
     pub fn new<S: AsRef<str>>(
         addresses: &[S],
         worker_index: usize,
@@ -203,8 +202,7 @@ impl Collect<NamedTensors, Rollout> for RemoteActor {
 /// The `num_actors` sessions are distributed over the addresses in turn.
 ///
 /// Each session has `env.num_envs` environments. Everything else is as for [`AsyncOnPolicy::new`]; with a
-/// deterministic
-/// `staleness_policy` so are all numbers.
+/// deterministic `staleness_policy` so are all numbers.
 ///
 /// # Errors
 /// The errors of [`RemoteActor::new`] and of [`AsyncOnPolicy::with_actors`].

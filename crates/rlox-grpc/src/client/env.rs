@@ -18,9 +18,8 @@ use crate::worker::LARGEST_MESSAGE;
 /// Environments that workers step; the same seeds give the same trajectories as local environments.
 ///
 /// The environments are distributed evenly over the addresses, in order. After the loss of a worker, another worker or
-/// the
-/// same one continues from the last snapshot and repeats the steps since. No step is lost or doubled. If an interrupt
-/// leaves requests unanswered, the next call of any kind waits for the replies.
+/// the same one continues from the last snapshot and repeats the steps since. No step is lost or doubled. If an
+/// interrupt leaves requests unanswered, the next call of any kind waits for the replies.
 pub struct RemoteVecEnv {
     pub(super) spec: EnvSpec,
     pub(super) num_envs: usize,
@@ -65,8 +64,7 @@ impl RemoteVecEnv {
     ///
     /// # Errors
     /// - [`Error::Config`]: there are no addresses or fewer environments than workers, or a worker rejects the
-    ///   request, the
-    ///   token or the protocol version.
+    ///   request, the token or the protocol version.
     /// - [`Error::Backend`]: a worker cannot be reached; the error names the worker.
     /// - [`Error::Space`]: the workers' environments differ.
     pub fn new<S: AsRef<str>>(addresses: &[S], env: &EnvOptions, options: &ClientOptions) -> Result<Self> {

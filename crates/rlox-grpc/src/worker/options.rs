@@ -50,10 +50,8 @@ pub struct Limits {
     /// Maximum number of open connections.
     ///
     /// At the limit, a new connection replaces the one without a session for the longest time, or is closed if all
-    /// have
-    /// sessions. Connections without a session are closed after ten seconds, or after a minute if they ask for the
-    /// worker's
-    /// health.
+    /// have sessions. Connections without a session are closed after ten seconds, or after a minute if they ask for
+    /// the worker's health.
     pub max_connections: usize,
     /// Maximum number of open streams of a connection; others wait.
     pub max_streams: u32,
@@ -89,14 +87,11 @@ impl Limits {
     /// - 320 KiB per connection: a window of 256 KiB of unread data, and a frame of 64 KiB;
     /// - two messages for each of 4 streams that open a session: an incoming one, and its text;
     /// - one and a quarter messages per session for requests that wait, are processed or arrive, because no more is
-    ///   read
-    ///   before the budget allows it; one message of replies that are made or wait; one more, with 400 KiB of the
-    /// previous
-    ///   reply, that is sent to a client that does not read it;
+    ///   read before the budget allows it; one message of replies that are made or wait; one more, with 400 KiB of the
+    ///   previous reply, that is sent to a client that does not read it;
     /// - four messages that are being encoded, one in each thread of the server;
     /// - `2 * max_sessions * max_message_bytes` for the observations, rollouts and networks of all sessions. A session
-    ///   that
-    ///   needs more than is available is rejected.
+    ///   that needs more than is available is rejected.
     ///
     /// The memory of environments other than the native ones is not included.
     ///

@@ -258,10 +258,8 @@ impl<'py, T: FromArray> Argument<'py, T> {
     /// Returns the elements, C-contiguous. Runs no Python code.
     ///
     /// Elements that are already C-contiguous are borrowed, others and all booleans are copied. With `hold`, elements
-    /// are
-    /// borrowed without registering the borrow, which costs as much as a short call. A call may pass `hold` if it
-    /// writes
-    /// to no foreign array, keeps the GIL, and found no other call running.
+    /// are borrowed without registering the borrow, which costs as much as a short call. A call may pass `hold` if it
+    /// writes to no foreign array, keeps the GIL, and found no other call running.
     ///
     /// Raises `ValueError` for an array that another call writes to.
     pub(crate) fn read(self, hold: bool) -> PyResult<Input<'py, T>> {

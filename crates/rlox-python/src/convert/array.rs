@@ -219,8 +219,7 @@ pub(crate) fn empty<'py, T: Element + Pod>(py: Python<'py>, shape: &[usize]) -> 
 /// Memory of a buffer's field, shared with NumPy.
 ///
 /// The buffer allocates the field once and neither moves nor frees it during its lifetime. The buffer accesses the
-/// field
-/// only inside calls and under its lock, and holds no reference into the field between calls.
+/// field only inside calls and under its lock, and holds no reference into the field between calls.
 pub(crate) struct FieldMemory {
     start: *mut u8,
     bytes: usize,
