@@ -108,7 +108,7 @@ def interrupt(handler):
         try:
             buffer.push(*one)
         except rlox.ClosedError as error:
-            assert error.got == "one in the middle of this thread's own call"
+            assert error.got == "an object that this thread's own call is using"
             signal.setitimer(signal.ITIMER_REAL, 0)
             handler()
             ran.append(True)

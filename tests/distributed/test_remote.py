@@ -266,7 +266,7 @@ def test_forked_process_must_connect_anew(two):
         env.reset(seed=1)
 
         def work():
-            with refuses(ClosedError, "workers", "connect anew in this process"):
+            with refuses(ClosedError, "workers", "make a new client in this process"):
                 env.step(np.array([0, 1]))
 
         start = time.monotonic()

@@ -311,7 +311,7 @@ def small_eps():
 
 
 @refusals(
-    (lambda: policy().load(None), ArgumentTypeError, "tensors", "pass what a"),
+    (lambda: policy().load(None), ArgumentTypeError, "tensors", "pass the tensors"),
     (lambda: policy().check_tensors([1.0]), ArgumentTypeError, "tensors"),
     (lambda: policy().load_optimizer_state(None), ArgumentTypeError, "state"),
     (lambda: policy().check_optimizer_state([1]), ArgumentTypeError, "state"),

@@ -1,25 +1,25 @@
-//! Where a network computes, and how it fails.
+//! Devices, and conversion of Burn's panics to errors.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use rlox_core::{Error, Result};
 
-/// Where a network computes.
+/// Device that a network computes on.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Device {
     /// One core of the CPU.
     #[default]
     Cpu,
-    /// The CUDA device of a number.
+    /// CUDA device of this index.
     #[cfg(feature = "cuda")]
     Cuda(usize),
-    /// The device that wgpu thinks best.
+    /// Default device of wgpu.
     #[cfg(feature = "wgpu")]
     Wgpu,
 }
 
 impl Device {
-    /// Burn's own.
+    /// Returns Burn's device.
     pub(crate) fn open(self) -> Result<burn::tensor::Device> {
         catch_panic(|| match self {
             Self::Cpu => burn::tensor::Device::flex(),
@@ -31,13 +31,13 @@ impl Device {
     }
 }
 
-/// Runs what uses Burn, which panics where a device fails: no panic may leave a network.
+/// Calls a function that uses Burn, and converts a panic, as after a device failure, to an error.
 pub(crate) fn catch_panic<T>(work: impl FnOnce() -> T) -> Result<T> {
-    // What `work` sees is not looked at again if it panics: networks change only after it.
+    // Unwind safe, because networks change only after `work` has returned.
     catch_unwind(AssertUnwindSafe(work)).map_err(|panic| {
         let message =
             panic.downcast_ref::<String>().map(String::as_str).or_else(|| panic.downcast_ref::<&str>().copied());
-        Error::Backend(format!("burn: {}", message.unwrap_or("it failed without a word")))
+        Error::Backend(format!("burn: {}", message.unwrap_or("panicked without a message")))
     })
 }
 

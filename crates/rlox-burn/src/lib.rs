@@ -1,7 +1,7 @@
 //! Networks of [Burn](https://burn.dev) for the algorithms of [`rlox_nn`].
 //!
-//! [`BurnMlp`] takes the place of [`rlox_nn::Mlp`] wherever a [`rlox_nn::Network`] does: the same seed gives the same
-//! first weights, and weights and optimiser states go from one to the other, and to torch, by name.
+//! [`BurnMlp`] implements [`rlox_nn::Network`] and replaces [`rlox_nn::Mlp`]. The same seed gives the same initial
+//! weights. Weights and optimiser states are exchanged with [`rlox_nn::Mlp`] and torch by name.
 //!
 //! ```
 //! use rlox_burn::policy_networks;
@@ -17,14 +17,14 @@
 //! # Ok::<(), rlox_core::Error>(())
 //! ```
 //!
-//! Burn's feature `autodiff` is not used: losses and their gradients are those of [`rlox_nn`], and the vector-Jacobian
-//! product of the layers is written out in Burn's operations, as building a graph takes longer than computing a small
-//! network. The tests switch that feature on and hold outputs, input gradients and parameter gradients of each activation
-//! to what Burn's own `backward` gives.
+//! Burn's feature `autodiff` is not used. [`rlox_nn`] computes losses and their gradients, and the layers'
+//! vector-Jacobian product is written in Burn's operations, because building a graph takes longer than computing a
+//! small network. The tests enable `autodiff` and compare outputs and gradients of each activation with Burn's own
+//! `backward`.
 //!
-//! The device is the CPU, by Burn's flex, unless [`BurnMlp::on`] is given another one; the features `cuda` and `wgpu`
-//! bring those. Burn is built without its feature `rayon`, so that each network computes on one core: at these sizes more
-//! are slower. A program that switches that feature on has Burn share out products of more than 192^3 multiplications.
+//! The default device is the CPU, with Burn's flex backend. [`BurnMlp::on`] takes another device, with the features
+//! `cuda` and `wgpu`. Burn is built without its feature `rayon`, so that each network uses one core, which is faster
+//! for small networks. With that feature, Burn distributes products of more than 192^3 multiplications over threads.
 
 mod device;
 mod mlp;

@@ -11,23 +11,23 @@ use crate::device::catch_panic;
 use crate::tensor::{copy, in_place, numbers, rows, vector};
 use forward_backward::{ForwardCache, Hidden, Layer, apply_update, views};
 
-/// Fully connected layers of any widths with one activation between them and none after the last, as [`rlox_nn::Mlp`].
+/// Fully connected layers with an activation after every layer except the last, like [`rlox_nn::Mlp`].
 ///
-/// All parameters lie in one tensor of which layers are views, so that a step of the optimiser is a few operations whatever
-/// the number of layers. The vector-Jacobian product is written out: Burn's autodiff would have to build a graph and take
-/// locks for each pass over a small network.
+/// All parameters are in one tensor and layers are views of it, so that an optimiser step takes few operations for any
+/// number of layers. The vector-Jacobian product is written out: Burn's autodiff would build a graph and take locks
+/// for each pass over a small network.
 ///
 /// ```
 /// use rlox_burn::BurnMlp;
 /// use rlox_core::Pcg64;
-/// use rlox_nn::{Activation, Init, Mlp, Network, Scratch};
+/// use rlox_nn::{Activation, Init, Mlp, Network, Workspace};
 ///
 /// let init = Init::orthogonal(0.01);
 /// let net = BurnMlp::new(&[4, 64, 2], Activation::Tanh, init, &mut Pcg64::seed_from(0))?;
 /// let mut built_in = Mlp::new(&[4, 64, 2], Activation::Tanh, init, &mut Pcg64::seed_from(1))?;
 /// built_in.load(&net.tensors())?;
-/// let (mut y, mut scratch) = ([0.0; 2], Scratch::default());
-/// net.infer(&[0.1, 0.2, 0.3, 0.4], 1, &mut y, &mut scratch)?;
+/// let (mut y, mut workspace) = ([0.0; 2], Workspace::default());
+/// net.infer(&[0.1, 0.2, 0.3, 0.4], 1, &mut y, &mut workspace)?;
 /// # Ok::<(), rlox_core::Error>(())
 /// ```
 #[derive(Clone, Debug)]
@@ -37,31 +37,32 @@ pub struct BurnMlp {
     hidden: Hidden,
     flat: Tensor<1>,
     layers: Vec<Layer>,
-    /// In the flat order, since the last step.
+    /// Gradients in the flat order, since the last step.
     gradients: Option<Tensor<1>>,
-    /// The sum of their squares, once it was asked for.
+    /// Sum of the squared gradients, if computed.
     squares: Option<f64>,
-    /// The optimiser's, of gradients and of their squares.
+    /// The optimiser's running means of gradients and of squared gradients.
     means: [Tensor<1>; 2],
     step: u32,
     cache: Option<ForwardCache>,
 }
 
 impl BurnMlp {
-    /// A network of the given widths, the input's first: `[4, 64, 64, 2]`, on the CPU. The weights are those that
-    /// [`rlox_nn::Mlp::new`] draws.
+    /// Creates a network with the given widths, input first, on the CPU, for example `[4, 64, 64, 2]`.
+    ///
+    /// The weights equal those of [`rlox_nn::Mlp::new`].
     ///
     /// # Errors
-    /// [`rlox_core::Error::Config`] for fewer than two widths or one that is 0, [`rlox_core::Error::Memory`] for more
-    /// parameters than fit into memory.
+    /// - [`rlox_core::Error::Config`]: `sizes` has fewer than two widths, or a width is 0.
+    /// - [`rlox_core::Error::Memory`]: the parameters do not fit into memory.
     pub fn new(sizes: &[usize], activation: Activation, init: Init, rng: &mut Pcg64) -> Result<Self> {
         Self::on(Device::Cpu, sizes, activation, init, rng)
     }
 
-    /// As [`BurnMlp::new`], on a device.
+    /// Creates a network as [`BurnMlp::new`] does, on a device.
     ///
     /// # Errors
-    /// Those of [`BurnMlp::new`], and [`rlox_core::Error::Backend`] for a device that is not there.
+    /// The errors of [`BurnMlp::new`], and [`rlox_core::Error::Backend`] if the device is not available.
     pub fn on(device: Device, sizes: &[usize], activation: Activation, init: Init, rng: &mut Pcg64) -> Result<Self> {
         let layout = MlpLayout::new(sizes, activation)?;
         let hidden = Hidden { activation, cpu: device == Device::Cpu };
@@ -74,23 +75,23 @@ impl BurnMlp {
         })
     }
 
-    /// The widths, the input's first.
+    /// Returns the widths of the layers, input first.
     pub fn sizes(&self) -> &[usize] {
         self.layout.sizes()
     }
 
-    /// What hidden layers apply.
+    /// Returns the activation of the hidden layers.
     pub fn activation(&self) -> Activation {
         self.layout.activation()
     }
 
-    /// From now on computes as on other devices than the CPU.
+    /// Switches to the operations for devices other than the CPU.
     #[cfg(test)]
     pub(crate) fn force_generic_path(&mut self) {
         self.hidden.cpu = false;
     }
 
-    /// Other parameters in the place of these, whose forward is forgotten.
+    /// Replaces the parameters and discards the last forward pass.
     fn set_flat(&mut self, flat: Tensor<1>) -> Result<()> {
         self.layers = catch_panic(|| views(&self.layout, &flat))?;
         self.flat = flat;
@@ -98,7 +99,7 @@ impl BurnMlp {
         Ok(())
     }
 
-    /// Outputs and, if wanted, the last hidden layer.
+    /// Returns the outputs and, if requested, the last hidden layer.
     fn pass(&self, x: &[f32], count: usize, hidden: bool) -> Result<(Vec<f32>, Vec<f32>)> {
         catch_panic(|| {
             let (y, mut cache) = self.hidden.forward(&self.layers, rows(x, count, &self.device), false);
@@ -106,7 +107,7 @@ impl BurnMlp {
         })
     }
 
-    /// The vector-Jacobian product, with a gradient of the last hidden layer besides.
+    /// Computes the vector-Jacobian product, with an optional gradient of the last hidden layer.
     fn back(&mut self, dy: &[f32], dh: Option<&[f32]>, params: bool, dx: Option<&mut [f32]>) -> Result<()> {
         let Self { hidden, layers, cache: Some(cache), gradients, squares, device, .. } = self else { return Ok(()) };
         let (sum, input) = catch_panic(|| {
@@ -125,17 +126,18 @@ impl BurnMlp {
         Ok(())
     }
 
-    /// Numbers by the parameters' names; none if the device fails.
+    /// Returns tensors by the parameters' names, or no tensors if the device fails.
     fn named_tensors(&self, flat: &Tensor<1>) -> NamedTensors {
         self.layout.named(&catch_panic(|| numbers(flat.clone())).unwrap_or_default())
     }
 }
 
-/// A policy and values of Burn's networks for an environment's spaces, as [`PolicyNetworks::mlp`] makes them of the
-/// built-in one: the same seed gives the same weights.
+/// Makes policy and value networks of Burn for an environment's spaces, like [`PolicyNetworks::mlp`].
+///
+/// The same seed gives the same weights as for the built-in network.
 ///
 /// # Errors
-/// Those of [`PolicyNetworks::mlp`].
+/// The errors of [`PolicyNetworks::mlp`].
 ///
 /// ```
 /// use rlox_core::{AutoresetMode, Pcg64, VecEnv, VectorEnv, envs::CartPole};
@@ -246,7 +248,7 @@ impl Network for BurnMlp {
             let Self { layout, layers, flat, gradients, means: [mean, square], .. } = self;
             let mut all = catch_panic(|| gradients.clone().unwrap_or_else(|| flat.zeros_like()))?;
             *gradients = None;
-            // Views would have the parameters copied.
+            // Views would make the step copy the parameters.
             layers.clear();
             let stepped = catch_panic(|| {
                 in_place([&mut *flat, &mut all, mean, square], |[flat, gradients, mean, square]| {
@@ -286,7 +288,7 @@ impl Network for BurnMlp {
         self.set_flat(flat)
     }
 
-    /// Empty if the device fails.
+    /// Returns the parameters, or no tensors if the device fails.
     fn tensors(&self) -> NamedTensors {
         self.named_tensors(&self.flat)
     }
@@ -296,7 +298,7 @@ impl Network for BurnMlp {
         self.set_flat(catch_panic(|| vector(flat, &self.device))?)
     }
 
-    /// Empty if the device fails.
+    /// Returns the gradients, or no tensors if the device fails.
     fn gradients(&self) -> NamedTensors {
         match &self.gradients {
             Some(gradients) => self.named_tensors(gradients),
@@ -304,7 +306,7 @@ impl Network for BurnMlp {
         }
     }
 
-    /// Empty but for the steps if the device fails.
+    /// Returns the optimiser's state, or only the steps if the device fails.
     fn optimizer_state(&self) -> NamedTensors {
         let [mean, square] =
             self.means.each_ref().map(|mean| catch_panic(|| numbers(mean.clone())).unwrap_or_default());

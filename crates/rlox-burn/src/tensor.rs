@@ -1,4 +1,4 @@
-//! Numbers from and to tensors.
+//! Conversion between numbers and tensors.
 
 use std::fmt::Debug;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
@@ -6,40 +6,44 @@ use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use burn::tensor::{Device, Tensor, TensorData};
 use rlox_core::{Error, Result};
 
-/// A slice as rows on a device.
+/// Copies a slice to a device, as rows.
 pub(crate) fn rows(numbers: &[f32], rows: usize, device: &Device) -> Tensor<2> {
     Tensor::from_data(TensorData::new(numbers.to_vec(), [rows, numbers.len() / rows]), device)
 }
 
-/// Numbers in one row on a device.
+/// Copies numbers to a device, as a vector.
 pub(crate) fn vector(numbers: Vec<f32>, device: &Device) -> Tensor<1> {
     let count = numbers.len();
     Tensor::from_data(TensorData::new(numbers, [count]), device)
 }
 
-/// The numbers of a tensor, row-major.
+/// Returns the numbers of a tensor, row-major.
 ///
-/// Fails as Burn does, for [`crate::device::guarded`], if they are of another type.
+/// # Panics
+/// Panics like Burn if the elements are of another type; [`crate::device::catch_panic`] makes an error of it.
 pub(crate) fn numbers<const D: usize>(tensor: Tensor<D>) -> Vec<f32> {
     tensor.into_data().try_into_vec().unwrap_or_else(|error| fail(&error))
 }
 
-/// A failure as one of Burn's own, without a message on the standard error.
+/// Panics like Burn, without a message on the standard error.
 fn fail(error: &impl Debug) -> ! {
-    resume_unwind(Box::new(format!("no numbers of f32: {error:?}")))
+    resume_unwind(Box::new(format!("not f32 numbers: {error:?}")))
 }
 
-/// Numbers from a device to where they are wanted.
+/// Copies numbers from a device to the caller's slice.
 pub(crate) fn copy(from: &[f32], to: &mut [f32]) -> Result<()> {
     if from.len() != to.len() {
-        return Err(Error::Backend(format!("burn: gave {} numbers instead of {}", from.len(), to.len())));
+        return Err(Error::Backend(format!("burn: got {} numbers instead of {}", from.len(), to.len())));
     }
     to.copy_from_slice(from);
     Ok(())
 }
 
-/// Does something with the numbers of tensors on the CPU, which are copied only if other tensors share them. Where that
-/// fails, the tensors have what there was before, as far as `work` had not changed it.
+/// Calls `work` with the numbers of tensors on the CPU.
+///
+/// Numbers are copied only if other tensors share them.
+///
+/// If `work` panics, the tensors keep their numbers, except for changes that `work` has made.
 pub(crate) fn in_place<const D: usize, const N: usize, R>(
     mut tensors: [&mut Tensor<D>; N],
     work: impl FnOnce([&mut [f32]; N]) -> R,

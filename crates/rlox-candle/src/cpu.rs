@@ -1,9 +1,9 @@
-//! Operations on the CPU as Candle lets others define them: on one core, and in place where that spares memory.
+//! Custom operations for Candle on the CPU: on one core, and in place where that saves memory.
 //!
-//! Candle shares out its own to threads that wait for each other by spinning, from a few thousand numbers on: where another
-//! thread has work too, and actor and critic are computed at once, a barrier lasts until the system has given all of them a
-//! turn. Its product of matrices reads `/proc/cpuinfo` each time to learn how many cores there are, unless an environment
-//! variable says it, which takes longer than the product of a layer of 64.
+//! Candle's own operations use several threads from a few thousand numbers on, which wait for each other by spinning.
+//! If other threads are busy, as when actor and critic are computed at once, a barrier waits for the scheduler.
+//! Candle's matrix product also reads `/proc/cpuinfo` for the number of cores in each call, unless an environment
+//! variable sets the number. Reading the file takes longer than the product of a layer of 64 units.
 
 use std::ops::Range;
 
@@ -14,34 +14,34 @@ use rlox_nn::Activation;
 
 type Source<'a> = (&'a CpuStorage, &'a Layout);
 
-/// A matrix of Candle's as one of ndarray's.
+/// Converts a matrix of Candle to a view of ndarray.
 fn view((storage, layout): Source<'_>) -> Result<ArrayView2<'_, f32>> {
     let (&[rows, columns], &[down, right]) = (layout.dims(), layout.stride()) else {
-        return Err(Error::Msg(format!("no matrix: {:?}", layout.dims())));
+        return Err(Error::Msg(format!("not a matrix: {:?}", layout.dims())));
     };
     let numbers = storage.as_slice::<f32>()?.get(layout.start_offset()..).unwrap_or_default();
     let shape = (rows, columns).strides((down, right));
     ArrayView2::from_shape(shape, numbers).map_err(|error| Error::Msg(error.to_string()))
 }
 
-/// The numbers of a tensor without gaps.
+/// Returns the numbers of a contiguous tensor.
 fn flat_slice((storage, layout): Source<'_>) -> Result<&[f32]> {
     let numbers = layout.contiguous_offsets().and_then(|(from, to)| storage.as_slice::<f32>().ok()?.get(from..to));
-    numbers.ok_or_else(|| Error::Msg("no numbers side by side".into()))
+    numbers.ok_or_else(|| Error::Msg("expected contiguous f32 numbers".into()))
 }
 
-/// The same, to be changed.
+/// Returns the mutable numbers of a contiguous tensor.
 fn flat_slice_mut<'a>(storage: &'a mut CpuStorage, layout: &Layout) -> Result<&'a mut [f32]> {
     match (storage, layout.contiguous_offsets()) {
         (CpuStorage::F32(numbers), Some((from, to))) if to <= numbers.len() => Ok(&mut numbers[from..to]),
-        _ => Err(Error::Msg("no numbers side by side".into())),
+        _ => Err(Error::Msg("expected contiguous f32 numbers".into())),
     }
 }
 
-/// `a b` of matrices, onto `out`.
+/// Adds the matrix product `a b` to `out`.
 fn add_product(a: &ArrayView2<'_, f32>, b: &ArrayView2<'_, f32>, out: Vec<f32>) -> Result<(CpuStorage, Shape)> {
     if a.ncols() != b.nrows() {
-        return Err(Error::Msg(format!("no product of {:?} and {:?}", a.dim(), b.dim())));
+        return Err(Error::Msg(format!("shapes {:?} and {:?} have no product", a.dim(), b.dim())));
     }
     let out = Array2::from_shape_vec((a.nrows(), b.ncols()), out);
     let mut out = out.map_err(|error| Error::Msg(error.to_string()))?;
@@ -50,7 +50,7 @@ fn add_product(a: &ArrayView2<'_, f32>, b: &ArrayView2<'_, f32>, out: Vec<f32>) 
     Ok((CpuStorage::F32(out.into_raw_vec_and_offset().0), shape))
 }
 
-/// `a b` of matrices.
+/// Matrix product `a b`.
 pub(crate) struct Product;
 
 impl CustomOp2 for Product {
@@ -64,10 +64,12 @@ impl CustomOp2 for Product {
     }
 }
 
-/// Up to so many rows, each is multiplied by itself: products of matrices first copy both, which takes longer then.
+/// Maximum number of rows that are multiplied one by one.
+///
+/// For few rows, the copies of both operands in a matrix product take longer.
 const MAX_MATVEC_ROWS: usize = 4;
 
-/// `x w^T + b` of rows `x`, weights `w`, `[outputs, inputs]`, and biases.
+/// `x w^T + b` of rows `x`, weights `w` of shape `[outputs, inputs]`, and biases.
 pub(crate) struct Linear;
 
 impl CustomOp3 for Linear {
@@ -98,7 +100,7 @@ impl CustomOp3 for Linear {
     }
 }
 
-/// An activation, in place.
+/// Activation, in place.
 pub(crate) struct Apply(pub(crate) Activation);
 
 impl InplaceOp1 for Apply {
@@ -112,7 +114,7 @@ impl InplaceOp1 for Apply {
     }
 }
 
-/// Gradients times its derivative, given what that is a function of.
+/// Multiplication of gradients by the derivative of an activation, in place.
 pub(crate) struct Derivative(pub(crate) Activation);
 
 impl InplaceOp2 for Derivative {
@@ -126,7 +128,7 @@ impl InplaceOp2 for Derivative {
     }
 }
 
-/// One number after the other, each with that of a source.
+/// Function of each number and the corresponding number of a source, in place.
 pub(crate) struct Each<F>(pub(crate) F);
 
 impl<F: Fn(f32, f32) -> f32> InplaceOp2 for Each<F> {
@@ -142,7 +144,7 @@ impl<F: Fn(f32, f32) -> f32> InplaceOp2 for Each<F> {
     }
 }
 
-/// The same with two sources.
+/// Function of each number and the corresponding numbers of two sources, in place.
 pub(crate) struct EachPair<F>(pub(crate) F);
 
 impl<F: Fn(f32, f32, f32) -> f32> InplaceOp3 for EachPair<F> {
@@ -166,11 +168,11 @@ impl<F: Fn(f32, f32, f32) -> f32> InplaceOp3 for EachPair<F> {
     }
 }
 
-/// A layer's gradients, among those of all parameters, given the gradient of what it gave and what it took, both in rows.
+/// Gradients of a layer's parameters, from the gradient of its output and from its input, both in rows.
 pub(crate) struct Gradients {
     pub(crate) weight: Range<usize>,
     pub(crate) bias: Range<usize>,
-    /// To those there are; otherwise in their place.
+    /// True to add to the existing gradients, false to overwrite them.
     pub(crate) add: bool,
 }
 
@@ -226,7 +228,7 @@ mod tests {
     #[test]
     fn products_equal_candles_own() -> Result<()> {
         for (m, k, n) in [(1, 1, 1), (1, 5, 3), (64, 4, 64), (7, 33, 20)] {
-            // Whole, transposed, and a part of something larger.
+            // Contiguous, transposed, and a part of a larger matrix.
             for a in [tensor(m, k)?, tensor(k, m)?.t()?, tensor(m + 2, k)?.narrow(0, 1, m)?] {
                 for b in [tensor(k, n)?, tensor(n, k)?.t()?] {
                     assert_near(&a.apply_op2_no_bwd(&b, &Product)?, &a.matmul(&b)?)?;

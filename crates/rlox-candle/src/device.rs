@@ -1,23 +1,23 @@
-//! Where a network computes.
+//! Devices, and conversion of Candle's errors.
 
 use rlox_core::{Error, Result};
 
-/// Where a network computes.
+/// Device that a network computes on.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Device {
     /// One core of the CPU.
     #[default]
     Cpu,
-    /// The CUDA device of a number.
+    /// CUDA device of this index.
     #[cfg(feature = "cuda")]
     Cuda(usize),
-    /// The Metal device of a number.
+    /// Metal device of this index.
     #[cfg(feature = "metal")]
     Metal(usize),
 }
 
 impl Device {
-    /// Candle's own.
+    /// Returns Candle's device.
     #[allow(clippy::unnecessary_wraps, reason = "devices of other features may be absent")]
     pub(crate) fn open(self) -> Result<candle_core::Device> {
         match self {
@@ -30,7 +30,7 @@ impl Device {
     }
 }
 
-/// What Candle said, as an error of rlox.
+/// Converts an error of Candle.
 #[allow(clippy::needless_pass_by_value, reason = "it stands in map_err")]
 pub(crate) fn failed(error: candle_core::Error) -> Error {
     Error::Backend(format!("candle: {error}"))

@@ -1,7 +1,7 @@
 //! Networks of [Candle](https://github.com/huggingface/candle) for the algorithms of [`rlox_nn`].
 //!
-//! [`CandleMlp`] takes the place of [`rlox_nn::Mlp`] wherever a [`rlox_nn::Network`] does: the same seed gives the same
-//! first weights, and weights and optimiser states go from one to the other, and to torch, by name.
+//! [`CandleMlp`] implements [`rlox_nn::Network`] and replaces [`rlox_nn::Mlp`]. The same seed gives the same initial
+//! weights. Weights and optimiser states are exchanged with [`rlox_nn::Mlp`] and torch by name.
 //!
 //! ```
 //! use rlox_candle::policy_networks;
@@ -17,13 +17,13 @@
 //! # Ok::<(), rlox_core::Error>(())
 //! ```
 //!
-//! Candle's `Tensor::backward` is not used: losses and their gradients are those of [`rlox_nn`], and the vector-Jacobian
-//! product of the layers is written out. The tests hold outputs, input gradients and parameter gradients of each
-//! activation to what Candle's own `backward` gives.
+//! Candle's `Tensor::backward` is not used. [`rlox_nn`] computes losses and their gradients, and the layers'
+//! vector-Jacobian product is written out. The tests compare outputs and gradients of each activation with Candle's
+//! own `backward`.
 //!
-//! The CPU is the device unless [`CandleMlp::on`] is given another one; the features `cuda` and `metal` bring those. On
-//! the CPU each network computes on one core, whatever `RAYON_NUM_THREADS` and `CANDLE_NUM_THREADS` say: at these sizes
-//! more are slower, and while another thread computes many times slower.
+//! The default device is the CPU. [`CandleMlp::on`] takes another device, with the features `cuda` and `metal`. On the
+//! CPU each network uses one core, whatever the values of `RAYON_NUM_THREADS` and `CANDLE_NUM_THREADS`. More cores are
+//! slower for small networks, and many times slower while another thread computes.
 
 mod cpu;
 mod device;

@@ -13,22 +13,22 @@ use crate::device::failed;
 use crate::tensor::{copy, numbers, rows, sum_of_squares};
 use forward_backward::{ForwardCache, Layer, apply_update, backward, forward, is_fused, step, views};
 
-/// Fully connected layers of any widths with one activation between them and none after the last, as [`rlox_nn::Mlp`].
+/// Fully connected layers with an activation after every layer except the last, like [`rlox_nn::Mlp`].
 ///
-/// All parameters lie in one tensor of which layers are views, so that a step of the optimiser is a few operations whatever
-/// the number of layers.
+/// All parameters are in one tensor and layers are views of it, so that an optimiser step takes few operations for any
+/// number of layers.
 ///
 /// ```
 /// use rlox_candle::CandleMlp;
 /// use rlox_core::Pcg64;
-/// use rlox_nn::{Activation, Init, Mlp, Network, Scratch};
+/// use rlox_nn::{Activation, Init, Mlp, Network, Workspace};
 ///
 /// let init = Init::orthogonal(0.01);
 /// let net = CandleMlp::new(&[4, 64, 2], Activation::Tanh, init, &mut Pcg64::seed_from(0))?;
 /// let mut built_in = Mlp::new(&[4, 64, 2], Activation::Tanh, init, &mut Pcg64::seed_from(1))?;
 /// built_in.load(&net.tensors())?;
-/// let (mut y, mut scratch) = ([0.0; 2], Scratch::default());
-/// net.infer(&[0.1, 0.2, 0.3, 0.4], 1, &mut y, &mut scratch)?;
+/// let (mut y, mut workspace) = ([0.0; 2], Workspace::default());
+/// net.infer(&[0.1, 0.2, 0.3, 0.4], 1, &mut y, &mut workspace)?;
 /// # Ok::<(), rlox_core::Error>(())
 /// ```
 #[derive(Clone, Debug)]
@@ -37,35 +37,36 @@ pub struct CandleMlp {
     device: candle_core::Device,
     flat: Tensor,
     layers: Vec<Layer>,
-    /// In the flat order.
+    /// Gradients in the flat order.
     gradients: Tensor,
-    /// Whether there are any since the last step.
+    /// True if there are gradients since the last step.
     has_gradients: bool,
-    /// The sum of their squares, once it was asked for.
+    /// Sum of the squared gradients, if computed.
     squares: Option<f64>,
-    /// The optimiser's, of gradients and of their squares.
+    /// The optimiser's running means of gradients and of squared gradients.
     means: [Tensor; 2],
     step: u32,
     cache: Option<ForwardCache>,
-    /// Held by clones too: what they have in common is copied before it is changed in place.
+    /// Shared by clones; used for copy-on-write.
     clone_count: Arc<()>,
 }
 
 impl CandleMlp {
-    /// A network of the given widths, the input's first: `[4, 64, 64, 2]`, on the CPU. The weights are those that
-    /// [`rlox_nn::Mlp::new`] draws.
+    /// Creates a network with the given widths, input first, on the CPU, for example `[4, 64, 64, 2]`.
+    ///
+    /// The weights equal those of [`rlox_nn::Mlp::new`].
     ///
     /// # Errors
-    /// [`rlox_core::Error::Config`] for fewer than two widths or one that is 0, [`rlox_core::Error::Memory`] for more
-    /// parameters than fit into memory.
+    /// - [`rlox_core::Error::Config`]: `sizes` has fewer than two widths, or a width is 0.
+    /// - [`rlox_core::Error::Memory`]: the parameters do not fit into memory.
     pub fn new(sizes: &[usize], activation: Activation, init: Init, rng: &mut Pcg64) -> Result<Self> {
         Self::on(Device::Cpu, sizes, activation, init, rng)
     }
 
-    /// As [`CandleMlp::new`], on a device.
+    /// Creates a network as [`CandleMlp::new`] does, on a device.
     ///
     /// # Errors
-    /// Those of [`CandleMlp::new`], and [`rlox_core::Error::Backend`] for a device that is not there.
+    /// The errors of [`CandleMlp::new`], and [`rlox_core::Error::Backend`] if the device is not available.
     pub fn on(device: Device, sizes: &[usize], activation: Activation, init: Init, rng: &mut Pcg64) -> Result<Self> {
         let layout = MlpLayout::new(sizes, activation)?;
         let device = device.open()?;
@@ -89,17 +90,17 @@ impl CandleMlp {
         })
     }
 
-    /// The widths, the input's first.
+    /// Returns the widths of the layers, input first.
     pub fn sizes(&self) -> &[usize] {
         self.layout.sizes()
     }
 
-    /// What hidden layers apply.
+    /// Returns the activation of the hidden layers.
     pub fn activation(&self) -> Activation {
         self.layout.activation()
     }
 
-    /// Makes memory its own, which it may share with clones.
+    /// Copies memory that clones share.
     fn detach_clones(&mut self) -> Result<()> {
         if Arc::strong_count(&self.clone_count) > 1 { self.copy_all() } else { Ok(()) }
     }
@@ -113,14 +114,14 @@ impl CandleMlp {
         Ok(())
     }
 
-    /// The parameters elsewhere.
+    /// Replaces the tensor of the parameters, with equal values or after a step.
     fn set_flat(&mut self, flat: Tensor) -> Result<()> {
         self.layers = views(&self.layout, &flat).map_err(failed)?;
         self.flat = flat;
         Ok(())
     }
 
-    /// Other parameters in the place of these, whose forward is forgotten.
+    /// Replaces the parameters and discards the last forward pass.
     fn replace(&mut self, flat: Tensor) -> Result<()> {
         self.set_flat(flat)?;
         self.cache = None;
@@ -134,14 +135,15 @@ impl CandleMlp {
         Ok(cache)
     }
 
-    /// The vector-Jacobian product, with a gradient of the last hidden layer besides.
+    /// Computes the vector-Jacobian product, with an optional gradient of the last hidden layer.
     fn back(&mut self, dy: &[f32], dh: Option<&[f32]>, params: bool, dx: Option<&mut [f32]>) -> Result<()> {
         if params {
             self.detach_clones()?;
             self.squares = None;
         }
         let Some(cache) = &self.cache else { return Ok(()) };
-        // Where the device may fail on the way, the gradients that there are stay as they are until it has not.
+        // Other devices may fail during the pass, so the existing gradients stay unchanged until the pass has
+        // succeeded.
         let new_gradients =
             if params && !is_fused(&self.flat) { Some(self.gradients.zeros_like().map_err(failed)?) } else { None };
         let accumulator = new_gradients.as_ref().map_or((&self.gradients, self.has_gradients), |aside| (aside, false));
@@ -175,11 +177,12 @@ impl CandleMlp {
     }
 }
 
-/// A policy and values of Candle's networks for an environment's spaces, as [`PolicyNetworks::mlp`] makes them of the
-/// built-in one: the same seed gives the same weights.
+/// Makes policy and value networks of Candle for an environment's spaces, like [`PolicyNetworks::mlp`].
+///
+/// The same seed gives the same weights as for the built-in network.
 ///
 /// # Errors
-/// Those of [`PolicyNetworks::mlp`].
+/// The errors of [`PolicyNetworks::mlp`].
 ///
 /// ```
 /// use rlox_core::{AutoresetMode, Pcg64, VecEnv, VectorEnv, envs::CartPole};
@@ -309,7 +312,7 @@ impl Network for CandleMlp {
         self.replace(updated_flat.map_err(failed)?)
     }
 
-    /// Empty if the device fails.
+    /// Returns the parameters, or no tensors if the device fails.
     fn tensors(&self) -> NamedTensors {
         self.layout.named(&numbers(&self.flat).unwrap_or_default())
     }
@@ -319,7 +322,7 @@ impl Network for CandleMlp {
         self.replace(self.tensor(flat)?)
     }
 
-    /// Empty if the device fails.
+    /// Returns the gradients, or no tensors if the device fails.
     fn gradients(&self) -> NamedTensors {
         if self.has_gradients {
             return self.layout.named(&numbers(&self.gradients).unwrap_or_default());
@@ -327,7 +330,7 @@ impl Network for CandleMlp {
         self.layout.named(&vec![0.0; self.layout.parameters()])
     }
 
-    /// Empty but for the steps if the device fails.
+    /// Returns the optimiser's state, or only the steps if the device fails.
     fn optimizer_state(&self) -> NamedTensors {
         let [mean, square] = self.means.each_ref().map(|mean| numbers(mean).unwrap_or_default());
         self.layout.named_state([&mean, &square], self.step)

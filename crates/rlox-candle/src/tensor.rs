@@ -1,11 +1,11 @@
-//! Numbers from and to tensors.
+//! Conversion between numbers and tensors.
 
 use candle_core::{Device, Storage, Tensor};
 use rlox_core::{Error, Result};
 
 use crate::device::failed;
 
-/// What `read` makes of a tensor's numbers, row-major; on the CPU they are not copied.
+/// Calls `read` with a tensor's numbers, row-major; on the CPU they are not copied.
 fn read<T>(tensor: &Tensor, read: impl FnOnce(&[f32]) -> T) -> Result<T> {
     let (storage, layout) = tensor.storage_and_layout();
     if let (Storage::Cpu(numbers), Some((from, to))) = (&*storage, layout.contiguous_offsets()) {
@@ -16,28 +16,28 @@ fn read<T>(tensor: &Tensor, read: impl FnOnce(&[f32]) -> T) -> Result<T> {
     Ok(read(&numbers.map_err(failed)?))
 }
 
-/// A slice as rows on a device.
+/// Copies a slice to a device, as rows.
 pub(crate) fn rows(numbers: &[f32], rows: usize, device: &Device) -> candle_core::Result<Tensor> {
     Tensor::from_slice(numbers, (rows, numbers.len() / rows), device)
 }
 
-/// The numbers of a tensor, row-major.
+/// Returns the numbers of a tensor, row-major.
 pub(crate) fn numbers(tensor: &Tensor) -> Result<Vec<f32>> {
     read(tensor, <[f32]>::to_vec)
 }
 
-/// The numbers of a tensor, to where there is room for so many.
+/// Copies the numbers of a tensor to a slice of the same length.
 pub(crate) fn copy(tensor: &Tensor, to: &mut [f32]) -> Result<()> {
     if tensor.elem_count() != to.len() {
-        return Err(Error::Backend(format!("candle: gave {} numbers instead of {}", tensor.elem_count(), to.len())));
+        return Err(Error::Backend(format!("candle: got {} numbers instead of {}", tensor.elem_count(), to.len())));
     }
     read(tensor, |numbers| to.copy_from_slice(numbers))
 }
 
-/// The sum of the squares of a tensor's numbers, in f64.
+/// Returns the sum of the squares of a tensor's numbers, in f64.
 pub(crate) fn sum_of_squares(tensor: &Tensor) -> Result<f64> {
     read(tensor, |numbers| {
-        // Several sums at once, which a vector holds.
+        // Eight independent sums, so that the loop is vectorised.
         let (chunks, remainder) = numbers.as_chunks::<8>();
         let mut sums = [0.0; 8];
         for chunk in chunks {

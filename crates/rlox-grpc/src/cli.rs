@@ -11,32 +11,31 @@ use crate::{Identity, Worker, WorkerOptions};
 const USAGE: &str = "\
 rlox-worker steps environments and collects rollouts for rlox on other machines.
 
-It prints its address and serves until it gets SIGTERM or Ctrl-C; requests that have come are answered then.
+It prints its address and serves until SIGTERM or Ctrl-C; then it answers the requests received so far.
 
-  --bind ADDRESS            where to listen, 127.0.0.1:0 by default: port 0 is a free one. Any address but loopback
-                            needs --tls-cert, --tls-key and a token
+  --bind ADDRESS            address to listen on, 127.0.0.1:0 by default; port 0 is a free one. Others than loopback
+                            need --tls-cert, --tls-key and a token
   --tls-cert FILE           certificate chain as PEM
-  --tls-key FILE            its private key as PEM
-  --token-file FILE         a file with the token that clients must have; or the variable RLOX_WORKER_TOKEN
-  --metrics ADDRESS         where /metrics is told for Prometheus, on loopback
-  --max-sessions N          sessions at a time, each with a thread (8)
-  --max-connections N       connections at a time (64)
-  --max-envs N              environments of a session (4096)
-  --max-message-bytes N     bytes of a message in both directions (4194304)
-  --credits N               unanswered requests of a session (4)
+  --tls-key FILE            private key of the certificate as PEM
+  --token-file FILE         file with the token of clients; or the environment variable RLOX_WORKER_TOKEN
+  --metrics ADDRESS         loopback address of /metrics for Prometheus
+  --max-sessions N          maximum number of open sessions, each with a thread (8)
+  --max-connections N       maximum number of open connections (64)
+  --max-envs N              maximum number of environments in a session (4096)
+  --max-message-bytes N     maximum bytes of a message in both directions (4194304)
+  --credits N               maximum number of unanswered requests in a session (4)
   --help, --version
 ";
 
-/// What the program `rlox-worker` does with these words on its command line: it tells its address, and serves until the
-/// process gets SIGTERM or Ctrl-C.
+/// Runs the `rlox-worker` program: prints the address and serves until SIGTERM or Ctrl-C.
 ///
 /// # Errors
-/// [`Error::Config`] naming a flag that makes no sense, or what must not be served; [`Error::Io`] for files, an address in
-/// use, and signals.
+/// - [`Error::Config`]: a flag is invalid, or the worker would be unsafe to serve.
+/// - [`Error::Io`]: a file cannot be read, an address is in use, or signals are not available.
 ///
 /// ```
-/// let words = ["--bind".to_owned(), "0.0.0.0:0".to_owned()];
-/// let error = rlox_grpc::serve(&words).unwrap_err().to_string();
+/// let args = ["--bind".to_owned(), "0.0.0.0:0".to_owned()];
+/// let error = rlox_grpc::run(&args).unwrap_err().to_string();
 /// assert!(error.starts_with("bind: expected a loopback address"));
 /// ```
 pub fn run(args: &[String]) -> Result<()> {
@@ -59,7 +58,7 @@ pub fn run(args: &[String]) -> Result<()> {
     worker.stop()
 }
 
-/// Listens for the signals from now on; what it gives is ready when one has come.
+/// Installs signal handlers; the returned future completes when a signal has arrived.
 fn shutdown_signal() -> Result<impl Future<Output = ()>> {
     let io_error = |source| Error::Io { path: "signals".into(), source };
     #[cfg(unix)]
@@ -90,7 +89,7 @@ fn parse_options(args: &[String]) -> Result<WorkerOptions> {
     while let Some(arg) = remaining.next() {
         let (flag, inline) = arg.split_once('=').map_or((arg.as_str(), None), |(flag, value)| (flag, Some(value)));
         let mut value = || {
-            let absent = || Error::config(flag.to_owned(), "a value", "nothing", "write it after the flag");
+            let absent = || Error::config(flag.to_owned(), "a value", "no value", "write the value after the flag");
             inline.or_else(|| remaining.next().map(String::as_str)).ok_or_else(absent)
         };
         match flag {

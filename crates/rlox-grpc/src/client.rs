@@ -1,4 +1,4 @@
-//! The client: environments and rollouts of workers, and recovery from the loss of a worker.
+//! The client: environments and rollouts on workers, and recovery from the loss of a worker.
 
 mod actor;
 mod context;

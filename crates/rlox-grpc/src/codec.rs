@@ -8,10 +8,10 @@ use rlox_core::{AutoresetMode, EnvSnapshot, EnvSpec, Error, Location, Mismatch, 
 
 use crate::proto;
 
-/// Arguments of environments, and options of a reset.
+/// Maximum number of environment arguments, and of options of a reset.
 const MAX_ARGUMENTS: usize = 64;
 
-/// Numbers that slabs are made of.
+/// Number type in slabs.
 pub(crate) trait Number: Pod + Zeroable {
     fn to_little_endian(self) -> Self;
 }
@@ -27,7 +27,7 @@ macro_rules! numbers {
 }
 numbers!(f32, f64, i64, u64, u32, u8);
 
-/// Appends numbers to a slab.
+/// Appends numbers to a slab, little-endian.
 pub(crate) fn write_numbers<T: Number>(slab: &mut Vec<u8>, numbers: &[T]) {
     if cfg!(target_endian = "little") {
         slab.extend_from_slice(bytemuck::cast_slice(numbers));
@@ -36,7 +36,7 @@ pub(crate) fn write_numbers<T: Number>(slab: &mut Vec<u8>, numbers: &[T]) {
     }
 }
 
-/// A slab that is read from its front.
+/// Slab of numbers that is read from the front.
 pub(crate) struct Slab<'a> {
     name: &'static str,
     len: usize,
@@ -48,7 +48,7 @@ impl<'a> Slab<'a> {
         Self { name, len: bytes.len(), remaining: bytes }
     }
 
-    /// Fills a slice.
+    /// Fills a slice with the next numbers.
     pub(crate) fn read<T: Number>(&mut self, into: &mut [T]) -> Result<()> {
         let bytes = self.take(size_of_val(into))?;
         bytemuck::cast_slice_mut(into).copy_from_slice(bytes);
@@ -60,7 +60,7 @@ impl<'a> Slab<'a> {
         Ok(())
     }
 
-    /// So many numbers.
+    /// Reads the next `count` numbers.
     pub(crate) fn vec<T: Number>(&mut self, count: usize) -> Result<Vec<T>> {
         let needed = count.saturating_mul(size_of::<T>());
         if needed > self.remaining.len() {
@@ -71,14 +71,14 @@ impl<'a> Slab<'a> {
         Ok(numbers)
     }
 
-    /// Flags, a byte each.
+    /// Reads flags, one byte each.
     pub(crate) fn flags(&mut self, into: &mut [bool]) -> Result<()> {
         let bytes = self.take(into.len())?;
         into.iter_mut().zip(bytes).for_each(|(flag, byte)| *flag = *byte != 0);
         Ok(())
     }
 
-    /// Refuses bytes that are left.
+    /// Returns an error if bytes remain.
     pub(crate) fn finish(self) -> Result<()> {
         if self.remaining.is_empty() { Ok(()) } else { Err(self.length_mismatch(0)) }
     }
@@ -93,7 +93,7 @@ impl<'a> Slab<'a> {
 
     fn length_mismatch(&self, needed: usize) -> Error {
         let expected = format!("{} bytes", self.len - self.remaining.len() + needed);
-        Error::shape(self.name, expected, self.len.to_string(), "send what the session's spaces and num_envs say")
+        Error::shape(self.name, expected, self.len.to_string(), "send the size for the session's spaces and num_envs")
     }
 }
 
@@ -101,7 +101,7 @@ pub(crate) fn flags(flags: &[bool]) -> &[u8] {
     bytemuck::cast_slice(flags)
 }
 
-/// The rows of environments whose episodes were truncated and not terminated.
+/// Returns the rows of environments whose episodes were truncated and not terminated.
 pub(crate) fn truncated_rows(terminated: &[bool], truncated: &[bool]) -> impl Iterator<Item = usize> {
     let flags = terminated.iter().zip(truncated).enumerate();
     flags.filter(|(_, (terminated, truncated))| **truncated && !**terminated).map(|(row, _)| row)
@@ -174,7 +174,7 @@ pub(crate) fn space_to(space: &Space) -> proto::Space {
 
 fn space_from(space: Option<proto::Space>, name: &'static str) -> Result<Space> {
     use proto::space::Kind;
-    let missing = || Error::space(name, "a space", "none", "use the same version of rlox on both sides");
+    let missing = || Error::space(name, "a space", "no space", "use the same version of rlox on both sides");
     let proto::Space { kind, n, start, nvec, shape, low, high } = space.ok_or_else(missing)?;
     let decoded = match Kind::try_from(kind).map_err(|_| missing())? {
         Kind::Discrete => Space::Discrete { n, start },
@@ -190,12 +190,12 @@ fn space_from(space: Option<proto::Space>, name: &'static str) -> Result<Space> 
     Ok(decoded)
 }
 
-/// What a worker's environments are.
+/// Returns the spec of a worker's environments.
 pub(crate) fn spec_from(opened: proto::Opened) -> Result<EnvSpec> {
     let action = space_from(opened.action, "action space")?;
     let flags = masked_actions(&action);
     if opened.mask != 0 && opened.mask as usize != flags {
-        let (expected, got) = (format!("none, or one for each of {flags} choices"), opened.mask.to_string());
+        let (expected, got) = (format!("no masks, or {flags} flags"), opened.mask.to_string());
         return Err(Error::space("action masks", expected, got, "use the same version of rlox on both sides"));
     }
     Ok(EnvSpec {
@@ -206,7 +206,7 @@ pub(crate) fn spec_from(opened: proto::Opened) -> Result<EnvSpec> {
     })
 }
 
-/// Names with numbers as bytes, whatever they mean.
+/// Encodes numbers with names as bytes.
 pub(crate) fn arguments_to(argument: &'static str, arguments: &[(String, f64)]) -> Result<Bytes> {
     if arguments.len() > MAX_ARGUMENTS {
         return Err(invalid_arguments(argument, arguments.len().to_string(), "pass fewer"));
@@ -245,7 +245,7 @@ fn invalid_arguments(argument: &'static str, got: String, fix: &'static str) -> 
     Error::config(argument, expected, got, fix)
 }
 
-/// Environments' seeds as bytes.
+/// Encodes the environments' seeds as bytes.
 pub(crate) fn seeds_to(seeds: &[Option<u64>]) -> Bytes {
     let (is_present, numbers): (Vec<_>, Vec<_>) = seeds.iter().map(|seed| (seed.is_some(), seed.unwrap_or(0))).unzip();
     let mut bytes = Vec::with_capacity(seeds.len() * 9);
@@ -294,7 +294,9 @@ pub(crate) fn failure_to(error: Error) -> proto::Failure {
     }
 }
 
-/// Returns the error of a worker, with its address; `first_env` is the index of the worker's first environment.
+/// Returns the error of a worker, with its address.
+///
+/// `first_env` is the index of the worker's first environment.
 pub(crate) fn failure_from(failure: proto::Failure, address: &str, first_env: usize) -> Error {
     use proto::failure::Kind;
     let proto::Failure { kind, argument, expected, got, hint, env, row, step, section, column, index } = failure;
@@ -379,7 +381,7 @@ mod tests {
             prop_assert_eq!(arguments_from("arguments", &bytes).unwrap(), arguments);
         }
 
-        /// What is made takes no more than a multiple of what came: 64 names, and 16 bytes for 9.
+        /// Memory stays proportional to the input: at most 64 names, and 16 bytes per 9 bytes of input.
         #[test]
         fn any_bytes_are_read_or_rejected(bytes in prop::collection::vec(0..4_u8, 0..700), num_envs in 0..80_usize) {
             if let Ok(arguments) = arguments_from("arguments", &bytes) {

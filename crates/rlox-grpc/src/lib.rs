@@ -1,8 +1,8 @@
 //! Environments and rollouts of rlox on other machines, over gRPC.
 //!
-//! A [`Worker`] serves sessions: in one it steps environments ([`RemoteVecEnv`] is the other end), or it collects whole
-//! rollouts with a policy that a learner publishes ([`RemoteActor`]). The same seeds give the same trajectories as in one
-//! process, also where workers die: what they did is done again elsewhere.
+//! A [`Worker`] serves sessions. A session steps environments, for [`RemoteVecEnv`], or collects rollouts with a
+//! policy that a learner publishes, for [`RemoteActor`]. The same seeds give the same trajectories as in one process,
+//! even if workers fail: their work is repeated on other workers.
 //!
 //! ```
 //! use rlox_core::{Actions, ResetOptions, Seeds, StepOut, VectorEnv};
@@ -32,7 +32,7 @@ mod client;
 mod codec;
 mod worker;
 
-/// The protocol's messages, as `proto/rlox/v1/worker.proto` has them.
+/// Messages of the protocol, from `proto/rlox/v1/worker.proto`.
 #[allow(clippy::all, clippy::pedantic, unreachable_pub, reason = "generated")]
 #[doc(hidden)]
 pub mod proto {
@@ -46,5 +46,5 @@ pub use client::{
 };
 pub use worker::{Counters, Identity, Limits, MakeEnv, Worker, WorkerOptions};
 
-/// The version of the protocol that this crate speaks.
+/// Protocol version of this crate.
 pub const PROTOCOL: u32 = 2;

@@ -1,4 +1,4 @@
-//! The server: sessions in threads, limits, and how it begins and ends.
+//! The server: sessions in threads, limits, start and shutdown.
 
 mod budget;
 mod connection;
@@ -33,17 +33,17 @@ use session_task::Service;
 
 use crate::proto::worker_server::WorkerServer;
 
-/// How long sessions are given to end.
+/// Time limit for sessions to end at shutdown.
 const GRACE: Duration = Duration::from_secs(10);
-/// How long connections are given then.
+/// Time limit for connections to end after the sessions.
 const LAST: Duration = Duration::from_secs(1);
-/// Silent peers are asked after so long, and left after as long again.
+/// Time after which silent peers are pinged, and after the same time again are disconnected.
 const KEEPALIVE: Duration = Duration::from_secs(5);
-/// Bytes of a question for the worker's health.
+/// Maximum bytes of a health request.
 const LARGEST_HEALTH: usize = 1 << 10;
 const LARGEST_HEADERS: u32 = 8 << 10;
 
-/// A worker that serves until it is stopped or dropped.
+/// Server that runs until it is stopped or dropped.
 ///
 /// ```
 /// use rlox_grpc::{Worker, WorkerOptions};
@@ -57,7 +57,7 @@ pub struct Worker {
     runtime: Option<Runtime>,
     stop: watch::Sender<bool>,
     health: HealthReporter,
-    /// Those that may still begin; threads give theirs back when their environments are gone.
+    /// Permits of further sessions; a session's thread drops the environments before its permit.
     sessions: Arc<Semaphore>,
     max_sessions: u32,
     server_task: Option<tokio::task::JoinHandle<std::result::Result<(), tonic::transport::Error>>>,
@@ -74,11 +74,12 @@ impl std::fmt::Debug for Worker {
 }
 
 impl Worker {
-    /// Binds and serves, in threads of its own.
+    /// Binds the address and serves in separate threads.
     ///
     /// # Errors
-    /// [`Error::Config`] for a bind beyond loopback without TLS and a token, for certificates that make no sense and for
-    /// limits of 0; [`Error::Io`] where the system refuses the address or a thread.
+    /// - [`Error::Config`]: the address is not loopback and TLS or a token is missing, a certificate is invalid, or a
+    ///   limit is 0.
+    /// - [`Error::Io`]: the system refuses the address or a thread.
     pub fn start(options: WorkerOptions) -> Result<Self> {
         options.check()?;
         run_outside_runtime(|| Self::start_server(options))?
@@ -116,7 +117,7 @@ impl Worker {
             let config = ServerTlsConfig::new().identity(identity).timeout(KEEPALIVE);
             server = server.tls_config(config).map_err(|error| {
                 let fix = "pass a certificate chain and its private key, both as PEM";
-                Error::config("tls_cert, tls_key", "a certificate and its key", with_sources(&error), fix)
+                Error::config("tls_cert, tls_key", "a certificate and its private key", with_sources(&error), fix)
             })?;
         }
         let limits = options.limits;
@@ -147,26 +148,27 @@ impl Worker {
         Ok(Self { runtime, stop, health, sessions, max_sessions, server_task, counters, bound, metrics, tls })
     }
 
-    /// Where it is found, as clients name it.
+    /// Returns the address for clients, with `http://` or `https://`.
     pub fn address(&self) -> String {
         format!("{}://{}", if self.tls { "https" } else { "http" }, self.bound)
     }
 
-    /// Where its metrics are found, if anywhere.
+    /// Returns the address of the metrics, if they are served.
     pub fn metrics_address(&self) -> Option<SocketAddr> {
         self.metrics
     }
 
-    /// What it has counted so far.
+    /// Returns the counters.
     pub fn counters(&self) -> &Counters {
         &self.counters
     }
 
-    /// Takes no more sessions, lets requests that have come be answered, and ends when the environments of all sessions are
-    /// gone: after eleven seconds in any case. Who asks for its health is told first that it does not serve any more.
+    /// Rejects new sessions, answers the requests received so far and waits for all sessions.
+    ///
+    /// The wait takes at most eleven seconds. Health checks report first that the worker no longer serves.
     ///
     /// # Errors
-    /// [`Error::Backend`] where sessions did not end within ten seconds, or the worker had failed.
+    /// [`Error::Backend`] if sessions did not end within ten seconds, or the worker has failed.
     pub fn stop(mut self) -> Result<()> {
         self.shut_down()
     }
@@ -188,7 +190,7 @@ impl Worker {
         }
         let Some(server_task) = self.server_task.take() else { return Ok(()) };
         match timeout(LAST, server_task).await {
-            // Who watches its health, or takes no replies, is left.
+            // Clients that watch the health or take no replies are disconnected.
             Ok(Ok(Ok(()))) | Err(_) => Ok(()),
             Ok(Ok(Err(error))) => Err(Error::Backend(format!("the worker failed: {}", with_sources(&error)))),
             Ok(Err(error)) => Err(Error::Backend(format!("the worker failed: {error}"))),
@@ -198,12 +200,12 @@ impl Worker {
 
 impl Drop for Worker {
     fn drop(&mut self) {
-        // Nobody is there who could be told.
+        // Drop cannot return an error.
         let _ = self.shut_down();
     }
 }
 
-/// Does what blocks in a thread of its own where the caller's is one of a runtime, which must not.
+/// Runs blocking work, in a new thread if the caller's thread belongs to an async runtime.
 fn run_outside_runtime<T: Send>(work: impl FnOnce() -> T + Send) -> Result<T> {
     if Handle::try_current().is_err() {
         return Ok(work());
@@ -215,7 +217,7 @@ fn run_outside_runtime<T: Send>(work: impl FnOnce() -> T + Send) -> Result<T> {
     })
 }
 
-/// No side takes messages of more bytes.
+/// Maximum bytes of a message, on both sides.
 pub(crate) const LARGEST_MESSAGE: usize = (u32::MAX >> 1) as usize;
 /// Bytes of an HTTP/2 frame.
 pub(crate) const FRAME: u32 = 1 << 18;
@@ -235,11 +237,11 @@ fn address_of(listener: &TcpListener, requested: SocketAddr) -> Result<SocketAdd
 }
 
 async fn wait_for_stop(mut stopped: watch::Receiver<bool>) {
-    // An error says that the worker is gone.
+    // An error means that the worker was dropped.
     let _ = stopped.wait_for(|stopped| *stopped).await;
 }
 
-/// Notes on the connection that it asks for the worker's health.
+/// Records on the connection that it carries health checks.
 #[expect(clippy::unnecessary_wraps, reason = "as interceptors are")]
 fn note_health_check(request: Request<()>) -> std::result::Result<Request<()>, Status> {
     if let Some(peer) = request.extensions().get::<Peer>() {
@@ -248,7 +250,7 @@ fn note_health_check(request: Request<()>) -> std::result::Result<Request<()>, S
     Ok(request)
 }
 
-/// Lets requests through that have the token, where there is one.
+/// Accepts requests with the token, or all requests if the worker has no token.
 fn admit(token: Option<&str>, counters: &Counters, request: Request<()>) -> std::result::Result<Request<()>, Status> {
     use std::sync::atomic::Ordering::Relaxed;
     use subtle::ConstantTimeEq;
@@ -260,6 +262,8 @@ fn admit(token: Option<&str>, counters: &Counters, request: Request<()>) -> std:
         return Ok(request);
     }
     counters.refused.fetch_add(1, Relaxed);
-    let got = if credential.is_some() { "another one" } else { "none" };
-    Err(Status::unauthenticated(format!("token: expected the worker's, got {got}; pass what its --token-file has")))
+    let got = if credential.is_some() { "a different token" } else { "no token" };
+    Err(Status::unauthenticated(format!(
+        "token: expected the worker's token, got {got}; pass the token of its --token-file"
+    )))
 }

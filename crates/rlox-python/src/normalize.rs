@@ -18,8 +18,7 @@ const DETACH_ABOVE_ELEMENTS: usize = 2048;
 /// Normaliser of observations and rewards by running statistics, like Stable-Baselines3's VecNormalize.
 ///
 /// The mean is subtracted from observations, which are then divided by their standard deviation. Rewards are divided
-/// by
-/// the standard deviation of the running discounted return. Collecting a rollout updates the statistics.
+/// by the standard deviation of the running discounted return. Collecting a rollout updates the statistics.
 /// `normalize_obs` does not update them, for evaluation and prediction.
 ///
 /// Args:

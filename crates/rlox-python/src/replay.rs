@@ -31,7 +31,7 @@ use sequences::SequenceRequest;
 ///     capacity: Maximum number of transitions; new transitions replace the oldest. With several environments the
 ///         number is rounded down to a multiple of `num_envs`, but not below `num_envs`; see the attribute `capacity`.
 ///     obs_dim: Numbers in an observation, or its shape; {name: shape} or {name: (shape, dtype)} for Dict
-/// observations.
+///         observations.
 ///     act_dim: Numbers in an action, or its shape; () for Discrete.
 ///     num_envs: Number of environments that step together. Each `push_batch` adds one row per environment.
 ///     obs_dtype, act_dtype: "float32", "float64", "int64", "uint8" or "bool", as `numpy.dtype` takes them.
@@ -42,11 +42,12 @@ use sequences::SequenceRequest;
 ///     gamma: Discount factor of a step, used if `n_step` is more than 1.
 ///     extra: Further fields of each step: {name: (shape, dtype)}.
 ///     seed: Seed of the buffer's own random stream, for samples without a seed; None for the system's entropy.
+///
 /// Raises:
-///     ValueError: A size of 0, an unknown dtype, frames that do not divide the first axis.
 ///     ValueError: A size is 0, a dtype is unknown, or frames do not divide the first axis.
 ///     MemoryError: The rows do not fit into memory; the error names their bytes. Pushes allocate further memory for
 ///         separately stored observations, up to the same size again.
+///
 /// >>> import rlox
 /// >>> buffer = rlox.ReplayBuffer(capacity=1000, obs_dim=2, act_dim=1, seed=0)
 /// >>> buffer.push([0.0, 0.1], [1.0], 0.5, False, False, next_obs=[0.2, 0.3])
@@ -96,14 +97,13 @@ impl ReplayBuffer {
     ///     truncated: True if the episode was cut off.
     ///     next_obs: The next observation; at an episode's end its last one, never one after a reset. None is allowed
     ///         only if the next push is the same environment's next step, which then provides it. The buffer cannot
-    /// check
+    ///         check
     ///         this: environments that take turns in a buffer of one would get each other's observations.
     ///     extra: Values of the extra fields, by name.
     ///
     /// Raises:
     ///     ValueError: A shape is wrong, a number is not finite, or `next_obs` is missing at an episode's end. Nothing
-    /// is
-    ///         stored.
+    ///         is stored.
     ///     MemoryError: The next observation does not fit into memory; nothing is stored.
     #[pyo3(signature = (obs, action, reward, terminated, truncated, next_obs=None, *, extra=None))]
     fn push(
@@ -125,9 +125,8 @@ impl ReplayBuffer {
     /// Args:
     ///     obs: The observations, (B, *obs_shape).
     ///     next_obs: The next observations, at the end of episodes their last ones; or None as for `push`. Several
-    /// rows
-    ///         of one environment need `in_order` for None. Independent rows are errors after a row without
-    /// `next_obs`.
+    ///         rows of one environment need `in_order` for None. Independent rows are errors after a row without
+    ///         `next_obs`.
     ///     actions: The actions, (B, *act_shape).
     ///     rewards, terminated, truncated: (B,).
     ///     extra: Values of the extra fields, by name, (B, ...).
@@ -137,7 +136,7 @@ impl ReplayBuffer {
     ///
     /// Raises:
     ///     ValueError: A shape is wrong, a number is not finite, or a required `next_obs` is missing; nothing is
-    /// stored.
+    ///         stored.
     ///     MemoryError: Next observations do not fit into memory; nothing is stored.
     ///     KeyboardInterrupt: Ctrl-C. The first of many transitions of one environment may be stored; see `len`.
     #[pyo3(signature = (obs, next_obs, actions, rewards, terminated, truncated, *, extra=None, in_order=false))]
@@ -185,8 +184,7 @@ impl ReplayBuffer {
     /// Samples sequences of consecutive steps within an episode, for recurrent policies.
     ///
     /// Every stored transition is equally likely as a start, whatever its priority. A sequence has `length` steps from
-    /// the
-    /// start, or fewer if the episode ends earlier or still runs. Steps are single steps, whatever `n_step` is.
+    /// the start, or fewer if the episode ends earlier or still runs. Steps are single steps, whatever `n_step` is.
     ///
     /// Args:
     ///     batch_size: B, at most the number of stored transitions.
@@ -200,9 +198,8 @@ impl ReplayBuffer {
     /// Returns:
     ///     The arrays of `sample`, (T, B, ...) with T = burn_in + length: time first, as in rollouts and torch's
     ///     recurrent layers. The start is step `burn_in`. `mask` (T, B) bool marks existing steps; other steps are
-    /// zeros.
-    ///     `episode_starts` (T, B) bool marks first steps of episodes. `lengths` (B,) int64 counts the steps from the
-    ///     start. `indices` (B,) int64 has the numbers of the starts.
+    ///     zeros. `episode_starts` (T, B) bool marks first steps of episodes. `lengths` (B,) int64 counts the steps
+    ///     from the start. `indices` (B,) int64 has the numbers of the starts.
     ///
     /// Raises:
     ///     ValueError: There are no transitions or no complete episodes, a size is invalid, or `out` does not match.

@@ -27,8 +27,7 @@ const DETACH_ABOVE_ELEMENTS: usize = 2048;
 /// Storage for one rollout of `n_steps` steps in `num_envs` environments, `(T, N, ...)` time-major.
 ///
 /// The fields are attributes: views of Rust memory without a copy, which `torch.from_numpy` shares, too. The next
-/// rollout
-/// overwrites the same memory:
+/// rollout overwrites the same memory:
 ///
 /// ==================================== ================== =============================================
 /// obs                                  (T, N, *obs_shape) observations that the policy used
@@ -273,8 +272,7 @@ impl RolloutBuffer {
     ///     is_new: Whether the observations come from a reset, so that the normaliser's statistics include them.
     ///     normalizer: A `Normalizer`, or None.
     ///     ended: For environments in NEXT_STEP mode, bool (N,): True where the episode has ended, so that the next
-    /// step
-    ///         only resets. None for environments that reset in the same step.
+    ///         step only resets. None for environments that reset in the same step.
     ///
     /// Raises:
     ///     TypeError: Observations are of another kind: real numbers for integers, or integers for booleans.
@@ -320,8 +318,7 @@ impl RolloutBuffer {
     /// Raises:
     ///     TypeError: Observations are of another kind, as in `begin`.
     ///     ValueError: `t` is not the next step, a shape is wrong, a number is NaN or infinite, or a number is outside
-    /// of
-    ///         the dtype; the step is not stored.
+    ///         of the dtype; the step is not stored.
     #[pyo3(signature = (t, actions, log_probs, values, next_obs, rewards, terminated, truncated, final_obs=None, normalizer=None))]
     fn record(
         &self,

@@ -1,11 +1,11 @@
-//! Forward, vector-Jacobian product and the optimisers' formulas, in operations on Burn's tensors.
+//! Forward pass, vector-Jacobian product and optimiser formulas on Burn's tensors.
 
 use burn::tensor::{Tensor, activation};
 use rlox_nn::{Activation, LayerLayout, MlpLayout, Update};
 
 use crate::tensor::in_place;
 
-/// One layer's parameters: views of the flat array.
+/// Parameters of a layer, as views of the flat array.
 #[derive(Clone, Debug)]
 pub(crate) struct Layer {
     /// `[outputs, inputs]`.
@@ -14,7 +14,7 @@ pub(crate) struct Layer {
     bias: Tensor<2>,
 }
 
-/// Layers as views of all parameters.
+/// Returns the layers as views of all parameters.
 pub(crate) fn views(layout: &MlpLayout, flat: &Tensor<1>) -> Vec<Layer> {
     let view = |LayerLayout { weight, bias, outputs, inputs }| {
         let weight = flat.clone().slice(weight).reshape([outputs, inputs]);
@@ -23,27 +23,28 @@ pub(crate) fn views(layout: &MlpLayout, flat: &Tensor<1>) -> Vec<Layer> {
     layout.layers().map(view).collect()
 }
 
-/// What a vector-Jacobian product needs of a forward pass.
+/// Data of a forward pass for the vector-Jacobian product.
 #[derive(Clone, Debug)]
 pub(crate) struct ForwardCache {
     pub(crate) rows: usize,
-    /// What each layer took, `[rows, inputs]`; the last is the last hidden layer where there is one.
+    /// Input of each layer, `[rows, inputs]`; the last is the last hidden layer, if there is one.
     pub(crate) inputs: Vec<Tensor<2>>,
-    /// What activations were applied to, where their derivatives need it.
+    /// Inputs of the activations, if their derivatives need them.
     sums: Vec<Tensor<2>>,
 }
 
-/// What hidden layers apply, and how.
+/// Activation of the hidden layers, and the implementation to use.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Hidden {
     pub(crate) activation: Activation,
-    /// On the CPU, where Burn goes one number at a time.
+    /// True on the CPU, where Burn would compute one number at a time.
     pub(crate) cpu: bool,
 }
 
 impl Hidden {
-    /// Outputs, and what backward needs. The tensors of hidden layers are let go of as soon as they can be if not
-    /// `keep`.
+    /// Returns the outputs and the data for the backward pass.
+    ///
+    /// Without `keep`, tensors of hidden layers are freed as early as possible.
     pub(crate) fn forward(self, layers: &[Layer], x: Tensor<2>, keep: bool) -> (Tensor<2>, ForwardCache) {
         let mut cache = ForwardCache { rows: x.dims()[0], inputs: Vec::with_capacity(layers.len()), sums: Vec::new() };
         let (mut h, last) = (x, layers.len() - 1);
@@ -63,8 +64,9 @@ impl Hidden {
         (h, cache)
     }
 
-    /// The gradient of the outputs taken back through the layers, where that of the last hidden layer is added: that of
-    /// all parameters in the flat order and that of the input, each if wanted.
+    /// Propagates the gradient of the outputs through the layers, and adds that of the last hidden layer.
+    ///
+    /// Returns the gradients of all parameters, in the flat order, and of the input, each if requested.
     pub(crate) fn backward(
         self,
         layers: &[Layer],
@@ -93,7 +95,7 @@ impl Hidden {
                 delta = delta.matmul(weight.clone());
             }
         }
-        // They were found from the last layer's bias on.
+        // The gradients were computed from the last layer's bias to the first layer's weight.
         gradients.reverse();
         (params.then(|| Tensor::cat(gradients, 0)), input.then_some(delta))
     }
@@ -107,12 +109,14 @@ impl Hidden {
             Activation::Tanh => activation::tanh(sum),
             Activation::Relu => activation::relu(sum),
             Activation::Silu => activation::silu(sum),
-            // Burn's own has on some devices the derivative of the approximation by tanh.
+            // On some devices, the derivative of Burn's own GELU is that of the tanh approximation.
             Activation::Gelu => sum.clone() * distribution(sum),
         }
     }
 
-    /// A gradient times the derivative of the activation, given what it was applied to or what came out of it.
+    /// Multiplies a gradient by the activation's derivative, which is a function of `operand`.
+    ///
+    /// The operand is the activation's input or output.
     fn differentiate(self, mut back: Tensor<2>, operand: &mut Tensor<2>) -> Tensor<2> {
         if self.cpu {
             in_place([&mut back, operand], |[back, of]| self.activation.multiply_by_derivative(of, back));
@@ -136,19 +140,19 @@ impl Hidden {
     }
 }
 
-/// The normal distribution function.
+/// Returns the cumulative distribution function of the standard normal distribution.
 fn distribution(z: Tensor<2>) -> Tensor<2> {
     (z * std::f32::consts::FRAC_1_SQRT_2).erf() * 0.5 + 0.5
 }
 
-/// Parameters and means after a step, all in the flat order.
+/// Returns the parameters and running means after a step, in the flat order.
 pub(crate) fn apply_update(
     update: Update,
     gradients: Tensor<1>,
     flat: Tensor<1>,
     [mean, square]: [Tensor<1>; 2],
 ) -> (Tensor<1>, [Tensor<1>; 2]) {
-    // `decay a + (1 - decay) b`, the rest taken in f64 as the built-in network does.
+    // `decay a + (1 - decay) b`, with `1 - decay` in f64 as in the built-in network.
     let blend = |decay: f32, a: Tensor<1>, b: Tensor<1>| a * decay + b * (1.0 - f64::from(decay)) as f32;
     match update {
         Update::Adam { beta1, beta2, eps, step_size, root_scale, decay } => {

@@ -1,12 +1,13 @@
-//! Forward, vector-Jacobian product and the optimisers' formulas, in operations on Candle's tensors: those of
-//! [`crate::cpu`] on the CPU, Candle's own elsewhere.
+//! Forward pass, vector-Jacobian product and optimiser formulas on Candle's tensors.
+//!
+//! The CPU uses the operations of [`crate::cpu`], other devices those of Candle.
 
 use candle_core::{DType, Result, Tensor};
 use rlox_nn::{Activation, LayerLayout, MlpLayout, Update};
 
 use crate::cpu::{Apply, Derivative, Each, EachPair, Gradients, Linear, Product};
 
-/// One layer's parameters: views of the flat array.
+/// Parameters of a layer, as views of the flat array.
 #[derive(Clone, Debug)]
 pub(crate) struct Layer {
     layout: LayerLayout,
@@ -16,17 +17,17 @@ pub(crate) struct Layer {
     bias: Tensor,
 }
 
-/// What a vector-Jacobian product needs of a forward pass.
+/// Data of a forward pass for the vector-Jacobian product.
 #[derive(Clone, Debug)]
 pub(crate) struct ForwardCache {
     pub(crate) rows: usize,
-    /// What each layer took, `[rows, inputs]`; the last is the last hidden layer where there is one.
+    /// Input of each layer, `[rows, inputs]`; the last is the last hidden layer, if there is one.
     pub(crate) inputs: Vec<Tensor>,
-    /// What activations were applied to, where their derivatives need it.
+    /// Inputs of the activations, if their derivatives need them.
     sums: Vec<Tensor>,
 }
 
-/// Whether the operations of [`crate::cpu`] are there for a tensor.
+/// Returns true if the operations of [`crate::cpu`] support a tensor.
 pub(crate) fn is_fused(tensor: &Tensor) -> bool {
     #[cfg(test)]
     if tests::OWN.get() {
@@ -35,7 +36,7 @@ pub(crate) fn is_fused(tensor: &Tensor) -> bool {
     tensor.device().is_cpu()
 }
 
-/// Layers as views of all parameters.
+/// Returns the layers as views of all parameters.
 pub(crate) fn views(layout: &MlpLayout, flat: &Tensor) -> Result<Vec<Layer>> {
     let view = |layout: LayerLayout| {
         let weight = flat.narrow(0, layout.weight.start, layout.weight.len())?;
@@ -45,7 +46,9 @@ pub(crate) fn views(layout: &MlpLayout, flat: &Tensor) -> Result<Vec<Layer>> {
     layout.layers().map(view).collect()
 }
 
-/// Outputs, and what backward needs. The tensors of hidden layers are let go of as soon as they can be if not `keep`.
+/// Returns the outputs and the data for the backward pass.
+///
+/// Without `keep`, tensors of hidden layers are freed as early as possible.
 pub(crate) fn forward(
     layers: &[Layer],
     activation: Activation,
@@ -70,8 +73,9 @@ pub(crate) fn forward(
     Ok((h, cache))
 }
 
-/// The gradient of the outputs, taken back through the layers, where that of the last hidden layer is added. The
-/// gradients of the parameters are put into `all`, or added to what is there; the input's is given back if wanted.
+/// Propagates the gradient of the outputs through the layers, and adds that of the last hidden layer.
+///
+/// The gradients of the parameters are written to `all`, or added to it. Returns the input's gradient if requested.
 pub(crate) fn backward(
     layers: &[Layer],
     activation: Activation,
@@ -109,7 +113,7 @@ fn product(a: &Tensor, b: &Tensor) -> Result<Tensor> {
     if is_fused(a) { a.apply_op2_no_bwd(b, &Product) } else { a.matmul(b) }
 }
 
-/// Puts a layer's gradients among all, or adds them.
+/// Writes a layer's gradients to `all`, or adds them.
 fn gradients(layer: &Layer, delta: &Tensor, x: &Tensor, all: &Tensor, add: bool) -> Result<()> {
     let LayerLayout { weight, bias, .. } = layer.layout.clone();
     if is_fused(all) {
@@ -122,7 +126,7 @@ fn gradients(layer: &Layer, delta: &Tensor, x: &Tensor, all: &Tensor, add: bool)
     Ok(())
 }
 
-/// What an activation makes of sums that are not needed any more.
+/// Applies an activation to sums that are not needed afterwards.
 fn activate(activation: Activation, sum: Tensor) -> Result<Tensor> {
     match activation {
         _ if is_fused(&sum) => sum.inplace_op1(&Apply(activation)).map(|()| sum),
@@ -133,7 +137,7 @@ fn activate(activation: Activation, sum: Tensor) -> Result<Tensor> {
     }
 }
 
-/// A gradient times the derivative of an activation, given what came out of it and, for some, what went in.
+/// Multiplies a gradient by an activation's derivative, given its output and, for some, its input.
 fn slopes(activation: Activation, back: Tensor, out: &Tensor, sum: Option<&Tensor>) -> Result<Tensor> {
     let sum = sum.unwrap_or(out);
     let slope = match activation {
@@ -159,17 +163,20 @@ fn slopes(activation: Activation, back: Tensor, out: &Tensor, sum: Option<&Tenso
     back * slope?
 }
 
-/// Means below it become 0 where there are no gradients any more: numbers without a leading 1 halve the speed of those
-/// that multiply them.
+/// Limit below which running means become 0 in steps without gradients.
+///
+/// Subnormal numbers would halve the speed of products.
 const SMALLEST: f32 = f32::MIN_POSITIVE;
 
-/// The mean of squares as the built-in network keeps it: 0 instead of what is below [`SMALLEST`] if `over`, which is
-/// divided by its root, is 0. Otherwise a step over 0 would be a giant one.
+/// Returns the mean of squares as the built-in network stores it.
+///
+/// A mean below [`SMALLEST`] becomes 0 only if `moment`, the numerator of the step, is 0. Otherwise the step would
+/// divide by 0 and be huge.
 fn flush_underflow(square: f32, moment: f32) -> f32 {
     if moment == 0.0 && square < SMALLEST { 0.0 } else { square }
 }
 
-/// A step on the CPU, with gradients times `scale`: parameters and means are changed in place.
+/// Performs a step on the CPU, with gradients times `scale`; changes parameters and means in place.
 pub(crate) fn step(
     update: Update,
     gradients: &Tensor,
@@ -177,7 +184,7 @@ pub(crate) fn step(
     flat: &Tensor,
     [mean, square]: [&Tensor; 2],
 ) -> Result<()> {
-    // `decay a + (1 - decay) b`, the rest taken in f64 as the built-in network does.
+    // `decay a + (1 - decay) b`, with `1 - decay` in f64 as in the built-in network.
     let blend = |decay: f32| {
         let complement = (1.0 - f64::from(decay)) as f32;
         move |a: f32, b: f32| decay * a + complement * b
@@ -207,7 +214,7 @@ pub(crate) fn step(
     }
 }
 
-/// Parameters and means after a step, all in the flat order.
+/// Returns the parameters and running means after a step, in the flat order.
 pub(crate) fn apply_update(
     update: Update,
     gradients: &Tensor,
@@ -242,7 +249,7 @@ mod tests {
     use crate::CandleMlp;
 
     thread_local! {
-        /// Whether Candle's own operations do it all, as on other devices than the CPU.
+        /// True to use Candle's own operations, as on devices other than the CPU.
         pub(super) static OWN: Cell<bool> = const { Cell::new(false) };
     }
 

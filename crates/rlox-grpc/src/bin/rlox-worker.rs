@@ -1,4 +1,4 @@
-//! `rlox-worker`: environments and rollouts for clients on this machine or others.
+//! The program `rlox-worker`: environments and rollouts for clients on this machine or others.
 
 use std::io::{Write, stderr};
 use std::process::ExitCode;
@@ -8,7 +8,7 @@ fn main() -> ExitCode {
     match rlox_grpc::run(&args) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            // Where that fails nobody reads it.
+            // Without a working standard error there is no place to report.
             let _ = writeln!(stderr(), "rlox-worker: {error}");
             ExitCode::from(2)
         }

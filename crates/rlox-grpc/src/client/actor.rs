@@ -13,27 +13,29 @@ use super::options::{ClientOptions, EnvOptions};
 use crate::codec::{self, Slab};
 use crate::proto::{self, reply, request};
 
-/// How a worker collects rollouts.
+/// Configuration of rollouts that a worker collects.
 #[derive(Clone, Debug, PartialEq)]
 pub struct RemoteRolloutConfig {
-    /// Steps of each environment.
+    /// Number of steps of each environment.
     pub n_steps: usize,
-    /// How they are collected.
+    /// Collection settings.
     pub config: CollectConfig,
-    /// The base seed of the environments' first reset.
+    /// Base seed of the environments' first reset.
     pub reset_seed: u64,
-    /// The networks that act.
+    /// Architecture of the policy.
     pub arch: PolicyArch,
 }
 
-/// An actor whose environments and policy are a worker's: [`rlox_core::AsyncCollector`] uses it as it uses those in
-/// threads, and the same seeds give the same rollouts. Where the worker is lost, the rollout is begun again elsewhere.
+/// Actor whose environments and policy are on a worker, for [`rlox_core::AsyncCollector`].
+///
+/// The same seeds give the same rollouts as actors in threads. After the loss of the worker, the rollout restarts on
+/// another worker.
 pub struct RemoteActor {
     shard: Shard,
     context: Arc<ClientContext>,
     spec: EnvSpec,
     reset_seed: Option<u64>,
-    /// The newest weights that were sent, for who takes a lost worker's place.
+    /// Version and bytes of the newest weights, for a replacement of a lost worker.
     sent_weights: (Option<u64>, Bytes),
 }
 
@@ -44,11 +46,11 @@ impl std::fmt::Debug for RemoteActor {
 }
 
 impl RemoteActor {
-    /// Opens a session on the worker number `at`, or another where that one is lost later on.
+    /// Opens a session on worker `worker_index`, modulo the number of addresses.
     ///
     /// # Errors
-    /// Those of [`crate::RemoteVecEnv::new`]; [`Error::Config`] for networks that workers cannot make: those that are not
-    /// the built-in one, or have different layers for policy and values.
+    /// The errors of [`crate::RemoteVecEnv::new`]. [`Error::Config`] if workers cannot make the networks: other
+    /// networks than the built-in one, or different layers for policy and values.
     pub fn new<S: AsRef<str>>(
         addresses: &[S],
         worker_index: usize,
@@ -63,30 +65,30 @@ impl RemoteActor {
         Ok(Self { shard, context, spec, reset_seed: Some(config.reset_seed), sent_weights: (None, Bytes::new()) })
     }
 
-    /// What went wrong with workers so far, and was made good.
+    /// Returns the worker faults so far that the client recovered from.
     pub fn faults(&self) -> Faults {
         self.fault_counts().now()
     }
 
-    /// The same, for who asks later.
+    /// Returns a handle that reads the faults later.
     pub fn fault_counts(&self) -> FaultCounts {
         self.context.fault_counts()
     }
 
-    /// What its environments are.
+    /// Returns the spec of the environments.
     pub fn spec(&self) -> &EnvSpec {
         &self.spec
     }
 
-    /// Whether its environments tell which actions are allowed.
+    /// Returns true if the environments provide action masks.
     pub fn has_action_masks(&self) -> bool {
         self.shard.opened().mask > 0
     }
 
-    /// Refuses environments that are not those which a learner learns for.
+    /// Checks that the environments have the learner's spec.
     ///
     /// # Errors
-    /// [`Error::Space`] naming the worker.
+    /// [`Error::Space`] if they differ; the error names the worker.
     pub fn check_spec(&self, spec: &EnvSpec, masks: bool) -> Result<()> {
         let describe = |spec: &EnvSpec, masks: bool| {
             let EnvSpec { id, observation, action, max_episode_steps } = spec;
@@ -108,12 +110,12 @@ impl RemoteRolloutConfig {
     fn policy(&self) -> Result<proto::Policy> {
         let PolicyArch { policy, value, activation, shared_trunk, use_sde } = &self.arch;
         let (true, Some(activation)) = (policy == value, activation) else {
-            let got = format!("{policy:?} for the policy and {value:?} for values");
+            let got = format!("layers {policy:?} for the policy and {value:?} for values");
             let fix = "use the built-in network with one net_arch";
             return Err(Error::config("policy", "the same known layers for policy and values", got, fix));
         };
         let count = |name: &'static str, count: usize| {
-            let mismatch = |_| Error::config(name, "less than 2**32", count.to_string(), "pass a smaller one");
+            let mismatch = |_| Error::config(name, "less than 2**32", count.to_string(), "pass a smaller number");
             u32::try_from(count).map_err(mismatch)
         };
         let widths: Vec<_> = policy.iter().map(|width| count("net_arch", *width)).collect::<Result<_>>()?;
@@ -133,12 +135,18 @@ impl RemoteRolloutConfig {
 }
 
 impl RemoteActor {
-    /// Has the worker collect the rollout of a turn, with these weights, into a buffer of its sizes; `stop` ends the wait.
-    /// Gives how many episodes ended; returns and lengths of the newest replace what is in the vectors.
+    /// Collects the rollout of a ticket on the worker, with these weights, into `buffer`.
+    ///
+    /// `stop` ends the wait.
+    ///
+    /// Returns the number of episodes that ended. The returns and lengths of the newest replace the content of the
+    /// vectors.
     ///
     /// # Errors
-    /// [`Error::Interrupted`]; [`Error::Backend`] where no worker does it in time; what the worker's environments or the
-    /// policy raise; [`Error::Shape`] for another buffer.
+    /// - [`Error::Interrupted`]: `stop` or the interrupt check ended the wait.
+    /// - [`Error::Backend`]: no worker has collected the rollout in time.
+    /// - [`Error::Shape`]: the buffer has other sizes.
+    /// - Any error of the worker's environments or policy.
     pub fn collect_into(
         &mut self,
         ticket: RolloutTicket,
@@ -155,13 +163,14 @@ impl RemoteActor {
         let collect = proto::Collect { seed, version, weights: self.sent_weights.1.clone(), reset: reset_seed };
         self.shard.send_request(request::What::Collect(collect), true);
         let reply = self.shard.receive_reply(stop);
-        self.shard.drop_pending(); // where it was not waited for
+        self.shard.drop_pending(); // after an interrupted wait
         let reply::What::Rollout(rollout) = reply? else {
             let fix = "install the same version of rlox on both sides";
-            return Err(Error::config("reply", "a rollout", "another answer", fix));
+            return Err(Error::config("reply", "a rollout", "another reply", fix));
         };
         if rollout.version != version {
-            let (expected, got) = (format!("one of version {version}"), format!("one of version {}", rollout.version));
+            let (expected, got) =
+                (format!("a rollout of version {version}"), format!("a rollout of version {}", rollout.version));
             return Err(Error::corrupt("rollout", expected, got, "install the same version of rlox on both sides"));
         }
         self.reset_seed = None;
@@ -188,29 +197,33 @@ impl Collect<NamedTensors, Rollout> for RemoteActor {
     }
 }
 
-/// A trainer whose actors are workers' sessions: `num_actors` of them, in turn on the addresses, with `env.num_envs`
-/// environments each. Everything else is as [`AsyncOnPolicy::new`] has it, and in lockstep so are all numbers.
+/// Makes an asynchronous trainer whose actors are sessions of workers.
+///
+/// The `num_actors` sessions are distributed over the addresses in turn.
+///
+/// Each session has `env.num_envs` environments. Everything else is as for [`AsyncOnPolicy::new`]; with a
+/// deterministic `staleness_policy` so are all numbers.
 ///
 /// # Errors
-/// Those of [`RemoteActor::new`] and of [`AsyncOnPolicy::with_actors`].
+/// The errors of [`RemoteActor::new`] and of [`AsyncOnPolicy::with_actors`].
 ///
 /// ```
-/// use rlox_core::{Ahead, Pcg64};
-/// use rlox_grpc::{ClientOptions, EnvOptions, Worker, WorkerOptions, asynchronous};
+/// use rlox_core::{Pcg64, StalenessPolicy};
+/// use rlox_grpc::{ClientOptions, EnvOptions, Worker, WorkerOptions, build_async_on_policy};
 /// use rlox_nn::{Activation, PolicyNetworks, train::ImpalaConfig};
 ///
 /// let worker = Worker::start(WorkerOptions::default())?;
 /// let make = |spec: &_, rng: &mut Pcg64| PolicyNetworks::mlp(spec, &[16], Activation::Tanh, rng);
 /// let (env, options) = (EnvOptions::new("CartPole-v1", 4, 0), ClientOptions::default());
 /// let addresses = [worker.address()];
-/// let config = ImpalaConfig::default();
-/// let mut impala = asynchronous(&addresses, &env, 1, make, config, Ahead::default(), 1, &options)?;
+/// let (config, staleness) = (ImpalaConfig::default(), StalenessPolicy::default());
+/// let mut impala = build_async_on_policy(&addresses, &env, 1, make, config, staleness, 1, &options)?;
 /// impala.train(200, |_| true)?;
 /// assert_eq!(impala.timesteps(), 200);
 /// impala.stop()?;
 /// # Ok::<(), rlox_core::Error>(())
 /// ```
-#[expect(clippy::too_many_arguments, reason = "those of AsyncOnPolicy::new, and where the workers are")]
+#[expect(clippy::too_many_arguments, reason = "the arguments of AsyncOnPolicy::new, and the addresses")]
 pub fn build_async_on_policy<S: AsRef<str>, A: OnPolicyAlgorithm, P: ActorCritic + 'static>(
     addresses: &[S],
     env: &EnvOptions,
@@ -227,7 +240,7 @@ pub fn build_async_on_policy<S: AsRef<str>, A: OnPolicyAlgorithm, P: ActorCritic
     let masks = opened.mask > 0;
     let spec = codec::spec_from(opened)?;
     let arch = make(&spec, &mut rlox_core::Pcg64::seed_from(0))?.arch().ok_or_else(|| {
-        let (expected, got) = ("networks whose shape is known", "others");
+        let (expected, got) = ("networks with a known architecture", "other networks");
         Error::config("policy", expected, got, "use the built-in network with one net_arch")
     })?;
     let policy = |rng: &mut rlox_core::Pcg64| make(&spec, rng);

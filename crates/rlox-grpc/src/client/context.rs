@@ -1,4 +1,4 @@
-//! State that all sessions of a client share: addresses, options, fault counts and the runtime.
+//! State shared by all sessions of a client: addresses, options, fault counts and the runtime.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -8,20 +8,20 @@ use tokio::runtime::{Builder, Handle, Runtime};
 
 use super::options::ClientOptions;
 
-/// What went wrong with workers so far, and was made good.
+/// Worker faults that a client has recovered from.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Faults {
-    /// Sessions that were lost.
+    /// Number of lost sessions.
     pub lost: u64,
-    /// Those that went on, on another worker or when the same one was back.
+    /// Number of lost sessions that were restarted, on another worker or the same one.
     pub restarted: u64,
-    /// Requests that were made again for it.
+    /// Number of requests that were repeated for restarts.
     pub replayed: u64,
-    /// The longest time from the loss to the answer.
+    /// Longest time from a loss to the next reply.
     pub longest: Duration,
 }
 
-/// The faults of a client, which may be asked for while another thread uses it, and after it has ended.
+/// Handle of a client's fault counts, which other threads may read, also after the client was dropped.
 ///
 /// ```
 /// use rlox_grpc::{ClientOptions, EnvOptions, RemoteVecEnv, Worker, WorkerOptions};
@@ -38,18 +38,18 @@ pub struct Faults {
 pub struct FaultCounts(Arc<Mutex<Faults>>);
 
 impl FaultCounts {
-    /// What went wrong so far.
+    /// Returns the faults so far.
     pub fn now(&self) -> Faults {
         *self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// Addresses, settings, and the thread that talks.
+/// Addresses, options and the runtime with the network thread.
 pub(super) struct ClientContext {
     pub(super) addresses: Vec<String>,
     pub(super) options: ClientOptions,
     faults: Arc<Mutex<Faults>>,
-    /// When the first session was lost of those that the present call has to make good.
+    /// Time of the first loss of a session that the current call has to recover from.
     outage_start: Mutex<Option<Instant>>,
     runtime: Option<Runtime>,
     process: u32,
@@ -61,7 +61,7 @@ impl Drop for ClientContext {
             if std::process::id() == self.process {
                 runtime.shutdown_background();
             } else {
-                // A forked process has none of its threads.
+                // A forked process has none of the runtime's threads.
                 std::mem::forget(runtime);
             }
         }
@@ -72,7 +72,12 @@ impl ClientContext {
     pub(super) fn new<S: AsRef<str>>(addresses: &[S], options: &ClientOptions) -> Result<Self> {
         options.check()?;
         if addresses.is_empty() {
-            return Err(Error::config("addresses", "at least one worker's", "none", "start some and name them"));
+            return Err(Error::config(
+                "addresses",
+                "at least one worker address",
+                "no address",
+                "start a worker and pass its address",
+            ));
         }
         let addresses = addresses.iter().map(|address| address.as_ref().to_owned()).collect();
         let runtime = Builder::new_multi_thread().worker_threads(1).thread_name("rlox-remote").enable_all().build();
@@ -81,34 +86,34 @@ impl ClientContext {
         Ok(Self { addresses, options: options.clone(), faults, outage_start, runtime: Some(runtime), process })
     }
 
-    /// Refuses a process that has none of the threads.
+    /// Returns an error in a forked process, which has none of the runtime's threads.
     pub(super) fn check_process(&self) -> Result<()> {
         if std::process::id() == self.process {
             return Ok(());
         }
-        let (expected, got) = ("the process that made it", "one that was forked from it");
-        Err(Error::closed("workers", expected, got, "connect anew in this process"))
+        let (expected, got) = ("the process that made the client", "a forked process");
+        Err(Error::closed("workers", expected, got, "make a new client in this process"))
     }
 
-    /// The thread that talks.
+    /// Returns the handle of the runtime.
     pub(super) fn runtime(&self) -> Result<&Handle> {
         self.check_process()?;
-        let closed = || Error::closed("workers", "a client that is open", "one that was closed", "make a new one");
+        let closed = || Error::closed("workers", "an open client", "a closed client", "make a new client");
         self.runtime.as_ref().map(Runtime::handle).ok_or_else(closed)
     }
 
-    /// A call begins, or has been left: what it loses has the whole time to be made good.
+    /// Resets the outage, at the start or end of a call, so that each call has the full recovery time.
     pub(super) fn clear_outage(&self) {
         *self.outage_start.lock().unwrap_or_else(PoisonError::into_inner) = None;
     }
 
-    /// Until when lost sessions are tried to be begun elsewhere, all of a call together.
+    /// Returns the time until which a call tries to restart its lost sessions.
     pub(super) fn deadline(&self) -> Instant {
         let mut outage_start = self.outage_start.lock().unwrap_or_else(PoisonError::into_inner);
         *outage_start.get_or_insert_with(Instant::now) + self.options.recovery_timeout
     }
 
-    /// What went wrong, now and later.
+    /// Returns a handle of the fault counts.
     pub(super) fn fault_counts(&self) -> FaultCounts {
         FaultCounts(Arc::clone(&self.faults))
     }

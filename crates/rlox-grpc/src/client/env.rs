@@ -1,4 +1,4 @@
-//! [`RemoteVecEnv`]: environments of several workers behind the trait of the core.
+//! [`RemoteVecEnv`]: environments of several workers as a [`VectorEnv`].
 
 use std::ops::Range;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -15,18 +15,18 @@ use crate::codec::{self, Slab};
 use crate::proto::{self, reply, request};
 use crate::worker::LARGEST_MESSAGE;
 
-/// Environments that workers step, as if they were here: the same seeds give the same trajectories.
+/// Environments that workers step; the same seeds give the same trajectories as local environments.
 ///
-/// They are shared evenly over the addresses, in order. Where a worker is lost, another one, or the same one when it is
-/// back, goes on from the last snapshot and repeats what was done since: nothing is lost or doubled. What an interruption
-/// left unanswered is waited for by the next call, whatever that asks.
+/// The environments are distributed evenly over the addresses, in order. After the loss of a worker, another worker or
+/// the same one continues from the last snapshot and repeats the steps since. No step is lost or doubled. If an
+/// interrupt leaves requests unanswered, the next call of any kind waits for the replies.
 pub struct RemoteVecEnv {
     pub(super) spec: EnvSpec,
     pub(super) num_envs: usize,
     pub(super) mode: AutoresetMode,
     mask: usize,
     context: Arc<ClientContext>,
-    /// Behind a lock, as questions do not need an exclusive reference.
+    /// Behind a lock, because methods with `&self` send requests.
     pub(super) remote: Mutex<RemoteState>,
 }
 
@@ -34,21 +34,21 @@ pub(super) struct RemoteState {
     pub(super) shards: Vec<Shard>,
     mode: AutoresetMode,
     pub(super) buffers: StepBuffers,
-    /// Where environments wait for a reset.
+    /// Environments that wait for a reset.
     pub(super) finished: Vec<bool>,
-    /// Which have been reset, or put somewhere.
+    /// Environments that were reset or restored.
     pub(super) was_reset: Vec<bool>,
-    /// What `born` and `finished` were before the reset that is under way.
+    /// Values of `was_reset` and `finished` before the reset in progress.
     before_reset: Option<(Vec<bool>, Vec<bool>)>,
-    /// Where all of them stand, as long as nothing has moved.
+    /// Snapshot of all environments, until one of them moves.
     pub(super) cached_snapshot: Option<EnvSnapshot<'static>>,
-    /// Whether that was changed here, and is to be told.
+    /// True if the cached snapshot was changed here and has to be sent to the workers.
     pub(super) is_changed: bool,
-    /// The states of all in which workers last said that environments could be put.
+    /// States that the workers have last accepted in a check.
     pub(super) checked_states: Vec<f64>,
-    /// Whether what is asked for are steps.
+    /// True if the pending requests are steps.
     stepping: bool,
-    /// Why nothing goes on.
+    /// Reason why the environments cannot continue.
     pub(super) broken: Option<String>,
 }
 
@@ -60,28 +60,29 @@ impl std::fmt::Debug for RemoteVecEnv {
 }
 
 impl RemoteVecEnv {
-    /// Opens a session on each worker, as many as there are environments for.
+    /// Opens a session on each worker, and distributes the environments over them.
     ///
     /// # Errors
-    /// [`Error::Config`] for no addresses, more workers than environments, what a worker refuses, a token or a protocol
-    /// that is not its own; [`Error::Backend`] naming the worker that cannot be reached; [`Error::Space`] where their
-    /// environments differ.
+    /// - [`Error::Config`]: there are no addresses or fewer environments than workers, or a worker rejects the
+    ///   request, the token or the protocol version.
+    /// - [`Error::Backend`]: a worker cannot be reached; the error names the worker.
+    /// - [`Error::Space`]: the workers' environments differ.
     pub fn new<S: AsRef<str>>(addresses: &[S], env: &EnvOptions, options: &ClientOptions) -> Result<Self> {
         let context = Arc::new(ClientContext::new(addresses, options)?);
         let workers = context.addresses.len();
         if env.num_envs < workers {
-            let (expected, got) = (format!("at least {workers}, one for each worker"), env.num_envs.to_string());
-            return Err(Error::config("num_envs", expected, got, "ask for more environments, or name fewer workers"));
+            let (expected, got) = (format!("at least {workers}, one per worker"), env.num_envs.to_string());
+            return Err(Error::config("num_envs", expected, got, "use more environments or fewer workers"));
         }
         let (mut shards, mut first) = (Vec::<Shard>::with_capacity(workers), 0);
         for worker_index in 0..workers {
             let count = env.num_envs / workers + usize::from(worker_index < env.num_envs % workers);
             let shard = Shard::new(&context, worker_index, env.open(first, count)?, first)?;
             if shards.first().is_some_and(|first_shard| !has_same_spec(first_shard.opened(), shard.opened())) {
-                let expected = format!("that of {}", context.addresses[0]);
+                let expected = format!("the spec of {}", context.addresses[0]);
                 let fix = "start all workers with the same version and the same environments";
                 return Err(
-                    Error::space("spaces", expected, "another one", fix).on_worker(&context.addresses[worker_index])
+                    Error::space("spaces", expected, "another spec", fix).on_worker(&context.addresses[worker_index])
                 );
             }
             first += count;
@@ -107,12 +108,12 @@ impl RemoteVecEnv {
         Ok(Self { spec, num_envs: n, mode, mask, context, remote: Mutex::new(remote) })
     }
 
-    /// What went wrong with workers so far, and was made good.
+    /// Returns the worker faults so far that the client recovered from.
     pub fn faults(&self) -> Faults {
         self.fault_counts().now()
     }
 
-    /// The same, for who asks later.
+    /// Returns a handle that reads the faults later.
     pub fn fault_counts(&self) -> FaultCounts {
         self.context.fault_counts()
     }
@@ -125,8 +126,8 @@ impl RemoteVecEnv {
 impl RemoteState {
     fn check(&self) -> Result<()> {
         let Some(reason) = &self.broken else { return Ok(()) };
-        let got = format!("ones that have failed: {reason}");
-        Err(Error::closed("workers", "environments that go on", got, "make new ones"))
+        let got = format!("environments that have failed: {reason}");
+        Err(Error::closed("workers", "working environments", got, "make new environments"))
     }
 
     fn check_started(&self, argument: &'static str) -> Result<()> {
@@ -136,13 +137,13 @@ impl RemoteState {
         Err(Error::action(argument, "environments that have been reset", "a call before reset", "call reset first"))
     }
 
-    /// Before anything else is asked: takes in what an interrupted call has left.
+    /// Receives the replies to requests of an interrupted call, before other requests are sent.
     pub(super) fn receive_pending(&mut self) -> Result<()> {
         self.check()?;
         if self.shards.iter().any(Shard::is_pending) { self.receive_replies() } else { Ok(()) }
     }
 
-    /// Waits for the answers that are due and takes them in.
+    /// Waits for the pending replies and reads them.
     fn receive_replies(&mut self) -> Result<()> {
         let (is_step, mut first) = (self.stepping, 0);
         let mut failed = Vec::new();
@@ -155,7 +156,7 @@ impl RemoteState {
             match shard.receive_reply(&|| false).and_then(|reply| self.buffers.read_reply(rows, reply, is_step)) {
                 Ok(()) => {}
                 Err(Error::Interrupted) => {
-                    // Those that have answered are in another place then than the one that failed.
+                    // The shards that have replied are ahead of the failed shard.
                     self.broken = failed.first().map(Error::to_string);
                     return Err(Error::Interrupted);
                 }
@@ -172,7 +173,7 @@ impl RemoteState {
             }
             return Ok(());
         };
-        // Where all refuse a reset, nothing has changed.
+        // If all workers reject a reset, nothing has changed.
         let is_rejected = !is_step && all && matches!(error, Error::Config(_) | Error::Action(_) | Error::Shape(_));
         if !is_rejected {
             self.broken = Some(error.to_string());
@@ -212,7 +213,7 @@ impl VectorEnv for RemoteVecEnv {
             && base.checked_add(self.num_envs as u64).is_none()
         {
             let expected = "at most 2**64 - num_envs";
-            return Err(Error::config("seed", expected, base.to_string(), "pass a smaller one"));
+            return Err(Error::config("seed", expected, base.to_string(), "pass a smaller seed"));
         }
         let remote = self.remote.get_mut().unwrap_or_else(PoisonError::into_inner);
         remote.receive_pending()?;
@@ -251,7 +252,7 @@ impl VectorEnv for RemoteVecEnv {
 
     fn step(&mut self, actions: Actions<'_>, out: StepOut<'_>) -> Result<()> {
         let (n, space, dim) = (self.num_envs, &self.spec.action, self.spec.observation.dim());
-        // Here, so that none of the workers has stepped where another one refuses.
+        // Checked here, so that no worker has stepped when another one rejects its actions.
         match space {
             Space::Discrete { .. } => i64::rows(actions, n, space).map(|_| ())?,
             Space::MultiDiscrete { .. } | Space::MultiBinary { .. } => <[i64]>::rows(actions, n, space).map(|_| ())?,
@@ -379,7 +380,7 @@ impl VectorEnv for RemoteVecEnv {
     }
 }
 
-/// What was seen last of all environments.
+/// Last received data of all environments.
 pub(super) struct StepBuffers {
     dim: usize,
     mask: usize,
@@ -395,7 +396,7 @@ pub(super) struct StepBuffers {
 }
 
 impl StepBuffers {
-    /// Room for that, where a worker could send it.
+    /// Allocates the buffers, if a message of that size is possible.
     fn new(n: usize, spec: &EnvSpec, mode: AutoresetMode, mask: usize) -> Result<Self> {
         let dim = spec.observation.dim();
         let bytes = n.saturating_mul(dim.saturating_mul(8).saturating_add(2 * mask));
@@ -419,16 +420,16 @@ impl StepBuffers {
         })
     }
 
-    /// Whose episodes the last step ended.
+    /// Returns the flags of episodes that the last step ended.
     fn episode_ends(&self) -> impl Iterator<Item = bool> {
         self.terminated.iter().zip(&self.truncated).map(|(terminated, truncated)| *terminated || *truncated)
     }
 
-    /// Takes in what a worker says of its rows; `stepped` says whether it is the answer to a step.
+    /// Reads a worker's reply for its rows; `is_step` is true for the reply to a step.
     pub(super) fn read_reply(&mut self, rows: Range<usize>, reply: reply::What, is_step: bool) -> Result<()> {
         let reply::What::Stepped(stepped) = reply else {
             let fix = "install the same version of rlox on both sides";
-            return Err(Error::config("reply", "observations", "another answer", fix));
+            return Err(Error::config("reply", "observations", "another reply", fix));
         };
         let mut slab = Slab::new("a worker's reply", &stepped.slab);
         slab.read(&mut self.obs[rows.start * self.dim..rows.end * self.dim])?;
@@ -450,12 +451,12 @@ impl StepBuffers {
         slab.finish()
     }
 
-    /// The last observations of the episodes that ended.
+    /// Reads the last observations of the episodes that ended.
     fn read_final_obs(&mut self, rows: Range<usize>, num_finals: u32, slab: &mut Slab<'_>) -> Result<()> {
         let ended = |row: &usize| self.terminated[*row] || self.truncated[*row];
         let num_ended = if self.mode == AutoresetMode::SameStep { rows.clone().filter(ended).count() } else { 0 };
         if num_finals as usize != num_ended {
-            let (expected, got) = (format!("{num_ended}, of the episodes that ended"), num_finals.to_string());
+            let (expected, got) = (format!("{num_ended}, one per ended episode"), num_finals.to_string());
             let fix = "install the same version of rlox on both sides";
             return Err(Error::corrupt("last observations", expected, got, fix));
         }

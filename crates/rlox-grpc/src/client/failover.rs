@@ -1,4 +1,4 @@
-//! Environments that outlive their session: the last snapshot and the requests since, replayed on another worker.
+//! Recovery from the loss of a session: a snapshot and the requests since are replayed.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -9,43 +9,43 @@ use super::context::ClientContext;
 use super::session::{ClientSession, SessionError};
 use crate::proto::{self, reply, request};
 
-/// Between two rounds over all addresses, at first and at most.
+/// First and longest pause between two rounds over all addresses.
 const BACKOFF: [Duration; 2] = [Duration::from_millis(25), Duration::from_millis(500)];
-/// So many requests, and bytes of them, are remembered of environments that cannot tell where they stand.
+/// Maximum number and bytes of logged requests, for environments without snapshots.
 const MAX_LOG_LEN: usize = 100_000;
 const MAX_LOG_BYTES: usize = 64 << 20;
 
-/// Environments on some worker.
+/// Environments on one worker.
 pub(super) struct Shard {
     context: Arc<ClientContext>,
-    /// Where they are or were last, among the addresses.
+    /// Index of the current or last worker in the addresses.
     worker_index: usize,
     session: Option<ClientSession>,
     open: proto::Open,
     /// Index of the first environment in the environments of all workers.
     first_env: usize,
-    /// The first worker's word, which that of others must equal.
+    /// Reply of the first worker to `Open`, which replies of other workers must equal.
     opened: proto::Opened,
     snapshot: Option<proto::Standing>,
-    /// Requests since then that have changed something, in order.
+    /// Logged requests since the snapshot that changed the environments, in order.
     log: Vec<request::What>,
     log_bytes: usize,
-    /// There were too many of them.
+    /// True if the log was too long and was dropped.
     is_log_dropped: bool,
     pending: Option<Pending>,
     outage: Option<(Instant, String)>,
-    /// Why no worker took its place so far.
+    /// Last error of an attempt to restart the session.
     last_error: Option<String>,
 }
 
 struct Pending {
     request: request::What,
-    /// Whether it changes something.
+    /// True if the request changes the environments.
     is_logged: bool,
 }
 
 impl Shard {
-    /// Opens the first session, at the address of this number, for environments from `first_env` on.
+    /// Opens the first session at `worker_index`, for environments from `first_env` on.
     pub(super) fn new(
         context: &Arc<ClientContext>,
         worker_index: usize,
@@ -55,7 +55,7 @@ impl Shard {
         let (worker_index, stop) = (worker_index % context.addresses.len(), || is_stopped(context));
         let (deadline, mut backoff) = (Instant::now() + context.options.connect_timeout, BACKOFF[0]);
         let session = loop {
-            // Once begun, an attempt has its own time.
+            // An attempt that has started gets the full connection time.
             let open_deadline = deadline + context.options.connect_timeout;
             match connect(context, worker_index, open.clone(), first_env, open_deadline, &stop) {
                 Ok(session) => break session,
@@ -91,7 +91,7 @@ impl Shard {
         &self.opened
     }
 
-    /// Of the worker where it is or was last.
+    /// Returns the address of the current or last worker.
     pub(super) fn address(&self) -> &str {
         &self.context.addresses[self.worker_index]
     }
@@ -100,24 +100,25 @@ impl Shard {
         self.open.num_envs as usize
     }
 
-    /// Has a worker get weights again, though their version is one that it has.
+    /// Makes the next request send the weights again, even if their version is unchanged.
     pub(super) fn invalidate_weights(&mut self) {
         if let Some(session) = &mut self.session {
             session.version = None;
         }
     }
 
-    /// Whether it is time for a snapshot with the next request.
+    /// Returns true if the next request should ask for a snapshot.
     pub(super) fn wants_snapshot(&self) -> bool {
         self.log.len() + 1 >= self.context.options.snapshot_every
     }
 
-    /// Whether an answer is due.
+    /// Returns true if a reply is pending.
     pub(super) fn is_pending(&self) -> bool {
         self.pending.is_some()
     }
 
-    /// Sends a request whose answer [`Shard::answer`] gives; `kept` says that it changes something.
+    /// Sends a request, whose reply [`Shard::receive_reply`] returns; `is_logged` is true if it changes the
+    /// environments.
     pub(super) fn send_request(&mut self, request: request::What, is_logged: bool) {
         self.context.clear_outage();
         self.pending = Some(Pending { request: request.clone(), is_logged });
@@ -128,23 +129,25 @@ impl Shard {
         }
     }
 
-    /// Asks for no answer any more, and leaves the session: the next one goes on as if nothing had been asked.
+    /// Drops the pending request and its session; the next request continues as if it had not been sent.
     pub(super) fn drop_pending(&mut self) {
         if self.pending.take().is_some() {
             self.session = None;
         }
     }
 
-    /// The answer to what was asked. A lost worker's place is taken by another one.
+    /// Returns the reply to the pending request, and replaces a lost worker by another one.
     ///
     /// # Errors
-    /// What the worker refused, which has changed nothing; [`Error::Interrupted`], after which the answer is still due;
-    /// [`Error::Backend`] where no worker could be found in time, and [`Error::Config`] for one that must not be used.
+    /// - [`Error::Interrupted`]: the wait ended early; the reply is still pending.
+    /// - [`Error::Backend`]: no worker was found in time.
+    /// - [`Error::Config`]: a worker must not be used.
+    /// - Any error with which the worker rejected the request, which has changed nothing.
     pub(super) fn receive_reply(&mut self, stop: &dyn Fn() -> bool) -> Result<reply::What> {
         let context = Arc::clone(&self.context);
         context.check_process()?;
         let stop = || stop() || is_stopped(&context);
-        // A session that was left, rather than lost, goes on where it was.
+        // A dropped session, unlike a lost one, continues on the same worker.
         let is_abandoned = self.session.is_none() && self.outage.is_none();
         let (first, mut backoff, mut num_attempts) = (self.worker_index + usize::from(!is_abandoned), BACKOFF[0], 0);
         loop {
@@ -170,9 +173,9 @@ impl Shard {
             if Instant::now() >= context.deadline() {
                 let reason = self.outage.take().map(|(_, why)| why).unwrap_or_default();
                 let seconds = context.options.recovery_timeout.as_secs_f64();
-                let last = self.last_error.take().map(|last| format!(" (at last: {last})")).unwrap_or_default();
+                let last = self.last_error.take().map(|last| format!(" (last error: {last})")).unwrap_or_default();
                 return Err(Error::Backend(format!(
-                    "{reason}: no worker of {} took its place within {seconds} s{last}; start one, and make the client anew",
+                    "{reason}: no worker of {} replaced it within {seconds} s{last}; start one and make a new client",
                     context.addresses.join(", ")
                 )));
             }
@@ -197,16 +200,16 @@ impl Shard {
         }
     }
 
-    /// Begins a session on the worker of this number in turn, does there what was done, and asks what was asked.
+    /// Opens a session on a worker, replays the log and sends the pending request again.
     fn reconnect(&mut self, worker_index: usize, stop: &dyn Fn() -> bool) -> std::result::Result<(), SessionError> {
         if self.is_log_dropped {
-            let got = "more requests than are remembered";
-            let fix = "let its environments tell their state (Env::state)";
+            let got = "environments with too many requests to replay";
+            let fix = "implement Env::state for the environments";
             return Err(Error::closed("workers", "environments that can be restored", got, fix).into());
         }
         let worker_index = worker_index % self.context.addresses.len();
         let mut session = self.open_and_replay(worker_index, stop).map_err(|session_error| match session_error {
-            // What one cannot do, another may, and this one when it has been started anew.
+            // Another worker may succeed, or the same one after a restart.
             SessionError::Error(error) if !matches!(error, Error::Interrupted | Error::Closed(_)) => {
                 SessionError::Lost(error.to_string())
             }
@@ -226,7 +229,7 @@ impl Shard {
         Ok(())
     }
 
-    /// A session on a worker in which everything was done that is remembered.
+    /// Opens a session on a worker and replays the log.
     fn open_and_replay(
         &self,
         worker_index: usize,
@@ -237,10 +240,10 @@ impl Shard {
         let mut session = connect(&self.context, worker_index, open, self.first_env, deadline, stop)?;
         if !has_same_spec(&session.opened, &self.opened) {
             let (expected, fix) = (
-                format!("that of {}", self.open.env_id),
+                format!("the spec of {}", self.open.env_id),
                 "start all workers with the same version and the same environments",
             );
-            return Err(Error::space("spaces", expected, "another one", fix).on_worker(&session.address).into());
+            return Err(Error::space("spaces", expected, "another spec", fix).on_worker(&session.address).into());
         }
         let remaining_timeout =
             || self.context.options.reply_timeout.min(deadline.saturating_duration_since(Instant::now()));
@@ -259,7 +262,7 @@ impl Shard {
         Ok(session)
     }
 
-    /// Remembers what an answer says for a worker that takes this one's place.
+    /// Stores a snapshot of the reply, or logs the request, for replay on another worker.
     fn complete(&mut self, reply: reply::What) -> reply::What {
         self.last_error = None;
         if let Some((since, _)) = self.outage.take() {
@@ -277,7 +280,7 @@ impl Shard {
             self.clear_log();
             self.is_log_dropped = false;
         } else if matches!(reply, reply::What::Rollout(_)) {
-            // Rollouts are too large to be remembered.
+            // Rollouts are too large to be logged.
             self.is_log_dropped = true;
         } else if pending.is_logged && !self.is_log_dropped {
             self.log_bytes += pending.request.encoded_len();
@@ -296,7 +299,7 @@ impl Shard {
     }
 }
 
-/// Returns whether two workers report equal environments; their limits may differ.
+/// Returns true if two workers report equal environments; their limits may differ.
 pub(super) fn has_same_spec(a: &proto::Opened, b: &proto::Opened) -> bool {
     let without_limits = |opened: &proto::Opened| proto::Opened { credits: 0, max_message_bytes: 0, ..opened.clone() };
     without_limits(a) == without_limits(b)
@@ -324,13 +327,13 @@ fn connect(
         stop,
     );
     opened.map_err(|session_error| match session_error {
-        // Others may have room, and this one when a session that nobody needs any more has ended.
+        // Other workers may have free memory, and this one after an unused session has ended.
         SessionError::Error(error @ Error::Memory(_)) => SessionError::Lost(error.to_string()),
         session_error => session_error,
     })
 }
 
-/// Sends a request, without weights that the worker has.
+/// Sends a request, without weights that the worker already has.
 fn send(session: &mut ClientSession, mut request: request::What) -> std::result::Result<(), SessionError> {
     let max_bytes = session.opened.max_message_bytes;
     if let request::What::Collect(collect) = &mut request {
@@ -347,7 +350,7 @@ fn send(session: &mut ClientSession, mut request: request::What) -> std::result:
     session.send(request)
 }
 
-/// Waits, unless it is to end.
+/// Waits for a duration, or until `stop` or an interrupt.
 fn wait(duration: Duration, stop: &dyn Fn() -> bool) -> Result<()> {
     let (start, mut interrupt) = (Instant::now(), rlox_core::InterruptCheck::default());
     while start.elapsed() < duration {

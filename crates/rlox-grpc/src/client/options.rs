@@ -7,28 +7,28 @@ use rlox_core::{AutoresetMode, Error, Result};
 
 use crate::{PROTOCOL, codec, proto};
 
-/// Says whether to end a wait.
+/// Function that returns true to end a wait.
 pub type StopFn = Arc<dyn Fn() -> bool + Send + Sync>;
 
-/// The environments that workers are to make.
+/// Description of the environments that workers make.
 #[derive(Clone, Debug, PartialEq)]
 pub struct EnvOptions {
-    /// The environment's id.
+    /// Id of the environment.
     pub id: String,
-    /// How many, over all workers.
+    /// Number of environments over all workers.
     pub num_envs: usize,
-    /// Environment i is seeded with `seed + i`.
+    /// Base seed; the seed of environment i is `seed + i`.
     pub seed: u64,
-    /// When finished environments are reset.
+    /// Time at which finished environments are reset.
     pub autoreset_mode: AutoresetMode,
-    /// `None` for the id's own time limit, `Some(None)` for no limit.
+    /// Time limit: `None` for that of the id, `Some(None)` for no limit.
     pub max_episode_steps: Option<Option<u32>>,
-    /// The environment's own arguments by Gymnasium's names; booleans are 0 and 1.
+    /// Arguments of the environment by Gymnasium's names; booleans are 0 and 1.
     pub arguments: Vec<(String, f64)>,
 }
 
 impl EnvOptions {
-    /// Environments that reset in the same step, with the id's own time limit.
+    /// Creates options for environments that reset in the same step, with the id's own time limit.
     ///
     /// ```
     /// let options = rlox_grpc::EnvOptions::new("CartPole-v1", 8, 1);
@@ -39,15 +39,15 @@ impl EnvOptions {
         Self { id: id.into(), num_envs, seed, autoreset_mode, max_episode_steps, arguments: Vec::new() }
     }
 
-    /// The request for `count` of them, from the one numbered `first` on.
+    /// Returns the request for `count` environments from index `first` on.
     pub(super) fn open(&self, first: usize, count: usize) -> Result<proto::Open> {
         let seed = self.seed.checked_add(first as u64).ok_or_else(|| {
-            Error::config("seed", "at most 2**64 - num_envs", self.seed.to_string(), "pass a smaller one")
+            Error::config("seed", "at most 2**64 - num_envs", self.seed.to_string(), "pass a smaller seed")
         })?;
         if self.max_episode_steps == Some(Some(0)) {
             return Err(Error::config("max_episode_steps", "at least 1", "0", "pass a positive number, or no limit"));
         }
-        let too_many = |_| Error::config("num_envs", "less than 2**32", count.to_string(), "ask for fewer");
+        let too_many = |_| Error::config("num_envs", "less than 2**32", count.to_string(), "use fewer environments");
         Ok(proto::Open {
             protocol: PROTOCOL,
             env_id: self.id.clone(),
@@ -62,32 +62,33 @@ impl EnvOptions {
     }
 }
 
-/// How clients reach workers, and how long they wait.
+/// Connection settings and time limits of a client.
 #[derive(Clone)]
 pub struct ClientOptions {
-    /// What workers ask for that were started with a token.
+    /// Token, for workers that were started with one.
     pub token: Option<String>,
-    /// The certificate (PEM) of who signed the workers' certificates, for addresses with `https`.
+    /// PEM certificate of the authority that signed the workers' certificates, for addresses with `https`.
     pub tls_ca: Option<String>,
-    /// The name in those certificates, where it is not that of the address.
+    /// Name in the workers' certificates, if it differs from the address.
     pub tls_domain: Option<String>,
-    /// For a connection. The first one of a session is tried again and again for so long.
+    /// Time limit of a connection. The first connection of a session is retried for this time.
     pub connect_timeout: Duration,
-    /// A worker that says nothing for so long, not even that it is there, is lost. More than it takes to send the weights
-    /// of a policy, as the question comes after them.
+    /// Time without any sign of life after which a worker counts as lost.
+    ///
+    /// The time must exceed that for sending the weights of a policy, because the keepalive ping follows them.
     pub keepalive_timeout: Duration,
-    /// For the answer to a request, after which a worker counts as lost.
+    /// Time limit of a reply, after which a worker counts as lost.
     pub reply_timeout: Duration,
-    /// How long lost sessions are tried to be begun elsewhere, all of a call together.
+    /// Time in which a call tries to restart its lost sessions.
     pub recovery_timeout: Duration,
-    /// Steps between two snapshots, from which lost environments go on.
+    /// Number of steps between two snapshots for recovery.
     pub snapshot_every: usize,
-    /// Ends waits, beside what [`rlox_core::set_interrupt_check`] was given.
+    /// Function that ends waits, beside that of [`rlox_core::set_interrupt_check`].
     pub stop: Option<StopFn>,
 }
 
 impl Default for ClientOptions {
-    /// 5 s for connections, 0.9 s for a word, 30 s for answers, 30 s for recoveries, and a snapshot every 64 steps.
+    /// Returns the defaults: 5 s to connect, 0.9 s of keepalive, 30 s to reply and to recover, 64 steps.
     fn default() -> Self {
         Self {
             token: None,
@@ -124,7 +125,7 @@ impl ClientOptions {
         ] {
             if limit.is_zero() || limit > Duration::from_secs(86400) {
                 let got = format!("{} s", limit.as_secs_f64());
-                return Err(Error::config(name, "more than 0 and at most a day", got, "correct it"));
+                return Err(Error::config(name, "a time above 0 and of at most a day", got, "correct it"));
             }
         }
         Ok(())

@@ -21,17 +21,17 @@ use crate::codec;
 use crate::proto::{self, reply, request, worker_client::WorkerClient};
 use crate::worker::{FRAME, LARGEST_MESSAGE, with_sources};
 
-/// How often a wait looks whether to end.
+/// Interval at which a wait checks for its end.
 const POLL_INTERVAL: Duration = Duration::from_millis(20);
-/// Unread bytes.
+/// Maximum bytes of unread data.
 const WINDOW: u32 = 8 << 20;
 
-/// Why there is no answer.
+/// Reasons for a missing reply.
 #[derive(Debug)]
 pub(super) enum SessionError {
-    /// Another worker may give one.
+    /// The session is lost; another worker may reply.
     Lost(String),
-    /// No worker would, or nobody waits any more.
+    /// No worker would reply, or the wait was interrupted.
     Error(Error),
 }
 
@@ -41,13 +41,13 @@ impl From<Error> for SessionError {
     }
 }
 
-/// A session. Requests are answered in order.
+/// Session on a worker. Replies arrive in the order of requests.
 pub(super) struct ClientSession {
     pub(super) address: String,
     /// Index of the first environment of the session in the environments of all workers.
     first_env: usize,
     pub(super) opened: proto::Opened,
-    /// Of the weights that the worker has.
+    /// Version of the weights that the worker has.
     pub(super) version: Option<u64>,
     requests: Option<mpsc::UnboundedSender<proto::Request>>,
     replies: Receiver<std::result::Result<proto::Reply, SessionError>>,
@@ -64,14 +64,14 @@ impl Drop for ClientSession {
         if std::process::id() == self.process {
             task.inspect(JoinHandle::abort);
         } else {
-            // The locks of threads that a forked process has not may be held for ever.
+            // Threads that a forked process does not have may hold the locks forever.
             std::mem::forget((requests, task));
         }
     }
 }
 
 impl ClientSession {
-    /// Connects and opens a session, until then.
+    /// Connects and opens a session before the deadline.
     pub(super) fn open(
         runtime: &Handle,
         address: &str,
@@ -90,7 +90,7 @@ impl ClientSession {
             if let Err(session_error) =
                 run_session(endpoint, token, outgoing, &sent_count, &incoming, &task_address).await
             {
-                // Nobody listens any more where this fails.
+                // Sending fails only if the session was dropped.
                 let _ = incoming.send(Err(session_error));
             }
         });
@@ -103,7 +103,7 @@ impl ClientSession {
         let timeout = options.connect_timeout + options.reply_timeout.min(options.connect_timeout);
         match session.receive(timeout.min(deadline.saturating_duration_since(Instant::now())), stop)? {
             reply::What::Opened(opened) => session.opened = opened,
-            _ => return Err(session.unexpected("what was opened")),
+            _ => return Err(session.unexpected("the reply to Open")),
         }
         Ok(session)
     }
@@ -115,16 +115,16 @@ impl ClientSession {
         if self.requests.as_ref().is_some_and(|requests| requests.send(request).is_ok()) {
             return Ok(());
         }
-        // Why is in the replies.
+        // The reason is among the replies.
         Err(self.replies.try_iter().find_map(std::result::Result::err).unwrap_or_else(|| self.session_ended()))
     }
 
-    /// Whether another request may be sent before an answer comes.
+    /// Returns true if another request may be sent before a reply arrives.
     pub(super) fn has_credit(&self) -> bool {
         self.sent.load(Relaxed) - self.received < u64::from(self.opened.credits.max(1))
     }
 
-    /// The next answer. A request that the worker refused is an error.
+    /// Returns the next reply. A request that the worker rejected is an error.
     pub(super) fn receive(
         &mut self,
         timeout: Duration,
@@ -137,7 +137,7 @@ impl ClientSession {
                     self.received += 1;
                     if reply.sequence != self.received {
                         return Err(SessionError::Lost(format!(
-                            "worker {}: expected the answer to request {}, got that to {}",
+                            "worker {}: expected the reply to request {}, got the reply to {}",
                             self.address, self.received, reply.sequence
                         )));
                     }
@@ -146,7 +146,7 @@ impl ClientSession {
                             Err(codec::failure_from(failure, &self.address, self.first_env).into())
                         }
                         Some(body) => Ok(body),
-                        None => Err(self.unexpected("an answer that it knows")),
+                        None => Err(self.unexpected("a known kind of reply")),
                     };
                 }
                 Ok(Err(session_error)) => return Err(session_error),
@@ -164,10 +164,10 @@ impl ClientSession {
         }
     }
 
-    /// Says that an answer is of another kind than the request's.
+    /// Returns the error for a reply of another kind than expected.
     pub(super) fn unexpected(&self, expected: &str) -> SessionError {
         let fix = "install the same version of rlox on both sides";
-        Error::config("reply", expected, "another answer", fix).on_worker(&self.address).into()
+        Error::config("reply", expected, "another reply", fix).on_worker(&self.address).into()
     }
 
     fn session_ended(&self) -> SessionError {
@@ -177,8 +177,8 @@ impl ClientSession {
 
 fn endpoint(address: &str, options: &ClientOptions) -> Result<Endpoint> {
     let mismatch = |got: String| {
-        let fix = "pass one such as http://127.0.0.1:50051, or https:// where the worker has a certificate";
-        Error::config("address", "a worker's", got, fix)
+        let fix = "pass an address such as http://127.0.0.1:50051, or https:// for a worker with a certificate";
+        Error::config("address", "the address of a worker", got, fix)
     };
     let endpoint =
         Endpoint::from_shared(address.to_owned()).map_err(|error| mismatch(format!("{address:?} ({error})")))?;
@@ -187,11 +187,11 @@ fn endpoint(address: &str, options: &ClientOptions) -> Result<Endpoint> {
         return Err(mismatch(format!("{address:?}")));
     }
     if scheme.as_deref() == Some("http") && options.token.is_some() && !is_loopback(endpoint.uri().host()) {
-        let expected = format!("an address with https, as others could read the token on its way to {address}");
+        let expected = format!("an address with https, because others could read the token on its way to {address}");
         return Err(Error::config(
             "token",
             expected,
-            "http",
+            "an address with http",
             "start the worker with a certificate, and write https://",
         ));
     }
@@ -208,8 +208,8 @@ fn endpoint(address: &str, options: &ClientOptions) -> Result<Endpoint> {
         return Ok(endpoint);
     }
     let Some(ca) = &options.tls_ca else {
-        let fix = "pass the certificate of who signed the worker's";
-        return Err(Error::config("tls_ca", format!("a certificate to know {address} by"), "none", fix));
+        let fix = "pass the certificate of the authority that signed the worker's certificate";
+        return Err(Error::config("tls_ca", format!("a certificate to verify {address}"), "no certificate", fix));
     };
     let mut config = ClientTlsConfig::new().ca_certificate(Certificate::from_pem(ca));
     if let Some(domain) = &options.tls_domain {
@@ -220,7 +220,7 @@ fn endpoint(address: &str, options: &ClientOptions) -> Result<Endpoint> {
             "tls_ca",
             "a certificate as PEM",
             with_sources(&error),
-            "pass the certificate of who signed the worker's",
+            "pass the certificate of the authority that signed the worker's certificate",
         )
     })
 }
@@ -230,7 +230,7 @@ fn is_loopback(host: Option<&str>) -> bool {
     host == "localhost" || host.parse::<IpAddr>().is_ok_and(|address| address.is_loopback())
 }
 
-/// Connects, and carries requests and replies until one side ends.
+/// Connects, and transfers requests and replies until one side ends the session.
 async fn run_session(
     endpoint: Endpoint,
     token: Option<String>,
@@ -241,14 +241,14 @@ async fn run_session(
 ) -> std::result::Result<(), SessionError> {
     let connection_lost = |error: &(dyn std::error::Error + 'static)| {
         let hint = match io_error_kind(error) {
-            Some(ErrorKind::ConnectionRefused) => "is it running there?",
+            Some(ErrorKind::ConnectionRefused) => "check that the worker is running",
             // A failed TLS handshake, also with a server that closes the connection because it speaks plain HTTP.
             Some(ErrorKind::InvalidData | ErrorKind::UnexpectedEof | ErrorKind::ConnectionReset)
                 if address.starts_with("https") =>
             {
-                "does its certificate fit the name and the time, and does it speak TLS?"
+                "check the name and dates of its certificate, and that it uses TLS"
             }
-            _ => "is the name right, and can it be reached from here?",
+            _ => "check the name, and that this machine can reach it",
         };
         SessionError::Lost(format!("worker {address}: expected a connection, got: {}; {hint}", with_sources(error)))
     };
@@ -260,7 +260,7 @@ async fn run_session(
     let mut request = tonic::Request::new(UnboundedReceiverStream::new(requests));
     if let Some(token) = token {
         let mismatch =
-            |_| Error::config("token", "visible ASCII characters", "others", "pass what the worker was given");
+            |_| Error::config("token", "visible ASCII characters", "other characters", "pass the worker's token");
         request.metadata_mut().insert("authorization", format!("Bearer {token}").parse().map_err(mismatch)?);
     }
     let mut incoming =
@@ -271,7 +271,7 @@ async fn run_session(
             Ok(Some(reply)) => {
                 received += 1;
                 if received > sent_count.load(Relaxed) {
-                    return Err(SessionError::Lost(format!("worker {address}: it answers what nobody has asked")));
+                    return Err(SessionError::Lost(format!("worker {address}: it sent a reply without a request")));
                 }
                 if replies.send(Ok(reply)).is_err() {
                     return Ok(());
@@ -289,13 +289,13 @@ fn io_error_kind(error: &(dyn std::error::Error + 'static)) -> Option<ErrorKind>
     inner.or_else(|| error.downcast_ref::<std::io::Error>().map(std::io::Error::kind))
 }
 
-/// What it means that a session does not begin.
+/// Returns the error for a session that cannot be opened.
 fn open_error(status: &Status, address: &str, has_token: bool) -> SessionError {
     let Some(cause) = status.source() else { return status_error(status, address, has_token) };
-    let other = if address.starts_with("https") { "http, without TLS" } else { "https, with TLS" };
+    let other = if address.starts_with("https") { "http without TLS" } else { "https with TLS" };
     let text = with_sources(cause);
     SessionError::Lost(format!(
-        "worker {address}: expected a session, got: {text}; is it a worker, and not one of {other}?"
+        "worker {address}: expected a session, got: {text}; check that it is a worker, and does not use {other}"
     ))
 }
 
@@ -303,15 +303,15 @@ fn open_error(status: &Status, address: &str, has_token: bool) -> SessionError {
 fn status_error(status: &Status, address: &str, has_token: bool) -> SessionError {
     match status.code() {
         Code::Unauthenticated => {
-            let got = if has_token { "another one" } else { "none" };
-            let fix = "pass what its --token-file has as token, or from Python in RLOX_WORKER_TOKEN";
-            Error::config("token", format!("that of worker {address}"), got, fix).into()
+            let got = if has_token { "a different token" } else { "no token" };
+            let fix = "pass the token of its --token-file, or from Python set RLOX_WORKER_TOKEN";
+            Error::config("token", format!("the token of worker {address}"), got, fix).into()
         }
         Code::FailedPrecondition | Code::InvalidArgument | Code::OutOfRange => {
             Error::Backend(format!("worker {address}: {}", status.message())).into()
         }
         Code::Unimplemented => {
-            let got = format!("a server of something else at {address}");
+            let got = format!("another kind of server at {address}");
             Error::config("address", "a worker of rlox", got, "pass the address that rlox-worker printed").into()
         }
         code => SessionError::Lost(format!("worker {address}: {} ({code:?})", status.message())),

@@ -1,4 +1,4 @@
-//! Snapshots of remote environments: fetched from workers, changed here and sent back.
+//! Snapshots of remote environments: received from workers, changed here and sent back.
 
 use std::sync::PoisonError;
 
@@ -12,7 +12,7 @@ use crate::proto::{reply, request};
 use crate::{codec, proto};
 
 impl RemoteState {
-    /// Where all environments stand; `None` where they cannot tell.
+    /// Returns the snapshot of all environments; `None` if they do not support snapshots.
     pub(super) fn snapshot(&mut self) -> Result<Option<&mut EnvSnapshot<'static>>> {
         self.receive_pending()?;
         if self.cached_snapshot.is_none() {
@@ -21,12 +21,12 @@ impl RemoteState {
         Ok(self.cached_snapshot.as_mut())
     }
 
-    /// Leaves what was not waited for.
+    /// Drops requests without a reply.
     fn abandon(&mut self) {
         self.shards.iter_mut().for_each(Shard::drop_pending);
     }
 
-    /// Where all environments stand, from their workers.
+    /// Requests the snapshot of all environments from their workers.
     fn request_snapshot(&mut self) -> Result<Option<EnvSnapshot<'static>>> {
         self.shards.iter_mut().for_each(|shard| shard.send_request(request::What::Snapshot(proto::Snapshot {}), false));
         let (mut all, mut is_unavailable) = (None::<EnvSnapshot<'static>>, false);
@@ -34,7 +34,7 @@ impl RemoteState {
             let n = shard.num_envs();
             let reply::What::Standing(shard_snapshot) = shard.receive_reply(&|| false)? else {
                 let fix = "install the same version of rlox on both sides";
-                return Err(Error::config("reply", "where environments stand", "another answer", fix));
+                return Err(Error::config("reply", "a snapshot", "another reply", fix));
             };
             if shard_snapshot.slab.is_empty() {
                 is_unavailable = true;
@@ -49,7 +49,7 @@ impl RemoteState {
         Ok(all.filter(|_| !is_unavailable))
     }
 
-    /// Tells workers what was changed here, and takes in what is seen there then.
+    /// Sends a changed snapshot to the workers, and reads the resulting observations.
     pub(super) fn send_changes(&mut self) -> Result<()> {
         if !self.is_changed {
             return Ok(());
@@ -83,7 +83,7 @@ impl RemoteState {
         Ok(())
     }
 
-    /// Has workers refuse where their environments cannot be put.
+    /// Makes the workers check a snapshot, without restoring it.
     pub(super) fn check_snapshot(&mut self, snapshot: &EnvSnapshot<'_>) -> Result<()> {
         let mut first = 0;
         for shard in &mut self.shards {
@@ -95,7 +95,7 @@ impl RemoteState {
                 false,
             );
         }
-        // The first error: what the others say is not needed then.
+        // The first error is enough; the remaining replies are dropped.
         let result = self.shards.iter_mut().try_for_each(|shard| shard.receive_reply(&|| false).map(drop));
         self.abandon();
         result?;
@@ -103,7 +103,7 @@ impl RemoteState {
         Ok(())
     }
 
-    /// Changes what is known of where the environments stand, to be told before anything else is asked.
+    /// Changes the cached snapshot, which is sent before the next request.
     fn change_snapshot(&mut self, error: Error, change: impl FnOnce(&mut EnvSnapshot<'static>)) -> Result<()> {
         change(self.snapshot()?.ok_or(error)?);
         self.is_changed = true;
@@ -116,7 +116,7 @@ impl RemoteVecEnv {
         if index >= self.num_envs {
             return None;
         }
-        // Who cannot be asked cannot tell.
+        // Without a reply there is no state.
         let mut remote = self.remote();
         let snapshot = remote.snapshot().ok().flatten()?;
         let width = snapshot.states.len() / self.num_envs;
@@ -137,7 +137,12 @@ impl RemoteVecEnv {
         if index < self.num_envs {
             return Ok(());
         }
-        Err(Error::shape("index", format!("less than {}", self.num_envs), index.to_string(), "name an environment"))
+        Err(Error::shape(
+            "index",
+            format!("less than {}", self.num_envs),
+            index.to_string(),
+            "pass the index of an environment",
+        ))
     }
 
     pub(super) fn check_state_of(&self, index: usize, state: &[f64], progress: EpisodeProgress) -> Result<()> {
@@ -147,7 +152,7 @@ impl RemoteVecEnv {
         let (mut changed, width) = (snapshot.clone(), snapshot.states.len() / self.num_envs);
         if state.len() != width {
             let (expected, got) = (format!("{width} numbers"), state.len().to_string());
-            return Err(Error::config("state", expected, got, "pass what the environments gave"));
+            return Err(Error::config("state", expected, got, "pass a state of these environments"));
         }
         set_env_state(&mut changed, index, state, progress);
         remote.check_snapshot(&changed)
@@ -170,21 +175,21 @@ impl RemoteVecEnv {
         Ok(())
     }
 
-    /// Environments that do not say where they are.
+    /// Returns the error for environments without snapshots.
     fn state_unavailable(&self) -> Error {
-        Error::config("state", "environments that can be restored", self.spec.id.clone(), "reset them instead")
+        Error::config("state", "environments that support snapshots", self.spec.id.clone(), "reset them instead")
     }
 
     pub(super) fn set_progress_of(&mut self, index: usize, progress: EpisodeProgress) -> Result<()> {
         self.check_index(index)?;
-        let fix = "pass what the environments gave";
+        let fix = "pass the progress of these environments";
         let EpisodeProgress { episode_return, finished, .. } = progress;
         if !episode_return.is_finite() {
             let got = episode_return.to_string();
             return Err(Error::not_finite("episode_returns", "finite numbers", got, fix).at_env(index));
         }
         if finished && self.mode == AutoresetMode::SameStep {
-            let expected = "false, as environments of this mode reset in the same step";
+            let expected = "false, because environments of this mode reset in the same step";
             return Err(Error::config("finished", expected, "true", fix).at_env(index));
         }
         let error = self.state_unavailable();
@@ -197,8 +202,8 @@ impl RemoteVecEnv {
     pub(super) fn streams(&self) -> Result<Vec<Pcg64>> {
         let mut remote = self.remote();
         let Some(snapshot) = remote.snapshot()? else {
-            let fix = "let the environments tell their state (Env::state)";
-            return Err(Error::config("rngs", "environments that tell where they stand", self.spec.id.clone(), fix));
+            let fix = "implement Env::state for the environments";
+            return Err(Error::config("rngs", "environments that support snapshots", self.spec.id.clone(), fix));
         };
         streams_from_array(&snapshot.streams)
     }
@@ -206,7 +211,7 @@ impl RemoteVecEnv {
     pub(super) fn set_streams(&mut self, rngs: &[Pcg64]) -> Result<()> {
         check_len("rngs", rngs.len(), self.num_envs)?;
         let streams = streams_to_array(rngs)?;
-        // Streams alone begin no episodes.
+        // Streams alone start no episodes, so `was_reset` stays unchanged.
         let error = self.state_unavailable();
         let remote = self.remote.get_mut().unwrap_or_else(PoisonError::into_inner);
         remote.change_snapshot(error, |snapshot| snapshot.streams = streams.into())

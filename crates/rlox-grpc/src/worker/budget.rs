@@ -1,4 +1,4 @@
-//! Budgets in bytes, of messages and of the memory that sessions hold.
+//! Budgets in bytes, for messages and for the memory of sessions.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -11,8 +11,9 @@ use tonic::Status;
 
 use crate::proto;
 
-/// Bytes that messages of a session may take. Room for the largest is taken before one is read or made, and what it does
-/// not need is given back then.
+/// Bytes that the messages of a session may use.
+///
+/// The size of the largest message is acquired before a message is read or made; the excess is released afterwards.
 #[derive(Clone)]
 pub(super) struct MessageBudget(Arc<Semaphore>);
 
@@ -21,38 +22,40 @@ impl MessageBudget {
         Self(Arc::new(Semaphore::new(bytes)))
     }
 
-    /// Waits for room; `None` where there never is any.
+    /// Waits for `bytes` bytes; `None` if the budget can never provide them.
     pub(super) async fn acquire(&self, bytes: usize) -> Option<OwnedSemaphorePermit> {
         Arc::clone(&self.0).acquire_many_owned(u32::try_from(bytes).ok()?).await.ok()
     }
 
-    /// Room that is there now.
+    /// Acquires `bytes` bytes if they are available.
     pub(super) fn try_acquire(&self, bytes: usize) -> Option<OwnedSemaphorePermit> {
         Arc::clone(&self.0).try_acquire_many_owned(u32::try_from(bytes).ok()?).ok()
     }
 }
 
-/// Gives back what is not needed of some room.
+/// Releases all but `bytes` bytes of a permit.
 pub(super) fn shrink_permit(permit: &mut OwnedSemaphorePermit, bytes: usize) {
     drop(permit.split(permit.num_permits().saturating_sub(bytes)));
 }
 
-/// A request that is not answered yet: until its reply is taken it counts.
+/// Permits of an unanswered request, which end when its reply is taken.
 pub(super) struct RequestPermits {
     pub(super) bytes: OwnedSemaphorePermit,
-    /// `None` for the first one.
+    /// Credit of the request; `None` for the first request of a session.
     pub(super) credit: Option<OwnedSemaphorePermit>,
 }
 
-/// A reply that waits for the client to take it, with the room that it and its request have until then.
+/// Reply in the queue, with the permits of the reply and its request.
 pub(super) struct Reply {
     pub(super) reply: std::result::Result<proto::Reply, Status>,
     pub(super) permit: Option<OwnedSemaphorePermit>,
     pub(super) request_permits: Option<RequestPermits>,
 }
 
-/// The replies of a session as its client takes them. HTTP/2 has one on its way and one at hand: the latter has its room
-/// until it is on its way and the next one is asked for.
+/// Stream of a session's replies, as the client takes them.
+///
+/// HTTP/2 sends one reply while the stream provides the next one. The permits of a reply end when the one after it is
+/// requested.
 pub(super) struct Replies {
     receiver: mpsc::UnboundedReceiver<Reply>,
     held_permits: Vec<OwnedSemaphorePermit>,
@@ -81,7 +84,7 @@ impl Stream for Replies {
     }
 }
 
-/// What environments, rollouts and networks of all sessions may take together, in KiB.
+/// Memory budget of the environments, rollouts and networks of all sessions, in KiB.
 #[derive(Clone)]
 pub(super) struct MemoryBudget(Arc<Semaphore>);
 
@@ -90,17 +93,17 @@ impl MemoryBudget {
         Self(Arc::new(Semaphore::new((bytes >> 10).min(Semaphore::MAX_PERMITS))))
     }
 
-    /// Takes some of it until the permit is dropped.
+    /// Acquires memory until the permit is dropped.
     ///
     /// # Errors
-    /// [`Error::Memory`] naming the argument where that is more than is left.
+    /// [`Error::Memory`] naming `argument` if less memory is available.
     pub(super) fn acquire(&self, argument: &'static str, bytes: usize) -> Result<OwnedSemaphorePermit> {
         let free = self.0.available_permits();
         let permits = u32::try_from(bytes.div_ceil(1024)).ok();
         let permit = permits.and_then(|kib| Arc::clone(&self.0).try_acquire_many_owned(kib).ok());
         permit.ok_or_else(|| {
-            let expected = format!("at most {} bytes, which are left for sessions", free << 10);
-            let fix = "ask for less, or start the worker with a larger --max-message-bytes or --max-sessions";
+            let expected = format!("at most {} bytes, the free memory for sessions", free << 10);
+            let fix = "use a smaller value, or start the worker with a larger --max-message-bytes or --max-sessions";
             Error::memory(argument, expected, format!("{bytes} bytes"), fix)
         })
     }

@@ -1,4 +1,4 @@
-//! Connections: their number, their sessions, and the time that they may be silent or without a session.
+//! Connections: their number, their sessions, and their timeouts for silence and idleness.
 
 use std::io;
 use std::pin::Pin;
@@ -16,16 +16,16 @@ use tonic::transport::server::Connected;
 
 use super::metrics::Counters;
 
-/// How long a connection is kept that is of no use.
+/// Timeouts after which an unused connection is closed.
 #[derive(Clone, Copy)]
 pub(super) struct Timeouts {
-    /// Where it has said nothing at all.
+    /// Timeout of a connection that has sent nothing.
     first_byte: Duration,
-    /// Where it says nothing any more, not even to a ping.
+    /// Timeout of a connection that stopped sending, even replies to pings.
     silence: Duration,
-    /// Where it carries no session.
+    /// Timeout of a connection without a session.
     idle: Duration,
-    /// The same where it has asked for the worker's health.
+    /// Timeout of a connection without a session that has asked for the worker's health.
     health: Duration,
 }
 
@@ -36,22 +36,22 @@ impl Default for Timeouts {
     }
 }
 
-/// How long the place of a connection is waited for that was told to leave.
+/// Time that a new connection waits until an idle one has closed.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// What a connection carries: sessions know it as who has asked.
+/// Connection as the sender of requests; counts the sessions.
 #[derive(Clone)]
 pub(super) struct Peer(Arc<Mutex<ConnectionState>>);
 
 struct ConnectionState {
     sessions: usize,
-    /// Since when it is none.
+    /// Time since which there is no session.
     since: Instant,
     has_health_check: bool,
     close_sender: Option<oneshot::Sender<()>>,
 }
 
-/// A session on a connection, until it is dropped.
+/// Session on a connection, until dropped.
 pub(super) struct SessionGuard(Peer);
 
 impl Drop for SessionGuard {
@@ -67,18 +67,18 @@ impl Peer {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Counts a session that was let in.
+    /// Counts an accepted session.
     pub(super) fn begin_session(&self) -> SessionGuard {
         self.lock_state().sessions += 1;
         SessionGuard(self.clone())
     }
 
-    /// Notes that it asks for the worker's health.
+    /// Records that the connection asks for the worker's health.
     pub(super) fn record_health_check(&self) {
         self.lock_state().has_health_check = true;
     }
 
-    /// When it is to be closed that carries nothing.
+    /// Returns the time at which a connection without a session is closed.
     fn idle_until(&self, timeouts: &Timeouts) -> Option<Instant> {
         let state = self.lock_state();
         let idle_limit = if state.has_health_check { timeouts.health } else { timeouts.idle };
@@ -86,7 +86,7 @@ impl Peer {
     }
 }
 
-/// One of a bounded number of connections.
+/// Accepted connection, with its permit and timeouts.
 pub(super) struct Connection {
     stream: TcpStream,
     counters: Arc<Counters>,
@@ -121,7 +121,7 @@ impl Connection {
         }
     }
 
-    /// When it ends if nothing more comes and no session begins.
+    /// Returns the time at which the connection ends without further data or sessions.
     fn deadline(&self) -> Instant {
         let silence_deadline =
             self.last_read + if self.has_read { self.timeouts.silence } else { self.timeouts.first_byte };
@@ -130,13 +130,13 @@ impl Connection {
             .map_or(silence_deadline, |idle_deadline| idle_deadline.min(silence_deadline))
     }
 
-    /// Whether it has to leave for another one.
+    /// Returns true if the connection has to close for another one.
     fn poll_close(&mut self, context: &mut Context<'_>) -> bool {
         self.is_closing = self.is_closing || Pin::new(&mut self.close_signal).poll(context).is_ready();
         self.is_closing
     }
 
-    /// Counts what was written. Who takes nothing has to leave, too.
+    /// Counts written bytes, and aborts a blocked write if the connection has to close.
     fn finish_write(&mut self, context: &mut Context<'_>, written: Poll<io::Result<usize>>) -> Poll<io::Result<usize>> {
         match written {
             Poll::Pending if self.poll_close(context) => Poll::Ready(Err(io::ErrorKind::ConnectionAborted.into())),
@@ -148,7 +148,7 @@ impl Connection {
         }
     }
 
-    /// Ready where it is over.
+    /// Completes with an error when the connection has to end.
     fn poll_timeout(&mut self, context: &mut Context<'_>) -> Poll<io::Error> {
         if self.poll_close(context) {
             return Poll::Ready(io::ErrorKind::ConnectionAborted.into());
@@ -174,8 +174,10 @@ impl Drop for Connection {
     }
 }
 
-/// The connections that come. Where there are as many as there may be, one that carries no session has to leave; where all
-/// carry one, the new one is closed at once.
+/// Accepts connections.
+///
+/// At the limit, a connection without a session is closed for the new one. If all have sessions, the new one is
+/// closed.
 pub(super) fn accept(
     listener: TcpListener,
     limit: usize,
@@ -193,7 +195,7 @@ pub(super) fn accept(
                 _ = stopped.wait_for(|stopped| *stopped) => return,
             };
             let Ok((stream, _)) = accepted else {
-                // Such as too many open files: some may be closed meanwhile.
+                // For example too many open files, of which some may be closed soon.
                 tokio::time::sleep(Duration::from_millis(20)).await;
                 continue;
             };
@@ -201,10 +203,10 @@ pub(super) fn accept(
                 counters.refused.fetch_add(1, Relaxed);
                 continue;
             };
-            // Without it answers are only slower.
+            // A failure only makes replies slower.
             let _ = stream.set_nodelay(true);
             let connection = Connection::new(stream, Arc::clone(&counters), timeouts, permit);
-            // At most as many as there are places for.
+            // Removing closed peers bounds the list by the limit.
             peers.retain(|peer: &Weak<_>| peer.strong_count() > 0);
             peers.push(Arc::downgrade(&connection.peer.0));
             if sender.send(Ok(connection)).await.is_err() {
@@ -215,7 +217,7 @@ pub(super) fn accept(
     ReceiverStream::new(receiver)
 }
 
-/// A place for a connection: a free one, or that of the one that has carried no session for the longest time.
+/// Acquires a free place, or that of the connection that has had no session for the longest time.
 async fn acquire_connection(
     connections: &Arc<Semaphore>,
     peers: &[Weak<Mutex<ConnectionState>>],
@@ -230,7 +232,7 @@ async fn acquire_connection(
     });
     let (_, longest) = idle.min_by_key(|(since, _)| *since)?;
     let close_sender = longest.lock_state().close_sender.take();
-    // It may have gone meanwhile.
+    // The connection may have closed already.
     close_sender?.send(()).ok();
     timeout(CLOSE_TIMEOUT, Arc::clone(connections).acquire_owned()).await.ok()?.ok()
 }
@@ -317,7 +319,7 @@ mod tests {
     }
 
     impl Listener {
-        /// A client that has said something, and its connection.
+        /// Connects a client that has sent a byte, and returns its connection.
         async fn connect(&mut self) -> (TcpStream, Connection) {
             let mut client = TcpStream::connect(self.address).await.unwrap();
             client.write_all(b"x").await.unwrap();
@@ -327,7 +329,7 @@ mod tests {
         }
     }
 
-    /// When reading ends, and how.
+    /// Returns the time until reading fails, and the kind of the error.
     async fn read_until_closed(connection: &mut Connection) -> (Duration, io::ErrorKind) {
         let start = Instant::now();
         let error = timeout(Duration::from_secs(5), connection.read(&mut [0])).await.expect("it goes on").unwrap_err();
@@ -362,11 +364,11 @@ mod tests {
             let (mut client, mut carries) = served.connect().await;
             let session = carries.peer.begin_session();
             assert!(timeout(8 * SHORT, carries.read(&mut [0])).await.is_err(), "it was closed");
-            // All places carry sessions: the next one is refused.
+            // All places carry sessions, so the next connection is rejected.
             let mut refused = TcpStream::connect(served.address).await.unwrap();
             assert_eq!(refused.read(&mut [0]).await.unwrap_or(0), 0);
             drop(session);
-            // Something comes, as answers to pings do.
+            // Incoming data, such as replies to pings, restarts the timeout for silence.
             client.write_all(b"x").await.unwrap();
             carries.read_exact(&mut [0]).await.unwrap();
             let (took, _) = read_until_closed(&mut carries).await;

@@ -10,29 +10,29 @@ use tokio::net::{TcpListener, TcpStream};
 
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// What a worker has counted since it began.
+/// Counters of a worker since its start.
 #[derive(Debug, Default)]
 pub struct Counters {
-    /// Sessions that are open.
+    /// Number of open sessions.
     pub sessions: AtomicU64,
-    /// Sessions that were opened.
+    /// Number of sessions that were opened.
     pub opened: AtomicU64,
-    /// Connections that are open.
+    /// Number of open connections.
     pub connections: AtomicU64,
-    /// Steps of single environments.
+    /// Number of steps of single environments.
     pub steps: AtomicU64,
-    /// Bytes that came.
+    /// Number of received bytes.
     pub received_bytes: AtomicU64,
-    /// Bytes that were sent.
+    /// Number of sent bytes.
     pub sent_bytes: AtomicU64,
-    /// Connections, sessions and requests that were refused.
+    /// Number of rejected connections, sessions and requests.
     pub refused: AtomicU64,
-    /// Environments that panicked.
+    /// Number of panics in environments.
     pub panics: AtomicU64,
 }
 
 impl Counters {
-    /// All of them in Prometheus' text format.
+    /// Returns all counters in Prometheus' text format.
     ///
     /// ```
     /// let text = rlox_grpc::Counters::default().prometheus();
@@ -41,29 +41,29 @@ impl Counters {
     pub fn prometheus(&self) -> String {
         let mut text = String::new();
         for (name, kind, help, value) in [
-            ("sessions", "gauge", "Sessions that are open.", &self.sessions),
-            ("connections", "gauge", "Connections that are open.", &self.connections),
-            ("sessions_total", "counter", "Sessions that were opened.", &self.opened),
+            ("sessions", "gauge", "Open sessions.", &self.sessions),
+            ("connections", "gauge", "Open connections.", &self.connections),
+            ("sessions_total", "counter", "Sessions opened so far.", &self.opened),
             ("steps_total", "counter", "Steps of single environments.", &self.steps),
-            ("received_bytes_total", "counter", "Bytes that came.", &self.received_bytes),
-            ("sent_bytes_total", "counter", "Bytes that were sent.", &self.sent_bytes),
-            ("refused_total", "counter", "Connections, sessions and requests that were refused.", &self.refused),
-            ("panics_total", "counter", "Environments that panicked.", &self.panics),
+            ("received_bytes_total", "counter", "Bytes received.", &self.received_bytes),
+            ("sent_bytes_total", "counter", "Bytes sent.", &self.sent_bytes),
+            ("refused_total", "counter", "Rejected connections, sessions and requests.", &self.refused),
+            ("panics_total", "counter", "Panics in environments.", &self.panics),
         ] {
             let name = format!("rlox_worker_{name}");
             let value = value.load(Relaxed);
-            // A string takes everything.
+            // Writing to a string cannot fail.
             let _ = write!(text, "# HELP {name} {help}\n# TYPE {name} {kind}\n{name} {value}\n");
         }
         text
     }
 }
 
-/// Answers requests for metrics, one after the other.
+/// Serves metrics, one request at a time.
 pub(super) async fn serve(listener: TcpListener, counters: Arc<Counters>) {
     loop {
         match listener.accept().await {
-            // One that is slow or gone is nobody else's affair.
+            // A slow or broken client must not stop the endpoint.
             Ok((stream, _)) => drop(tokio::time::timeout(REQUEST_TIMEOUT, respond(stream, &counters)).await),
             Err(_) => tokio::time::sleep(Duration::from_millis(50)).await,
         }

@@ -6,28 +6,28 @@ use std::sync::Arc;
 use rlox_core::envs::{self, MakeOptions};
 use rlox_core::{Error, Result, VectorEnv};
 
-/// Unread bytes of a stream, and of a connection.
+/// Maximum bytes of unread data, of a stream and of a connection.
 pub(super) const WINDOW: u32 = 256 << 10;
-/// Bytes of a frame that comes.
+/// Maximum bytes of an incoming frame.
 pub(super) const FRAME_IN: u32 = 64 << 10;
-/// Threads of the server, at most; sessions have their own.
+/// Maximum number of server threads; sessions have their own threads.
 pub(super) const THREADS: usize = 4;
-/// What HTTP/2 still has of a reply when it takes the next one, in bytes: hyper's default.
+/// Bytes of a reply that HTTP/2 still holds when it takes the next one: hyper's default.
 const IN_FLIGHT_BYTES: usize = 400 << 10;
-/// Sessions or connections.
+/// Maximum number of sessions or connections.
 const MAX_COUNT: usize = 1 << 16;
-/// What no message to tell of a failure needs.
+/// Minimum of `max_message_bytes`, so that every failure message fits.
 const MIN_MESSAGE_BYTES: usize = 1024;
 
-/// Makes environments of an id: [`rlox_core::envs::make`], or a function that knows others too.
+/// Constructor of environments by id, such as [`rlox_core::envs::make`].
 pub type MakeEnv = Arc<dyn Fn(&str, &MakeOptions<'_>) -> Result<Box<dyn VectorEnv>> + Send + Sync>;
 
-/// Who a worker is for clients that come over TLS, as PEM.
+/// TLS identity of a worker, as PEM.
 #[derive(Clone)]
 pub struct Identity {
-    /// The certificate, with those that signed it.
+    /// Certificate, followed by those that signed it.
     pub certificate: String,
-    /// Its private key.
+    /// Private key of the certificate.
     pub key: String,
 }
 
@@ -37,7 +37,7 @@ impl std::fmt::Debug for Identity {
     }
 }
 
-/// How much clients may ask of a worker.
+/// Limits of the resources that clients may use.
 ///
 /// ```
 /// let limits = rlox_grpc::Limits { max_sessions: 2, ..rlox_grpc::Limits::default() };
@@ -45,26 +45,33 @@ impl std::fmt::Debug for Identity {
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
-    /// Sessions at a time; each has a thread and environments.
+    /// Maximum number of open sessions; each has a thread and environments.
     pub max_sessions: usize,
-    /// Connections at a time. One more takes the place of that which has carried no session for the longest time, and is
-    /// closed at once where all carry one. Without a session they are closed after ten seconds, or a minute where they
-    /// ask for the worker's health.
+    /// Maximum number of open connections.
+    ///
+    /// At the limit, a new connection replaces the one without a session for the longest time, or is closed if all
+    /// have sessions. Connections without a session are closed after ten seconds, or after a minute if they ask for
+    /// the worker's health.
     pub max_connections: usize,
-    /// Streams of a connection at a time; others wait.
+    /// Maximum number of open streams of a connection; others wait.
     pub max_streams: u32,
-    /// Environments of a session.
+    /// Maximum number of environments in a session.
     pub max_envs: usize,
-    /// Bytes of a message, in both directions, and so of a session's unanswered requests, and of its replies that the
-    /// client has not taken: at least 1024.
+    /// Maximum bytes of a message in both directions, at least 1024.
+    ///
+    /// The limit also holds for all unanswered requests of a session, and for all its replies that the client has not
+    /// taken.
     pub max_message_bytes: usize,
-    /// Unanswered requests of a session: those whose replies the client has not taken.
+    /// Maximum number of requests in a session whose replies the client has not taken.
     pub credits: u32,
 }
 
 impl Default for Limits {
-    /// What keeps a worker's memory below 256 MB whatever comes, as [`Limits::memory_bytes`] counts it: 8 sessions, 64
-    /// connections of 16 streams, 4096 environments, 4 MiB and 4 credits.
+    /// Returns limits that bound a worker's memory to less than 256 MB.
+    ///
+    /// [`Limits::memory_bytes`] computes the bound.
+    ///
+    /// The defaults are 8 sessions, 64 connections of 16 streams, 4096 environments, 4 MiB and 4 credits.
     fn default() -> Self {
         let (max_sessions, max_connections, max_streams) = (8, 64, 16);
         Self { max_sessions, max_connections, max_streams, max_envs: 4096, max_message_bytes: 4 << 20, credits: 4 }
@@ -72,21 +79,21 @@ impl Default for Limits {
 }
 
 impl Limits {
-    /// Streams beside sessions that have not opened one yet.
+    /// Number of streams, beside sessions, that may be opening a session.
     pub(super) const OPENING: usize = 4;
 
-    /// The most that clients can make a worker's memory grow by, in bytes, whatever they send and however little they take:
+    /// Returns the maximum number of bytes by which clients can increase a worker's memory:
     ///
-    /// - for each connection 320 KiB: a window of 256 KiB that was not read yet, and a frame of 64 KiB;
-    /// - for each of 4 streams that begin a session two messages: one that comes, and its text;
-    /// - for each session a message and a quarter of requests that wait, that are worked at, or that come: no more is read
-    ///   before there is room; one message of replies that are made or wait; and one, with 400 KiB of the one before it,
-    ///   that is on its way to a client that does not read it;
-    /// - four messages that become bytes, one in each thread of the server;
-    /// - `2 * max_sessions * max_message_bytes` for the observations, rollouts and networks of all sessions: one that needs
-    ///   more than is left is refused.
+    /// - 320 KiB per connection: a window of 256 KiB of unread data, and a frame of 64 KiB;
+    /// - two messages for each of 4 streams that open a session: an incoming one, and its text;
+    /// - one and a quarter messages per session for requests that wait, are processed or arrive, because no more is
+    ///   read before the budget allows it; one message of replies that are made or wait; one more, with 400 KiB of the
+    ///   previous reply, that is sent to a client that does not read it;
+    /// - four messages that are being encoded, one in each thread of the server;
+    /// - `2 * max_sessions * max_message_bytes` for the observations, rollouts and networks of all sessions. A session
+    ///   that needs more than is available is rejected.
     ///
-    /// What environments beyond the native ones hold comes on top.
+    /// The memory of environments other than the native ones is not included.
     ///
     /// ```
     /// assert!(rlox_grpc::Limits::default().memory_bytes() < 256_000_000);
@@ -101,17 +108,17 @@ impl Limits {
             .saturating_add(self.session_memory_bytes())
     }
 
-    /// Of a session's requests that wait, that are worked at, or that come.
+    /// Returns the bytes for a session's requests that wait, are processed or arrive.
     pub(super) fn request_bytes(&self) -> usize {
         self.max_message_bytes + self.max_message_bytes / 4
     }
 
-    /// Of what all sessions hold.
+    /// Returns the bytes for the memory of all sessions.
     pub(super) fn session_memory_bytes(&self) -> usize {
         self.max_sessions.saturating_mul(self.max_message_bytes).saturating_mul(2)
     }
 
-    /// Whether a message may have so many bytes, and some more around them.
+    /// Returns true if a message may contain `bytes` bytes and its framing.
     pub(super) fn fits(&self, bytes: usize) -> bool {
         bytes.saturating_add(128) <= self.max_message_bytes
     }
@@ -135,48 +142,48 @@ impl Limits {
                     name,
                     format!("at most {MAX_COUNT}"),
                     value.to_string(),
-                    "pass a smaller one",
+                    "pass a smaller number",
                 ));
             }
         }
         if self.max_message_bytes < MIN_MESSAGE_BYTES {
             let (expected, got) = (format!("at least {MIN_MESSAGE_BYTES}"), self.max_message_bytes.to_string());
-            return Err(Error::config("max_message_bytes", expected, got, "pass a larger one"));
+            return Err(Error::config("max_message_bytes", expected, got, "pass a larger number"));
         }
         let max_bytes = (u32::MAX >> 1) as usize;
         if self.max_message_bytes > max_bytes || self.credits > 1024 {
             let got = format!("{} and {}", self.max_message_bytes, self.credits);
-            let expected = format!("at most {max_bytes}, and 1024");
-            return Err(Error::config("max_message_bytes, credits", expected, got, "pass smaller ones"));
+            let expected = format!("at most {max_bytes} and at most 1024");
+            return Err(Error::config("max_message_bytes, credits", expected, got, "pass smaller numbers"));
         }
         Ok(())
     }
 
-    /// Refuses what replies of so many bytes would need.
+    /// Returns an error if replies of `bytes` bytes exceed the limit.
     pub(super) fn check_message(&self, argument: &'static str, bytes: usize) -> Result<()> {
         if bytes <= self.max_message_bytes {
             return Ok(());
         }
         let expected = format!("replies of at most {} bytes", self.max_message_bytes);
-        let fix = "ask for less, or start the worker with --max-message-bytes";
+        let fix = "use a smaller value, or start the worker with a larger --max-message-bytes";
         Err(Error::config(argument, expected, format!("{bytes} bytes"), fix))
     }
 }
 
-/// What a worker is started with. By default it serves the native environments on a free port of 127.0.0.1.
+/// Options of a worker; by default it serves the native environments on a free port of 127.0.0.1.
 #[derive(Clone)]
 pub struct WorkerOptions {
-    /// Where to listen; port 0 is a free one. Beyond loopback TLS and a token are needed.
+    /// Address to listen on; port 0 is a free one. Addresses other than loopback need TLS and a token.
     pub bind: SocketAddr,
-    /// Whether, and as who, it speaks TLS.
+    /// TLS identity; `None` for plain HTTP.
     pub identity: Option<Identity>,
-    /// What clients have to know.
+    /// Token that clients have to send.
     pub token: Option<String>,
-    /// Where metrics are told over plain HTTP, on loopback.
+    /// Loopback address of the metrics, which are served over plain HTTP.
     pub metrics: Option<SocketAddr>,
-    /// How much clients may ask.
+    /// Limits of the resources that clients may use.
     pub limits: Limits,
-    /// What makes environments.
+    /// Constructor of environments.
     pub make: MakeEnv,
 }
 
@@ -201,7 +208,7 @@ impl Default for WorkerOptions {
 }
 
 impl WorkerOptions {
-    /// Refuses what must not be served.
+    /// Checks the limits, and rejects options that are unsafe to serve.
     pub(super) fn check(&self) -> Result<()> {
         self.limits.check()?;
         if self
@@ -209,13 +216,18 @@ impl WorkerOptions {
             .as_ref()
             .is_some_and(|token| token.len() < 16 || !token.bytes().all(|byte| byte.is_ascii_graphic()))
         {
-            let got = "a shorter one, or other characters";
-            let fix = "write one to its file with: openssl rand -hex 32";
+            let got = "a shorter token, or other characters";
+            let fix = "write a token to the file with: openssl rand -hex 32";
             return Err(Error::config("token", "16 or more visible ASCII characters", got, fix));
         }
         if let Some(metrics) = self.metrics.filter(|address| !address.ip().is_loopback()) {
-            let fix = "bind 127.0.0.1 and let what collects metrics come there";
-            return Err(Error::config("metrics", "a loopback address, as they are plain", metrics.to_string(), fix));
+            let fix = "bind 127.0.0.1 and collect the metrics on this machine";
+            return Err(Error::config(
+                "metrics",
+                "a loopback address, because metrics are not encrypted",
+                metrics.to_string(),
+                fix,
+            ));
         }
         if self.bind.ip().is_loopback() {
             return Ok(());
@@ -232,8 +244,8 @@ impl WorkerOptions {
             return Ok(());
         }
         let got = format!("{} without {}", self.bind, missing.join(", "));
-        let expected = "a loopback address, or TLS and a token where others reach it";
-        Err(Error::config("bind", expected, got, "pass them, or bind 127.0.0.1"))
+        let expected = "a loopback address, or TLS and a token for other addresses";
+        Err(Error::config("bind", expected, got, "pass the missing options, or bind 127.0.0.1"))
     }
 }
 
@@ -243,7 +255,7 @@ mod tests {
 
     use super::*;
 
-    /// Checks that an argument is rejected, and returns its value.
+    /// Checks that an argument is rejected, and returns the rejected value.
     fn got(options: &WorkerOptions, argument: &str) -> String {
         assert_rejects(options.check(), Error::Config, argument).got
     }

@@ -1,4 +1,4 @@
-//! Rollouts that a worker collects with the policy of a learner.
+//! Rollouts that a worker collects with a learner's policy.
 
 use rlox_core::{EnvSpec, Error, Pcg64, Result, Rollout, RolloutBuffer, Seeds, Space, VectorEnv};
 use rlox_nn::train::{CollectConfig, IterationStreams, collect_transitions};
@@ -11,10 +11,10 @@ use super::options::Limits;
 use crate::codec::{self, Slab};
 use crate::proto;
 
-/// Hidden layers of a policy.
+/// Maximum number of hidden layers of a policy.
 const MOST_LAYERS: usize = 64;
 
-/// A policy, and the rollout that is filled.
+/// Policy, and the rollout that it fills.
 pub(super) struct RolloutWorker {
     policy: Box<dyn ActorCritic>,
     config: CollectConfig,
@@ -34,11 +34,11 @@ impl RolloutWorker {
     ) -> Result<Self> {
         let n_steps = request.n_steps as usize;
         let dim = env.spec().observation.dim() + env.spec().action.dim();
-        // Before there is memory for it.
+        // Checked before the memory is allocated.
         let rollout_bytes = n_steps.saturating_mul(env.num_envs()).saturating_mul(dim * 4 + 29);
         limits.check_message("n_steps", rollout_bytes)?;
         let hidden = parse_hidden(request)?;
-        // Networks whose weights no message could bring.
+        // Rejects networks whose weights do not fit into a message.
         limits.check_message("hidden", weight_bytes(env.spec(), &hidden, request.shared_trunk))?;
         for (name, factor) in [("gamma", request.gamma), ("gae_lambda", request.gae_lambda)] {
             if !(0.0..=1.0).contains(&factor) {
@@ -68,12 +68,12 @@ impl RolloutWorker {
         })
     }
 
-    /// Bytes of a rollout without last observations.
+    /// Returns the bytes of a rollout without final observations.
     pub(super) fn bytes(&self) -> usize {
         self.rollout.steps.encoded_len(0)
     }
 
-    /// Transitions of the last rollout.
+    /// Returns the number of transitions of the last rollout.
     pub(super) fn steps(&self) -> u64 {
         self.rollout.steps.transitions() as u64
     }
@@ -90,19 +90,19 @@ impl RolloutWorker {
             policy.load(&NamedTensors::from_safetensors(&request.weights)?)?;
             *version = Some(request.version);
         } else if *version != Some(request.version) {
-            let got = version.map_or_else(|| "none".into(), |version| format!("version {version}"));
+            let got = version.map_or_else(|| "no weights".into(), |version| format!("version {version}"));
             let expected = format!("weights of version {}", request.version);
-            return Err(Error::config("weights", expected, got, "send them with the request"));
+            return Err(Error::config("weights", expected, got, "send the weights with the request"));
         }
         if let Some(seed) = request.reset {
-            rollout.drain(env, last_episode_count); // those are nobody's
+            rollout.drain(env, last_episode_count); // discards episodes of the earlier run
             rollout.steps.begin(env, Seeds::Base(seed), None)?;
         }
         streams.renew(request.seed, env.num_envs())?;
         let buffer = &mut rollout.steps;
         collect_transitions(env, policy.as_mut(), &mut streams.actions, buffer, None, *config, &mut || stop())?;
         rollout.drain(env, last_episode_count);
-        // Before there is memory for it.
+        // Checked before the memory is allocated.
         limits.check_message("max_message_bytes", rollout.steps.encoded_len(rollout.steps.final_index().len()))?;
         let mut slab = Vec::new();
         rollout.steps.to_bytes(&mut slab)?;
@@ -119,7 +119,7 @@ impl RolloutWorker {
     }
 }
 
-/// Bytes of the weights between a policy's observations and its last hidden layer, and of those of its values.
+/// Returns the bytes of the weights up to the last hidden layers of policy and values.
 fn weight_bytes(spec: &EnvSpec, hidden: &[usize], is_shared_trunk: bool) -> usize {
     let (mut num_inputs, mut weights) = (spec.observation.dim(), 0_usize);
     for width in hidden {
@@ -129,8 +129,9 @@ fn weight_bytes(spec: &EnvSpec, hidden: &[usize], is_shared_trunk: bool) -> usiz
     weights.saturating_mul(if is_shared_trunk { 4 } else { 8 })
 }
 
-/// Bytes of networks: parameters as they lie, as gradients, as two means and transposed; and of what they give for all
-/// environments, and the noise of gSDE.
+/// Returns the bytes of networks for all environments.
+///
+/// The sum has the parameters, their gradients, two means, transposed copies, layer outputs, and the noise of gSDE.
 fn network_bytes(spec: &EnvSpec, hidden: &[usize], request: &proto::Policy, num_envs: usize) -> usize {
     let padded = |width: usize| width.saturating_add(15) / 16 * 64;
     let outputs = match &spec.action {
@@ -151,7 +152,7 @@ fn network_bytes(spec: &EnvSpec, hidden: &[usize], request: &proto::Policy, num_
     single.saturating_mul(if request.shared_trunk { 1 } else { 2 }).saturating_add(noise)
 }
 
-/// The widths of the hidden layers.
+/// Returns the widths of the hidden layers.
 fn parse_hidden(request: &proto::Policy) -> Result<Vec<usize>> {
     let layers = request.hidden.len() / 4;
     if layers > MOST_LAYERS {
@@ -164,7 +165,7 @@ fn parse_hidden(request: &proto::Policy) -> Result<Vec<usize>> {
     Ok(widths.into_iter().map(|width| width as usize).collect())
 }
 
-/// The built-in networks of a shape, whose weights are to be replaced.
+/// Makes the built-in networks of an architecture; their weights are replaced later.
 fn make_policy(spec: &EnvSpec, hidden: &[usize], request: &proto::Policy) -> Result<Box<dyn ActorCritic>> {
     let activation: Activation = request.activation.parse()?;
     let distribution = if request.use_sde {

@@ -1,4 +1,4 @@
-//! A session of a worker: its environments and the replies to its requests.
+//! A session of a worker: its environments, and the replies to its requests.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
@@ -20,13 +20,13 @@ use crate::proto::{self, reply::What, request};
 
 const LONGEST_ID: usize = 256;
 
-/// The environments of a session and room for what they say.
+/// Environments of a session, and the buffers of their replies.
 pub(super) struct WorkerSession {
     env: Box<dyn VectorEnv>,
     rollouts: Option<RolloutWorker>,
     counters: Arc<Counters>,
     limits: Limits,
-    /// Of a reply, as far as that is known beforehand.
+    /// Maximum bytes of a reply, as far as known beforehand.
     max_reply_bytes: usize,
     mask: usize,
     obs: Vec<f32>,
@@ -44,7 +44,7 @@ pub(super) struct WorkerSession {
 }
 
 impl WorkerSession {
-    /// Makes the environments that a first request asks for.
+    /// Makes the environments that the first request describes.
     pub(super) fn open(
         open: &proto::Open,
         make: &MakeEnv,
@@ -63,7 +63,12 @@ impl WorkerSession {
         let num_envs = open.num_envs as usize;
         if num_envs > limits.max_envs {
             let (expected, got) = (format!("at most {}", limits.max_envs), num_envs.to_string());
-            return Err(Error::config("num_envs", expected, got, "ask for fewer, or start the worker with --max-envs"));
+            return Err(Error::config(
+                "num_envs",
+                expected,
+                got,
+                "use fewer environments, or start the worker with a larger --max-envs",
+            ));
         }
         let arguments = codec::arguments_from("arguments", &open.arguments)?;
         let options = MakeOptions {
@@ -81,7 +86,7 @@ impl WorkerSession {
         let mask = if env.has_action_masks() { masked_actions(&env.spec().action) } else { 0 };
         let stepped_bytes = num_envs.saturating_mul(dim * 8 + 2 * mask + 32);
         limits.check_message("num_envs", stepped_bytes)?;
-        // Theirs, and those of the environments.
+        // The buffers of the session, and the memory of the environments.
         let memory_permit = memory_budget.acquire("num_envs", num_envs.saturating_mul(dim * 16 + 4 * mask + 256))?;
         let rollouts =
             open.policy.as_ref().map(|policy| RolloutWorker::new(policy, env.as_ref(), limits, memory_budget));
@@ -115,17 +120,17 @@ impl WorkerSession {
         Ok((session, opened))
     }
 
-    /// Bytes of the largest reply, as far as that is known beforehand.
+    /// Returns the maximum bytes of a reply, as far as known beforehand.
     pub(super) fn max_reply_bytes(&self) -> usize {
         self.max_reply_bytes
     }
 
-    /// Does what a request asks for; `stop` ends a rollout early.
+    /// Handles a request; `stop` ends a rollout early.
     pub(super) fn handle(&mut self, what: request::What, stop: &dyn Fn() -> bool) -> Result<What> {
         match what {
             request::What::Open(_) => {
-                let got = "a second one";
-                Err(Error::config("open", "one request of a session, the first", got, "begin another session"))
+                let got = "a second open request";
+                Err(Error::config("open", "the first request of the session only", got, "open another session"))
             }
             request::What::Reset(reset) => self.reset(&reset).map(What::Stepped),
             request::What::Step(step) => self.step(&step).map(What::Stepped),
@@ -133,8 +138,8 @@ impl WorkerSession {
             request::What::Restore(restore) => self.restore(&restore),
             request::What::Collect(collect) => {
                 let Some(rollouts) = &mut self.rollouts else {
-                    let got = "one without a policy";
-                    return Err(Error::config("collect", "a session of rollouts", got, "name the policy in Open"));
+                    let got = "a session without a policy";
+                    return Err(Error::config("collect", "a session with a policy", got, "set the policy in Open"));
                 };
                 let rollout = rollouts.collect(self.env.as_mut(), &collect, &self.limits, stop)?;
                 self.counters.steps.fetch_add(rollouts.steps(), Relaxed);
@@ -165,7 +170,7 @@ impl WorkerSession {
     }
 
     fn restore(&mut self, restore: &proto::Restore) -> Result<What> {
-        let missing = || Error::config("standing", "where to go on", "nothing", "send what a snapshot gave");
+        let missing = || Error::config("standing", "a snapshot", "no snapshot", "send the reply to a snapshot request");
         let encoded = restore.standing.as_ref().ok_or_else(missing)?;
         let snapshot = codec::snapshot_from(encoded, self.env.num_envs())?;
         if restore.only_check {
@@ -178,7 +183,7 @@ impl WorkerSession {
         self.observation_reply(false).map(What::Stepped)
     }
 
-    /// The observations, and what is allowed.
+    /// Returns the reply with observations and action masks.
     fn observation_reply(&mut self, snapshot: bool) -> Result<proto::Stepped> {
         let mut slab = Vec::with_capacity(self.obs.len() * 4 + self.masks.len());
         codec::write_numbers(&mut slab, &self.obs);
@@ -252,7 +257,9 @@ impl WorkerSession {
         Ok(proto::Stepped { slab: slab.into(), finals, episodes: self.returns.len() as u32, standing: env_snapshot })
     }
 
-    /// Where the environments stand; empty where they cannot tell, or it does not fit beside so many bytes of a reply.
+    /// Returns a snapshot of the environments.
+    ///
+    /// The snapshot is empty if the environments do not support snapshots, or if it does not fit into the reply.
     fn snapshot(&self, other_bytes: usize) -> Result<proto::Standing> {
         let env = self.env.as_ref();
         if !snapshot_bytes(env).is_some_and(|bytes| self.limits.fits(other_bytes.saturating_add(bytes))) {
@@ -262,7 +269,7 @@ impl WorkerSession {
     }
 }
 
-/// Bytes of where environments stand, whose states are as long as the first one's.
+/// Returns the bytes of a snapshot, if all states have the length of the first one.
 fn snapshot_bytes(env: &dyn VectorEnv) -> Option<usize> {
     let state = env.state(0)?.len();
     Some(env.num_envs().saturating_mul(8 * (state + 2 + Pcg64::STATE_LEN) + 1))

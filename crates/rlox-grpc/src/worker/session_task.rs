@@ -21,16 +21,16 @@ use super::session::WorkerSession;
 use crate::codec;
 use crate::proto::{self, failure::Kind, reply::What, request};
 
-/// How long a stream may be there without its first request.
+/// Time limit of a stream's first request.
 const OPEN_TIMEOUT: Duration = Duration::from_secs(2);
-/// How long it may wait for others that begin.
+/// Time that a stream waits for others that are opening.
 const OPENING_WAIT: Duration = Duration::from_millis(200);
-/// How long a client may leave replies untaken.
+/// Time that a client may leave replies untaken.
 const REPLY_TIMEOUT: Duration = Duration::from_secs(30);
-/// And when the worker ends.
+/// Time that a client may leave replies untaken at shutdown.
 const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(3);
 
-/// What all sessions have in common.
+/// State shared by all sessions.
 #[derive(Clone)]
 pub(super) struct Service {
     make: MakeEnv,
@@ -71,18 +71,17 @@ impl proto::worker_server::Worker for Service {
         &self,
         request: Request<Streaming<proto::Request>>,
     ) -> Result<Response<Self::SessionStream>, Status> {
-        // Nothing of a stream is read that waits.
+        // A waiting stream is not read.
         let opening = tokio::time::timeout(OPENING_WAIT, Arc::clone(&self.opening).acquire_owned()).await;
         let Ok(Ok(opening)) = opening else {
             self.counters.refused.fetch_add(1, Relaxed);
             let max_opening = Limits::OPENING;
-            let text = format!("sessions: expected at most {max_opening} that begin at a time, got more; try again");
+            let text =
+                format!("sessions: expected at most {max_opening} that open at the same time, got more; try again");
             return Err(Status::resource_exhausted(text));
         };
         if *self.stopped.borrow() {
-            return Err(Status::unavailable(
-                "sessions: expected before the worker ends, got one then; use another worker",
-            ));
+            return Err(Status::unavailable("sessions: the worker is shutting down; use another worker"));
         }
         let Some(peer) = request.extensions().get::<Peer>().cloned() else {
             return Err(Status::internal("a request without its connection"));
@@ -94,11 +93,11 @@ impl proto::worker_server::Worker for Service {
     }
 }
 
-/// One session's.
+/// State of one session.
 struct SessionState {
     service: Service,
     peer: Peer,
-    /// Bounded by the room that replies take.
+    /// Bounded by the budget of replies.
     replies: mpsc::UnboundedSender<Reply>,
 }
 
@@ -106,19 +105,19 @@ impl SessionState {
     async fn run(mut self, mut incoming: Streaming<proto::Request>, opening: OwnedSemaphorePermit) {
         if let Err(status) = self.open_session(&mut incoming, opening).await {
             self.service.counters.refused.fetch_add(1, Relaxed);
-            // Who is gone is not told.
+            // Sending fails only if the client has gone.
             let _ = self.replies.send(Reply { reply: Err(status), permit: None, request_permits: None });
         }
     }
 
-    /// Takes the first request, and then all others to the thread that answers them.
+    /// Handles the first request, and forwards all others to the session's thread.
     async fn open_session(
         &mut self,
         incoming: &mut Streaming<proto::Request>,
         opening: OwnedSemaphorePermit,
     ) -> Result<(), Status> {
         let first = tokio::time::timeout(OPEN_TIMEOUT, incoming.message()).await;
-        let late = |_| Status::deadline_exceeded("open: expected within 2 s, got nothing; send it first");
+        let late = |_| Status::deadline_exceeded("open: expected a request within 2 s, got none; send it first");
         let Some(first) = first.map_err(late)?? else { return Ok(()) };
         let Some(request::What::Open(open)) = first.what else {
             return Err(Status::failed_precondition(
@@ -128,7 +127,7 @@ impl SessionState {
         let Service { limits, sessions, counters, .. } = &self.service;
         let Ok(permit) = Arc::clone(sessions).try_acquire_owned() else {
             let text = format!(
-                "sessions: expected at most {}, got one more; use another worker, or start it with --max-sessions",
+                "sessions: expected at most {}, got one more; use another worker, or a larger --max-sessions",
                 limits.max_sessions
             );
             return Err(Status::resource_exhausted(text));
@@ -136,7 +135,7 @@ impl SessionState {
         drop(opening);
         let budget = MessageBudget::new(limits.request_bytes());
         let Some(bytes) = budget.try_acquire(limits.max_message_bytes) else {
-            return Err(Status::internal("there is no room for a first request"));
+            return Err(Status::internal("the budget has no room for a first request"));
         };
         let (requests, request_receiver) = mpsc::unbounded_channel();
         let is_abandoned = Arc::new(AtomicBool::new(false));
@@ -159,7 +158,7 @@ impl SessionState {
             .spawn(move || thread.run(open, sequence, permits, request_receiver));
         started.map_err(|error| Status::resource_exhausted(format!("the system starts no thread: {error}")))?;
         let ended = self.forward_requests(incoming, &requests, &budget, sequence).await;
-        // In a shutdown what has come is answered; else nobody is there for it.
+        // At shutdown the received requests are answered; otherwise the client has gone.
         is_abandoned.store(!*self.service.stopped.borrow(), Relaxed);
         ended
     }
@@ -174,7 +173,7 @@ impl SessionState {
         let Service { limits, stopped, .. } = &mut self.service;
         let credits = Arc::new(Semaphore::new(limits.credits as usize));
         loop {
-            // Nothing is read that there is no room for. Who goes meanwhile takes no more replies.
+            // A request is read only if the budget allows it. A client that disconnects takes no more replies.
             let next = async {
                 let bytes = budget.acquire(limits.max_message_bytes).await;
                 Ok::<_, Status>(bytes.zip(incoming.message().await?))
@@ -189,7 +188,7 @@ impl SessionState {
             let request = compact_request(request, limits.max_message_bytes, &mut bytes)?;
             sequence = sequence.wrapping_add(1);
             if request.sequence != sequence {
-                let text = format!("sequence: expected {sequence}, got {}; begin another session", request.sequence);
+                let text = format!("sequence: expected {sequence}, got {}; open another session", request.sequence);
                 return Err(Status::failed_precondition(text));
             }
             let Ok(credit) = Arc::clone(&credits).try_acquire_owned() else {
@@ -203,7 +202,9 @@ impl SessionState {
     }
 }
 
-/// Lets a small request go from what it was read into, which may be as large as messages are; others keep all their room.
+/// Copies a small request out of its read buffer, which may be as large as a message.
+///
+/// Larger requests keep their permit.
 fn compact_request(
     request: proto::Request,
     max_bytes: usize,
@@ -217,14 +218,14 @@ fn compact_request(
     proto::Request::decode(Bytes::from(request.encode_to_vec())).map_err(|error| Status::internal(error.to_string()))
 }
 
-/// The thread of a session.
+/// Thread of a session.
 struct SessionThread {
     make: MakeEnv,
     limits: Limits,
     memory_budget: MemoryBudget,
     counters: Arc<Counters>,
     replies: mpsc::UnboundedSender<Reply>,
-    /// What replies take that the client has not taken.
+    /// Budget of the replies that the client has not taken.
     reply_budget: MessageBudget,
     runtime: Handle,
     is_abandoned: Arc<AtomicBool>,
@@ -265,21 +266,26 @@ impl SessionThread {
             }
         }
         self.counters.sessions.fetch_sub(1, Relaxed);
-        // The environments are the caller's code, too.
+        // Dropping the environments runs foreign code, which may panic.
         if let Err(panic) = catch_unwind(AssertUnwindSafe(|| drop(session))) {
             std::mem::forget(panic);
         }
     }
 
-    /// Whether the session goes on.
+    /// Handles a request; returns true if the session continues.
     fn handle(&self, session: &mut WorkerSession, request: proto::Request, permits: RequestPermits) -> bool {
-        // For the reply, and before it for what is made of the request.
+        // The permit also covers the memory that the request is decoded into before the reply is made.
         let Some(reply_permit) = self.reserve_reply(session.max_reply_bytes().max(permits.bytes.num_permits())) else {
             return false;
         };
         let sequence = request.sequence;
         let Some(what) = request.what else {
-            let error = Error::config("request", "one that this worker knows", "another", "use the same version");
+            let error = Error::config(
+                "request",
+                "a request that this worker knows",
+                "an unknown request",
+                "use the same version of rlox on both sides",
+            );
             return self.send(sequence, What::Failure(codec::failure_to(error)), Some(reply_permit), permits);
         };
         let stop = || self.is_abandoned.load(Relaxed);
@@ -295,7 +301,7 @@ impl SessionThread {
         }
     }
 
-    /// Room for a reply; `None` where the client does not take the earlier ones in time.
+    /// Acquires bytes for a reply; `None` if the client does not take earlier replies in time.
     fn reserve_reply(&self, bytes: usize) -> Option<OwnedSemaphorePermit> {
         let bytes = bytes.min(self.limits.max_message_bytes);
         self.reply_budget.try_acquire(bytes).or_else(|| {
@@ -315,7 +321,7 @@ impl SessionThread {
         })
     }
 
-    /// Whether the reply will be taken.
+    /// Sends a reply; returns true if the client will take it.
     fn send(
         &self,
         sequence: u64,
@@ -349,7 +355,7 @@ impl SessionThread {
         self.counters.panics.fetch_add(1, Relaxed);
         let message = panic.downcast_ref::<&str>().map(|text| (*text).to_owned());
         let message = message.or_else(|| panic.downcast_ref::<String>().cloned());
-        // What a panic carries may panic when it is dropped.
+        // Dropping a panic's payload may panic again.
         std::mem::forget(panic);
         let got = message.unwrap_or_else(|| "no message".into());
         let failure = proto::Failure { kind: Kind::Panic.into(), got, ..proto::Failure::default() };

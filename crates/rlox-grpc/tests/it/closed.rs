@@ -79,9 +79,11 @@ fn with_tls_and_the_token_it_serves_beyond_loopback() {
     let mut env = tried(&address, &options(&files)).unwrap();
     env.reset(Seeds::Base(0), None, &ResetOptions::default(), &mut [0.0; 4]).unwrap();
     let with = |token: Option<&str>| ClientOptions { token: token.map(str::to_owned), ..options(&files) };
-    for (token, got) in
-        [(None, "none"), (Some("0123456789abcdef0123456789abcdeF"), "another one"), (Some(""), "another one")]
-    {
+    for (token, got) in [
+        (None, "no token"),
+        (Some("0123456789abcdef0123456789abcdeF"), "a different token"),
+        (Some(""), "a different token"),
+    ] {
         let rejected = assert_rejects(tried(&address, &with(token)), Error::Config, "token");
         assert!(rejected.got == got && rejected.expected.contains(&address), "{rejected}");
         assert!(rejected.hint.contains("--token-file"), "{rejected}");
@@ -113,7 +115,7 @@ fn addresses_that_nobody_has_say_which() {
         format!("http://{}", listener.local_addr().unwrap())
     };
     let options = ClientOptions { connect_timeout: Duration::from_secs(2), ..ClientOptions::default() };
-    refused(&closed, &options, &["refused", "is it running there?"]);
+    refused(&closed, &options, &["refused", "check that the worker is running"]);
     refused("http://no-such-host.invalid:50051", &options, &[]);
     for wrong in ["localhost:50051", "ftp://localhost:1", "http://localhost", "", "http://"] {
         assert_rejects(tried(wrong, &options), Error::Config, "address");

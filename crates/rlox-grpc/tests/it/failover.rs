@@ -242,7 +242,7 @@ fn one_that_has_no_room_is_not_the_last() {
     begin(&mut there);
     first.kill();
     let error = step(&mut there, &[0; N]).unwrap_err().to_string();
-    assert!(error.contains("no worker of") && error.contains("at last: "), "{error}");
+    assert!(error.contains("no worker of") && error.contains("last error: "), "{error}");
 }
 
 #[test]

@@ -117,7 +117,7 @@ fn spaces_that_cannot_be_are_refused() {
         assert_rejects(tried(first, stepped(16, 0), stepped(STEP, 0)), Error::Space, argument)
     };
     let masks = rejects("action masks", |first| first.mask = 7);
-    assert_eq!((&masks.expected[..], &masks.got[..]), ("none, or one for each of 2 choices", "7"));
+    assert_eq!((&masks.expected[..], &masks.got[..]), ("no masks, or 2 flags", "7"));
     rejects("action space", |first| first.action = None);
     rejects("observation space", |first| first.observation.as_mut().unwrap().shape = vec![u64::MAX, 2]);
     rejects("observation space", |first| first.observation.as_mut().unwrap().kind = 99);
@@ -142,7 +142,7 @@ fn replies_of_other_sizes_are_refused() {
     let many = proto::Stepped { slab: vec![0; STEP].into(), episodes: u32::MAX, ..proto::Stepped::default() };
     let got = STEP.to_string();
     rejects(Error::Shape, "a worker's reply", stepped(16, 0), reply::What::Stepped(many), &got);
-    rejects(Error::Config, "reply", reply::What::Done(proto::Done {}), stepped(STEP, 0), "another answer");
+    rejects(Error::Config, "reply", reply::What::Done(proto::Done {}), stepped(STEP, 0), "another reply");
 }
 
 #[test]

@@ -180,7 +180,7 @@ pub(crate) fn expect_like(name: &str, got: &[usize], reference: &str, shape: &[u
         return Ok(());
     }
     let expected = format!("the shape of {reference}, {shape:?}");
-    Err(value_error(name, &expected, &format!("shape {got:?}"), "pass arrays of the same shape"))
+    Err(value_error(name, &expected, &format!("{got:?}"), "pass arrays of the same shape"))
 }
 
 /// Converts an object of these kinds of numbers with `np.asarray`. May run Python code.
@@ -258,10 +258,8 @@ impl<'py, T: FromArray> Argument<'py, T> {
     /// Returns the elements, C-contiguous. Runs no Python code.
     ///
     /// Elements that are already C-contiguous are borrowed, others and all booleans are copied. With `hold`, elements
-    /// are
-    /// borrowed without registering the borrow, which costs as much as a short call. A call may pass `hold` if it
-    /// writes
-    /// to no foreign array, keeps the GIL, and found no other call running.
+    /// are borrowed without registering the borrow, which costs as much as a short call. A call may pass `hold` if it
+    /// writes to no foreign array, keeps the GIL, and found no other call running.
     ///
     /// Raises `ValueError` for an array that another call writes to.
     pub(crate) fn read(self, hold: bool) -> PyResult<Input<'py, T>> {

@@ -177,7 +177,7 @@ pub(crate) struct New<'py, T: Element>(Bound<'py, PyArrayDyn<T>>);
 
 impl<'py, T: Element> New<'py, T> {
     pub(crate) fn slice(&mut self) -> &mut [T] {
-        // SAFETY: the array is new, C-contiguous and known to nobody else; its elements are initialised.
+        // SAFETY: the array is new, C-contiguous and without other references; its elements are initialised.
         unsafe { self.0.as_slice_mut() }.unwrap_or(&mut [])
     }
 
@@ -192,8 +192,8 @@ pub(crate) fn zeros<'py, T: Element + Zeroable>(py: Python<'py>, shape: &[usize]
     // As wide as `usize`, and only read.
     let dims = shape.as_ptr().cast_mut().cast::<npy_intp>();
     // NumPy's own zeros let the GIL go for a moment, and the numpy crate's arrays panic where there is no memory.
-    // SAFETY: `rank` lengths and a dtype whose reference is given away; a new C-contiguous array of that dtype, which
-    // nobody else knows and for whose elements zeros are valid, or null with an exception set.
+    // SAFETY: `rank` lengths and a dtype whose reference is given away; a new C-contiguous array of that dtype, without
+    // other references, for whose elements zeros are valid, or null with an exception set.
     unsafe {
         let array = PY_ARRAY_API.PyArray_Empty(py, rank, dims, dtype, 0);
         let array: Bound<'py, PyArrayDyn<T>> = Bound::from_owned_ptr_or_err(py, array)?.cast_into_unchecked();
@@ -219,8 +219,7 @@ pub(crate) fn empty<'py, T: Element + Pod>(py: Python<'py>, shape: &[usize]) -> 
 /// Memory of a buffer's field, shared with NumPy.
 ///
 /// The buffer allocates the field once and neither moves nor frees it during its lifetime. The buffer accesses the
-/// field
-/// only inside calls and under its lock, and holds no reference into the field between calls.
+/// field only inside calls and under its lock, and holds no reference into the field between calls.
 pub(crate) struct FieldMemory {
     start: *mut u8,
     bytes: usize,

@@ -13,7 +13,7 @@ use crate::sync::cell::GuardedCell;
 
 const FIX: &str = "pass the result of get_state()";
 
-/// Captures the state of all environments at one moment; no other thread steps them meanwhile.
+/// Captures the state of all environments at one moment; no other thread steps them in between.
 pub(crate) fn take_snapshot<'py>(
     py: Python<'py>,
     inner: &GuardedCell<Inner>,

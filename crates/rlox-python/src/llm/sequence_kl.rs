@@ -17,10 +17,9 @@ const NAMES: [&str; 2] = ["log_probs_policy", "log_probs_ref"];
 /// Sums the divergence of a policy from a reference over one sequence.
 ///
 /// KL(policy || ref) is estimated from tokens that the policy sampled. With `x = log_probs_ref - log_probs_policy`,
-/// "k1"
-/// sums `-x`, "k2" `x**2 / 2` and "k3" `exp(x) - 1 - x` (Schulman 2020, <http://joschu.net/blog/kl-approx.html>). The
-/// mean of k1 and k3 is the divergence. "full" sums `exp(log_probs_policy) * -x`, which over a whole vocabulary is the
-/// divergence itself.
+/// "k1" sums `-x`, "k2" `x**2 / 2` and "k3" `exp(x) - 1 - x` (Schulman 2020,
+/// <http://joschu.net/blog/kl-approx.html>). The mean of k1 and k3 is the divergence. "full" sums
+/// `exp(log_probs_policy) * -x`, which over a whole vocabulary is the divergence itself.
 ///
 /// Args:
 ///     log_probs_policy: Log-probabilities under the policy, (T,), in nats; converted to float64.
@@ -52,10 +51,9 @@ pub(crate) fn compute_token_kl<'py>(
 /// Sums the divergence of a policy from a reference over one sequence.
 ///
 /// KL(policy || ref) is estimated from tokens that the policy sampled. With `x = log_probs_ref - log_probs_policy`,
-/// "k1"
-/// sums `-x`, "k2" `x**2 / 2` and "k3" `exp(x) - 1 - x` (Schulman 2020, <http://joschu.net/blog/kl-approx.html>). The
-/// mean of k1 and k3 is the divergence. "full" sums `exp(log_probs_policy) * -x`, which over a whole vocabulary is the
-/// divergence itself.
+/// "k1" sums `-x`, "k2" `x**2 / 2` and "k3" `exp(x) - 1 - x` (Schulman 2020,
+/// <http://joschu.net/blog/kl-approx.html>). The mean of k1 and k3 is the divergence. "full" sums
+/// `exp(log_probs_policy) * -x`, which over a whole vocabulary is the divergence itself.
 ///
 /// Args:
 ///     log_probs_policy: Log-probabilities under the policy, (T,), in nats; converted to float32.
@@ -149,10 +147,9 @@ pub(crate) fn compute_token_kl_schulman_f32<'py>(
 /// Sums the divergence of a policy from a reference over each of many sequences.
 ///
 /// KL(policy || ref) is estimated from tokens that the policy sampled. With `x = log_probs_ref - log_probs_policy`,
-/// "k1"
-/// sums `-x`, "k2" `x**2 / 2` and "k3" `exp(x) - 1 - x` (Schulman 2020, <http://joschu.net/blog/kl-approx.html>). The
-/// mean of k1 and k3 is the divergence. "full" sums `exp(log_probs_policy) * -x`, which over a whole vocabulary is the
-/// divergence itself.
+/// "k1" sums `-x`, "k2" `x**2 / 2` and "k3" `exp(x) - 1 - x` (Schulman 2020,
+/// <http://joschu.net/blog/kl-approx.html>). The mean of k1 and k3 is the divergence. "full" sums
+/// `exp(log_probs_policy) * -x`, which over a whole vocabulary is the divergence itself.
 ///
 /// Args:
 ///     log_probs_policy: Log-probabilities under the policy, (B, T) or concatenated (B * T,), in
@@ -187,10 +184,9 @@ pub(crate) fn compute_batch_token_kl<'py>(
 /// Sums the divergence of a policy from a reference over each of many sequences.
 ///
 /// KL(policy || ref) is estimated from tokens that the policy sampled. With `x = log_probs_ref - log_probs_policy`,
-/// "k1"
-/// sums `-x`, "k2" `x**2 / 2` and "k3" `exp(x) - 1 - x` (Schulman 2020, <http://joschu.net/blog/kl-approx.html>). The
-/// mean of k1 and k3 is the divergence. "full" sums `exp(log_probs_policy) * -x`, which over a whole vocabulary is the
-/// divergence itself.
+/// "k1" sums `-x`, "k2" `x**2 / 2` and "k3" `exp(x) - 1 - x` (Schulman 2020,
+/// <http://joschu.net/blog/kl-approx.html>). The mean of k1 and k3 is the divergence. "full" sums
+/// `exp(log_probs_policy) * -x`, which over a whole vocabulary is the divergence itself.
 ///
 /// Args:
 ///     log_probs_policy: Log-probabilities under the policy, (B, T) or concatenated (B * T,), in

@@ -253,10 +253,8 @@ impl NativeActors {
     /// Starts Python actors, which are called in threads.
     ///
     /// `begin(buffer, version, seed, weights)` starts to fill the buffer of that index with the weights of that
-    /// version.
-    /// `wait(seconds)` returns None if the rollout is not complete after that time. Otherwise it returns the episodes
-    /// that
-    /// ended: returns, float64 (k,), lengths, int64 (k,), and the number of dropped episodes.
+    /// version. `wait(seconds)` returns None if the rollout is not complete after that time. Otherwise it returns the
+    /// episodes that ended: returns, float64 (k,), lengths, int64 (k,), and the number of dropped episodes.
     ///
     /// `pop` raises the errors of actors.
     #[staticmethod]
@@ -284,8 +282,7 @@ impl NativeActors {
     /// Waits for the next rollout, or returns None after `set_stop_requested(True)`.
     ///
     /// The tuple has the buffer's index, the version of the weights, the staleness and the seed; the returns and
-    /// lengths of
-    /// the newest episodes that ended and the number of dropped episodes; and the statistics of the actor's
+    /// lengths of the newest episodes that ended and the number of dropped episodes; and the statistics of the actor's
     /// normaliser.
     ///
     /// Raises:

@@ -120,7 +120,7 @@ impl NativeAgent {
         make_agent(py, algorithm, &env_arguments, (stream, seeds), settings, backend)
     }
 
-    /// Whether an iteration is to end early; the flag stays set until it is cleared.
+    /// True to end an iteration early; the flag stays set until it is cleared.
     #[getter]
     fn stop_requested(&self) -> bool {
         self.stop.load(Ordering::Relaxed)
@@ -131,7 +131,7 @@ impl NativeAgent {
         self.stop.store(stop, Ordering::Relaxed);
     }
 
-    /// Whether the agent has current observations of the environments.
+    /// True if the agent has current observations of the environments.
     #[getter]
     fn env_initialized(&self, py: Python<'_>) -> PyResult<bool> {
         self.inner.with(py, false, |inner| Ok(inner.agent.env_initialized()))

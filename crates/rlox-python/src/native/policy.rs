@@ -128,7 +128,7 @@ impl NativePolicy {
         make_policy(py, observation, action, stream, shape, backend)
     }
 
-    /// Whether a rollout or the updates are to end early; the flag stays set until it is cleared.
+    /// True to end a rollout or the updates early; the flag stays set until it is cleared.
     #[getter]
     fn stop_requested(&self) -> bool {
         self.stop.load(Ordering::Relaxed)

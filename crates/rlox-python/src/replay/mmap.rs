@@ -23,7 +23,7 @@ use crate::sync::gil::detach;
 ///     hot_capacity: Number of the newest transitions that stay in memory.
 ///     total_capacity: Maximum number of transitions; new transitions replace the oldest.
 ///     obs_dim: Numbers in an observation, or its shape; {name: shape} or {name: (shape, dtype)} for Dict
-/// observations.
+///         observations.
 ///     act_dim: Numbers in an action, or its shape; () for Discrete.
 ///     cold_path: Path of the new file, which must not exist; use `open` for an existing file.
 ///     obs_dtype, act_dtype: "float32", "float64", "int64", "uint8" or "bool", as `numpy.dtype` takes them.
@@ -159,8 +159,7 @@ impl MmapReplayBuffer {
     /// Raises:
     ///     ValueError: A shape is wrong, a number is not finite, or `next_obs` is None; nothing is stored.
     ///     OSError: The disk is full or fails, and nothing is stored. Of a batch larger than the hot capacity, some
-    /// may
-    ///         be stored; the message has their number.
+    ///         may be stored; the message has their number.
     ///     KeyboardInterrupt: Ctrl-C, as for OSError; see `len`.
     #[pyo3(signature = (obs, next_obs, actions, rewards, terminated, truncated, *, extra=None))]
     fn push_batch(
@@ -266,7 +265,7 @@ impl MmapReplayBuffer {
         self.buffer.close(py, |buffer| if buffer.is_flushed() { Ok(()) } else { buffer.flush() })
     }
 
-    /// Whether the buffer is closed.
+    /// True if the buffer is closed.
     #[getter]
     fn closed(&self, py: Python<'_>) -> PyResult<bool> {
         self.buffer.inner.is_closed(py)

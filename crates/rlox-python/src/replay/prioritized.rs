@@ -23,11 +23,9 @@ const DETACH_ABOVE_INDICES: usize = 128;
 /// See Schaul et al. 2016, "Prioritized Experience Replay", section 3.3.
 ///
 /// A transition of priority p is drawn with probability `P = p**alpha / sum(p**alpha)`. Its weight is `(N *
-/// P)**-beta`,
-/// divided by the largest weight of all stored transitions. New transitions get the largest priority so far. The
-/// buffer
-/// has all features of `ReplayBuffer`, and samples also have `weights` and `indices`. `sample_sequences` and
-/// `rlox.interchange.to_arrow` ignore priorities.
+/// P)**-beta`, divided by the largest weight of all stored transitions. New transitions get the largest priority so
+/// far. The buffer has all features of `ReplayBuffer`, and samples also have `weights` and `indices`.
+/// `sample_sequences` and `rlox.interchange.to_arrow` ignore priorities.
 ///
 /// Args:
 ///     capacity, obs_dim, act_dim: As for `ReplayBuffer`, like the shared keywords.

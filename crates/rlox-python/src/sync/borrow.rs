@@ -1,11 +1,8 @@
 //! Borrows of NumPy's memory: typed views, guards, and scans that Ctrl-C interrupts.
 //!
 //! Two arrays may share memory although neither is a view of the other, for example after two calls of
-//! `np.frombuffer`.
-//! Guards therefore compare addresses with those of other arguments and calls. Guards do not detect memory that the
-//! system
-//! maps at two addresses, or accesses by other modules.
-//! the system shows at two addresses, and what other modules do with it.
+//! `np.frombuffer`. Guards therefore compare addresses with those of other arguments and calls. Guards do not detect
+//! memory that the system maps at two addresses, or accesses by other modules.
 #![expect(unsafe_code, reason = "memory shared with NumPy")]
 
 use std::any::TypeId;
@@ -233,8 +230,7 @@ impl<T: Element> Output<'_, T> {
     pub(crate) fn slice(&mut self) -> &mut [T] {
         let (start, len) = self.raw_parts();
         // SAFETY: contiguous, aligned and writeable, as `try_new` checked for an array that only we hold; booleans
-        // were made
-        // valid. The guard excludes our other calls and arguments; Python may race as it does with NumPy.
+        // were made valid. The guard excludes our other calls and arguments; Python may race as it does with NumPy.
         unsafe { std::slice::from_raw_parts_mut(start, len) }
     }
 }
@@ -242,8 +238,7 @@ impl<T: Element> Output<'_, T> {
 /// Elements of a C-contiguous, aligned array, borrowed without a guard.
 ///
 /// The reader keeps the GIL, runs no Python code and writes to no foreign array. Alternatively the reader holds a
-/// guard
-/// and reads numbers, for which all bytes are valid; writes of Python then race as they do with NumPy.
+/// guard and reads numbers, for which all bytes are valid; writes of Python then race as they do with NumPy.
 pub(crate) struct Elements<'py, T> {
     array: Bound<'py, PyArrayDyn<T>>,
     start: *const T,
@@ -267,7 +262,7 @@ impl<'py, T: Element + 'static> Elements<'py, T> {
         if TypeId::of::<T>() != TypeId::of::<bool>() {
             return true;
         }
-        // SAFETY: one byte each, of any value; no code writes to them meanwhile.
+        // SAFETY: one byte each, of any value; no code writes to them at the same time.
         let bytes = unsafe { std::slice::from_raw_parts(self.start.cast::<u8>(), self.array.len()) };
         bytes.iter().fold(0, |all, byte| all | byte) <= 1
     }
@@ -306,8 +301,7 @@ impl DisjointBorrows {
     /// Borrows the elements of an array for writing.
     ///
     /// Returns `None` if the array is not of this dtype and shape, C-contiguous, aligned, writeable and disjoint from
-    /// the
-    /// others. The guarded borrow then determines the error.
+    /// the others. The guarded borrow then determines the error.
     #[expect(clippy::mut_from_ref, reason = "NumPy's memory, not the object's, and given out once")]
     pub(crate) fn output<'a, T: Kind>(&mut self, object: &'a Bound<'_, PyAny>, shape: &[usize]) -> Option<&'a mut [T]> {
         let array = typed::<T>(object)?;

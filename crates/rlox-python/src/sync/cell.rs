@@ -114,8 +114,7 @@ impl LockState {
     /// A call that holds the GIL does not wait.
     ///
     /// `is_reentrant` returns true if this thread itself holds the lock. `before_poll` is called with true before a
-    /// signal
-    /// handler may run, and with false afterwards.
+    /// signal handler may run, and with false afterwards.
     pub(crate) fn wait<G>(
         &self,
         enter: impl Fn() -> Option<G>,
@@ -167,8 +166,7 @@ impl<T: Send> GuardedCell<T> {
     /// Calls `f` with the value.
     ///
     /// The GIL is released if `long` is true, for calls of more than about 5 us. The GIL is also released if another
-    /// call
-    /// runs without it, which may hold a lock that this call waits for.
+    /// call runs without it, which may hold a lock that this call waits for.
     pub(crate) fn with<R: Send>(
         &self,
         py: Python<'_>,

@@ -162,8 +162,7 @@ impl Drop for Hang {
 /// Calls Python code. All calls that may run bytecode or release the GIL must use this function.
 ///
 /// Before CPython 3.14, a daemon thread that requests the GIL while the interpreter ends is unwound, which would abort
-/// the
-/// process. This function parks such a thread until the process ends.
+/// the process. This function parks such a thread until the process ends.
 pub(crate) fn call<'py>(
     callable: &Bound<'py, PyAny>,
     args: &Bound<'py, PyTuple>,

@@ -70,8 +70,7 @@ impl Queue {
     /// Appends this thread to the queue.
     ///
     /// Returns `None` for a thread that already waits, whose signal handler calls again. Also returns `None` in a
-    /// forked
-    /// process, whose queue contains threads that do not exist.
+    /// forked process, whose queue contains threads that do not exist.
     fn join<'a>(&'a self, lock_state: &'a LockState) -> Option<QueuePlace<'a>> {
         if lock_state.is_forked() {
             return None;
