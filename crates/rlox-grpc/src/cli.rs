@@ -73,7 +73,7 @@ fn shutdown_signal() -> Result<impl Future<Output = ()>> {
         }
     });
     #[cfg(not(unix))]
-    return Ok(async move { drop(signal::ctrl_c().await.map_err(refused)) });
+    return Ok(async move { drop(signal::ctrl_c().await.map_err(io_error)) });
 }
 
 fn write_stdout(text: &str) -> Result<()> {

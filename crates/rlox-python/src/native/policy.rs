@@ -434,10 +434,10 @@ impl PolicyConfig {
         match backend {
             #[cfg(feature = "candle")]
             "candle" => self
-                .around(spec, |sizes, gain| rlox_candle::CandleMlp::new(sizes, self.activation, self.init(gain), rng)),
+                .build(spec, |sizes, gain| rlox_candle::CandleMlp::new(sizes, self.activation, self.init(gain), rng)),
             #[cfg(feature = "burn")]
             "burn" => {
-                self.around(spec, |sizes, gain| rlox_burn::BurnMlp::new(sizes, self.activation, self.init(gain), rng))
+                self.build(spec, |sizes, gain| rlox_burn::BurnMlp::new(sizes, self.activation, self.init(gain), rng))
             }
             _ => self.build(spec, |sizes, gain| Mlp::new(sizes, self.activation, self.init(gain), rng)),
         }
