@@ -93,20 +93,20 @@ test-all: $(passed) ## run all tests, part by part; continues after the last par
 
 # The Python tests of one marker.
 test-processes test-distributed test-kills test-hostile test-build: test-%: $(stamps)/test
-	"$(py)" -m pytest $(if $(filter hostile,$*),-n 2) -m "$*" --timeout 3600 $(PYTEST_ARGS) $(may_be_empty)
+	"$(py)" -m pytest $(if $(filter kills hostile,$*),-n 2) -m "$*" --timeout 3600 $(PYTEST_ARGS) $(may_be_empty)
 
 # Release builds do not check arithmetic for overflow. Dependencies keep their settings, so that Cargo does not compile
 # them again.
-checks = $(foreach check,overflow-checks debug-assertions,--config profile.release.$(check)=true \
-	--config 'profile.release.package."*".$(check)=false')
+checks = $(foreach setting,overflow-checks=true debug-assertions=true opt-level=1,--config profile.release.$(setting)) \
+	$(foreach setting,overflow-checks=false debug-assertions=false opt-level=3,--config 'profile.release.package."*".$(setting)')
 test-debug:
 	$(CARGO) test --release $(crates) --tests $(checks)
 
-# RLOX_TEST_SEEDS="1 2 3" trains with these seeds instead of five.
+# RLOX_TEST_SEEDS="1 2 3 4 5" trains with these seeds instead of the default ones of the scores.
 test-slow: $(stamps)/test ## run the tests marked slow: training to a score, peers, millions of sines
 	$(CARGO) test --release $(crates) --tests -- --ignored
 	$(CARGO) test --release $(backend_crates) --tests -- --ignored
-	"$(py)" -m pytest -n 2 -m "slow and not (serial or $(marked))" --timeout 3600 $(PYTEST_ARGS) $(may_be_empty)
+	"$(py)" -m pytest -n 2 --dist worksteal -m "slow and not (serial or $(marked))" --timeout 3600 $(PYTEST_ARGS) $(may_be_empty)
 	"$(py)" -m pytest -n 0 -m "slow and serial and not ($(marked))" --timeout 3600 $(PYTEST_ARGS) $(may_be_empty)
 
 $(passed): $(stamps)/passed-%: $(tested)

@@ -337,9 +337,9 @@ fn a_slow_worker_is_waited_for_no_longer_than_asked() {
 }
 
 #[test]
-#[ignore = "five minutes of random kills"]
+#[ignore = "two minutes of random kills"]
 fn a_hundred_kills_leave_no_trace_in_the_trajectories() {
-    kills(100, Duration::from_secs(3));
+    kills(100, Duration::from_secs(1));
 }
 
 #[test]
