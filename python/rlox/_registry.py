@@ -26,6 +26,7 @@ class AlgorithmSpec:
         ddp_trainer: Trainer of several processes; None if the algorithm has none.
         search_space: Default search space of `rlox.experiments.Sweep`.
         presets: Tuned settings by environment id; None: no environment has any.
+        has_env: Whether the algorithm learns from environments.
         actions: Supported action spaces: all, only Discrete, or only Box.
         policy_network: Name of the network that computes greedy actions.
         net_arch: Default sizes of the hidden layers for flat observations.
@@ -40,6 +41,7 @@ class AlgorithmSpec:
     search_space: str
     ddp_trainer: str | None = None
     presets: str | None = None
+    has_env: bool = True
     actions: Literal["any", "discrete", "box"] = "any"
     policy_network: str = "actor"
     net_arch: tuple[int, ...] = (64, 64)

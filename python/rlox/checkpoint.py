@@ -6,7 +6,7 @@
     optimizer.safetensors     optimizer state of each parameter
     normalizer.safetensors    statistics; absent if nothing is normalized
     environment.safetensors   state of the environments; absent if they have no state to save, and
-                              the manifest contains "environment": "approximate"
+                              the manifest contains "env_state": "missing"
     replay.safetensors        contents of the replay buffer; absent without a buffer, and if the
                               manifest contains "replay": false
 

@@ -23,7 +23,6 @@ from rlox.envs._masks import MaskSource
 
 if TYPE_CHECKING:
     from rlox.learners import Learner
-    from rlox.trainers import Trainer
 
 
 class EvaluationResult(TypedDict):
@@ -123,27 +122,6 @@ def check_env_maker(env: Any) -> Any:
         type(env).__name__,
         "pass an id, a spec or a function",
     )
-
-
-def get_env_maker(trainer: "Trainer", env: Any = None) -> Any:
-    """Return the id, spec or function that creates evaluation environments.
-
-    Args:
-        trainer: Trainer whose id, spec or function is the default.
-        env: Id, spec or function that replaces the default.
-
-    Raises:
-        ArgumentError: The trainer was created with environment objects, and `env` is None.
-    """
-    chosen = (trainer.env_id or trainer._env) if env is None else env
-    if env is None and not (isinstance(chosen, str | EnvSpec) or callable(chosen)):
-        raise ArgumentError(
-            "env",
-            "an id or a function, because the trainer was created with environment objects",
-            "None",
-            "pass env=",
-        )
-    return chosen
 
 
 def evaluate(

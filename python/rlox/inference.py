@@ -12,10 +12,10 @@ from gymnasium.vector import AutoresetMode
 from rlox._errors import ArgumentError, ArgumentTypeError, CorruptFileError, add_file
 from rlox._registry import ALGORITHMS, AlgorithmSpec
 from rlox._training.resume import (
+    check_manifest,
     check_required_objects,
+    resolve_settings,
     saved_spaces,
-    settings_on,
-    trainer_manifest,
 )
 from rlox.checkpoint import Checkpoint, read_checkpoint
 from rlox.configs import local_config
@@ -43,11 +43,11 @@ class Policy:
 
     def __init__(self, learner: "Learner", manifest: dict[str, Any]) -> None:
         self.learner, self.manifest = learner, manifest
-        any_learner: Any = learner
-        self.observation_space, self.action_space = any_learner.spaces
+        assert learner.spaces is not None
+        self.observation_space, self.action_space = learner.spaces
         self.algorithm: str = manifest["algorithm"]
         self.env: str | None = manifest["env"]
-        self.timesteps = learner.timesteps
+        self.timesteps = learner.budget_used
         self.masked = bool(getattr(learner.config, "action_masks", False))
 
     def predict(
@@ -122,12 +122,12 @@ def load(
     """
     checkpoint = read_checkpoint(path)
     spec = _find_spec(path, checkpoint)
-    saved = trainer_manifest(Path(path), checkpoint.manifest, spec.name, spec.config)
+    saved = check_manifest(Path(path), checkpoint.manifest, spec)
     check_required_objects(
         saved | {"env": ""}, policy=policy, features_extractor=features_extractor
     )
     chosen: Any = loading_backend(backend, saved["backend"])
-    config = _make_minimal_config(spec.config(**settings_on(chosen, saved, device=device)))
+    config = _make_minimal_config(spec.config(**resolve_settings(chosen, saved, device=device)))
     env = _SpacesOnlyEnv(saved, config.num_envs)
     space = env.single_observation_space
     expected = choose_backend(chosen, config, space, policy, features_extractor)

@@ -11,7 +11,8 @@ import numpy as np
 import numpy.typing as npt
 
 from rlox._errors import ArgumentError
-from rlox._training.metrics import ELAPSED, METRIC, STEPS, column, read_metrics, smoothed
+from rlox._training.metrics import column, read_metrics, smoothed
+from rlox.logger.base import ELAPSED, METRIC, STEPS
 from rlox.scores import bootstrap_interval, interquartile_mean
 
 if TYPE_CHECKING:

@@ -1,48 +1,45 @@
-"""`Trainer`: what surrounds an algorithm, from the environment's id to the checkpoint."""
+"""Trainers: run an algorithm, from creating environments to saving checkpoints."""
 
-import dataclasses
+import logging
 import os
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack, nullcontext
+from contextlib import ExitStack
+from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import gymnasium as gym
 import numpy.typing as npt
-from gymnasium.envs.registration import EnvSpec
-from gymnasium.vector import VectorEnv
 
-from rlox._concurrency import stop_on_interrupt
 from rlox._errors import ClosedError, StructuredError
 from rlox._registry import ALGORITHMS, AlgorithmSpec
-from rlox._training.hooks import Callback, CallbackStates
-from rlox._training.loop import Loop, plan
-from rlox._training.results import CTRL_C, STOP, TrainResult
+from rlox._training import loop
+from rlox._training.results import TrainResult
 from rlox._training.resume import (
+    check_manifest,
     check_required_objects,
-    describe,
-    emit_restore_warnings,
-    restore_trainer,
-    save_checkpoint,
-    settings_on,
-    trainer_manifest,
+    resolve_settings,
+    restore_run,
 )
-from rlox._training.run_folder import RunFolder, check_runs_dir
-from rlox._validation import check_bool, check_keywords, check_str, json_keywords, resolve_seed
+from rlox._training.run import Callback, Run
+from rlox._training.run_folder import check_runs_dir
+from rlox._validation import check_bool, check_keywords, resolve_seed
 from rlox.callbacks.base import as_callbacks
 from rlox.callbacks.progress import ProgressBar
 from rlox.checkpoint import read_checkpoint
 from rlox.configs import SHAPE_SETTINGS
-from rlox.envs._make import get_env_name, get_num_envs, make_vec
-from rlox.evaluation import (
-    EvaluationResult,
-    SeededPredictor,
-    evaluate,
-    evaluation_seed,
-    get_env_maker,
+from rlox.envs._make import (
+    EnvLike,
+    EnvSource,
+    Maker,
+    as_env_source,
+    get_env_name,
+    get_num_envs,
+    make_vec,
 )
+from rlox.evaluation import EvaluationResult
 from rlox.learners._backends import Backend, choose_backend, loading_backend, make_learner
 from rlox.logger.base import Logger, as_loggers
+from rlox.plotting import plot_curve
 from rlox.presets import resolve_config
 
 if TYPE_CHECKING:
@@ -51,27 +48,41 @@ if TYPE_CHECKING:
     from rlox.features import FeaturesExtractor
     from rlox.policies import PolicyLike
 
+__all__ = [
+    "A2CTrainer",
+    "DQNTrainer",
+    "IMPALATrainer",
+    "PPOTrainer",
+    "SACTrainer",
+    "TD3Trainer",
+    "TrainResult",
+    "Trainer",
+]
+_log = logging.getLogger("rlox")
 _TRAIN_ARGUMENTS = ("total_timesteps", "callbacks", "loggers", "progress_bar")
 _HINTS = {
     "policy_kwargs": "pass net_arch, activation or features_extractor instead",
     "replay_buffer_class": 'pass her="future", or prioritized=True to DQN',
     **dict.fromkeys(_TRAIN_ARGUMENTS, "pass it to train()"),
 }
-Maker = str | EnvSpec | Callable[..., gym.Env[Any, Any]]
-EnvLike = Maker | VectorEnv[Any, Any, Any] | gym.Env[Any, Any]
 
 
 class Trainer:
-    """What the trainers of all algorithms do; `rlox.trainers.PPOTrainer` describes the arguments.
+    """Base class of the trainers, whose arguments `PPOTrainer` describes.
 
-    As a context manager it is closed at the end.
+    As a context manager, a trainer is closed at the end.
+
+    Attributes:
+        env: Vector environment of the training.
+        learner: Learner of the algorithm on the chosen backend.
+        run: State of the run: budget, run folder, callbacks, reason of the end.
     """
 
     spec: AlgorithmSpec
 
     def __init__(
         self,
-        env: EnvLike,
+        env: EnvLike | EnvSource,
         seed: int | None = None,
         *,
         backend: Backend = "auto",
@@ -81,74 +92,86 @@ class Trainer:
         runs_dir: str | os.PathLike[str] | None = "runs",
         **settings: Any,
     ) -> None:
-        known = [field.name for field in dataclasses.fields(self.spec.config)]
+        known = [field.name for field in fields(self.spec.config)]
         known += ["backend", "policy", "features_extractor", "env_kwargs", "runs_dir"]
         check_keywords(settings, known, type(self).__name__, _HINTS)
-        self.env_name = get_env_name(env)
-        self.env_id = self.env_name if isinstance(env, str) else None
-        shape = () if policy is None else SHAPE_SETTINGS
-        config, self.config_sources = resolve_config(
+        source = as_env_source(env, env_kwargs)
+        config, config_sources = resolve_config(
             self.spec.config,
             self.spec.name,
-            self.env_name,
-            get_num_envs(env),
+            get_env_name(source.env),
+            get_num_envs(source.env),
             settings,
-            exclude=shape,
+            exclude=() if policy is None else SHAPE_SETTINGS,
         )
-        config = self._shard_config(config)
-        self.seed = resolve_seed(seed)
-        keywords = {} if env_kwargs is None else env_kwargs
-        self.env_kwargs = json_keywords("env_kwargs", keywords, ("env", "num_envs", "seed"))
-        self.has_custom_policy, self.has_custom_features = (
-            policy is not None,
-            features_extractor is not None,
-        )
-        self._env, self._env_kwargs = env, dict(keywords)
-        self._runs_dir, self._closed = check_runs_dir(runs_dir), False
+        config, local_config = self._shard_config(config)
+        seed = resolve_seed(seed)
+        folder = check_runs_dir(runs_dir)
+        self._closed = False
         try:
-            self.env = make_vec(env, config.num_envs, **self._env_kwargs)
+            self.env = make_vec(source.env, local_config.num_envs, **source.kwargs)
         except StructuredError as error:
-            if error.argument in self._env_kwargs:
+            if error.argument in source.kwargs:
                 error.section = "env_kwargs"
             raise
         try:
             space = self.env.single_observation_space
-            chosen = choose_backend(backend, config, space, policy, features_extractor)
-            learner_args = self.env, config, self.seed
+            chosen = choose_backend(backend, local_config, space, policy, features_extractor)
+            learner_args = self.env, local_config, seed
             self.learner = make_learner(self.spec, chosen, learner_args, policy, features_extractor)
         except BaseException:
-            self.close()
+            if not source.is_existing:
+                self.env.close()
             raise
-        self.run: RunFolder | None = None
-        self.start_timesteps = self.target_timesteps = self.iterations = 0
-        self.restore_warnings: list[str] = []  # what of a checkpoint could not be gone on with
-        self.callbacks: list[Callback] = []  # those of the call of `train`, or of the last one
-        self.callback_states: CallbackStates = []  # what callbacks of a checkpoint know
-        self.stopped_by: str | None = None  # as in `TrainResult`, since the last call of `train`
-        self._training = False
+        self.run = self._make_run(
+            spec=self.spec,
+            learner=self.learner,
+            config=config,
+            seed=seed,
+            task=source.name,
+            env_source=source,
+            config_sources=config_sources,
+            has_custom_policy=policy is not None,
+            has_custom_features=features_extractor is not None,
+            runs_dir=folder,
+        )
 
-    def _shard_config(self, config: Any) -> Any:
-        """What of the settings this process does; several share them in `rlox.distributed.ddp`."""
-        return config
+    def _shard_config(self, config: Any) -> tuple[Any, Any]:
+        """Return the settings of the run and of this process; see `rlox.distributed.ddp`."""
+        return config, config
+
+    def _make_run(self, **facts: Any) -> Run:
+        """Return the run; `rlox.distributed.ddp` has its own class."""
+        return Run(**facts)
 
     @property
     def config(self) -> Any:
-        """All settings, resolved; `config_sources` says where each comes from."""
-        return self.learner.config
+        """Resolved settings; `config_sources` has the origin of each setting."""
+        return self.run.config
+
+    @property
+    def config_sources(self) -> dict[str, str]:
+        """Origin of each setting: "argument", "rl-zoo3", "default" or "checkpoint"."""
+        return self.run.config_sources
+
+    @property
+    def seed(self) -> int:
+        """Seed from which all random streams derive."""
+        return self.run.seed
 
     @property
     def timesteps(self) -> int:
-        """Steps learned from so far, all environments together."""
-        return self.learner.timesteps
+        """Number of environment steps learned from, over all environments."""
+        return self.run.budget_used
 
     def close(self) -> None:
-        """Frees the environments, unless they were given already made; closing twice is allowed.
+        """Close the environments unless the caller created them; repeated calls do nothing.
 
-        What was learned stays: only `train` needs environments.
+        A closed trainer can predict, evaluate and save, but not train.
         """
-        if (stop := getattr(getattr(self, "learner", None), "stop_actors", None)) is not None:
-            stop()
-        if not self._closed and not isinstance(self._env, VectorEnv | gym.Env):
+        self.learner.stop_actors()
+        source = self.run.env_source
+        if not self._closed and (source is None or not source.is_existing):
             self.env.close()
         self._closed = True
 
@@ -163,77 +186,65 @@ class Trainer:
         total_timesteps: int | None = None,
         *,
         progress_bar: bool = False,
-        callbacks: Sequence[Callback | Callable[["Trainer", dict[str, float]], object]] = (),
+        callbacks: Sequence[Callback | Callable[[Run, dict[str, float]], object]] = (),
         loggers: Sequence[str | Logger] = (),
     ) -> TrainResult:
-        """Makes at least `total_timesteps` more steps, in whole iterations.
+        """Train for at least `total_timesteps` more environment steps, in full iterations.
 
-        Schedules run over the steps of the call. Ctrl-C ends it after the current step, or update
-        of the weights; what was learned is kept and saved, steps not learned from are lost. A
-        second one raises `KeyboardInterrupt` at once.
+        Schedules cover the steps of the call. Ctrl-C ends the call after the current step or weight
+        update; the run is saved, but steps without an update are lost. A second Ctrl-C raises
+        `KeyboardInterrupt` immediately.
 
         Args:
-            total_timesteps: Of all environments together. None goes on with a run that was
-                interrupted or loaded, to where it was to end.
-            progress_bar: Show one; needs the extra `rlox[progress]`.
-            callbacks: `rlox.callbacks.Callback` objects, or functions of (trainer, metrics). When
-                one raises, what was learned is saved first.
-            loggers: "console", "jsonl", "tensorboard", "wandb", "mlflow", or objects as
-                `rlox.logger.Logger` describes; the run folder has its `metrics.csv` without.
+            total_timesteps: Number of steps over all environments. None continues an interrupted or
+                loaded run up to its planned end.
+            progress_bar: Whether to show a progress bar; requires the extra `rlox[progress]`.
+            callbacks: `rlox.callbacks.Callback` objects, or functions of (run, metrics). If a
+                callback raises an error, the run is saved first.
+            loggers: "console", "jsonl", "tensorboard", "wandb", "mlflow", or objects that implement
+                `rlox.logger.Logger`. The run folder always has a `metrics.csv`.
+
+        Returns:
+            Mean return and length of the last episodes, step counts, and the reason of the end.
 
         Raises:
-            TypeError: `total_timesteps` is no number, a callback or a logger is none.
-            ValueError: Fewer than 1 step, or None with nothing to go on with; a logger's name is
-                none; what an environment gives that is not finite, with the step and environment.
-            FloatingPointError: NaN or infinity, with the tensor, the step and the environment; the
-                run folder has a `diagnosis` then.
-            MemoryError: No room for what comes in; a smaller `buffer_size` takes less.
-            ModuleNotFoundError: The progress bar needs rich, a logger its extra.
+            ArgumentTypeError: An argument has a wrong type.
+            ArgumentError: `total_timesteps` is below 1, or None although no run can be continued;
+                the name of a logger is unknown.
+            NonFiniteError: A number is NaN or infinite. The error names the tensor or the
+                environment and the step, and the run folder gets a `diagnosis`.
+            MemoryError: The data does not fit into memory; a smaller `buffer_size` needs less.
+            ModuleNotFoundError: The extra for the progress bar or a logger is not installed.
             OSError: The run folder cannot be written, or another process trains in it.
-            rlox.ClosedError: After `close`.
+            ClosedError: The trainer is closed.
 
         Warns:
-            UserWarning: There was no room for the replay buffer in the run's checkpoint; a logger
-                failed, and is left out.
+            UserWarning: The run's checkpoint lacks the replay buffer, or a logger failed and was
+                removed.
         """
         if self._closed:
-            raise ClosedError("trainer", "an open one", "a closed one", "make another")
-        callback_objects = as_callbacks(callbacks)
+            raise ClosedError("trainer", None, "is closed", "create a new one")
+        checked = as_callbacks(callbacks)
         if check_bool("progress_bar", progress_bar):
-            callback_objects.append(ProgressBar())
-        folder = self.run is not None or self._runs_dir is not None
-        logger_objects = as_loggers(loggers, folder=folder)
-        plan(self, total_timesteps)
-        emit_restore_warnings(self)
-        self.learner.stop_requested, self.stopped_by = False, None
-        with stop_on_interrupt(lambda: self.stop(CTRL_C)):  # before a folder is half made
-            if self.run is None and self._runs_dir is not None:
-                self.run = RunFolder.make(self._runs_dir, self.env_name, self.spec.name, self.seed)
-                self.run.write("config.json", describe(self))
-            self._training = True
-            try:
-                with nullcontext() if self.run is None else self.run.lock():
-                    return Loop(self, callback_objects, logger_objects).run()
-            finally:
-                self._training = False
+            checked.append(ProgressBar())
+        has_folder = self.run.folder is not None or self.run.runs_dir is not None
+        checked_loggers = as_loggers(loggers, folder=has_folder)
+        callback_list = [*checked, _LearningCurve()]
+        return loop.train(
+            self.run, total_timesteps, callbacks=callback_list, loggers=checked_loggers
+        )
 
     def stop(self, reason: str | None = None) -> None:
-        """Ends `train` after the current step; from a callback or another thread.
+        """End `train` after the current step. Callbacks and other threads may call this method.
 
         Args:
-            reason: Why the run has come to its end: the result has it as `stopped_by`, and there is
-                nothing to go on with. None interrupts it. The first one that is told counts.
+            reason: Reason for `stopped_by` of the result; the run is then complete. None interrupts
+                the run, and `train()` continues it. The first reason counts.
 
         Raises:
-            TypeError: It is neither a str nor None.
+            ArgumentTypeError: `reason` is neither a str nor None.
         """
-        why = STOP if reason is None else check_str("reason", reason)
-        self.stopped_by = self.stopped_by or why
-        self.learner.stop_requested = True
-
-    def interrupt_requested(self) -> bool:
-        """Whether `train` was interrupted and has not returned: nothing long shall begin then."""
-        return self._training and self.stopped_by in (CTRL_C, STOP)
+        self.run.stop(reason)
 
     def evaluate(
         self,
@@ -244,82 +255,82 @@ class Trainer:
         env: Maker | None = None,
         max_episode_steps: int | None = None,
     ) -> EvaluationResult:
-        """Plays full episodes in Gymnasium's own environment, without learning anything.
+        """Evaluate the policy over full episodes in Gymnasium's own environment.
+
+        Evaluations do not affect training.
 
         Args:
-            n_episodes: At least 1.
-            seed: Of the episodes, and of the samples; None takes one that belongs to the trainer's.
-                The same seed and weights give the same result, and training goes on as without.
-            deterministic: Greedy actions rather than samples.
-            env: Another environment; None: the one trained on, by its id, spec or the function
-                given.
-            max_episode_steps: Episodes end there at the latest; None: where the environment has it.
+            n_episodes: Number of episodes, at least 1.
+            seed: Seed of the episodes and of sampled actions. None uses a seed that derives from
+                the trainer's seed, so the same weights give the same result.
+            deterministic: Whether to use greedy actions instead of samples.
+            env: Environment to evaluate in; None uses the id, spec or function of the training
+                environment.
+            max_episode_steps: Number of steps after which an episode is truncated; None uses the
+                limit of the environment.
 
         Returns:
-            Means are NaN where Ctrl-C or `stop()` ended `train` while this played for it.
+            Mean and standard deviation of the returns, and the return and length of each episode.
+            If Ctrl-C or `stop()` ends `train` during the evaluation, the means are NaN.
 
         Raises:
-            ValueError: The trainer was given environments already made, so `env` is needed; what
-                `rlox.evaluation.evaluate` refuses.
-            TypeError: An argument of another kind; a policy of your own without `mode` cannot be
-                greedy.
+            ArgumentError: `env` is None, and the trainer was created with environment objects; also
+                as for `rlox.evaluation.evaluate`.
+            ArgumentTypeError: An argument has a wrong type, or a custom policy has no greedy
+                actions.
         """
-        chosen = get_env_maker(self, env)
-        seed = evaluation_seed(self.seed) if seed is None else resolve_seed(seed)
-        kwargs = self._env_kwargs if env is None else {}
-        return evaluate(
-            SeededPredictor(self.learner, seed, self.interrupt_requested),
-            chosen,
+        return self.run.evaluate(
             n_episodes,
             seed=seed,
             deterministic=deterministic,
-            env_kwargs=kwargs,
+            env=env,
             max_episode_steps=max_episode_steps,
         )
 
     def predict(
         self, obs: Any, deterministic: bool = True, action_masks: npt.ArrayLike | None = None
     ) -> npt.NDArray[Any]:
-        """Actions as the environment takes them, for one observation or a batch.
+        """Return actions for one observation or a batch.
 
         Args:
-            obs: (*obs_shape) or (n, *obs_shape), raw: where training normalises observations, so
-                does this, with the statistics as they are. Dicts or tuples for such spaces.
-            deterministic: Greedy actions rather than samples.
-            action_masks: (n, k) flags of the actions that are allowed; None: all.
+            obs: (*obs_shape) or (n, *obs_shape), not normalized; dicts or tuples of arrays for Dict
+                and Tuple spaces. If training normalizes, the current statistics are applied.
+            deterministic: Whether to return greedy actions instead of samples.
+            action_masks: (n, k) bool, True where an action is allowed; None allows all.
 
         Returns:
-            (*action_shape) or (n, *action_shape), in the action space.
+            (*action_shape) or (n, *action_shape), in the dtype of the action space.
 
         Raises:
-            ValueError: Another shape, or numbers that are not finite.
-            TypeError: No array of real numbers; a policy of your own without `mode` cannot be
-                greedy.
+            ArgumentError: `obs` has another shape.
+            NonFiniteError: `obs` has numbers that are not finite.
+            ArgumentTypeError: `obs` is not an array of real numbers, or a custom policy has no
+                greedy actions.
         """
         return self.learner.predict(obs, deterministic, action_masks=action_masks)
 
     def save(self, path: str | os.PathLike[str], *, replay: bool = True) -> None:
-        """Writes a checkpoint, see `rlox.checkpoint`, from which `load` makes an equal trainer.
+        """Write a checkpoint, from which `load` creates an equal trainer; see `rlox.checkpoint`.
 
         Args:
-            path: The folder to make; a checkpoint there is replaced.
-            replay: Whether a replay buffer, which may be large, is in it. Without one the
-                checkpoint predicts the same, and `train` begins with an empty buffer.
+            path: Folder to create; an existing checkpoint is replaced.
+            replay: Whether to include the replay buffer, which may be large. Without the buffer,
+                predictions stay the same, but training resumes with an empty buffer.
 
         Raises:
-            FileExistsError: `path` is there, and neither a checkpoint nor an empty folder.
-            OSError: It cannot be written; what was there stays.
-            MemoryError: Copies of it do not fit into memory: those of the replay buffer take up to
-                twice what it holds, which `buffer_size` bounds.
+            FileExistsError: `path` exists, and is neither a checkpoint nor an empty folder.
+            OSError: The checkpoint cannot be written; an existing checkpoint remains.
+            OutOfMemoryError: A copy of the replay buffer does not fit into memory. The copy needs
+                up to twice the size of the buffer.
         """
-        save_checkpoint(self, path, check_bool("replay", replay))
+        self.run.save(path, replay=replay)
 
     @classmethod
     def load(
         cls,
         path: str | os.PathLike[str],
         *,
-        env: EnvLike | None = None,
+        env: EnvLike | EnvSource | None = None,
         backend: Backend | None = None,
         policy: "PolicyLike" = None,
         features_extractor: "FeaturesExtractor | None" = None,
@@ -327,36 +338,40 @@ class Trainer:
         actors: str | None = None,
         runs_dir: str | os.PathLike[str] | None = "runs",
     ) -> "Self":
-        """The trainer that was saved: it predicts the same, and goes on learning from there.
+        """Return the trainer of a checkpoint, which predicts the same and continues to train.
 
-        Environments with a state (native ones, and those of `rlox.envs._state`) go on in the middle
-        of their episodes, so that a run saved between two iterations is the one that was not
-        stopped; others start new episodes. What a trainer in Rust saved is loaded,
-        too, if it has the settings of trainers here.
+        Environments whose state can be saved continue in the middle of their episodes, so a resumed
+        run gives the same bytes as an uninterrupted run. Other environments start new episodes.
+        Checkpoints of trainers in Rust can be loaded if Python has their settings.
 
         Args:
-            path: What `save` wrote, or the run folder.
-            env: Takes the place of the saved id and `env_kwargs`; needed where there was no id.
-            policy: Needed where the trainer was made with one, as are `features_extractor`s.
-            backend: What computes from here on; None: what did.
-            device: Where the networks shall live; None: where they were.
-            actors: Where they shall work, other workers than those saved for instance; None: there.
+            path: Checkpoint, or run folder, whose newest checkpoint is loaded.
+            env: Environment that replaces the saved id and `env_kwargs`; required if the checkpoint
+                has no id.
+            backend: Backend that continues the run; None: the backend of the checkpoint.
+            policy: Policy that was passed to the trainer; required if there was one.
+            features_extractor: As `policy`.
+            device: Device of the networks; None: the device of the checkpoint.
+            actors: Value of the setting `actors`, such as other worker addresses; None: the value
+                of the checkpoint.
             runs_dir: As for the constructor.
 
         Raises:
-            FileNotFoundError: Nothing is there.
-            rlox.CorruptFileError: It is damaged; the file and the section are named.
-            ValueError: It is another algorithm's, or does not fit environment, policy, backend or
-                actors.
+            FileNotFoundError: `path` does not exist.
+            CorruptFileError: The checkpoint is damaged. The error names the file and the section.
+            ArgumentError: The checkpoint is of another algorithm, or does not fit the environment,
+                the policy, the backend or the actors.
 
         Warns:
-            UserWarning: By `train`, once: what it cannot go on with exactly, and why.
+            UserWarning: In the first call of `train`, if parts of the run were not restored.
         """
         checkpoint = read_checkpoint(path)
-        saved = trainer_manifest(Path(path), checkpoint.manifest, cls.spec.name, cls.spec.config)
+        saved = check_manifest(Path(path), checkpoint.manifest, cls.spec)
         check_required_objects(saved, env=env, policy=policy, features_extractor=features_extractor)
         chosen: Any = loading_backend(backend, saved["backend"])
-        settings = settings_on(chosen, saved, device=device, actors=actors, shape=policy is None)
+        settings = resolve_settings(
+            chosen, saved, device=device, actors=actors, shape=policy is None
+        )
         trainer = cls(
             saved["env"] if env is None else env,
             saved["seed"],
@@ -369,58 +384,60 @@ class Trainer:
         )
         with ExitStack() as on_error:
             on_error.callback(trainer.close)
-            # Only a policy of the caller's can be another one than that which was saved, and only
-            # another backend can have no room for what is in order.
+            # A valid state fits unless the policy is the caller's, or the backend has changed.
             same = policy is None and chosen == saved["backend"]
-            restore_trainer(trainer, path, saved, checkpoint.members, same=same)
+            restore_run(trainer.run, path, saved, checkpoint.members, same=same)
             on_error.pop_all()
         return trainer
 
 
-__all__ = [
-    "A2CTrainer",
-    "DQNTrainer",
-    "IMPALATrainer",
-    "PPOTrainer",
-    "SACTrainer",
-    "TD3Trainer",
-    "TrainResult",
-    "Trainer",
-]
+class _LearningCurve(Callback):
+    """Callback that draws `curve.png` in the run folder."""
+
+    def on_train_end(self, run: Run) -> None:
+        folder = run.folder
+        if folder is None or not folder.metrics.columns:
+            return
+        title = f"{run.spec.name} {run.task}, seed {run.seed}"
+        try:
+            folder.flush()
+            plot_curve(folder.path / "metrics.csv", folder.path / "curve.png", title)
+        except Exception as error:  # a missing plot must not end the run
+            _log.warning("curve.png was not written: %s", error)
 
 
 class PPOTrainer(Trainer):
-    """Trains with proximal policy optimization, `rlox.algorithms.ppo`.
+    """Trainer of proximal policy optimization; see `rlox.algorithms.ppo`.
 
-    Settings come from the arguments, else from rl-zoo3 for this environment's id, else they are
-    Stable-Baselines3's defaults; `config` and `config_sources` tell.
+    Settings that are not passed come from rl-zoo3 if it has settings for the environment's id, else
+    from Stable-Baselines3's defaults. `config` and `config_sources` have the result.
 
     Args:
-        env: An id, an `EnvSpec`, an environment class or a function that makes an environment, a
-            vector environment in any autoreset mode.
-        seed: Decides everything random, but for what a `policy` or `features_extractor` of your own
-            draws from torch's global generator while other threads draw from it, too. None takes
-            one from the operating system; `seed` tells.
-        backend: What computes: "native", the networks in Rust, needs nothing else; "torch" does all
-            settings; "candle" and "burn" are for builds with them. "auto" takes "torch" for what
-            only that one does (a `policy` or `features_extractor`, pictures, Dict and Tuple
-            observations, another `device` than the CPU, `compile`, "elu", "rmsprop_tf",
-            `full_std=False`, `net_arch=()` beside `use_sde`, `her`, `frame_stack`, `action_noise`
-            with a mean or with several sigmas), else "native", whatever is installed;
-            `learner.backend` tells.
-        policy: A torch module as `rlox.policies.ActorCritic` describes, or a function from the
-            observation space and the action space to one; None: the built-in MLP.
-        env_kwargs: Passed to `rlox.make_vec` and what makes the environments; only what JSON can
-            hold, as the run folder and checkpoints have it (there, tuples are lists).
-        runs_dir: Where run folders are made; None: nothing is written.
+        env: Id, `EnvSpec`, class or function of environments, or a vector environment in any
+            autoreset mode.
+        seed: Seed of all random streams. If a custom `policy` or `features_extractor` draws from
+            torch's global generator, results repeat only if no other thread draws from it. None
+            takes a seed from the operating system.
+        backend: "native" computes in Rust and needs no other package; "torch" supports all
+            settings; "candle" and "burn" need a build with them. "auto" is "torch" if a setting
+            needs it (`policy`, `features_extractor`, image, Dict and Tuple observations, `device`
+            other than "cpu", `compile`, "elu", "rmsprop_tf", `full_std=False`, `net_arch=()` with
+            `use_sde`, `her`, `frame_stack`, `action_noise` with a mean or several sigmas), else
+            "native". The choice does not depend on the installed packages.
+        policy: Torch module that implements `rlox.policies.ActorCritic`, or a function that returns
+            one for an observation space and an action space; None: built-in MLP.
+        features_extractor: Torch module that replaces the built-in encoder of observations; see
+            `rlox.features.FeaturesExtractor`.
+        env_kwargs: Keywords for creating the environments, with values that JSON can represent.
+        runs_dir: Folder in which `train` creates the run folder; None: nothing is written.
         **settings: Fields of `rlox.configs.PPOConfig`.
 
     Raises:
-        TypeError: An unknown setting (near ones are named), or an argument of another kind.
-        ValueError: A setting out of range, spaces that PPO cannot do, an unknown id, a `runs_dir`
-            in which no folder can be made; a backend that is none, is not in this build, or does
-            not do what is asked for.
-        ModuleNotFoundError: Torch is what is needed, and it is not installed.
+        ArgumentTypeError: A setting is unknown, or an argument has a wrong type.
+        ArgumentError: A setting is out of range, the id is unknown, the spaces are not supported,
+            `runs_dir` cannot be written, or the backend is not in this build or does not support a
+            setting.
+        ModuleNotFoundError: A setting needs PyTorch, which is not installed.
         MemoryError: Environments, rollout or networks do not fit into memory.
 
     >>> trainer = PPOTrainer(env="CartPole-v1", seed=42, runs_dir=None)
@@ -432,14 +449,14 @@ class PPOTrainer(Trainer):
 
 
 class A2CTrainer(Trainer):
-    """Trains with advantage actor-critic, `rlox.algorithms.a2c`.
+    """Trainer of advantage actor-critic; see `rlox.algorithms.a2c`.
 
     Args:
-        env, seed, backend, policy, env_kwargs, runs_dir: As for `PPOTrainer`.
+        env, seed, backend, policy, features_extractor, env_kwargs, runs_dir: As for `PPOTrainer`.
         **settings: Fields of `rlox.configs.A2CConfig`.
 
     Raises:
-        TypeError, ValueError, ModuleNotFoundError, MemoryError: As `PPOTrainer` does.
+        ArgumentTypeError, ArgumentError, ModuleNotFoundError, MemoryError: As for `PPOTrainer`.
 
     >>> trainer = A2CTrainer(env="CartPole-v1", seed=42, runs_dir=None)
     >>> trainer.train(total_timesteps=2_000)["timesteps"]
@@ -450,16 +467,16 @@ class A2CTrainer(Trainer):
 
 
 class IMPALATrainer(Trainer):
-    """Trains with IMPALA, `rlox.algorithms.impala`; actors collect meanwhile, in threads.
+    """Trainer of IMPALA, whose actors collect while it learns; see `rlox.algorithms.impala`.
 
     Args:
-        env, seed, backend, policy, env_kwargs, runs_dir: As for `PPOTrainer`. Environments other
-            than native ones, and a `policy` or `features_extractor` of your own, need
-            `deterministic=True` and `max_staleness=0`: actors and learner take turns then.
+        env, seed, backend, policy, features_extractor, env_kwargs, runs_dir: As for `PPOTrainer`.
+            Environments that are not native, custom policies and feature extractors need
+            `deterministic=True` and `max_staleness=0`, with which actor and learner take turns.
         **settings: Fields of `rlox.configs.IMPALAConfig`.
 
     Raises:
-        TypeError, ValueError, ModuleNotFoundError, MemoryError: As `PPOTrainer` does.
+        ArgumentTypeError, ArgumentError, ModuleNotFoundError, MemoryError: As for `PPOTrainer`.
 
     >>> trainer = IMPALATrainer(env="CartPole-v1", seed=42, runs_dir=None)
     >>> trainer.train(total_timesteps=2_000)["timesteps"]
@@ -470,15 +487,14 @@ class IMPALATrainer(Trainer):
 
 
 class DQNTrainer(Trainer):
-    """Trains with deep Q-networks, `rlox.algorithms.dqn`.
+    """Trainer of deep Q-networks; see `rlox.algorithms.dqn`.
 
     Args:
-        env, seed, backend, env_kwargs, runs_dir: As for `PPOTrainer`.
-        policy, features_extractor: As for `rlox.algorithms.DQN`.
+        env, seed, backend, policy, features_extractor, env_kwargs, runs_dir: As for `PPOTrainer`.
         **settings: Fields of `rlox.configs.DQNConfig`.
 
     Raises:
-        TypeError, ValueError, ModuleNotFoundError, MemoryError: As `PPOTrainer` does.
+        ArgumentTypeError, ArgumentError, ModuleNotFoundError, MemoryError: As for `PPOTrainer`.
 
     >>> trainer = DQNTrainer(env="CartPole-v1", seed=42, runs_dir=None)
     >>> trainer.train(total_timesteps=2_000)["timesteps"]
@@ -489,15 +505,14 @@ class DQNTrainer(Trainer):
 
 
 class SACTrainer(Trainer):
-    """Trains with soft actor-critic, `rlox.algorithms.sac`.
+    """Trainer of soft actor-critic; see `rlox.algorithms.sac`.
 
     Args:
-        env, seed, backend, env_kwargs, runs_dir: As for `PPOTrainer`.
-        policy, features_extractor: As for `rlox.algorithms.SAC`.
+        env, seed, backend, policy, features_extractor, env_kwargs, runs_dir: As for `PPOTrainer`.
         **settings: Fields of `rlox.configs.SACConfig`.
 
     Raises:
-        TypeError, ValueError, ModuleNotFoundError, MemoryError: As `PPOTrainer` does.
+        ArgumentTypeError, ArgumentError, ModuleNotFoundError, MemoryError: As for `PPOTrainer`.
 
     >>> trainer = SACTrainer(env="Pendulum-v1", seed=42, runs_dir=None)
     >>> trainer.train(total_timesteps=110)["timesteps"]
@@ -508,15 +523,14 @@ class SACTrainer(Trainer):
 
 
 class TD3Trainer(Trainer):
-    """Trains with twin delayed DDPG, `rlox.algorithms.td3`.
+    """Trainer of twin delayed DDPG; see `rlox.algorithms.td3`.
 
     Args:
-        env, seed, backend, env_kwargs, runs_dir: As for `PPOTrainer`.
-        policy, features_extractor: As for `rlox.algorithms.TD3`.
+        env, seed, backend, policy, features_extractor, env_kwargs, runs_dir: As for `PPOTrainer`.
         **settings: Fields of `rlox.configs.TD3Config`.
 
     Raises:
-        TypeError, ValueError, ModuleNotFoundError, MemoryError: As `PPOTrainer` does.
+        ArgumentTypeError, ArgumentError, ModuleNotFoundError, MemoryError: As for `PPOTrainer`.
 
     >>> trainer = TD3Trainer(env="Pendulum-v1", seed=42, runs_dir=None)
     >>> trainer.train(total_timesteps=1_000)["timesteps"]

@@ -9,46 +9,44 @@ import math
 import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from rlox._errors import NonFiniteError
+from rlox._training.run import Run
 from rlox._training.run_folder import write_json
 from rlox.learners import MEMBERS, LearnerState
-
-if TYPE_CHECKING:
-    from rlox.trainers import Trainer
 
 FOLDER = "diagnosis"
 
 
 @contextmanager
-def write_diagnosis_on_error(trainer: "Trainer") -> Iterator[None]:
+def write_diagnosis_on_error(run: Run) -> Iterator[None]:
     """Write `diagnosis/` into the run folder if a number that is not finite ends the block."""
     try:
         yield
     except NonFiniteError as error:
-        if trainer.run is not None:
+        if run.path is not None:
             with suppress(OSError, MemoryError):  # the run's own error is raised
-                _write(trainer, error)
-                error.diagnosis = str(trainer.run.path / FOLDER)
+                _write(run, run.path / FOLDER, error)
+                error.diagnosis = str(run.path / FOLDER)
         raise
 
 
-def _write(trainer: "Trainer", error: NonFiniteError) -> None:
-    folder = trainer.run.path / FOLDER  # type: ignore[union-attr]  # the caller has a run folder
+def _write(run: Run, folder: Path, error: NonFiniteError) -> None:
     folder.mkdir(exist_ok=True)
     report: dict[str, Any] = {
         "error": type(error).__name__,
         "message": str(error),
         **vars(error),
-        "timesteps": trainer.timesteps,
-        "not_finite": _not_finite(trainer.learner.state(False)),
+        "timesteps": run.budget_used,
+        "not_finite": _not_finite(run.learner.state(False)),
         "traceback": traceback.format_exception(error),
     }
     write_json(folder / "error.json", report)
-    trainer.save(folder / "checkpoint", replay=False)
+    run.save(folder / "checkpoint", replay=False)
 
 
 def _not_finite(state: LearnerState) -> list[dict[str, Any]]:

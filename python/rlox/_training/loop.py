@@ -1,39 +1,175 @@
-"""The iterations of a run, and who hears of them."""
+"""Training loop: iterations, callbacks, loggers, and the end of a run."""
 
+import errno
+import os
 import time
-from collections.abc import Callable, Iterable, Mapping
-from contextlib import ExitStack
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack, nullcontext
 from numbers import Integral, Real
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from rlox._errors import ArgumentError, ArgumentTypeError, NonFiniteError, warn_at_most
+from rlox._concurrency import stop_on_interrupt
+from rlox._errors import ArgumentTypeError, NonFiniteError, warn, warn_at_most
+from rlox._training.callback_states import load_callback_states
 from rlox._training.diagnosis import write_diagnosis_on_error
-from rlox._training.hooks import Callback, load_callback_states
-from rlox._training.metrics import ELAPSED, ITERATIONS
-from rlox._training.results import CTRL_C, STOP, TrainResult, train_result
-from rlox._training.resume import end_run
-from rlox._validation import check_int
-from rlox.logger.base import Logger, Loggers
+from rlox._training.results import TrainResult, train_result
+from rlox._training.run import CTRL_C, STOP, Callback, Run
+from rlox._training.run_folder import RunFolder
+from rlox.logger.base import ELAPSED, ITERATIONS, Logger, Loggers, RunInfo
 
-if TYPE_CHECKING:
-    from rlox._training.run_folder import RunFolder
-    from rlox.trainers import Trainer
+# Errors of a full disk, or of a quota of the process.
+_DISK_FULL = (errno.ENOSPC, errno.EFBIG, errno.EDQUOT)
+
+
+def train(
+    run: Run,
+    total: int | None,
+    *,
+    callbacks: Sequence[Callback] = (),
+    loggers: Sequence[Logger] = (),
+) -> TrainResult:
+    """Train the run's learner, and save the run; see `rlox.trainers.Trainer.train`.
+
+    Loggers start first, then callbacks in order. After each iteration, the callbacks handle the row
+    of metrics, the loggers log the row, and the callbacks get the complete row. At the end, the run
+    folder gets a checkpoint and a summary, callbacks end in reverse order, and loggers end last.
+
+    Args:
+        run: Run to start or continue.
+        total: Budget to use in addition; None: up to the end of an interrupted or loaded run.
+        callbacks: Callbacks, in the order of the calls.
+        loggers: Loggers in addition to the run folder's `metrics.csv`.
+
+    Raises:
+        Exception: Errors of callbacks and environments, after the run has been saved; errors of the
+            learner.
+    """
+    run.plan(total)
+    run.warn_about_restore()
+    run.learner.stop_requested = False
+    run.stop_reason = None
+    with stop_on_interrupt(lambda: run.stop(CTRL_C)):
+        run.make_folder()
+        run.is_training = True
+        try:
+            with nullcontext() if run.folder is None else run.folder.lock():
+                return _Loop(run, callbacks, loggers).run()
+        finally:
+            run.is_training = False
+
+
+class _Loop:
+    """Iterations of one call of `train`."""
+
+    def __init__(self, run: Run, callbacks: Sequence[Callback], loggers: Sequence[Logger]) -> None:
+        self._run = run
+        self._callbacks = list(callbacks)
+        run_loggers = [] if run.folder is None else [_RunFolderLogger(run.folder)]
+        self._loggers = Loggers([*run_loggers, *loggers])
+        self._first = run.budget_used
+        self._start_time = time.perf_counter()
+        self._earlier_seconds = 0.0 if run.folder is None else run.folder.metrics.elapsed
+
+    def run(self) -> TrainResult:
+        """Run the iterations, and return the result."""
+        run = self._run
+        result: TrainResult | None = None
+        with ExitStack() as stack:
+            stack.callback(lambda: self._loggers.finish(result))
+            self._loggers.start(run.info())
+            for callback in self._callbacks:
+                callback.on_train_start(run)
+                stack.callback(callback.on_train_end, run)
+            # States without a callback remain in later checkpoints, for a later call of `train`.
+            run.callback_states = load_callback_states(self._callbacks, run.callback_states)
+            run.callbacks = self._callbacks
+            with write_diagnosis_on_error(run):
+                self._iterate()
+            result = self._end()
+        return result
+
+    def _iterate(self) -> None:
+        run = self._run
+        learner = run.learner
+        planned = run.budget_end - run.budget_start
+        learner.progress_per_step = 1 / planned
+        while run.budget_used < run.budget_end and not learner.stop_requested:
+            try:
+                metrics = learner.iterate((run.budget_used - run.budget_start) / planned)
+            except Exception as error:
+                # After a NonFiniteError, the diagnosis has the state, and checkpoints stay valid.
+                if run.budget_used > self._first and not isinstance(error, NonFiniteError):
+                    self._save_after(error)
+                raise
+            if not metrics:
+                return
+            run.iterations += 1
+            elapsed = time.perf_counter() - self._start_time
+            metrics |= {ITERATIONS: run.iterations, ELAPSED: self._earlier_seconds + elapsed}
+            metrics["time/fps"] = (run.budget_used - self._first) / elapsed
+            try:
+                try:
+                    self._call_callbacks(metrics)
+                finally:  # the iteration is complete even if a callback fails
+                    self._loggers.log(metrics, run.budget_used)
+                for callback in self._callbacks:
+                    callback.on_row_logged(run, metrics)
+            except Exception as error:
+                self._save_after(error)
+                raise
+
+    def _call_callbacks(self, metrics: dict[str, float]) -> None:
+        """Call the callbacks, which may add metrics to the row."""
+        for callback in self._callbacks:
+            try:
+                callback.on_iteration(self._run, metrics)
+            finally:  # the row is logged even if the callback fails
+                wrong = _to_plain_numbers(metrics)
+            for name, value in wrong.items():
+                raise ArgumentTypeError(
+                    "metrics",
+                    "names and numbers",
+                    f"{name!r}: {value!r} from {type(callback).__name__}",
+                    "add only numbers",
+                )
+
+    def _save_after(self, error: Exception) -> None:
+        """Save the run before `error` is raised; failures to save cause a warning."""
+        try:
+            self._end(error)
+        except Exception as failure:
+            warn_at_most(
+                f"the run could not be saved after {type(error).__name__} "
+                f"({type(failure).__name__}: {failure}); save() of this trainer can be tried again"
+            )
+
+    def _end(self, error: Exception | None = None) -> TrainResult:
+        """Save the run, and return the result."""
+        run = self._run
+        seconds = time.perf_counter() - self._start_time
+        result = train_result(run, self._first, seconds, error)
+        if error is None and result["stopped_by"] not in (None, CTRL_C, STOP):
+            run.budget_end = min(run.budget_end, run.budget_used)  # the run is complete
+        if run.folder is not None:
+            _write_results(run, run.folder, result)
+        return result
 
 
 class _RunFolderLogger:
-    """The run folder's own `metrics.csv`, as a logger, which goes on trying where it fails."""
+    """Logger for the run folder's `metrics.csv`, which retries after errors."""
 
-    def __init__(self, run: "RunFolder") -> None:
-        self._run, self._warned = run, False
+    def __init__(self, folder: RunFolder) -> None:
+        self._folder = folder
+        self._warned = False
 
-    def start(self, trainer: "Trainer") -> None:
-        """Nothing: the file begins with the first row."""
+    def start(self, info: RunInfo) -> None:
+        """Do nothing; the first row creates the file."""
 
-    def log(self, metrics: Mapping[str, float], timesteps: int) -> None:
-        self._try(lambda: self._run.log(metrics))
+    def log(self, metrics: Mapping[str, float], budget_used: int) -> None:
+        self._try(lambda: self._folder.log(metrics))
 
     def finish(self, result: TrainResult | None) -> None:
-        self._try(self._run.flush)
+        self._try(self._folder.flush)
 
     def _try(self, write: Callable[[], None]) -> None:
         try:
@@ -41,147 +177,14 @@ class _RunFolderLogger:
         except OSError as error:
             if not self._warned:
                 warn_at_most(
-                    f"{self._run.metrics.path}: rows cannot be written ({error}); training goes "
-                    "on, and they wait until they can"
+                    f"{self._folder.metrics.path}: rows cannot be written ({error}); training "
+                    "continues, and the rows are written once this is possible"
                 )
             self._warned = True
 
 
-def plan(trainer: "Trainer", total_timesteps: int | None) -> None:
-    """Decides where a trainer's run ends.
-
-    Raises:
-        TypeError, ValueError: `total_timesteps` is no integer of at least 1; it is None, and there
-            is nothing to go on with.
-    """
-    if total_timesteps is None:
-        if trainer.timesteps < trainer.target_timesteps:
-            return
-        raise ArgumentError(
-            "total_timesteps",
-            "an integer of at least 1, as there is no run to go on with",
-            "None",
-            "say how many steps to make",
-        )
-    steps = check_int("total_timesteps", total_timesteps, 1, fix="say how many steps to make")
-    trainer.start_timesteps = trainer.timesteps
-    trainer.target_timesteps = trainer.timesteps + steps
-
-
-class Loop:
-    """Drives a trainer's learner to where the run is to end.
-
-    Loggers start, then callbacks in their order. After each iteration callbacks are called, the row
-    is logged, and callbacks are told so. At the end the run folder gets its checkpoint and summary,
-    then callbacks end in the opposite order, and loggers last.
-
-    Args:
-        trainer: With a run planned.
-        callbacks: In the order in which they are called.
-        loggers: Beside the run folder's own.
-    """
-
-    def __init__(
-        self, trainer: "Trainer", callbacks: Iterable[Callback], loggers: Iterable[Logger]
-    ) -> None:
-        self._trainer, self._callbacks = trainer, list(callbacks)
-        run_loggers = [] if trainer.run is None else [_RunFolderLogger(trainer.run)]
-        self._loggers = Loggers([*run_loggers, *loggers])
-        self._first, self._began = trainer.timesteps, time.perf_counter()
-        self._before = 0.0 if trainer.run is None else trainer.run.metrics.elapsed
-
-    def run(self) -> TrainResult:
-        """Runs, and gives what it came to.
-
-        Raises:
-            Exception: What callbacks and environments raise, when what was learned is saved;
-                what the learner does.
-        """
-        trainer, done = self._trainer, list[TrainResult]()
-        with ExitStack() as stack:
-            stack.callback(lambda: self._loggers.finish(done[0] if done else None))
-            self._loggers.start(trainer)
-            for callback in self._callbacks:
-                callback.on_train_start(trainer)
-                stack.callback(callback.on_train_end, trainer)
-            # What nobody takes waits in the next checkpoints for a call that has its callback.
-            remaining = load_callback_states(self._callbacks, trainer.callback_states)
-            trainer.callbacks, trainer.callback_states = self._callbacks, remaining
-            with write_diagnosis_on_error(trainer):
-                self._iterate()
-            result = self._end()
-            done.append(result)
-        return result
-
-    def _iterate(self) -> None:
-        trainer, learner = self._trainer, self._trainer.learner
-        start, target = trainer.start_timesteps, trainer.target_timesteps
-        planned = target - start
-        learner.progress_per_step = 1 / planned
-        while trainer.timesteps < target and not learner.stop_requested:
-            try:
-                metrics = learner.iterate((trainer.timesteps - start) / planned)
-            except Exception as error:
-                # After a NonFiniteError the diagnosis has the state; checkpoints stay.
-                if trainer.timesteps > self._first and not isinstance(error, NonFiniteError):
-                    self._save_after(error)
-                raise
-            if not metrics:
-                return
-            trainer.iterations += 1
-            elapsed = time.perf_counter() - self._began
-            metrics |= {ITERATIONS: trainer.iterations, ELAPSED: self._before + elapsed}
-            metrics["time/fps"] = (trainer.timesteps - self._first) / elapsed
-            try:
-                try:
-                    self._call(metrics)
-                finally:  # what a callback fails at has happened all the same
-                    self._loggers.log(metrics, trainer.timesteps)
-                for callback in self._callbacks:
-                    callback.on_row_logged(trainer, metrics)
-            except Exception as error:
-                self._save_after(error)
-                raise
-
-    def _call(self, metrics: dict[str, float]) -> None:
-        """Calls the callbacks, which may add to the row."""
-        for callback in self._callbacks:
-            try:
-                callback.on_iteration(self._trainer, metrics)
-            finally:  # also the row of a callback that raises is logged
-                wrong = _to_plain_numbers(metrics)
-            for name, value in wrong.items():
-                raise ArgumentTypeError(
-                    "metrics",
-                    "names and numbers",
-                    f"{name!r}: {value!r} from {type(callback).__name__}",
-                    "keep what is no number to yourself",
-                )
-
-    def _save_after(self, error: Exception) -> None:
-        """Saves what was learned before an error, which is the one to be told."""
-        try:
-            self._end(error)
-        except Exception as failed:
-            warn_at_most(
-                f"what was learned before {type(error).__name__} could not be saved whole "
-                f"({type(failed).__name__}: {failed}); while this trainer is there, save() may"
-            )
-
-    def _end(self, error: Exception | None = None) -> TrainResult:
-        trainer = self._trainer
-        seconds = time.perf_counter() - self._began
-        result = train_result(trainer, self._first, seconds=seconds, error=error)
-        if error is None and result["stopped_by"] not in (None, CTRL_C, STOP):
-            # It ended well: there is nothing to go on with.
-            trainer.target_timesteps = min(trainer.target_timesteps, trainer.timesteps)
-        if trainer.run is not None:
-            end_run(trainer, result)
-        return result
-
-
 def _to_plain_numbers(metrics: dict[Any, Any]) -> dict[Any, Any]:
-    """Replace numbers of NumPy by plain ones; remove and return what is not a named number."""
+    """Replace NumPy numbers by Python ones; remove and return the items that are not numbers."""
     wrong = {}
     for name, value in [*metrics.items()]:
         if type(name) is str and type(value) in (float, int):
@@ -191,3 +194,47 @@ def _to_plain_numbers(metrics: dict[Any, Any]) -> dict[Any, Any]:
         else:
             wrong[name] = metrics.pop(name)
     return wrong
+
+
+def _write_results(run: Run, folder: RunFolder, result: TrainResult) -> None:
+    """Write the checkpoint and the summary of a run.
+
+    If the replay buffer does not fit into memory or on the disk, the checkpoint lacks the buffer.
+
+    Args:
+        run: Run at the end of a call of `train`.
+        folder: Folder of the run.
+        result: Result of the call; `checkpoint_warning` gets the reason of a missing buffer.
+
+    Raises:
+        OSError, MemoryError: Not even the weights can be written. The summary is written if
+            possible.
+
+    Warns:
+        UserWarning: The checkpoint lacks the replay buffer.
+    """
+    result["checkpoint_warning"] = "all: no checkpoint could be written"
+    try:
+        result["checkpoint_warning"] = _save_with_fallback(run, folder.path / "checkpoint")
+    finally:
+        folder.write("summary.json", result)
+    if result["checkpoint_warning"] is not None:
+        warn(
+            f"{result['checkpoint_warning']}. The run's checkpoint lacks the replay buffer; save() "
+            "of this trainer can write a complete checkpoint elsewhere"
+        )
+
+
+def _save_with_fallback(run: Run, path: os.PathLike[str]) -> str | None:
+    """Write a checkpoint, if necessary without the replay buffer; then return the reason."""
+    try:
+        run.save(path)
+        return None
+    except (MemoryError, OSError) as error:
+        is_full = isinstance(error, MemoryError) or error.errno in _DISK_FULL
+        if not is_full or not hasattr(run.learner, "replay"):
+            raise
+        reason = f"replay: {error}"
+    # Outside of the handler, the error no longer holds the copy that did not fit.
+    run.save(path, replay=False)
+    return reason

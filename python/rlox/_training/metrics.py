@@ -1,4 +1,4 @@
-"""A run's `metrics.csv`, read as columns of numbers."""
+"""Reading and truncation of the metrics files of a run."""
 
 import csv
 import io
@@ -13,19 +13,17 @@ import numpy.typing as npt
 from rlox._errors import ArgumentError
 from rlox._files import write_file
 from rlox._validation import hint
+from rlox.logger.base import STEPS
 
-METRIC, STEPS, ELAPSED = "rollout/ep_rew_mean", "time/total_timesteps", "time/time_elapsed"
-# What numbers the rows of a run, also of one that was resumed.
-ITERATIONS = "time/iterations"
 Rows = dict[str, list[str | None]]
 
 
 def read_metrics(file: str | Path) -> Rows:
-    """The words of each column, by its name. A last row that is still being written is left out.
+    """Return the cells of each column by name, without an incomplete last row.
 
     Raises:
-        FileNotFoundError: There is no such file.
-        ValueError: It is no table.
+        FileNotFoundError: The file does not exist.
+        ArgumentError: The file is not a table.
     """
     try:
         with open(file, newline="", encoding="utf-8") as opened:
@@ -42,72 +40,77 @@ def read_metrics(file: str | Path) -> Rows:
     return {name: [row[i] or None for row in complete_rows] for i, name in enumerate(head)}
 
 
-def remove_rows_after(file: str | Path, timesteps: int) -> None:
-    """Leaves out the rows of steps that a run makes again, and a last one that was cut off.
+def remove_rows_after(file: str | Path, count: int, counter: str = STEPS) -> None:
+    """Remove the rows of `metrics.csv` after a checkpoint, and an incomplete last row.
 
-    A run that was killed has rows of steps beyond its last checkpoint.
+    A run that was killed has rows after its last checkpoint, which the resumed run writes again.
 
     Args:
-        file: Of the run; nothing happens if there is none. It is replaced whole or not at all.
-        timesteps: Those of the checkpoint.
+        file: File of the run, which is replaced atomically. Nothing happens if it does not exist.
+        count: Value of the column `counter` at the checkpoint.
+        counter: Name of the column.
 
     Raises:
-        ValueError: It is no table of metrics with a column of steps.
+        ArgumentError: The file is not a table of metrics with the column.
     """
     try:
         rows = read_metrics(file)
     except FileNotFoundError:
         return
-    mask: Any = column(rows, STEPS, file) <= timesteps if rows else []
+    mask: Any = column(rows, counter, file) <= count if rows else []
     table = [[cells[i] or "" for cells in rows.values()] for i, keep in enumerate(mask) if keep]
     buffer = io.StringIO()
     csv.writer(buffer, lineterminator="\n").writerows([[*rows], *table] if rows else [])
     write_file(Path(file), buffer.getvalue().encode())
 
 
-def remove_lines_after(file: str | Path, timesteps: int) -> None:
-    """As `remove_rows_after`, of JSON lines; lines that are none, and tell of no steps, go too.
+def remove_lines_after(file: str | Path, count: int, counter: str = STEPS) -> None:
+    """Remove the lines of `metrics.jsonl` after a checkpoint, and lines without the counter.
 
     Args:
-        file: Of the run; nothing happens if there is none. It is replaced whole or not at all.
-        timesteps: Those of the checkpoint.
+        file: File of the run, which is replaced atomically. Nothing happens if it does not exist.
+        count: Value of `counter` at the checkpoint.
+        counter: Name of the metric.
     """
     try:
         lines = Path(file).read_bytes().splitlines(keepends=True)
     except FileNotFoundError:
         return
-    remaining = [line for line in lines if line.endswith(b"\n") and _steps_of(line) <= timesteps]
-    if remaining == lines:
-        return
-    write_file(Path(file), b"".join(remaining))
+    remaining = [x for x in lines if x.endswith(b"\n") and _read_counter(x, counter) <= count]
+    if remaining != lines:
+        write_file(Path(file), b"".join(remaining))
 
 
-def _steps_of(line: bytes) -> float:
+def _read_counter(line: bytes, counter: str) -> float:
+    """Return the counter of a line of JSON; infinity if there is none."""
     try:
-        steps = json.loads(line)[STEPS]
+        count = json.loads(line)[counter]
     except (ValueError, LookupError, TypeError, RecursionError):
         return math.inf
-    return steps if isinstance(steps, int | float) else math.inf
+    return count if isinstance(count, int | float) else math.inf
 
 
 def column(rows: Rows, name: str, file: str | Path) -> npt.NDArray[np.float64]:
-    """The numbers of a column, (n,); NaN where a row has none.
+    """Return the numbers of a column, (n,); NaN for empty cells.
 
     Raises:
-        ValueError: There is no such column, or it has a word that is no number.
+        ArgumentError: The column does not exist, or has a cell that is not a number.
     """
     if name not in rows:
         raise ArgumentError(str(file), "one of its metrics", repr(name), hint(name, rows))
     try:
-        return np.array([np.nan if word is None else float(word) for word in rows[name]])
+        return np.array([np.nan if cell is None else float(cell) for cell in rows[name]])
     except ValueError as error:
         raise ArgumentError(
-            str(file), f"numbers as {name}", f"other ({error})", "the file is damaged"
+            str(file),
+            f"numbers in the column {name}",
+            f"other cells ({error})",
+            "the file is damaged",
         ) from error
 
 
 def smoothed(values: npt.NDArray[np.float64], rows: int) -> npt.NDArray[np.float64]:
-    """The mean of each value and the `rows - 1` before it, (n,); of fewer where there are not.
+    """Return the mean of each value and up to `rows - 1` values before it, (n,).
 
     >>> smoothed(np.array([1.0, 3.0, 5.0]), 2).tolist()
     [1.0, 2.0, 4.0]

@@ -1,57 +1,53 @@
-"""What training and evaluation give back."""
+"""Result of `train`."""
 
-from typing import TYPE_CHECKING, TypedDict
+from typing import TypedDict
 
-if TYPE_CHECKING:
-    from rlox.trainers import Trainer
+from rlox._training.run import CTRL_C, STOP, Run
 
 
 class TrainResult(TypedDict):
-    """What `train` returns."""
+    """Result of `train`."""
 
     mean_reward: float  # mean return of the last 100 finished episodes; NaN before the first
-    mean_length: float  # their mean number of steps
-    episodes: int  # finished so far
-    timesteps: int  # learned from so far, all environments and all calls of `train` together
-    sps: float  # steps per second of this call, updates included
-    seconds: float  # how long this call took
-    # Ctrl-C, or `stop` without a reason, ended it before all steps were made; `train()` goes on.
+    mean_length: float  # mean number of steps of these episodes
+    episodes: int  # finished episodes so far
+    timesteps: int  # budget used so far, over all calls of `train`: environment steps
+    sps: float  # steps per second of this call, including updates
+    seconds: float  # duration of this call
+    # Whether Ctrl-C or `stop()` without a reason ended the call early; `train()` continues the run.
     interrupted: bool
-    stopped_by: str | None  # "Ctrl-C", "stop()", the reason given to `stop`, or an error; else None
-    run_dir: str | None  # the run folder, where there is one
-    checkpoint_warning: str | None  # what there was no room for in the run's checkpoint, and why
-
-
-# What ends a run that shall go on; other reasons end it for good.
-CTRL_C, STOP = "Ctrl-C", "stop()"
+    stopped_by: str | None  # "Ctrl-C", "stop()", the reason of `stop`, an error, or None
+    run_dir: str | None  # run folder
+    checkpoint_warning: str | None  # part that the run's checkpoint lacks, and the reason
 
 
 def train_result(
-    trainer: "Trainer", first: int, seconds: float, error: BaseException | None = None
+    run: Run, first: int, seconds: float, error: BaseException | None = None
 ) -> TrainResult:
-    """What a call of `Trainer.train` gives back.
+    """Return the result of a call of `train`.
 
     Args:
-        trainer: At the end of the call.
-        first: The steps it had learned from at the beginning.
-        seconds: What the call took.
-        error: What ended it, if one did.
+        run: Run at the end of the call.
+        first: Budget used at the start of the call.
+        seconds: Duration of the call.
+        error: Error that ended the call, if any.
     """
-    episodes, stopped_by = trainer.learner.episodes, trainer.stopped_by
-    is_incomplete = trainer.timesteps < trainer.target_timesteps
+    episodes = run.learner.episodes
+    stopped_by = run.stopped_by
+    is_incomplete = run.budget_used < run.budget_end
     if error is not None:
         stopped_by = f"{type(error).__name__}: {error}"
-    elif not is_incomplete and stopped_by in (CTRL_C, STOP):  # they came too late
+    elif not is_incomplete and stopped_by in (CTRL_C, STOP):  # the stop came after the last step
         stopped_by = None
     return {
         "mean_reward": episodes.mean_return,
         "mean_length": episodes.mean_length,
         "episodes": episodes.count,
-        "timesteps": trainer.timesteps,
-        "sps": (trainer.timesteps - first) / seconds,
+        "timesteps": run.budget_used,
+        "sps": (run.budget_used - first) / seconds,
         "seconds": seconds,
         "interrupted": error is None and is_incomplete and stopped_by in (None, CTRL_C, STOP),
         "stopped_by": stopped_by,
-        "run_dir": None if trainer.run is None else str(trainer.run.path),
+        "run_dir": None if run.path is None else str(run.path),
         "checkpoint_warning": None,
     }

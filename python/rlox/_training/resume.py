@@ -1,306 +1,172 @@
-"""What a trainer's checkpoint holds, and how a trainer becomes the one that was saved."""
+"""Restoring of runs: checks of manifests, and loading of states into new runs."""
 
-import errno
 import os
 from collections.abc import Mapping
-from contextlib import suppress
-from dataclasses import asdict, fields
+from dataclasses import fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import gymnasium as gym
 
 from rlox import _spaces
-from rlox._errors import (
-    ArgumentError,
-    CorruptFileError,
-    OutOfMemoryError,
-    add_file,
-    add_section,
-    warn,
-)
-from rlox._training.hooks import CALLBACKS_KEY, get_callback_states, read_callback_states
+from rlox._errors import ArgumentError, CorruptFileError, add_file, add_section
+from rlox._registry import AlgorithmSpec
+from rlox._training.callback_states import CALLBACKS_KEY, read_callback_states
 from rlox._training.metrics import remove_lines_after, remove_rows_after
-from rlox._training.run_folder import RunFolder, versions
+from rlox._training.run import NO_REPLAY, RANK_MEMBERS, Run
+from rlox._training.run_folder import RunFolder
 from rlox._types import Arrays
 from rlox._validation import check_str
-from rlox.checkpoint import MANIFEST, check_keys, check_no_newer, corrupt, write_checkpoint
+from rlox.checkpoint import MANIFEST, check_keys, check_no_newer, corrupt
 from rlox.configs import ALPHA, BETAS, EPS, SHAPE_SETTINGS
 from rlox.learners import MEMBERS, LearnerState
 from rlox.learners._backends import BACKENDS
-from rlox.noise import noise_to_dict
-
-if TYPE_CHECKING:
-    from rlox._training.results import TrainResult
-    from rlox.trainers import Trainer
-
-# What the system says where there is no room on a disk, or none for the process.
-_FULL = (errno.ENOSPC, errno.EFBIG, errno.EDQUOT)
-# Members that each rank of a run of several processes has of its own.
-_EACH = ("environment", "replay")
 
 
-def make_manifest(trainer: "Trainer", state: LearnerState) -> dict[str, Any]:
-    """The manifest of a checkpoint, beside which `state` has the arrays.
+def resume_in(run: Run, folder: str | os.PathLike[str]) -> None:
+    """Continue a loaded run in its run folder.
 
-    `replay` is in it, and False, where the replay buffer is left out, or was before. `environment`
-    is "exact" or "approximate", which `environment_reason` explains: environments then start new
-    episodes.
-    """
-    run = {"start": trainer.start_timesteps, "target": trainer.target_timesteps}
-    progress = {"run": run, "counters": state.counters, "streams": state.streams}
-    gone = state.replay is None or _NO_REPLAY in trainer.restore_warnings
-    replay: dict[str, Any] = {"replay": False} if gone else {}
-    env_state = {"environment": "exact" if state.unrestorable_reason is None else "approximate"}
-    env_state_reason = (
-        {}
-        if state.unrestorable_reason is None
-        else {"environment_reason": state.unrestorable_reason}
-    )
-    callback_states = [*get_callback_states(trainer.callbacks), *trainer.callback_states]
-    loop = {"iterations": trainer.iterations, CALLBACKS_KEY: callback_states}
-    each = [
-        {"counters": rank_state.counters, "streams": rank_state.streams}
-        for rank_state in state.ranks
-    ]
-    ranks = {"ranks": each} if each else {}
-    return {
-        **describe(trainer),
-        **progress,
-        **replay,
-        **env_state,
-        **env_state_reason,
-        **loop,
-        **ranks,
-    }
-
-
-def _make_members(state: LearnerState) -> dict[str, Arrays]:
-    """The arrays of a checkpoint; what ranks but the first have of their own beside the others."""
-    members = {name: getattr(state, name) or {} for name in MEMBERS}
-    for k, rank_state in enumerate(state.ranks[1:], 1):
-        members |= {f"rank{k}_{name}": getattr(rank_state, name) or {} for name in _EACH}
-    return members
-
-
-def save_checkpoint(trainer: "Trainer", path: str | os.PathLike[str], replay: bool) -> None:
-    """Writes the checkpoint of a trainer; see `Trainer.save`.
-
-    Metrics until there are written before, so that who goes on from it misses none.
-    """
-    try:
-        if trainer.run is not None:
-            with suppress(OSError):  # they go on waiting
-                trainer.run.flush()
-        state = trainer.learner.state(replay)
-        write_checkpoint(path, make_manifest(trainer, state), _make_members(state))
-    except MemoryError as error:
-        buffer = getattr(trainer.learner, "replay", None)
-        # Without a buffer to speak of, it is something else that does not fit, and says so.
-        if not replay or not buffer:
-            raise
-        raise OutOfMemoryError(
-            "buffer_size",
-            "a replay buffer of which a copy fits into memory beside it",
-            f"{trainer.config.buffer_size:,}, with {len(buffer):,} transitions",
-            "make it smaller, or save with replay=False",
-        ) from error
-
-
-def resume_in(trainer: "Trainer", folder: str | os.PathLike[str]) -> None:
-    """Has a loaded trainer go on in the run folder that it comes from.
-
-    Rows of `metrics.csv` and `metrics.jsonl` beyond its steps, which it makes again, are left out,
-    and `config.json` is written anew, as the environment or the backend may have changed.
+    Rows of `metrics.csv` and `metrics.jsonl` after the checkpoint are removed, because the run
+    writes them again. `config.json` is rewritten, as environment or backend may have changed.
 
     Args:
-        trainer: What `Trainer.load` gave.
-        folder: The run folder.
+        run: Run of a loaded trainer.
+        folder: Run folder.
 
     Raises:
-        OSError, ValueError: `metrics.csv` is no table of metrics, or one of them cannot be written.
-        BlockingIOError: Another process trains in the folder now.
+        ArgumentError: `metrics.csv` is not a table of metrics.
+        OSError: A file cannot be written.
+        BlockingIOError: Another process trains in the folder.
         FileExistsError: The folder has a newer checkpoint.
     """
     path = Path(folder)
-    check_no_newer(path, trainer.timesteps)
+    check_no_newer(path, run.budget_used)
+    column = f"time/total_{run.learner.budget_unit}"
     with RunFolder(path).lock():
-        remove_rows_after(path / "metrics.csv", trainer.timesteps)
-        remove_lines_after(path / "metrics.jsonl", trainer.timesteps)
-        RunFolder(path).write("config.json", describe(trainer))
-    trainer.run = RunFolder(path)
+        remove_rows_after(path / "metrics.csv", run.budget_used, column)
+        remove_lines_after(path / "metrics.jsonl", run.budget_used, column)
+        RunFolder(path).write("config.json", run.describe())
+    run.folder = RunFolder(path)
 
 
-def end_run(trainer: "Trainer", result: "TrainResult") -> None:
-    """Writes what a run leaves behind: its checkpoint, its summary, its curve.
-
-    Where there is no room for the replay buffer, the checkpoint is all but that.
-
-    Args:
-        trainer: At the end of a call of `train`, with a run folder.
-        result: What the call gives back; `checkpoint_warning` says why the buffer is missing.
-
-    Raises:
-        OSError, MemoryError: Not even the weights can be written; the summary is, if it can be.
-
-    Warns:
-        UserWarning: The replay buffer was left out.
-    """
-    run: Any = trainer.run
-    result["checkpoint_warning"] = "all: no checkpoint could be written"
-    try:
-        result["checkpoint_warning"] = _save_what_fits(trainer, run.path / "checkpoint")
-    finally:
-        run.write("summary.json", result)
-    run.plot(f"{trainer.spec.name} {trainer.env_name}, seed {trainer.seed}")
-    if result["checkpoint_warning"] is not None:
-        warn(
-            f"{result['checkpoint_warning']}. The run's checkpoint has all but the replay buffer; "
-            "while this trainer exists, save(path) can write a checkpoint with the buffer elsewhere"
-        )
-
-
-def _save_what_fits(trainer: "Trainer", path: os.PathLike[str]) -> str | None:
-    """Writes a checkpoint, without the replay buffer if that does not fit; why it is left out."""
-    try:
-        trainer.save(path)
-        return None
-    except (MemoryError, OSError) as error:
-        full = isinstance(error, MemoryError) or error.errno in _FULL
-        if not full or not hasattr(trainer.learner, "replay"):
-            raise
-        why = f"replay: {error}"
-    # By now the error is forgotten, and with it the copy that did not fit.
-    trainer.save(path, replay=False)
-    return why
-
-
-def _make_learner_state(saved: Mapping[str, Any], members: Mapping[str, Arrays]) -> LearnerState:
-    """The learner's state that a checkpoint holds, by its checked manifest and its arrays."""
-    arrays: dict[str, Any] = {name: members.get(name, {}) for name in MEMBERS}
-    if not saved.get("replay", True):
-        arrays["replay"] = None
-    state = LearnerState(**arrays, counters=saved["counters"], streams=saved["streams"])
-    for k, rank_manifest in enumerate(saved.get("ranks", ())):
-        rank_arrays = {n: members.get(f"rank{k}_{n}" if k else n, {}) for n in _EACH}
-        replay = None if state.replay is None else rank_arrays["replay"]
-        counters_and_streams = rank_manifest["counters"], rank_manifest["streams"]
-        state.ranks.append(
-            LearnerState({}, {}, {}, rank_arrays["environment"], *counters_and_streams, replay)
-        )
-    return state
-
-
-def restore_trainer(
-    trainer: "Trainer",
+def restore_run(
+    run: Run,
     path: str | os.PathLike[str],
     saved: Mapping[str, Any],
     members: Mapping[str, Arrays],
     *,
     same: bool,
 ) -> None:
-    """Makes of a new trainer the one that was saved.
+    """Restore the state of a checkpoint into a new run.
 
     Args:
-        trainer: With the saved settings.
-        path: Of the checkpoint, for messages.
-        saved: Its checked manifest.
-        members: Its arrays.
-        same: Whether backend and policy are those of the saved one: then all that is in order fits.
+        run: Run with the settings of the checkpoint.
+        path: Path of the checkpoint, for messages.
+        saved: Result of `check_manifest`.
+        members: Arrays of the checkpoint.
+        same: Whether backend and policy are those of the checkpoint; every valid state fits then.
 
     Raises:
-        rlox.CorruptFileError: It is damaged; the file and the section are named.
-        ValueError: It does not fit environment, policy or backend.
+        CorruptFileError: The checkpoint is damaged. The error names the file and the section.
+        ArgumentError: The checkpoint does not fit the environment, the policy or the backend.
     """
-    for kind, saved_space in zip(("observation", "action"), saved_spaces(saved), strict=True):
-        space = getattr(trainer.env, f"single_{kind}_space")
-        if _spaces.to_json(space) != saved["spaces"][kind]:
-            raise ArgumentError(
-                "env", f"{kind} space {saved_space}", str(space), "pass the same env"
-            )
+    if run.learner.spaces is not None:
+        pairs = zip(run.learner.spaces, saved_spaces(saved), strict=True)
+        for kind, (space, saved_space) in zip(("observation", "action"), pairs, strict=True):
+            if _spaces.to_json(space) != saved["spaces"][kind]:
+                raise ArgumentError(
+                    "env", f"{kind} space {saved_space}", str(space), "pass the same env"
+                )
     state = _make_learner_state(saved, members)
     callback_states = read_callback_states(saved)
     if callback_states is None:
         raise corrupt(Path(path) / MANIFEST, CALLBACKS_KEY, repr(saved[CALLBACKS_KEY]))
-    ranks = getattr(trainer.learner, "world_size", 1)
+    ranks = getattr(run.learner, "world_size", 1)
     fix = "load it by rlox.distributed.ddp under torchrun, or predict with rlox.load"
     check_saved_value("world size", max(len(state.ranks), 1), ranks, fix)
     manifest = {"iterations": 0, **saved}
     check_keys(Path(path) / MANIFEST, "manifest", manifest, {"iterations": (int,)})
     try:
-        trainer.learner.load_state(state)
+        run.learner.load_state(state)
     except ValueError as error:
         raise add_file(error, path, CorruptFileError if same else ArgumentError) from error
-    trainer.config_sources = saved["sources"]
-    trainer.start_timesteps, trainer.target_timesteps = (
-        saved["run"]["start"],
-        saved["run"]["target"],
-    )
-    trainer.callback_states, trainer.iterations = callback_states, manifest["iterations"]
-    trainer.restore_warnings = [_NO_REPLAY] if state.replay is None else []
-    if (why := _explain_new_episodes(trainer, saved, state)) is not None:
-        trainer.restore_warnings.append(
-            f"environment: expected environments that go on where they stood, got others: {why}; "
-            "training goes on with new episodes"
+    run.config_sources = saved["sources"]
+    run.budget_start = saved["run"]["start"]
+    run.budget_end = saved["run"]["target"]
+    run.iterations = manifest["iterations"]
+    run.callback_states = callback_states
+    run.restore_warnings = [NO_REPLAY] if state.replay is None else []
+    if (reason := _explain_new_episodes(run, saved, state)) is not None:
+        run.restore_warnings.append(
+            f"environments could not be restored: {reason}; training resumes with new episodes"
         )
 
 
-_NO_REPLAY = (
-    "replay: expected what was remembered, got a checkpoint saved with replay=False; training goes "
-    "on with an empty replay buffer, from small minibatches at first; save with it to go on exactly"
-)
+def _make_learner_state(saved: Mapping[str, Any], members: Mapping[str, Arrays]) -> LearnerState:
+    """Return the learner's state of a checkpoint."""
+    arrays: dict[str, Any] = {name: members.get(name, {}) for name in MEMBERS}
+    if not saved.get("replay", True):
+        arrays["replay"] = None
+    state = LearnerState(**arrays, counters=saved["counters"], streams=saved["streams"])
+    for k, rank_manifest in enumerate(saved.get("ranks", ())):
+        rank_arrays = {n: members.get(f"rank{k}_{n}" if k else n, {}) for n in RANK_MEMBERS}
+        rank_state = LearnerState(
+            networks={},
+            optimizer={},
+            normalizer={},
+            environment=rank_arrays["environment"],
+            counters=rank_manifest["counters"],
+            streams=rank_manifest["streams"],
+            replay=None if state.replay is None else rank_arrays["replay"],
+        )
+        state.ranks.append(rank_state)
+    return state
 
 
-def _explain_new_episodes(
-    trainer: "Trainer", saved: Mapping[str, Any], state: LearnerState
-) -> str | None:
-    """Why environments do not stand where they stood; None if they do, or never began."""
-    learner: Any = trainer.learner
-    had_episodes = state.environment or saved.get("environment") == "approximate"
-    if getattr(learner, "env_initialized", True) or not (had_episodes or learner.timesteps):
+def _explain_new_episodes(run: Run, saved: Mapping[str, Any], state: LearnerState) -> str | None:
+    """Return the reason why episodes of the checkpoint do not continue; None if they do."""
+    learner: Any = run.learner
+    had_episodes = state.environment or saved.get("env_state") == "missing"
+    if getattr(learner, "env_initialized", True) or not (had_episodes or run.budget_used):
         return None
-    unknown_reason = "the checkpoint does not tell where they stood"
-    reason = (
-        getattr(trainer.env, "unrestorable_reason", None)
-        or "they are of another kind than those saved"
+    if not state.environment:
+        return str(saved.get("env_state_reason", "the checkpoint does not contain their state"))
+    return str(
+        getattr(learner.env, "unrestorable_reason", None)
+        or "they differ from the environments of the checkpoint"
     )
-    return str(reason if state.environment else saved.get("environment_reason", unknown_reason))
-
-
-def emit_restore_warnings(trainer: "Trainer") -> None:
-    """Tells once who trains on without all that was remembered."""
-    messages, trainer.restore_warnings = trainer.restore_warnings, []
-    for message in messages:
-        warn(message)
 
 
 _MANIFEST_TYPES: dict[str, tuple[type, ...]] = {
     "algorithm": (str,),
     "backend": (str,),
-    "env": (str, type(None)),
-    "env_kwargs": (dict,),
-    "custom_policy": (bool,),
-    "custom_features": (bool,),
     "seed": (int,),
     "settings": (dict,),
     "sources": (dict,),
-    "spaces": (dict,),
     "run": (dict,),
     "counters": (dict,),
     "streams": (dict,),
 }
-# What trainers in Rust tell of their policy where it can be made from settings.
-_POLICY = ("activation", "dueling", "net_arch", "shared_trunk", "use_sde")
-# Settings that matter only to first weights, that trainers in Rust do not have, or that they leave
-# out where another one says that they do not matter.
+_ENV_TYPES: dict[str, tuple[type, ...]] = {
+    "env": (str, type(None)),
+    "env_kwargs": (dict,),
+    "custom_policy": (bool,),
+    "custom_features": (bool,),
+    "spaces": (dict,),
+}
+_OTHER_TRAINER = "load the checkpoint with the trainer of its algorithm"
+# Settings by which trainers in Rust describe the built-in policy.
+_POLICY_SETTINGS = ("activation", "dueling", "net_arch", "shared_trunk", "use_sde")
+# Settings that manifests of trainers in Rust may lack: they affect only initial weights, exist only
+# in Python, or have no effect because of another setting.
 _OMITTED_SETTINGS = (
     *("ortho_init", "log_std_init", "full_std", "compile", "device", "her", "n_sampled_goal"),
     "frame_stack",
     *("gradient_steps", "priority_alpha", "priority_beta", "target_entropy"),
     *("async_collect", "num_actors", "actors", "max_staleness", "deterministic"),
 )
-# Settings of theirs that trainers in Python do not have, and what these do.
-_FIXED: dict[str, Any] = {
+# Settings that only trainers in Rust have, with the values that Python uses.
+_FIXED_SETTINGS: dict[str, Any] = {
     "optimizer": "adam",
     "optimizer_eps": EPS,
     "beta1": BETAS[0],
@@ -315,133 +181,105 @@ _FIXED: dict[str, Any] = {
 }
 
 
-def describe(trainer: "Trainer") -> dict[str, Any]:
-    """What JSON can hold of how a trainer was made: `config.json`, and part of the manifest."""
-    return {
-        "algorithm": trainer.spec.name,
-        "backend": trainer.learner.backend,
-        "env": trainer.env_id,
-        "env_kwargs": trainer.env_kwargs,
-        "custom_policy": trainer.has_custom_policy,
-        "custom_features": trainer.has_custom_features,
-        "seed": trainer.seed,
-        "settings": config_to_dict(trainer.config),
-        "sources": trainer.config_sources,
-        "spaces": {
-            "observation": _spaces.to_json(trainer.env.single_observation_space),
-            "action": _spaces.to_json(trainer.env.single_action_space),
-        },
-        "versions": versions(),
-    }
-
-
-def config_to_dict(config: Any) -> dict[str, Any]:
-    """Settings as files have them, and trainers in Rust know them."""
-    noise = getattr(config, "action_noise", None)
-    return asdict(config) | ({} if noise is None else {"action_noise": noise_to_dict(noise)})
-
-
-def trainer_manifest(
-    path: Path, manifest: dict[str, Any], algorithm: str, config_type: type[Any]
-) -> dict[str, Any]:
-    """A manifest with all that a trainer of this algorithm needs, be it of a trainer in Rust.
+def check_manifest(path: Path, manifest: dict[str, Any], spec: AlgorithmSpec) -> dict[str, Any]:
+    """Return a checked manifest; a manifest of a trainer in Rust gets the missing fields.
 
     Raises:
-        rlox.CorruptFileError: It lacks something; the file and the section are named.
-        ValueError: It is another algorithm's, or of a trainer in Rust that cannot be made here.
+        CorruptFileError: The manifest is damaged. The error names the file and the section.
+        ArgumentError: The manifest is of another algorithm, or of a trainer in Rust with settings
+            that Python does not have.
     """
     file = path / MANIFEST
     if not {"sources", "custom_policy", "custom_features"} & {*manifest}:
-        check_saved_value(
-            "algorithm", manifest.get("algorithm"), algorithm, "load it with that trainer"
-        )
-        manifest = _complete_rust_manifest(file, manifest, config_type)
-    _check_manifest(file, manifest, algorithm, config_type)
+        check_saved_value("algorithm", manifest.get("algorithm"), spec.name, _OTHER_TRAINER)
+        manifest = _complete_rust_manifest(file, manifest, spec.config)
+    check_keys(file, "manifest", manifest, _MANIFEST_TYPES)
+    check_saved_value("algorithm", manifest["algorithm"], spec.name, _OTHER_TRAINER)
+    if manifest["backend"] not in BACKENDS[1:]:
+        raise corrupt(file, "manifest", f"{manifest['backend']!r} as 'backend'")
+    if manifest["seed"] < 0:
+        raise corrupt(file, "manifest", f"{manifest['seed']} as 'seed'")
+    if "replay" in manifest:
+        check_keys(file, "manifest", manifest, {"replay": (bool,)})
+    if "ranks" in manifest:  # of a run of several processes
+        check_keys(file, "manifest", manifest, {"ranks": (list,)})
+        for rank_manifest in manifest["ranks"]:
+            check_keys(file, "ranks", rank_manifest, {"counters": (dict,), "streams": (dict,)})
+    if spec.has_env:
+        _check_env_fields(file, manifest)
+    run = manifest["run"]
+    check_keys(file, "run", run, {"start": (int,), "target": (int,)})
+    if not 0 <= run["start"] <= run["target"]:
+        raise corrupt(file, "run", f"a run from {run['start']} to {run['target']}")
+    _check_settings(file, manifest, spec.config)
     return manifest
+
+
+def _check_env_fields(file: Path, manifest: Mapping[str, Any]) -> None:
+    check_keys(file, "manifest", manifest, _ENV_TYPES)
+    if manifest["env"] is not None and ":" in manifest["env"]:
+        raise corrupt(file, "manifest", f"{manifest['env']!r} as 'env': an id names no module")
+    if manifest.get("env_state", "saved") not in ("saved", "missing"):
+        raise corrupt(file, "manifest", f"{manifest['env_state']!r} as 'env_state'")
+    check_keys(file, "spaces", manifest["spaces"], {"observation": (dict,), "action": (dict,)})
+    try:
+        saved_spaces(manifest)
+    except ArgumentError as error:
+        raise corrupt(file, "spaces", error.got) from error
+
+
+def _check_settings(file: Path, manifest: Mapping[str, Any], config_type: type[Any]) -> None:
+    names = {field.name for field in fields(config_type)}
+    for section in ("settings", "sources"):
+        if wrong := names ^ {*manifest[section]}:
+            got = "the unknown" if wrong & {*manifest[section]} else "no"
+            raise corrupt(file, section, f"{got} key {min(wrong)!r}")
+    try:
+        config_type(**manifest["settings"])
+    except (TypeError, ValueError) as error:
+        raise add_file(add_section(error, "settings"), file, CorruptFileError) from error
 
 
 def _complete_rust_manifest(
     file: Path, manifest: dict[str, Any], config_type: type[Any]
 ) -> dict[str, Any]:
-    """The manifest of a trainer in Rust, with what only trainers in Python have."""
+    """Return the manifest of a trainer in Rust with the fields that only Python writes."""
     check_keys(file, "manifest", manifest, {"settings": (dict,)})
-    saved, defaults = manifest["settings"], {f.name: f.default for f in fields(config_type)}
-    policy_settings = {*_POLICY} & {*defaults}
-    # Only on-policy methods add more to roots than torch does.
-    fixed = _FIXED if "gae_lambda" in defaults else _FIXED | {"optimizer_eps": 1e-8}
+    saved = manifest["settings"]
+    defaults = {field.name: field.default for field in fields(config_type)}
+    policy_settings = {*_POLICY_SETTINGS} & {*defaults}
     if missing := sorted(policy_settings - {*saved}):
-        fix = (
-            "make a trainer with the same networks, and give trainer.learner.load_state what "
-            "rlox.checkpoint.read_checkpoint reads; where trainers here cannot have them, go on "
-            "with it in Rust"
+        hint = (
+            "create a trainer with the same networks, and pass the state from "
+            "rlox.checkpoint.read_checkpoint to trainer.learner.load_state; or continue in Rust"
         )
-        # What tells the rest leaves this out only where policy and values differ in it.
+        # Other policy settings without net_arch: policy and value networks differ in it.
         if "net_arch" in missing and (policy_settings - {"use_sde"}) & {*saved}:
-            fix = "go on with it in Rust, as policy and values have the same hidden layers here"
+            hint = "continue in Rust; Python has the same hidden layers for policy and values"
         raise ArgumentError(
             str(file),
-            "a checkpoint that says how to make its policy",
-            f"one of a trainer in Rust without {', '.join(missing)}",
-            fix,
+            "a checkpoint with the settings of its policy",
+            f"a checkpoint of a trainer in Rust without {', '.join(missing)}",
+            hint,
         )
+    # PyTorch's epsilon is the default, except for on-policy algorithms.
+    is_on_policy = "gae_lambda" in defaults
+    fixed = _FIXED_SETTINGS if is_on_policy else _FIXED_SETTINGS | {"optimizer_eps": 1e-8}
     for name in sorted({*saved} - {*defaults}):
         if name not in fixed:
             raise corrupt(file, "settings", f"the unknown key {name!r}")
         if saved[name] != fixed[name]:
             raise ArgumentError(
                 str(file),
-                f"{name} = {fixed[name]}, as trainers in Python have no other",
+                f"{name} = {fixed[name]}, the only value in Python",
                 str(saved[name]),
-                "go on with it in Rust",
+                "continue in Rust",
             )
-    known_settings = {name: x for name, x in saved.items() if name in defaults}
-    settings = {
-        name: defaults[name] for name in _OMITTED_SETTINGS if name in defaults
-    } | known_settings
+    known = {name: x for name, x in saved.items() if name in defaults}
+    settings = {name: defaults[name] for name in _OMITTED_SETTINGS if name in defaults} | known
+    sources = {name: "checkpoint" if name in known else "default" for name in settings}
     python_fields = {"custom_policy": False, "custom_features": False, "env_kwargs": {}}
-    config_sources = {
-        name: "checkpoint" if name in known_settings else "default" for name in settings
-    }
-    return {**python_fields, **manifest, "settings": settings, "sources": config_sources}
-
-
-def _check_manifest(
-    file: Path, manifest: Mapping[str, Any], algorithm: str, config_type: type[Any]
-) -> None:
-    check_keys(file, "manifest", manifest, _MANIFEST_TYPES)
-    check_saved_value("algorithm", manifest["algorithm"], algorithm, "load it with that trainer")
-    if manifest["backend"] not in BACKENDS[1:]:
-        raise corrupt(file, "manifest", f"{manifest['backend']!r} as 'backend'")
-    if manifest["env"] is not None and ":" in manifest["env"]:
-        raise corrupt(file, "manifest", f"{manifest['env']!r} as 'env': an id names no module")
-    if "replay" in manifest:
-        check_keys(file, "manifest", manifest, {"replay": (bool,)})
-    if manifest.get("environment", "exact") not in ("exact", "approximate"):
-        raise corrupt(file, "manifest", f"{manifest['environment']!r} as 'environment'")
-    if "ranks" in manifest:  # of a run of several processes
-        check_keys(file, "manifest", manifest, {"ranks": (list,)})
-        for rank_manifest in manifest["ranks"]:
-            check_keys(file, "ranks", rank_manifest, {"counters": (dict,), "streams": (dict,)})
-    if manifest["seed"] < 0:
-        raise corrupt(file, "manifest", f"{manifest['seed']} as 'seed'")
-    check_keys(file, "spaces", manifest["spaces"], {"observation": (dict,), "action": (dict,)})
-    try:
-        saved_spaces(manifest)
-    except ArgumentError as error:
-        raise corrupt(file, "spaces", error.got) from error
-    run = manifest["run"]
-    check_keys(file, "run", run, {"start": (int,), "target": (int,)})
-    if not 0 <= run["start"] <= run["target"]:
-        raise corrupt(file, "run", f"a run from {run['start']} to {run['target']}")
-    names = {field.name for field in fields(config_type)}
-    for section in ("settings", "sources"):
-        if wrong := names ^ {*manifest[section]}:
-            there = "the unknown" if wrong & {*manifest[section]} else "no"
-            raise corrupt(file, section, f"{there} key {min(wrong)!r}")
-    try:
-        config_type(**manifest["settings"])
-    except (TypeError, ValueError) as error:
-        raise add_file(add_section(error, "settings"), file, CorruptFileError) from error
+    return {**python_fields, **manifest, "settings": settings, "sources": sources}
 
 
 def saved_spaces(manifest: Mapping[str, Any]) -> tuple[gym.Space[Any], gym.Space[Any]]:
@@ -451,38 +289,42 @@ def saved_spaces(manifest: Mapping[str, Any]) -> tuple[gym.Space[Any], gym.Space
 
 
 def check_saved_value(what: str, saved: object, wanted: object, fix: str) -> None:
-    """A checkpoint is of what it is loaded into.
+    """Check that a value of a checkpoint equals the wanted value.
 
     Raises:
-        ValueError: It is of something else.
+        ArgumentError: The values differ.
     """
     if saved != wanted:
         raise ArgumentError("path", f"{what} {wanted}", f"a checkpoint of {saved}", fix)
 
 
 class NoEnvironmentError(ArgumentError):
-    """A checkpoint says no id, and no environment was passed."""
+    """Raised if neither the checkpoint nor the caller names an environment."""
 
 
 def check_required_objects(saved: Mapping[str, Any], **objects: object) -> None:
-    """What a checkpoint cannot hold is given: `env`, `policy` and `features_extractor`, by name.
+    """Check that the caller passes the objects that a checkpoint needs and does not contain.
+
+    Args:
+        saved: Result of `check_manifest`.
+        objects: Arguments `env`, `policy` and `features_extractor`; None if not passed.
 
     Raises:
-        ValueError: One is needed and it is not given.
+        ArgumentError: An object is missing.
     """
     needed = {
         "env": saved["env"] is None,
         "policy": saved["custom_policy"],
         "features_extractor": saved["custom_features"],
     }
-    for what, thing in objects.items():
-        if thing is None and needed[what]:
-            kind = NoEnvironmentError if what == "env" else ArgumentError
-            expected = "what the trainer was made with, as a checkpoint holds no code"
-            raise kind(what, expected, "None", f"pass {what}=")
+    for name, value in objects.items():
+        if value is None and needed[name]:
+            error = NoEnvironmentError if name == "env" else ArgumentError
+            expected = "the object that the trainer was created with, which checkpoints lack"
+            raise error(name, expected, "None", f"pass {name}=")
 
 
-def settings_on(
+def resolve_settings(
     backend: str,
     saved: Mapping[str, Any],
     *,
@@ -490,18 +332,18 @@ def settings_on(
     actors: str | None = None,
     shape: bool = True,
 ) -> dict[str, Any]:
-    """The settings of a checkpoint for a backend.
+    """Return the settings of a checkpoint, adapted to a backend and to the caller's choices.
 
     Args:
-        backend: Which one.
-        saved: Its checked manifest.
-        device: Of the networks; None for where they were.
-        actors: Where they work; None for where they did.
-        shape: Whether those that choose and shape a built-in policy are among them.
+        backend: Backend that continues the run.
+        saved: Result of `check_manifest`.
+        device: Device of the networks; None: the device of the checkpoint.
+        actors: Value of the setting `actors`; None: the value of the checkpoint.
+        shape: Whether to include the settings of the built-in policy's networks.
 
     Raises:
-        TypeError: Something is no str.
-        ValueError: Only torch uses other devices than the CPU; the run has no actors.
+        ArgumentTypeError: `device` or `actors` is not a str.
+        ArgumentError: The backend supports only the CPU, or the run has no actors.
     """
     if device is not None and check_str("device", device) != "cpu" and backend != "torch":
         raise ArgumentError(
@@ -522,20 +364,20 @@ def settings_on(
 
 def _check_actors(actors: str, saved: Mapping[str, Any]) -> None:
     """Check that the run of a checkpoint has actors."""
-    settings, algorithm = saved["settings"], saved["algorithm"]
+    settings = saved["settings"]
     if "actors" not in settings:
-        none = f"{algorithm} has no such setting"
+        reason = f"{saved['algorithm']} has no such setting"
     elif not settings.get("async_collect", True):
-        none = "async_collect is False"
+        reason = "async_collect is False"
     elif (
         settings["deterministic"] and settings["max_staleness"] == 0 and settings["num_actors"] == 1
     ):
-        none = "actor and learner take turns (deterministic=True, max_staleness=0, num_actors=1)"
+        reason = "actor and learner take turns (deterministic=True, max_staleness=0, num_actors=1)"
     else:
         return
     raise ArgumentError(
         "actors",
-        "a checkpoint of a run with actors",
-        f"one in which {none}, and {actors!r}",
+        "None, because the run of the checkpoint has no actors",
+        f"{actors!r}, although {reason}",
         "leave it out",
     )

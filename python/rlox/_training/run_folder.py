@@ -1,20 +1,19 @@
-"""The run folder: what was asked for, what happened, what came out.
+"""Run folder: the files of a run.
 
 runs/<env>/<algorithm>/<time>-<seed>/
-  config.json     settings and where each comes from, seed, versions
-  run_options.json     of `rlox train`: evaluations, loggers and so on, with which it is resumed
-  metrics.csv     one row per iteration
-  wandb.id        which run it is at Weights & Biases, with that logger; mlflow.id at MLflow
-  checkpoint/     see `rlox.checkpoint`
-  checkpoints/    those that callbacks make, see `rlox.rotation`
-  videos/         those of `VideoRecordingCallback`
-  diagnosis/      where NaN or infinity ended the run, see `rlox.diagnosis`
-  curve.png       mean return over steps
-  summary.json    what `train` returned
+  config.json        settings with their origin, seed, versions
+  run_options.json   options of `rlox train`, such as evaluations and loggers, for `rlox resume`
+  metrics.csv        one row per iteration
+  wandb.id           id of the run at Weights & Biases, with that logger; mlflow.id at MLflow
+  checkpoint/        see `rlox.checkpoint`
+  checkpoints/       checkpoints of `CheckpointCallback` and `EvalCallback`
+  videos/            videos of `VideoRecordingCallback`
+  diagnosis/         see `rlox._training.diagnosis`; only after NaN or infinity
+  curve.png          mean return over steps
+  summary.json       result of `train`
 """
 
 import json
-import logging
 import math
 import os
 import re
@@ -30,22 +29,19 @@ from rlox._errors import ArgumentError, ArgumentTypeError
 from rlox._files import flush_folder, locked, make_folder, write_file
 from rlox._rlox import __version__
 from rlox.logger.files import MetricsFile
-from rlox.plotting import plot_curve
-
-_log = logging.getLogger("rlox")
 
 
 class RunFolder:
-    """Writes what a run leaves behind.
+    """Writer of the files of a run.
 
     Args:
-        path: An existing folder; rows go after those that are in its `metrics.csv`.
+        path: Existing folder; new rows are appended to its `metrics.csv`.
 
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as root:
-    ...     run = RunFolder.make(root, "ALE/Pong-v5", "ppo", seed=3)
-    ...     run.log({"time/total_timesteps": 256, "rollout/ep_rew_mean": 9.5})
-    ...     (run.path / "metrics.csv").read_text().split()
+    ...     folder = RunFolder.make(root, "ALE/Pong-v5", "ppo", seed=3)
+    ...     folder.log({"time/total_timesteps": 256, "rollout/ep_rew_mean": 9.5})
+    ...     (folder.path / "metrics.csv").read_text().split()
     ['time/total_timesteps,rollout/ep_rew_mean', '256,9.5']
     """
 
@@ -54,13 +50,15 @@ class RunFolder:
         self.metrics = MetricsFile(path / "metrics.csv")
 
     @classmethod
-    def make(cls, root: str | os.PathLike[str], env: str, algorithm: str, seed: int) -> "RunFolder":
-        """Makes a new folder `<root>/<env>/<algorithm>/<time>-<seed>`.
+    def make(
+        cls, root: str | os.PathLike[str], task: str, algorithm: str, seed: int
+    ) -> "RunFolder":
+        """Create a new folder `<root>/<task>/<algorithm>/<time>-<seed>`.
 
         Raises:
-            OSError: The folder cannot be made.
+            OSError: The folder cannot be created.
         """
-        parent = Path(root) / re.sub(r"[^\w.+-]+", "-", env) / algorithm
+        parent = Path(root) / re.sub(r"[^\w.+-]+", "-", task) / algorithm
         name = f"{datetime.now():%Y%m%d-%H%M%S}-{seed}"
         try:
             make_folder(parent)
@@ -73,17 +71,18 @@ class RunFolder:
         except OSError as error:
             raise type(error)(
                 error.errno,
-                f"runs_dir: expected where run folders can be made, got {os.fspath(root)!r}, where "
-                f"the system does not make {error.filename} ({error.strerror}); pass another path",
+                f"runs_dir: expected a folder in which run folders can be created, got "
+                f"{os.fspath(root)!r}, where the system cannot create {error.filename} "
+                f"({error.strerror}); pass another path",
             ) from error
         raise FileExistsError(f"{parent / name}: expected a free name, got 1000 runs in one second")
 
     @contextmanager
     def lock(self) -> Iterator[None]:
-        """Keeps other processes from training here meanwhile.
+        """Prevent other processes from training in the folder during the block.
 
         Raises:
-            BlockingIOError: One does already.
+            BlockingIOError: Another process trains in the folder.
         """
         file = self.path / "config.json"
         with ExitStack() as stack:
@@ -93,18 +92,17 @@ class RunFolder:
                 except BlockingIOError as error:
                     raise BlockingIOError(
                         error.errno,
-                        "run: expected a run folder in which nobody trains, got one in which "
-                        "another trainer does; wait for its end",
+                        "run: another trainer trains in the run folder; wait until it has finished",
                         os.fspath(self.path),
                     ) from error
             yield
 
     def write(self, name: str, content: Mapping[str, Any]) -> None:
-        """Writes strict JSON: NaN, which JSON does not have, becomes null."""
+        """Write a file of strict JSON; NaN and infinity become null."""
         write_json(self.path / name, content)
 
     def log(self, metrics: Mapping[str, float]) -> None:
-        """Appends a row to `metrics.csv`, within a second; see `MetricsFile.log`.
+        """Append a row to `metrics.csv` within a second; see `MetricsFile.log`.
 
         Raises:
             OSError: Rows cannot be written; the next call tries again.
@@ -112,41 +110,16 @@ class RunFolder:
         self.metrics.log(metrics)
 
     def flush(self) -> None:
-        """Writes the rows that wait.
+        """Write the pending rows.
 
         Raises:
-            OSError: They cannot be written, and go on waiting.
+            OSError: The rows cannot be written, and remain pending.
         """
         self.metrics.flush()
 
-    def read_service_id(self, service: str) -> str | None:
-        """The id that the run has where a service keeps it; None if it has none there yet."""
-        try:
-            return (self.path / f"{service}.id").read_text(encoding="utf-8").strip() or None
-        except (OSError, UnicodeDecodeError):
-            return None
-
-    def write_service_id(self, service: str, run: str) -> None:
-        """Writes down the id that a service gave the run, for when it is resumed.
-
-        Raises:
-            OSError: It cannot be written.
-        """
-        (self.path / f"{service}.id").write_text(f"{run}\n", encoding="utf-8")
-
-    def plot(self, title: str) -> None:
-        """Draws `curve.png`, or says what is missing."""
-        if not self.metrics.columns:
-            return
-        try:
-            self.flush()
-            plot_curve(self.path / "metrics.csv", self.path / "curve.png", title)
-        except Exception as error:  # a picture ends no run
-            _log.warning("no curve.png: %s", error)
-
 
 def write_json(file: Path, content: Mapping[str, Any]) -> None:
-    """Writes strict JSON: NaN, which JSON does not have, becomes null."""
+    """Write a file of strict JSON; NaN and infinity become null."""
     plain = {
         key: None if isinstance(value, float) and not math.isfinite(value) else value
         for key, value in content.items()
@@ -154,33 +127,33 @@ def write_json(file: Path, content: Mapping[str, Any]) -> None:
     write_file(file, f"{json.dumps(plain, indent=2, allow_nan=False)}\n".encode())
 
 
-def check_runs_dir(root: Any) -> Path | None:
-    """Where run folders can be made, or None for nowhere. Nothing is made yet.
+def check_runs_dir(root: object) -> Path | None:
+    """Return the path of a folder in which run folders can be created, or None; create nothing.
 
     Raises:
-        TypeError: It is no path.
-        ValueError: It is, or lies below, something that is no folder or cannot be written.
+        ArgumentTypeError: `root` is not a path.
+        ArgumentError: The path or one of its parents is not a folder, or is not writable.
     """
     if root is None:
         return None
-    expected = "a folder to make run folders in, or None"
+    expected = "a folder for run folders, or None"
     if not isinstance(root, str | os.PathLike) or not isinstance(os.fspath(root), str):
         raise ArgumentTypeError("runs_dir", expected, repr(root), "pass a str or a pathlib.Path")
     path = Path(root)
-    there = next(folder for folder in (path, *path.absolute().parents) if os.path.lexists(folder))
-    usable = there.is_dir() and os.access(there, os.W_OK | os.X_OK)
+    existing = next(x for x in (path, *path.absolute().parents) if os.path.lexists(x))
+    is_usable = existing.is_dir() and os.access(existing, os.W_OK | os.X_OK)
     if "\0" in os.fspath(root):
-        got = f"{root!r}, which no system has"
+        got = f"{root!r}, which contains a null character"
         raise ArgumentError("runs_dir", expected, got, "pass another path")
-    if not usable:
-        why = "cannot be written" if there.is_dir() else "is no folder"
-        got = f"{root!r}, where {there} {why}"
+    if not is_usable:
+        reason = "is not writable" if existing.is_dir() else "is not a folder"
+        got = f"{root!r}, where {existing} {reason}"
         raise ArgumentError("runs_dir", expected, got, "pass another path")
     return path
 
 
 def versions() -> dict[str, str]:
-    """Of rlox, Python, and the packages that results depend on, as far as they are installed."""
+    """Return the versions of rlox, Python, and the installed packages that affect results."""
     result = {"rlox": __version__, "python": sys.version.split()[0]}
     for name in ("numpy", "gymnasium", "torch"):
         with suppress(metadata.PackageNotFoundError):

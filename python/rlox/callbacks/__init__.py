@@ -4,7 +4,7 @@ Frequencies count the environment steps of all environments together.
 """
 
 from rlox._timing import EveryNSteps
-from rlox._training.hooks import Callback
+from rlox._training.run import Callback
 from rlox.callbacks.base import FunctionCallback, as_callback, as_callbacks
 from rlox.callbacks.checkpointing import CheckpointCallback
 from rlox.callbacks.evaluation import EvalCallback

@@ -4,30 +4,27 @@ import inspect
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from rlox._errors import ArgumentError, ArgumentTypeError, warn
-from rlox._training.hooks import Callback
-
-if TYPE_CHECKING:
-    from rlox.trainers import Trainer
+from rlox._training.run import Callback, Run
 
 
 class FunctionCallback(Callback):
     """Callback that calls a function after each iteration.
 
     Args:
-        function: Called with the trainer and the metrics of the iteration, which it may extend.
+        function: Called with the run and the metrics of the iteration, which it may extend.
 
     Raises:
         ArgumentTypeError: `function` cannot be called with two positional arguments.
     """
 
-    def __init__(self, function: Callable[["Trainer", dict[str, float]], object]) -> None:
+    def __init__(self, function: Callable[[Run, dict[str, float]], object]) -> None:
         if not callable(function):
             raise ArgumentTypeError(
                 "function",
-                "a function of (trainer, metrics)",
+                "a function of (run, metrics)",
                 _describe(function),
                 "pass a function",
             )
@@ -36,7 +33,7 @@ class FunctionCallback(Callback):
         except TypeError as error:
             raise ArgumentTypeError(
                 "callbacks",
-                "a function of (trainer, metrics)",
+                "a function of (run, metrics)",
                 f"{_describe(function)} with another signature ({error})",
                 "give the function these two parameters",
             ) from error
@@ -44,9 +41,9 @@ class FunctionCallback(Callback):
             pass
         self._function = function
 
-    def on_iteration(self, trainer: "Trainer", metrics: dict[str, float]) -> None:
+    def on_iteration(self, run: Run, metrics: dict[str, float]) -> None:
         """Call the function."""
-        self._function(trainer, metrics)
+        self._function(run, metrics)
 
 
 def as_callback(callback: Any) -> Callback:
@@ -54,7 +51,7 @@ def as_callback(callback: Any) -> Callback:
 
     Raises:
         ArgumentTypeError: `callback` is a class, or neither a `Callback` nor a function of
-            `(trainer, metrics)`.
+            `(run, metrics)`.
     """
     if isinstance(callback, Callback):
         return callback
@@ -62,7 +59,7 @@ def as_callback(callback: Any) -> Callback:
         return FunctionCallback(callback)
     raise ArgumentTypeError(
         "callbacks",
-        "a list of rlox.callbacks.Callback objects or functions of (trainer, metrics)",
+        "a list of rlox.callbacks.Callback objects or functions of (run, metrics)",
         _describe(callback),
         "pass an object of a class derived from Callback",
     )
@@ -87,7 +84,7 @@ def _describe(callback: Any) -> str:
     return type(callback).__name__
 
 
-def folder_for(trainer: "Trainer", path: Path | None, name: str, what: str) -> Path:
+def folder_for(run: Run, path: Path | None, name: str, what: str) -> Path:
     """Return `path`, or the folder `name` in the run folder; errors name the files with `what`.
 
     Raises:
@@ -95,23 +92,23 @@ def folder_for(trainer: "Trainer", path: Path | None, name: str, what: str) -> P
     """
     if path is not None:
         return path
-    if trainer.run is None:
+    if run.path is None:
         raise ArgumentError(
             "path",
             f"a folder for {what}, as the run has no folder",
             "None",
             "pass path=..., or runs_dir=... to the trainer",
         )
-    return trainer.run.path / name
+    return run.path / name
 
 
 @contextmanager
-def warn_on_write_error(trainer: "Trainer", what: str, every: int) -> Iterator[None]:
+def warn_on_write_error(run: Run, what: str, every: int) -> Iterator[None]:
     """Warn of an OSError or a MemoryError of the block, so that training continues."""
     try:
         yield
     except (OSError, MemoryError) as error:
         warn(
-            f"the {what} after {trainer.timesteps:,} steps was not written ({error}); training "
+            f"the {what} after {run.budget_used:,} steps was not written ({error}); training "
             f"continues, and the callback runs again at the next multiple of {every:,} steps"
         )

@@ -8,12 +8,12 @@ import weakref
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from rlox._errors import ArgumentError, warn
 from rlox._files import locked, write_file
 from rlox._timing import EveryNSteps
-from rlox._training.hooks import Callback
+from rlox._training.run import Callback, Run
 from rlox._validation import check_bool, check_int, check_path, check_str, hint
 from rlox.callbacks.base import folder_for, warn_on_write_error
 from rlox.checkpoint import (
@@ -26,9 +26,6 @@ from rlox.checkpoint import (
     read_timesteps,
     step_name,
 )
-
-if TYPE_CHECKING:
-    from rlox.trainers import Trainer
 
 
 class CheckpointCallback(Callback):
@@ -75,52 +72,52 @@ class CheckpointCallback(Callback):
         self._replay = check_bool("replay", replay)
         self._path = check_path("path", path)
         self._folder: Path | None = None
-        self._trainer: Callable[[], Any] = lambda: None
+        self._run: Callable[[], Any] = lambda: None
         self._score: float | None = None  # last value of the metric `best`
         self._warned = False
 
-    def on_train_start(self, trainer: "Trainer") -> None:
+    def on_train_start(self, run: Run) -> None:
         """Choose the folder, and remove incomplete checkpoints of a killed process."""
-        self._folder = folder_for(trainer, self._path, FOLDER, "checkpoints")
+        self._folder = folder_for(run, self._path, FOLDER, "checkpoints")
         if (checkpoints := list_step_checkpoints(self._folder)) and read_timesteps(
             checkpoints[-1]
-        ) > trainer.timesteps:
+        ) > run.budget_used:
             raise ArgumentError(
                 "path",
-                f"a folder without checkpoints of more than {trainer.timesteps:,} steps",
+                f"a folder without checkpoints of more than {run.budget_used:,} steps",
                 str(checkpoints[-1]),
                 "pass another folder as path",
             )
         remove_leftovers(self._folder)
-        self._every.start(trainer.timesteps)
-        if self._trainer() is not trainer:
-            self._trainer = weakref.ref(trainer)
+        self._every.start(run.budget_used)
+        if self._run() is not run:
+            self._run = weakref.ref(run)
             self._score = None
         self._warned = False
 
-    def on_iteration(self, trainer: "Trainer", metrics: dict[str, float]) -> None:
+    def on_iteration(self, run: Run, metrics: dict[str, float]) -> None:
         """Read the metric `best`."""
         if self.best is not None:
             self._score = metrics.get(self.best, self._score)
 
-    def on_row_logged(self, trainer: "Trainer", metrics: dict[str, float]) -> None:
+    def on_row_logged(self, run: Run, metrics: dict[str, float]) -> None:
         """Save a checkpoint if one is due, and remove old checkpoints."""
         folder = self._folder
-        if folder is None or not self._every.ready(trainer.timesteps):
+        if folder is None or not self._every.ready(run.budget_used):
             return
-        name = step_name(trainer.timesteps)
+        name = step_name(run.budget_used)
         if self.best is not None:
             self._score = metrics.get(self.best, self._score)
             if not self.best.startswith("eval/"):  # the first evaluation may follow later
                 self._warn_without(metrics)
-        with warn_on_write_error(trainer, "checkpoint", self._every.steps):
-            trainer.save(folder / name, replay=self._replay)
+        with warn_on_write_error(run, "checkpoint", self._every.steps):
+            run.save(folder / name, replay=self._replay)
             note_latest(folder, name)
             if self._score is not None:
                 note_score(folder, name, self._score)
             prune(folder, name, self.keep_last, self.best is not None)
 
-    def on_train_end(self, trainer: "Trainer") -> None:
+    def on_train_end(self, run: Run) -> None:
         """Warn if no row had the metric `best`."""
         self._warn_without({})
 

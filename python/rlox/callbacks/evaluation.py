@@ -5,21 +5,19 @@ import os
 import weakref
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from rlox._errors import ArgumentError
 from rlox._timing import EveryNSteps
-from rlox._training.hooks import Callback
+from rlox._training.run import Callback, Run
 from rlox._validation import check_bool, check_float, check_int, check_path
 from rlox.callbacks.base import folder_for, warn_on_write_error
 from rlox.callbacks.checkpointing import note_score, read_scores
 from rlox.checkpoint import BEST, FOLDER
-from rlox.evaluation import check_env_maker, evaluation_seed, get_env_maker
-
-if TYPE_CHECKING:
-    from rlox.trainers import Maker, Trainer
+from rlox.envs._make import Maker
+from rlox.evaluation import check_env_maker, evaluation_seed
 
 
 class EvalCallback(Callback):
@@ -30,7 +28,7 @@ class EvalCallback(Callback):
     plays the same episodes, so scores are comparable. `Trainer.evaluate` plays other episodes by
     default, so its score of the best checkpoint is not biased by the selection.
 
-    The trainer with the highest mean reward is saved as `checkpoints/best` in the run folder,
+    The run with the highest mean reward is saved as `checkpoints/best` in the run folder,
     without the replay buffer. A resumed run continues with the best mean reward so far.
 
     Args:
@@ -40,7 +38,7 @@ class EvalCallback(Callback):
         deterministic: Whether to take greedy actions instead of samples.
         env: Environment to evaluate in, as an id, an `EnvSpec` or a function; None: the training
             environment.
-        save_best: Whether to save the best trainer; None: if there is a run folder or `path`.
+        save_best: Whether to save the best checkpoint; None: if there is a run folder or `path`.
         path: Folder of the checkpoint `best`; None: `checkpoints` in the run folder.
 
     Raises:
@@ -66,7 +64,7 @@ class EvalCallback(Callback):
         n_episodes: int = 10,
         reward_threshold: float | None = None,
         deterministic: bool = True,
-        env: "Maker | None" = None,
+        env: Maker | None = None,
         save_best: bool | None = None,
         path: "str | os.PathLike[str] | None" = None,
     ) -> None:
@@ -89,35 +87,33 @@ class EvalCallback(Callback):
                 "remove one of the two arguments",
             )
         self._folder: Path | None = None
-        self._trainer: Callable[[], Any] = lambda: None
+        self._run: Callable[[], Any] = lambda: None
         self.best_mean_reward = -math.inf
         """Highest mean reward so far; -inf before the first evaluation."""
         self._better = False
         self.last: Any = None
         """Result of the last evaluation; None before the first one."""
 
-    def on_train_start(self, trainer: "Trainer") -> None:
+    def on_train_start(self, run: Run) -> None:
         """Start counting steps, and read the score of the saved checkpoint."""
-        get_env_maker(trainer, self._env)
-        self._every.start(trainer.timesteps)
-        if self._trainer() is not trainer:
-            self._trainer = weakref.ref(trainer)
+        run.env_maker(self._env)
+        self._every.start(run.budget_used)
+        if self._run() is not run:
+            self._run = weakref.ref(run)
             self.best_mean_reward = -math.inf
         self._folder = None
-        has_folder = self._path is not None or trainer.run is not None
+        has_folder = self._path is not None or run.path is not None
         if self._save or (self._save is None and has_folder):
-            self._folder = folder_for(trainer, self._path, FOLDER, "the best checkpoint")
+            self._folder = folder_for(run, self._path, FOLDER, "the best checkpoint")
             saved_score = read_scores(self._folder).get(BEST, -math.inf)
             self.best_mean_reward = max(self.best_mean_reward, saved_score)
 
-    def on_iteration(self, trainer: "Trainer", metrics: dict[str, float]) -> None:
+    def on_iteration(self, run: Run, metrics: dict[str, float]) -> None:
         """Evaluate if an evaluation is due, and stop the run at the threshold."""
-        if not self._every.ready(trainer.timesteps):
+        if not self._every.ready(run.budget_used):
             return
-        seed = evaluation_seed(trainer.seed, training=True)
-        score = trainer.evaluate(
-            self._n, seed=seed, deterministic=self._deterministic, env=self._env
-        )
+        seed = evaluation_seed(run.seed, training=True)
+        score = run.evaluate(self._n, seed=seed, deterministic=self._deterministic, env=self._env)
         self.last = score
         mean = score["mean_reward"]
         metrics["eval/mean_reward"] = mean
@@ -127,17 +123,17 @@ class EvalCallback(Callback):
             self.best_mean_reward = mean
             self._better = True
         if self.reward_threshold is not None and mean >= self.reward_threshold:
-            trainer.stop(
+            run.stop(
                 f"EvalCallback: mean reward {mean:.6g} reached reward_threshold "
                 f"{self.reward_threshold:.6g}"
             )
 
-    def on_row_logged(self, trainer: "Trainer", metrics: dict[str, float]) -> None:
-        """Save the trainer if the last evaluation was the best so far."""
+    def on_row_logged(self, run: Run, metrics: dict[str, float]) -> None:
+        """Save a checkpoint if the last evaluation was the best so far."""
         better, self._better = self._better, False
         if better and self._folder is not None:
-            with warn_on_write_error(trainer, "best checkpoint", self._every.steps):
-                trainer.save(self._folder / BEST, replay=False)
+            with warn_on_write_error(run, "best checkpoint", self._every.steps):
+                run.save(self._folder / BEST, replay=False)
                 note_score(self._folder, BEST, self.best_mean_reward)
 
     def state(self) -> dict[str, float]:

@@ -1,16 +1,14 @@
 """Progress bar, and shares of the run time per kind of work."""
 
+import math
 import time
-from typing import TYPE_CHECKING
 
 from rlox import _timing
 from rlox._optional import load_extra
 from rlox._timing import PHASES, EveryNSteps
-from rlox._training.hooks import Callback
+from rlox._training.run import Callback, Run
 from rlox._validation import check_float
-
-if TYPE_CHECKING:
-    from rlox.trainers import Trainer
+from rlox.logger.base import METRIC
 
 
 class ProgressBar(Callback):
@@ -35,45 +33,46 @@ class ProgressBar(Callback):
         self._bar = rich.Progress(
             rich.TextColumn("{task.description}"),
             rich.BarColumn(),
-            rich.TextColumn("{task.completed:,.0f}/{task.total:,.0f} steps"),
+            rich.TextColumn("{task.completed:,.0f}/{task.total:,.0f} {task.fields[unit]}"),
             rich.TextColumn("return {task.fields[mean]:.1f}"),
-            rich.TextColumn("{task.fields[fps]:,.0f} steps/s"),
+            rich.TextColumn("{task.fields[fps]:,.0f}/s"),
             rich.TimeRemainingColumn(),
             console=self._console,
         )
 
-    def on_train_start(self, trainer: "Trainer") -> None:
+    def on_train_start(self, run: Run) -> None:
         """Show the bar."""
-        self._start = trainer.timesteps
+        self._start = run.budget_used
         self._last_line_time = time.monotonic()
         if self._console.is_terminal:
             self._task = self._bar.add_task(
-                f"{trainer.learner.algorithm} {trainer.env_name}",
-                total=trainer.target_timesteps - self._start,
-                mean=trainer.learner.episodes.mean_return,
+                f"{run.learner.algorithm} {run.task}",
+                total=run.budget_end - self._start,
+                mean=run.learner.episodes.mean_return,
                 fps=0.0,
+                unit=run.learner.budget_unit,
             )
             self._bar.start()
 
-    def on_iteration(self, trainer: "Trainer", metrics: dict[str, float]) -> None:
+    def on_iteration(self, run: Run, metrics: dict[str, float]) -> None:
         """Update the bar, or print a line if one is due."""
-        mean = metrics["rollout/ep_rew_mean"]
+        mean = metrics.get(METRIC, math.nan)
         fps = metrics["time/fps"]
-        done = trainer.timesteps - self._start
+        done = run.budget_used - self._start
         if self._console.is_terminal:
             self._bar.update(self._task, completed=done, mean=mean, fps=fps)
             return
         now = time.monotonic()
-        finished = trainer.timesteps >= trainer.target_timesteps
+        finished = run.budget_used >= run.budget_end
         if now - self._last_line_time >= self._every or finished:
             self._last_line_time = now
-            remaining_seconds = (trainer.target_timesteps - trainer.timesteps) / max(fps, 1e-9)
-            line = f"{trainer.timesteps:,}/{trainer.target_timesteps:,} steps, return {mean:.1f}, "
+            remaining_seconds = (run.budget_end - run.budget_used) / max(fps, 1e-9)
             self._console.out(
-                line + f"{fps:,.0f} steps/s, {max(remaining_seconds, 0):.0f} s remaining"
+                f"{run.budget_used:,}/{run.budget_end:,} {run.learner.budget_unit}, return "
+                f"{mean:.1f}, {fps:,.0f}/s, {max(remaining_seconds, 0):.0f} s remaining"
             )
 
-    def on_train_end(self, trainer: "Trainer") -> None:
+    def on_train_end(self, run: Run) -> None:
         """Stop updating the bar, which stays visible."""
         if self._console.is_terminal:
             self._bar.stop()
@@ -116,21 +115,21 @@ class TimingCallback(Callback):
         total = self.wall_clock or 1.0
         return {name: seconds / total for name, seconds in self.seconds.items()}
 
-    def on_train_start(self, trainer: "Trainer") -> None:
+    def on_train_start(self, run: Run) -> None:
         """Start the clock."""
-        self._every.start(trainer.timesteps)
-        self._target = trainer.target_timesteps
+        self._every.start(run.budget_used)
+        self._target = run.budget_end
         _timing.start()
         self._before = _timing.read()
 
-    def on_iteration(self, trainer: "Trainer", metrics: dict[str, float]) -> None:
+    def on_iteration(self, run: Run, metrics: dict[str, float]) -> None:
         """Add the shares to the row if they are due."""
-        timesteps = trainer.timesteps
+        timesteps = run.budget_used
         if self._every.ready(timesteps) or timesteps >= self._target:
             self._read()
             metrics |= {f"timing/{name}": share for name, share in self.shares.items()}
 
-    def on_train_end(self, trainer: "Trainer") -> None:
+    def on_train_end(self, run: Run) -> None:
         """Read the clock a last time, and stop it."""
         self._read()
         _timing.stop()

@@ -2,14 +2,10 @@
 
 import math
 import weakref
-from typing import TYPE_CHECKING
 
 from rlox._errors import ArgumentError
-from rlox._training.hooks import Callback
+from rlox._training.run import Callback, Run
 from rlox._validation import check_float, check_int, check_str, hint
-
-if TYPE_CHECKING:
-    from rlox.trainers import Trainer
 
 
 class EarlyStoppingCallback(Callback):
@@ -47,7 +43,7 @@ class EarlyStoppingCallback(Callback):
         self.min_delta = check_float("min_delta", min_delta, 0, fix="pass a number of at least 0")
         self._sign = 1.0 if check_str("mode", mode, ("max", "min")) == "max" else -1.0
         self._forget()
-        self._trainer: weakref.ref[Trainer] | None = None
+        self._run: weakref.ref[Run] | None = None
 
     def _forget(self) -> None:
         self.best = -self._sign * math.inf
@@ -55,21 +51,21 @@ class EarlyStoppingCallback(Callback):
         self._has_metric = False
         self._since = 0
 
-    def on_train_start(self, trainer: "Trainer") -> None:
-        """Start counting steps; reset the best value for another trainer."""
-        if self._trainer is None or self._trainer() is not trainer:
+    def on_train_start(self, run: Run) -> None:
+        """Start counting steps; reset the best value for another run."""
+        if self._run is None or self._run() is not run:
             self._forget()
-        self._trainer = weakref.ref(trainer)
-        self._since = trainer.timesteps
+        self._run = weakref.ref(run)
+        self._since = run.budget_used
 
-    def on_iteration(self, trainer: "Trainer", metrics: dict[str, float]) -> None:
+    def on_iteration(self, run: Run, metrics: dict[str, float]) -> None:
         """Compare the metric with the best value, and stop the run if `patience` is exceeded."""
         value = metrics.get(self.metric, math.nan)
         self._has_metric = self._has_metric or self.metric in metrics
         if self._sign * (value - self.best) > self.min_delta:  # False for NaN
             self.best = value
-            self._since = trainer.timesteps
-        elif trainer.timesteps - self._since >= self.patience:
+            self._since = run.budget_used
+        elif run.budget_used - self._since >= self.patience:
             if not self._has_metric:
                 raise ArgumentError(
                     "metric",
@@ -77,9 +73,9 @@ class EarlyStoppingCallback(Callback):
                     repr(self.metric),
                     hint(self.metric, metrics),
                 )
-            trainer.stop(
+            run.stop(
                 f"EarlyStoppingCallback: {self.metric} has not improved on {self.best:.6g} for "
-                f"{trainer.timesteps - self._since:,} steps"
+                f"{run.budget_used - self._since:,} steps"
             )
 
     def state(self) -> dict[str, float]:

@@ -6,7 +6,7 @@ import shutil
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import gymnasium as gym
 from gymnasium.envs.registration import EnvSpec
@@ -14,20 +14,17 @@ from gymnasium.envs.registration import EnvSpec
 from rlox._errors import ArgumentTypeError
 from rlox._optional import load_extra
 from rlox._timing import EveryNSteps
-from rlox._training.hooks import Callback
+from rlox._training.run import Callback, Run
 from rlox._validation import check_bool, check_int, check_path, check_str
 from rlox.callbacks.base import folder_for, warn_on_write_error
 from rlox.checkpoint import step_name
+from rlox.envs._make import Maker
 from rlox.evaluation import (
     SeededPredictor,
     check_env_maker,
     evaluate,
     evaluation_seed,
-    get_env_maker,
 )
-
-if TYPE_CHECKING:
-    from rlox.trainers import Maker, Trainer
 
 FORMATS = ("mp4", "gif")
 _OF_MANY = ("num_envs", "vectorization_mode", "autoreset_mode", "vector_kwargs")
@@ -67,7 +64,7 @@ class VideoRecordingCallback(Callback):
         format: str = "mp4",  # noqa: A002  # the usual name of this argument
         deterministic: bool = True,
         max_frames: int = 1_000,
-        env: "Maker | None" = None,
+        env: Maker | None = None,
         path: str | os.PathLike[str] | None = None,
     ) -> None:
         self._every = EveryNSteps(every)
@@ -81,29 +78,29 @@ class VideoRecordingCallback(Callback):
         self.last: Path | None = None
         """Path of the newest video; None before the first one."""
 
-    def on_train_start(self, trainer: "Trainer") -> None:
+    def on_train_start(self, run: Run) -> None:
         """Choose the folder, and check that the environment can be rendered."""
-        maker = get_env_maker(trainer, self._env)
-        _make_rendering_env(maker, trainer.env_kwargs if self._env is None else {}).close()
-        self._folder = folder_for(trainer, self._path, "videos", "videos")
-        self._every.start(trainer.timesteps)
+        maker = run.env_maker(self._env)
+        _make_rendering_env(maker, run.env_kwargs(self._env)).close()
+        self._folder = folder_for(run, self._path, "videos", "videos")
+        self._every.start(run.budget_used)
 
-    def on_iteration(self, trainer: "Trainer", metrics: dict[str, float]) -> None:
+    def on_iteration(self, run: Run, metrics: dict[str, float]) -> None:
         """Record an episode if a video is due."""
-        if not self._every.ready(trainer.timesteps):
+        if not self._every.ready(run.budget_used):
             return
-        if not trainer.interrupt_requested():
-            with warn_on_write_error(trainer, "video", self._every.steps):
-                video = self._record(trainer, self._folder, step_name(trainer.timesteps))
+        if not run.interrupt_requested():
+            with warn_on_write_error(run, "video", self._every.steps):
+                video = self._record(run, self._folder, step_name(run.budget_used))
                 self.last = video or self.last
 
-    def _record(self, trainer: "Trainer", folder: Path, name: str) -> Path | None:
+    def _record(self, run: Run, folder: Path, name: str) -> Path | None:
         """Record an episode; return the path of the file, or None if Ctrl-C ended the episode."""
-        maker = get_env_maker(trainer, self._env)
+        maker = run.env_maker(self._env)
         partial = folder / f".{name}.partial"
         shutil.rmtree(partial, ignore_errors=True)
         folder.mkdir(parents=True, exist_ok=True)
-        seed = evaluation_seed(trainer.seed, training=True)
+        seed = evaluation_seed(run.seed, training=True)
 
         def recorded(**keywords: Any) -> gym.Env[Any, Any]:
             env = _make_rendering_env(maker, keywords)
@@ -112,16 +109,16 @@ class VideoRecordingCallback(Callback):
 
         try:
             evaluate(
-                SeededPredictor(trainer.learner, seed, trainer.interrupt_requested),
+                SeededPredictor(run.learner, seed, run.interrupt_requested),
                 recorded,
                 1,
                 seed=seed,
                 deterministic=self._deterministic,
                 num_envs=1,
-                env_kwargs=trainer.env_kwargs if self._env is None else None,
+                env_kwargs=run.env_kwargs(self._env),
                 max_episode_steps=self._frames,
             )
-            if trainer.interrupt_requested():
+            if run.interrupt_requested():
                 return None
             (written,) = partial.glob(f"*.{self.format}")
             video = folder / f"{name}.{self.format}"

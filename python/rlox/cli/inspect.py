@@ -16,7 +16,6 @@ from rlox._errors import ArgumentError
 from rlox._files import write_file
 from rlox._registry import ALGORITHMS
 from rlox._training.diagnosis import FOLDER as DIAGNOSIS
-from rlox._training.metrics import METRIC
 from rlox._training.resume import NoEnvironmentError
 from rlox._validation import check_int, hint
 from rlox.checkpoint import FOLDER as CHECKPOINTS
@@ -28,6 +27,7 @@ from rlox.envs.vec_env import VecEnv
 from rlox.evaluation import SeededPredictor, evaluation_seed
 from rlox.evaluation import evaluate as play
 from rlox.inference import Policy, load
+from rlox.logger.base import METRIC
 from rlox.plotting import plot_runs, read_curve
 from rlox.scores import score
 from rlox.trainers import Trainer
@@ -120,7 +120,7 @@ def evaluate(argv: Sequence[str]) -> int:
             episodes, seed=options.seed, deterministic=not options.stochastic, env=options.env
         )
     total = score(result["returns"])
-    env = options.env or trainer.env_name
+    env = options.env or trainer.run.task
     if options.json:
         info = {"algorithm": trainer.spec.name, "env": env}
         echo_json({**info, **total, "returns": result["returns"], "lengths": result["lengths"]})
@@ -178,8 +178,8 @@ def enjoy(argv: Sequence[str]) -> int:
 
     with open_trainer(options.run, fallback_env=options.env) as trainer:
         seed = evaluation_seed(trainer.seed) if options.seed is None else options.seed
-        env_id = options.env or str(trainer.env_id)
-        kwargs = trainer.env_kwargs if options.env is None else {}
+        env_id: Any = options.env or trainer.run.env_maker()
+        kwargs = trainer.run.env_kwargs(options.env)
         eval_kwargs: dict[str, Any] = {"seed": seed, "num_envs": 1, "env_kwargs": kwargs}
         eval_kwargs["deterministic"] = not options.stochastic
         try:

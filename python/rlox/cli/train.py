@@ -12,10 +12,9 @@ from typing import Any
 
 from rlox._errors import ArgumentError, ArgumentTypeError
 from rlox._registry import ALGORITHMS
-from rlox._training.hooks import Callback
-from rlox._training.metrics import METRIC
-from rlox._training.results import CTRL_C, TrainResult
+from rlox._training.results import TrainResult
 from rlox._training.resume import resume_in
+from rlox._training.run import CTRL_C, Callback, Run
 from rlox._validation import short_repr
 from rlox.callbacks.checkpointing import CheckpointCallback
 from rlox.callbacks.evaluation import EvalCallback
@@ -43,7 +42,7 @@ from rlox.cli._args import (
 )
 from rlox.cli.inspect import open_trainer, run_folder
 from rlox.experiments.many import RunsFailedError, train_many
-from rlox.logger.base import Logger, as_loggers
+from rlox.logger.base import METRIC, Logger, as_loggers
 from rlox.scores import score
 from rlox.trainers import Trainer
 
@@ -100,7 +99,7 @@ def resume(argv: Sequence[str]) -> int:
         folder = run_folder(flags["run"], trainer)
         saved = {} if folder is None else _saved_options(folder / OPTIONS_FILE, flags)
         options = ResumeOptions(**{**saved, **flags})
-        if options.total_timesteps is None and trainer.timesteps >= trainer.target_timesteps:
+        if options.total_timesteps is None and trainer.timesteps >= trainer.run.budget_end:
             raise ArgumentError(
                 "RUN",
                 "a run that was stopped",
@@ -111,7 +110,7 @@ def resume(argv: Sequence[str]) -> int:
         callbacks = make_callbacks(options)
         loggers = as_loggers(options.loggers, folder=True)
         if folder is not None:
-            resume_in(trainer, folder)
+            resume_in(trainer.run, folder)
         return _train(trainer, options, callbacks, loggers)
 
 
@@ -143,10 +142,10 @@ class SaveOptions(Callback):
     def __init__(self, options: RunOptions) -> None:
         self._options = {item.name: getattr(options, item.name) for item in fields(RunOptions)}
 
-    def on_train_start(self, trainer: Trainer) -> None:
+    def on_train_start(self, run: Run) -> None:
         """Write the file if the run has a folder."""
-        if trainer.run is not None:
-            trainer.run.write(OPTIONS_FILE, self._options)
+        if run.folder is not None:
+            run.folder.write(OPTIONS_FILE, self._options)
 
 
 def _saved_options(file: Path, flags: Mapping[str, Any]) -> dict[str, Any]:
@@ -186,7 +185,7 @@ def _train(
 def _report(trainer: Trainer, result: TrainResult, *, as_json: bool) -> None:
     info = {
         "algorithm": trainer.spec.name,
-        "env": trainer.env_name,
+        "env": trainer.run.task,
         "seed": trainer.seed,
         "backend": trainer.learner.backend,
     }

@@ -84,6 +84,11 @@ class DDPMixin(_Learner):
         self.ranks.check_consistent(values, hint)
         self._broadcast_weights()
 
+    @property
+    def budget_used(self) -> int:
+        """Number of steps learned from, over all environments of all processes."""
+        return int(self.timesteps) * self.world_size
+
     # Ranks that leave a loop at different points would wait for each other until the timeout.
     @property
     def stop_requested(self) -> bool:

@@ -19,7 +19,7 @@ import os
 import signal
 import threading
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pkgutil import resolve_name
 from types import FrameType
 from typing import TYPE_CHECKING, Any, Literal
@@ -27,18 +27,17 @@ from typing import TYPE_CHECKING, Any, Literal
 from rlox import trainers
 from rlox._errors import ArgumentError
 from rlox._registry import ALGORITHMS
-from rlox._training.loop import plan
-from rlox._training.results import STOP, TrainResult
-from rlox._training.resume import config_to_dict
+from rlox._training.results import TrainResult
+from rlox._training.run import Run, config_to_dict
 from rlox._training.run_folder import versions
 from rlox._validation import check_float, check_str, resolve_seed
 from rlox.callbacks.base import as_callbacks
 from rlox.checkpoint import read_checkpoint
 from rlox.distributed import PeerError
 from rlox.distributed._ddp_state import shard_config
-from rlox.envs._make import get_env_name, get_num_envs
+from rlox.envs._make import EnvLike, get_env_name, get_num_envs
 from rlox.learners._backends import check_torch
-from rlox.trainers import EnvLike, Trainer
+from rlox.trainers import Trainer
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -160,7 +159,7 @@ class ProcessGroup:
 
         def stop(signum: int, frame: FrameType | None) -> None:
             signal.signal(signal.SIGTERM, signal.SIG_DFL)
-            if not any(trainer._training for trainer in self.trainers):
+            if not any(trainer.run.is_training for trainer in self.trainers):
                 signal.raise_signal(signal.SIGTERM)
             for trainer in self.trainers:
                 trainer.stop()
@@ -254,6 +253,29 @@ def _load_trainer(algorithm: Any) -> "type[DDPTrainer]":
     return trainer
 
 
+@dataclass(kw_only=True, eq=False)
+class _DDPRun(Run):
+    """Run of a process group, whose checkpoints contain the states of all ranks."""
+
+    ranks: "Ranks"
+
+    def save(self, path: str | os.PathLike[str], *, replay: bool = True) -> None:
+        """Write a checkpoint of all ranks on rank 0, as `Run.save` does; the others wait.
+
+        Rank 0 may call this method alone, for example in a callback. The other ranks then send
+        their states at their next collective call, or when they leave the group.
+        """
+        ranks = self.ranks
+        if not ranks.is_main_rank:
+            ranks.recv_command("save")
+            return
+        try:
+            super().save(path, replay=replay)
+        finally:
+            if not ranks.failure:
+                ranks.send_command("save")
+
+
 class DDPTrainer(Trainer):
     """Trainer of a process group, created by `ProcessGroup.trainer`.
 
@@ -285,39 +307,20 @@ class DDPTrainer(Trainer):
         ranks.check_consistent({"algorithm": self.spec.name, "env": env_name}, _SAME)
         seed = ranks.broadcast(int(resolve_seed(seed)))
         self._has_local_envs = has_local_envs and "num_envs" not in kwargs
-        self._config: Any = None
         folder = runs_dir if ranks.is_main_rank else None
         super().__init__(env, seed, backend="torch", runs_dir=folder, **kwargs)
         self.group.trainers.append(self)
 
-    def _shard_config(self, config: Any) -> Any:
+    def _shard_config(self, config: Any) -> tuple[Any, Any]:
         settings = config_to_dict(config)
         settings["device"] = config.device.partition(":")[0]  # each rank may have its own GPU
         self.group.ranks.check_consistent(settings, _SAME)
-        self._config, local_config = shard_config(
+        return shard_config(
             config, self.group.size, has_local_envs=self._has_local_envs, device=self.group.device
         )
-        return local_config
 
-    @property
-    def config(self) -> Any:
-        """Resolved settings of the whole run; `learner.config` has the share of this process."""
-        return self._config
-
-    @property
-    def timesteps(self) -> int:
-        """Number of steps learned from, over all environments of all processes."""
-        return int(self.learner.timesteps) * self.group.size
-
-    @property
-    def stopped_by(self) -> str | None:
-        """Reason why the run ended, as in `TrainResult`; any rank's stop counts as `stop()`."""
-        agreed = hasattr(self, "learner") and self.learner.stop_agreed
-        return self._stopped_by or (STOP if agreed else None)
-
-    @stopped_by.setter
-    def stopped_by(self, reason: str | None) -> None:
-        self._stopped_by = reason
+    def _make_run(self, **facts: Any) -> Run:
+        return _DDPRun(ranks=self.group.ranks, **facts)
 
     def train(
         self,
@@ -339,7 +342,7 @@ class DDPTrainer(Trainer):
             ArgumentError: `total_timesteps` differs between ranks; also as for `Trainer.train`.
             PeerError: Another rank failed, exited or made a different call.
         """
-        plan(self, total_timesteps)  # raises before any collective operation
+        self.run.plan(total_timesteps)  # raises before any collective operation
         checked = as_callbacks(callbacks)
         ranks, learner = self.group.ranks, self.learner
         ranks.barrier("train")
@@ -359,22 +362,6 @@ class DDPTrainer(Trainer):
         except BaseException as error:
             ranks.fail(error)
             raise
-
-    def save(self, path: str | os.PathLike[str], *, replay: bool = True) -> None:
-        """Write a checkpoint of all ranks on rank 0, as `Trainer.save` does; the others wait.
-
-        Rank 0 may call this method alone, for example in a callback. The other ranks then send
-        their states at their next collective call, or when they leave the group.
-        """
-        ranks = self.group.ranks
-        if not ranks.is_main_rank:
-            ranks.recv_command("save")
-            return
-        try:
-            super().save(path, replay=replay)
-        finally:
-            if not ranks.failure:
-                ranks.send_command("save")
 
 
 class PPOTrainer(DDPTrainer, trainers.PPOTrainer):

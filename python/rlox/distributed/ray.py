@@ -20,10 +20,11 @@ from rlox._training.results import TrainResult
 from rlox._types import Arrays
 from rlox._validation import short_repr
 from rlox.distributed._worker import RolloutWorker
+from rlox.envs._make import EnvLike
 from rlox.experiments import many
 from rlox.experiments._jobs import RunOutcome, RunOutcomes, TrainJob
 from rlox.learners._actors import RolloutMessage, WorkerPlan, lag_bound
-from rlox.trainers import EnvLike, Trainer
+from rlox.trainers import Trainer
 
 # Number of times that Ray repeats a rollout or a run after the loss of its process or machine.
 _RETRIES = 3

@@ -17,7 +17,7 @@ from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv, Vecto
 from rlox._errors import ArgumentError, ArgumentTypeError, one_line, rename_arguments
 from rlox._rlox import env_ids
 from rlox._system import check_memory
-from rlox._validation import check_int, check_seed, hint
+from rlox._validation import check_int, check_seed, hint, json_keywords
 from rlox.envs._autoreset import as_autoreset_mode, check_autoreset_mode
 from rlox.envs._checks import FIX, CheckedEnv, check_interface, require_env
 from rlox.envs._ids import PLUGINS
@@ -117,6 +117,60 @@ def _is_reregistered(env_id: str) -> bool:
     spec = gym.registry.get(env_id)
     prefixes = ("gymnasium.envs.", "rlox.envs.native:")
     return spec is not None and not str(spec.entry_point).startswith(prefixes)
+
+
+Maker = str | EnvSpec | Callable[..., gym.Env[Any, Any]]
+EnvLike = Maker | VectorEnv[Any, Any, Any] | gym.Env[Any, Any]
+
+
+@dataclass(frozen=True)
+class EnvSource:
+    """Environment as passed to a trainer, and the keywords that create it.
+
+    Attributes:
+        env: Id, spec, class or function of environments, or existing environments.
+        kwargs: Keywords as passed.
+        json_kwargs: Keywords as JSON values, for the run folder and checkpoints.
+        name: Name of the environment for titles and folders.
+        id: Id from which equal environments can be created; None if there is none.
+    """
+
+    env: Any
+    kwargs: dict[str, Any]
+    json_kwargs: dict[str, Any]
+    name: str
+    id: str | None
+
+    @property
+    def is_existing(self) -> bool:
+        """Whether the environments were created by the caller, who also closes them."""
+        return isinstance(self.env, VectorEnv | gym.Env)
+
+    @property
+    def maker(self) -> Maker | None:
+        """Id, spec or function that creates equal environments; None if there is none."""
+        if self.id is not None:
+            return self.id
+        is_maker = isinstance(self.env, EnvSpec) or (callable(self.env) and not self.is_existing)
+        return self.env if is_maker else None
+
+
+def as_env_source(
+    env: EnvLike | EnvSource, env_kwargs: dict[str, Any] | None = None, env_id: str | None = None
+) -> EnvSource:
+    """Return the source of an environment; `env_id` is the id of an existing environment.
+
+    Raises:
+        ArgumentTypeError: `env_kwargs` is not a dict of JSON values, or names `env`, `num_envs` or
+            `seed`.
+    """
+    if isinstance(env, EnvSource):
+        return env
+    kwargs = {} if env_kwargs is None else env_kwargs
+    json_kwargs = json_keywords("env_kwargs", kwargs, ("env", "num_envs", "seed"))
+    name = get_env_name(env)
+    env_id = name if isinstance(env, str) else env_id
+    return EnvSource(env, dict(kwargs), json_kwargs, env_id or name, env_id)
 
 
 def get_env_name(env: object) -> str:

@@ -11,8 +11,8 @@ from rlox._concurrency import InterruptScope
 from rlox._errors import one_line
 from rlox._processes import Pool, Report
 from rlox._system import threads
-from rlox._training.hooks import Callback
 from rlox._training.results import TrainResult
+from rlox._training.run import Callback, Run
 from rlox.callbacks.evaluation import EvalCallback
 from rlox.evaluation import evaluation_seed
 from rlox.trainers import Trainer
@@ -106,20 +106,20 @@ class _ReportScores(Callback):
         self.pruned = False
         self.final: float | None = None  # score after the last step, if known
 
-    def on_iteration(self, trainer: Trainer, metrics: dict[str, float]) -> None:
+    def on_iteration(self, run: Run, metrics: dict[str, float]) -> None:
         if "eval/mean_reward" not in metrics:
             return
-        if trainer.timesteps >= trainer.target_timesteps:
+        if run.budget_used >= run.budget_end:
             self.final = metrics["eval/mean_reward"]
             return
-        step = trainer.timesteps // self._every
+        step = run.budget_used // self._every
         if self._report(TrialScore(step, metrics["eval/mean_reward"])):
             self.pruned = True
-            trainer.stop("pruned")
+            run.stop("pruned")
 
 
 def _run_dir(trainer: Trainer | None) -> str | None:
-    return None if trainer is None or trainer.run is None else str(trainer.run.path)
+    return None if trainer is None or trainer.run.path is None else str(trainer.run.path)
 
 
 def run_in_processes(jobs: Sequence[TrainJob], workers: int, scope: InterruptScope) -> RunOutcomes:

@@ -15,10 +15,11 @@ from rlox._concurrency import InterruptScope, stop_on_interrupt
 from rlox._errors import ArgumentError, ArgumentTypeError, StructuredError, one_line
 from rlox._registry import ALGORITHMS
 from rlox._system import threads
-from rlox._training.hooks import Callback
-from rlox._training.results import CTRL_C, TrainResult
+from rlox._training.results import TrainResult
+from rlox._training.run import CTRL_C, Callback
 from rlox._validation import check_bool, check_int, hint, short_repr
 from rlox.callbacks.base import as_callbacks
+from rlox.envs._make import EnvLike
 from rlox.experiments._jobs import (
     RunOutcome,
     RunOutcomes,
@@ -28,7 +29,7 @@ from rlox.experiments._jobs import (
 )
 from rlox.learners._backends import Backend
 from rlox.logger.base import as_loggers
-from rlox.trainers import EnvLike, Trainer
+from rlox.trainers import Trainer
 
 Runner = Callable[[Sequence[TrainJob], int, InterruptScope], RunOutcomes]
 Callbacks = Callable[[], Sequence[Callback | Callable[[Trainer, dict[str, float]], object]]]

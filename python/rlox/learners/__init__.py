@@ -63,14 +63,29 @@ class Learner(Protocol):
     """Backend: "native", "candle", "burn" or "torch"."""
     config: Any
     """Settings, a frozen dataclass."""
-    timesteps: int
-    """Environment steps so far, summed over the environments, without discarded rollouts."""
+    budget_unit: str = "timesteps"
+    """Unit in which a run counts the learner's work: "timesteps", "tokens" or "epochs"."""
+    spaces: "tuple[gym.Space[Any], gym.Space[Any]] | None" = None
+    """Observation space and action space of one environment; None without environments."""
     episodes: "EpisodeStatistics"
-    """Statistics of the episodes that finished during training."""
+    """Statistics of the episodes that finished during training; empty without environments."""
     progress_per_step: float
     """Run progress per environment step; if > 0, exploration rates change inside iterations."""
     stop_requested: bool
     """Flag that makes `iterate` return early; a signal handler may set it."""
+
+    @property
+    def budget_used(self) -> int:
+        """Work so far in units of `budget_unit`.
+
+        Environment steps are summed over the environments, without discarded rollouts.
+        """
+
+    def stop_actors(self) -> None:
+        """Stop the actors, if there are any."""
+
+    def restart_episodes(self) -> None:
+        """Reset the environments, if there are any, at the start of the next iteration."""
 
     def iterate(self, progress: float = 0.0) -> dict[str, float]:
         """Collect steps and learn from them.
@@ -154,6 +169,12 @@ class EpisodeStatistics:
         self.count += len(returns)
         self.returns.extend(returns.tolist())
         self.lengths.extend(lengths.tolist())
+
+    def clear(self) -> None:
+        """Forget all episodes."""
+        self.count = 0
+        self.returns.clear()
+        self.lengths.clear()
 
     def drain(self, env: RolloutEnv) -> None:
         """Add the episodes of `env` that ended since the last call; none if `env` is closed."""

@@ -32,6 +32,7 @@ class BaseLearner:
     """
 
     backend: str
+    budget_unit = "timesteps"
     stop_requested: bool  # makes `iterate` return early
 
     # Seeds of environment resets, of iterations, and of sampled predictions.
@@ -107,6 +108,15 @@ class BaseLearner:
                     "pass deterministic=True, or predict in a callback",
                 )
             yield
+
+    @property
+    def budget_used(self) -> int:
+        """Number of environment steps so far; see `Learner.budget_used`."""
+        return self.timesteps
+
+    def restart_episodes(self) -> None:
+        """Reset the environments at the start of the next iteration."""
+        self.env_initialized = False
 
     def stop_actors(self) -> None:
         """Stop the actors, if there are any."""

@@ -4,7 +4,7 @@
 is not installed raises ModuleNotFoundError when it is created.
 """
 
-from rlox.logger.base import NAMES, IntervalLogger, Logger, Loggers, as_loggers
+from rlox.logger.base import NAMES, IntervalLogger, Logger, Loggers, RunInfo, as_loggers
 from rlox.logger.files import ConsoleLogger, CSVLogger, JSONLinesLogger
 from rlox.logger.trackers import MLflowLogger, TensorBoardLogger, WandbLogger
 
@@ -17,6 +17,7 @@ __all__ = [
     "Logger",
     "Loggers",
     "MLflowLogger",
+    "RunInfo",
     "TensorBoardLogger",
     "WandbLogger",
     "as_loggers",

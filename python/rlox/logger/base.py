@@ -1,17 +1,20 @@
 """`Logger` interface, base class, and isolation of training from errors of loggers."""
 
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+from pathlib import Path
+from typing import Any, Protocol, runtime_checkable
 
 from rlox._errors import ArgumentError, ArgumentTypeError, warn_at_most
 from rlox._timing import EveryNSteps
 from rlox._validation import hint
 
-if TYPE_CHECKING:
-    from rlox._training.results import TrainResult
-    from rlox.trainers import Trainer
-
+# Names of metrics.
+METRIC = "rollout/ep_rew_mean"
+STEPS = "time/total_timesteps"
+ELAPSED = "time/time_elapsed"
+ITERATIONS = "time/iterations"  # number of the row, over all calls of `train`
 # Default number of environment steps between two rows.
 EVERY = 1_000
 # Prefixes of the metrics that are in every row.
@@ -27,6 +30,39 @@ NAMES = {
 }
 
 
+@dataclass(frozen=True)
+class RunInfo:
+    """Description of a run for loggers.
+
+    Attributes:
+        algorithm: Name of the algorithm.
+        task: Name of the environment or the data.
+        seed: Seed of the run.
+        budget_unit: Unit of the budget, such as "timesteps".
+        budget_used: Budget used before this call of `train`; 0 for a new run.
+        path: Path of the run folder; None if there is none.
+        description: JSON values that describe the run; the content of `config.json`.
+    """
+
+    algorithm: str
+    task: str
+    seed: int
+    budget_unit: str
+    budget_used: int
+    path: Path | None
+    description: Mapping[str, Any]
+
+    def file(self, name: str) -> Path:
+        """Return the path of a file in the run folder.
+
+        Raises:
+            ArgumentError: The run has no folder.
+        """
+        if self.path is None:
+            raise ArgumentError("path", "a path, as the run has no folder", "None", "pass a path")
+        return self.path / name
+
+
 @runtime_checkable
 class Logger(Protocol):
     """Interface of loggers; any object with these methods is a logger.
@@ -34,19 +70,19 @@ class Logger(Protocol):
     If a method raises, one warning is given, and training continues without the logger.
     """
 
-    def start(self, trainer: "Trainer") -> None:
+    def start(self, info: RunInfo) -> None:
         """Start logging, before the first iteration and before callbacks start."""
 
-    def log(self, metrics: Mapping[str, float], timesteps: int) -> None:
+    def log(self, metrics: Mapping[str, float], step: int) -> None:
         """Log a row, after each iteration and after callbacks added their metrics.
 
         Args:
             metrics: Metrics by Stable-Baselines3's names. Some may be NaN, and some are not in
                 every row.
-            timesteps: Environment steps so far.
+            step: Budget used so far, such as the number of environment steps.
         """
 
-    def finish(self, result: "TrainResult | None") -> None:
+    def finish(self, result: Mapping[str, Any] | None) -> None:
         """End logging, after callbacks ended; `result` is None after an error."""
 
 
@@ -70,34 +106,34 @@ class IntervalLogger:
         self._interval = EveryNSteps(every)
         self._pending_row: tuple[dict[str, float], int] | None = None
 
-    def start(self, trainer: "Trainer") -> None:
+    def start(self, info: RunInfo) -> None:
         """Start counting steps."""
         # The metrics of the row before a resumed run are unknown.
-        self._known_metrics = None if trainer.timesteps else frozenset()
+        self._known_metrics = None if info.budget_used else frozenset()
         self._pending_row = None
-        self._interval.start(trainer.timesteps)
+        self._interval.start(info.budget_used)
 
-    def log(self, metrics: Mapping[str, float], timesteps: int) -> None:
+    def log(self, metrics: Mapping[str, float], step: int) -> None:
         """Write the row if it is due."""
         known_metrics = self._known_metrics
         if known_metrics is None:
             known_metrics = frozenset(name for name in metrics if name.startswith(_EACH))
         has_new_metric = not metrics.keys() <= known_metrics
         self._known_metrics = frozenset(metrics)
-        if self._interval.ready(timesteps) or has_new_metric:
+        if self._interval.ready(step) or has_new_metric:
             self._pending_row = None
-            self.write(metrics, timesteps)
+            self.write(metrics, step)
         else:
-            self._pending_row = dict(metrics), timesteps
+            self._pending_row = dict(metrics), step
 
-    def finish(self, result: "TrainResult | None") -> None:
+    def finish(self, result: Mapping[str, Any] | None) -> None:
         """Write the last row if it has not been written."""
         if self._pending_row is not None:
-            metrics, timesteps = self._pending_row
+            metrics, step = self._pending_row
             self._pending_row = None
-            self.write(metrics, timesteps)
+            self.write(metrics, step)
 
-    def write(self, metrics: Mapping[str, float], timesteps: int) -> None:
+    def write(self, metrics: Mapping[str, float], step: int) -> None:
         """Write a row."""
         raise NotImplementedError
 
@@ -195,16 +231,16 @@ class Loggers:
     def __init__(self, loggers: Iterable[Logger]) -> None:
         self._running = list(loggers)
 
-    def start(self, trainer: "Trainer") -> None:
+    def start(self, info: RunInfo) -> None:
         """Start all loggers."""
-        self._call_all("start", trainer)
+        self._call_all("start", info)
 
-    def log(self, metrics: Mapping[str, float], timesteps: int) -> None:
+    def log(self, metrics: Mapping[str, float], step: int) -> None:
         """Pass a row to all loggers."""
         if self._running:
-            self._call_all("log", metrics, timesteps)
+            self._call_all("log", metrics, step)
 
-    def finish(self, result: "TrainResult | None") -> None:
+    def finish(self, result: Mapping[str, Any] | None) -> None:
         """End all loggers."""
         self._call_all("finish", result)
 

@@ -10,17 +10,11 @@ import sys
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, TextIO
+from typing import Any, TextIO
 
-from rlox._errors import ArgumentError
 from rlox._files import write_file
-from rlox._training.metrics import ELAPSED
 from rlox._validation import check_path
-from rlox.logger.base import EVERY, IntervalLogger
-
-if TYPE_CHECKING:
-    from rlox._training.results import TrainResult
-    from rlox.trainers import Trainer
+from rlox.logger.base import ELAPSED, EVERY, IntervalLogger, RunInfo
 
 
 class ConsoleLogger(IntervalLogger):
@@ -39,7 +33,7 @@ class ConsoleLogger(IntervalLogger):
         super().__init__(every)
         self._stream = stream
 
-    def write(self, metrics: Mapping[str, float], timesteps: int) -> None:
+    def write(self, metrics: Mapping[str, float], step: int) -> None:
         """Write a table."""
         stream = sys.stdout if self._stream is None else self._stream
         stream.write(format_table(metrics) + "\n")
@@ -184,16 +178,16 @@ class CSVLogger:
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self.path = Path(path)
 
-    def start(self, trainer: "Trainer") -> None:
+    def start(self, info: RunInfo) -> None:
         """Open the file and read its columns."""
         self.path.parent.mkdir(parents=True, exist_ok=True)
         self._file = MetricsFile(self.path)
 
-    def log(self, metrics: Mapping[str, float], timesteps: int) -> None:
+    def log(self, metrics: Mapping[str, float], step: int) -> None:
         """Append a row within a second."""
         self._file.log(metrics)
 
-    def finish(self, result: "TrainResult | None") -> None:
+    def finish(self, result: Mapping[str, Any] | None) -> None:
         """Write the pending rows."""
         self._file.flush()
 
@@ -215,28 +209,17 @@ class JSONLinesLogger(IntervalLogger):
         super().__init__(every)
         self.path = check_path("path", path)
 
-    def start(self, trainer: "Trainer") -> None:
+    def start(self, info: RunInfo) -> None:
         """Choose the file, and create its folder."""
-        super().start(trainer)
+        super().start(info)
         if self.path is not None:
             self.path.parent.mkdir(parents=True, exist_ok=True)
-        self._file = self.path or run_folder_path(trainer, "metrics.jsonl")
+        self._file = self.path or info.file("metrics.jsonl")
 
-    def write(self, metrics: Mapping[str, float], timesteps: int) -> None:
+    def write(self, metrics: Mapping[str, float], step: int) -> None:
         """Append a line to the file."""
         row = {name: x if math.isfinite(x) else None for name, x in metrics.items()}
         line = json.dumps(row, allow_nan=False) + "\n"
         # Opened for each line, so that no handle stays open and no line is buffered.
         with open(self._file, "a", encoding="utf-8") as file:
             file.write(line)
-
-
-def run_folder_path(trainer: "Trainer", name: str) -> Path:
-    """Return the path of a file in the run folder.
-
-    Raises:
-        ArgumentError: The run has no folder.
-    """
-    if trainer.run is None:
-        raise ArgumentError("path", "a path, as the run has no folder", "None", "pass a path")
-    return trainer.run.path / name

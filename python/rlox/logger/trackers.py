@@ -5,16 +5,12 @@ import os
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from rlox._errors import ArgumentError
 from rlox._optional import load_extra
 from rlox._validation import check_path
-from rlox.logger.base import EVERY, IntervalLogger
-from rlox.logger.files import run_folder_path
-
-if TYPE_CHECKING:
-    from rlox._training.results import TrainResult
-    from rlox.trainers import Trainer
+from rlox.logger.base import EVERY, IntervalLogger, RunInfo
 
 
 class TensorBoardLogger(IntervalLogger):
@@ -41,33 +37,33 @@ class TensorBoardLogger(IntervalLogger):
             "tensorboard.compat.proto.event_pb2", "tensorboard", "TensorBoardLogger"
         )
 
-    def start(self, trainer: "Trainer") -> None:
+    def start(self, info: RunInfo) -> None:
         """Open an event file; TensorBoard drops older events of steps that are repeated."""
-        super().start(trainer)
-        folder = self.path or run_folder_path(trainer, "tensorboard")
+        super().start(info)
+        folder = self.path or info.file("tensorboard")
         self._writer = self._writers.EventFileWriter(str(folder))
-        if self.path is None and trainer.timesteps:  # other folders may hold several runs
-            first_step = trainer.timesteps + 1
+        if self.path is None and info.budget_used:  # other folders may hold several runs
+            first_step = info.budget_used + 1
             event = self._events.Event(step=first_step, wall_time=time.time())
             event.session_log.status = 1  # START: TensorBoard drops events from this step on
             self._writer.add_event(event)
 
-    def write(self, metrics: Mapping[str, float], timesteps: int) -> None:
+    def write(self, metrics: Mapping[str, float], step: int) -> None:
         """Write scalars, without NaN."""
-        event = self._events.Event(step=timesteps, wall_time=time.time())
+        event = self._events.Event(step=step, wall_time=time.time())
         for name, value in metrics.items():
             if not math.isnan(value):
                 event.summary.value.add(tag=name, simple_value=value)
         self._writer.add_event(event)
 
-    def finish(self, result: "TrainResult | None") -> None:
+    def finish(self, result: Mapping[str, Any] | None) -> None:
         """Write the pending rows, and close the file."""
         super().finish(result)
         self._writer.close()
 
 
 class WandbLogger(IntervalLogger):
-    """Logger for Weights & Biases, with `time/total_timesteps` as the step.
+    """Logger for Weights & Biases; the step is the used budget, such as `time/total_timesteps`.
 
     If the trainer has a run folder, files are written there, and the run has the name of the
     folder. The id of the run is stored in the folder, so that a resumed run continues it.
@@ -90,31 +86,26 @@ class WandbLogger(IntervalLogger):
         self._wandb = load_extra("wandb", "wandb", "WandbLogger")
         self._init = {"project": project, **init}
 
-    def start(self, trainer: "Trainer") -> None:
-        """Start or resume the run, with the description of the trainer as its config."""
-        from rlox._training.resume import describe
-
-        super().start(trainer)
+    def start(self, info: RunInfo) -> None:
+        """Start or resume the run, with the description of the run as its config."""
+        super().start(info)
         run_kwargs: dict[str, Any] = {}
-        if trainer.run is not None:
-            run_kwargs = {"dir": str(trainer.run.path), "name": trainer.run.path.name}
-            if (run_id := trainer.run.read_service_id("wandb")) is not None:
+        if info.path is not None:
+            run_kwargs = {"dir": str(info.path), "name": info.path.name}
+            if (run_id := _read_service_id(info, "wandb")) is not None:
                 run_kwargs |= {"id": run_id, "resume": "allow"}
-        init_kwargs = {
-            "group": f"{trainer.env_name}-{trainer.spec.name}",
-            "config": describe(trainer),
-        }
-        self._run = self._wandb.init(**{**run_kwargs, **init_kwargs, **self._init})
-        if trainer.run is not None:
-            trainer.run.write_service_id("wandb", self._run.id)
-        self._run.define_metric("*", step_metric="time/total_timesteps")
+        run_kwargs |= {"group": f"{info.task}-{info.algorithm}", "config": info.description}
+        self._run = self._wandb.init(**{**run_kwargs, **self._init})
+        _write_service_id(info, "wandb", self._run.id)
+        self._step_metric = f"time/total_{info.budget_unit}"
+        self._run.define_metric("*", step_metric=self._step_metric)
 
-    def write(self, metrics: Mapping[str, float], timesteps: int) -> None:
+    def write(self, metrics: Mapping[str, float], step: int) -> None:
         """Log a row, without NaN."""
         values = {name: x for name, x in metrics.items() if not math.isnan(x)}
-        self._run.log({**values, "time/total_timesteps": timesteps})
+        self._run.log({**values, self._step_metric: step})
 
-    def finish(self, result: "TrainResult | None") -> None:
+    def finish(self, result: Mapping[str, Any] | None) -> None:
         """End the run with the result as its summary; mark the run as failed after an error."""
         super().finish(result)
         if result is not None:
@@ -123,7 +114,6 @@ class WandbLogger(IntervalLogger):
         self._run.finish(exit_code=0 if result is not None else 1)
 
 
-STEPS = "time/total_timesteps"
 # Maximum length of a parameter value in MLflow.
 _LONGEST = 6000
 
@@ -156,30 +146,30 @@ class MLflowLogger(IntervalLogger):
         self._last_logged_step = -math.inf
         self._mlflow = load_extra("mlflow", "mlflow", "MLflowLogger")
 
-    def start(self, trainer: "Trainer") -> None:
+    def start(self, info: RunInfo) -> None:
         """Create a run with the settings as parameters, or continue the run of the folder."""
-        super().start(trainer)
+        super().start(info)
         # A run folder is <root>/<env>/<algorithm>/<time>-<seed>.
-        root = Path() if trainer.run is None else trainer.run.path.parents[2]
+        root = Path() if info.path is None else info.path.parents[2]
         default_uri = f"sqlite:///{(root / 'mlflow.db').resolve()}"
         uri = self._uri or os.environ.get("MLFLOW_TRACKING_URI") or default_uri
         self._client: Any = self._mlflow.MlflowClient(tracking_uri=uri)
         self._last_logged_step = -math.inf
-        if trainer.run is not None and self._resume_run(trainer.run.read_service_id("mlflow")):
+        self._step_metric = f"time/total_{info.budget_unit}"
+        if self._resume_run(_read_service_id(info, "mlflow")):
             return
         found = self._client.get_experiment_by_name(self._experiment)
         experiment_kwargs = (
             {} if uri != default_uri else {"artifact_location": str(root.resolve() / "mlartifacts")}
         )
         experiment = found or self._client.create_experiment(self._experiment, **experiment_kwargs)
-        name = None if trainer.run is None else trainer.run.path.name
+        name = None if info.path is None else info.path.name
         run = self._client.create_run(
             getattr(experiment, "experiment_id", experiment), run_name=name
         )
         self._id = run.info.run_id
-        if trainer.run is not None:
-            trainer.run.write_service_id("mlflow", self._id)
-        self._client.log_batch(self._id, params=self._make_parameters(trainer))
+        _write_service_id(info, "mlflow", self._id)
+        self._client.log_batch(self._id, params=self._make_parameters(info))
 
     def _resume_run(self, run_id: str | None) -> bool:
         """Continue an earlier run; return False if the store does not have the run."""
@@ -192,34 +182,46 @@ class MLflowLogger(IntervalLogger):
         if not exists:
             return False
         self._client.update_run(run_id, status="RUNNING")
-        history = self._client.get_metric_history(run_id, STEPS)
+        history = self._client.get_metric_history(run_id, self._step_metric)
         self._id = run_id
         self._last_logged_step = max((metric.step for metric in history), default=-math.inf)
         return True
 
-    def _make_parameters(self, trainer: "Trainer") -> list[Any]:
-        from rlox._training.resume import config_to_dict, describe
-
-        description = describe(trainer)
-        values = {name: description[name] for name in ("algorithm", "backend", "env", "seed")}
-        values |= config_to_dict(trainer.config)
+    def _make_parameters(self, info: RunInfo) -> list[Any]:
+        description = info.description
+        names = [name for name in ("algorithm", "backend", "env", "seed") if name in description]
+        values = {name: description[name] for name in names} | description["settings"]
         return [
             self._mlflow.entities.Param(name, str(value)[:_LONGEST])
             for name, value in values.items()
         ]
 
-    def write(self, metrics: Mapping[str, float], timesteps: int) -> None:
+    def write(self, metrics: Mapping[str, float], step: int) -> None:
         """Log a row, unless the store has a row of this step or of a later one."""
-        if timesteps <= self._last_logged_step:
+        if step <= self._last_logged_step:
             return
         now = int(time.time() * 1000)  # milliseconds
         metric = self._mlflow.entities.Metric
         values = {name: x for name, x in metrics.items() if not math.isnan(x)}
-        rows = [metric(name, float(x), now, timesteps) for name, x in values.items()]
+        rows = [metric(name, float(x), now, step) for name, x in values.items()]
         self._client.log_batch(self._id, metrics=rows)
 
-    def finish(self, result: "TrainResult | None") -> None:
+    def finish(self, result: Mapping[str, Any] | None) -> None:
         """End the run as FAILED after an error, KILLED if it was interrupted, else FINISHED."""
         super().finish(result)
         status = "FAILED" if result is None else "KILLED" if result["interrupted"] else "FINISHED"
         self._client.set_terminated(self._id, status)
+
+
+def _read_service_id(info: RunInfo, service: str) -> str | None:
+    """Return the id that a service gave to the run, from the run folder; None if there is none."""
+    try:
+        return info.file(f"{service}.id").read_text(encoding="utf-8").strip() or None
+    except (ArgumentError, OSError, UnicodeDecodeError):
+        return None
+
+
+def _write_service_id(info: RunInfo, service: str, run_id: str) -> None:
+    """Store the id that a service gave to the run in the run folder, if there is one."""
+    if info.path is not None:
+        info.file(f"{service}.id").write_text(f"{run_id}\n", encoding="utf-8")

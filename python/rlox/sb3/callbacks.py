@@ -5,18 +5,15 @@ import re
 import sys
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from rlox._errors import ArgumentTypeError
-from rlox._training.hooks import Callback
+from rlox._training.run import Callback, Run
 from rlox._validation import check_path, check_str, short_repr
 from rlox.callbacks.base import FunctionCallback, as_callback
 from rlox.logger.base import Logger
 from rlox.logger.files import format_table
 from rlox.logger.trackers import TensorBoardLogger
-
-if TYPE_CHECKING:
-    from rlox.trainers import Trainer
 
 # Default log_interval: iterations, or episodes for algorithms with a replay buffer.
 _INTERVALS = {"ppo": 1, "a2c": 100, "dqn": 4, "sac": 4, "td3": 4}
@@ -24,12 +21,12 @@ _STEPS = "time/total_timesteps"
 
 
 class StoppingFunction(FunctionCallback):
-    """Callback for a function of (trainer, metrics) that stops the run by returning False."""
+    """Callback for a function of (run, metrics) that stops the run by returning False."""
 
-    def on_iteration(self, trainer: "Trainer", metrics: dict[str, float]) -> None:
+    def on_iteration(self, run: Run, metrics: dict[str, float]) -> None:
         """Call the function, and stop the run if the result is False."""
-        if self._function(trainer, metrics) is False:
-            trainer.stop("callback=")
+        if self._function(run, metrics) is False:
+            run.stop("callback=")
 
 
 class StepCount(Callback):
@@ -42,9 +39,9 @@ class StepCount(Callback):
     def __init__(self, first: int) -> None:
         self._first = first
 
-    def on_iteration(self, trainer: "Trainer", metrics: dict[str, float]) -> None:
+    def on_iteration(self, run: Run, metrics: dict[str, float]) -> None:
         """Replace the number of steps in the metrics."""
-        metrics[_STEPS] = trainer.timesteps - self._first
+        metrics[_STEPS] = run.budget_used - self._first
 
 
 class Table(Callback):
@@ -59,21 +56,21 @@ class Table(Callback):
         self._iterations = 0
         self._tables = 0
 
-    def on_train_start(self, trainer: "Trainer") -> None:
+    def on_train_start(self, run: Run) -> None:
         """Reset the counts."""
         self._iterations = 0
-        self._tables = self._count_tables(trainer)
+        self._tables = self._count_tables(run)
 
-    def on_iteration(self, trainer: "Trainer", metrics: dict[str, float]) -> None:
+    def on_iteration(self, run: Run, metrics: dict[str, float]) -> None:
         """Write a table if the interval has passed."""
         self._iterations += 1
-        if (count := self._count_tables(trainer)) > self._tables:
+        if (count := self._count_tables(run)) > self._tables:
             self._tables = count
             sys.stdout.write(format_table(metrics))
 
-    def _count_tables(self, trainer: "Trainer") -> int:
-        has_replay = hasattr(trainer.config, "buffer_size")
-        count = trainer.learner.episodes.count if has_replay else self._iterations
+    def _count_tables(self, run: Run) -> int:
+        has_replay = hasattr(run.config, "buffer_size")
+        count = run.learner.episodes.count if has_replay else self._iterations
         return count // self._interval
 
 
@@ -103,7 +100,7 @@ def _as_callback(callback: Any) -> Callback:
     if any(base.__module__.startswith("stable_baselines3.") for base in cls.__mro__):
         raise ArgumentTypeError(
             "callback",
-            "a function of (trainer, metrics) or an rlox.callbacks.Callback",
+            "a function of (run, metrics) or an rlox.callbacks.Callback",
             f"a Stable-Baselines3 callback, {short_repr(callback)}",
             "derive the class from rlox.callbacks.Callback",
         )

@@ -27,10 +27,11 @@ import numpy.typing as npt
 from rlox._errors import ArgumentError, CorruptFileError, NonFiniteError, one_line, rename_arguments
 from rlox._registry import ALGORITHMS
 from rlox._validation import check_bool
+from rlox.envs._make import EnvLike
 from rlox.learners._backends import Backend, check_torch
 from rlox.sb3.evaluation import check_environment
 from rlox.sb3.models import DEFAULTS, FIXED, KEYWORDS, all_keywords, trainer_settings
-from rlox.trainers import EnvLike, Trainer
+from rlox.trainers import Trainer
 
 Arrays = dict[str, npt.NDArray[np.float32]]
 # Keys of `data` that identify the algorithm. The first key found decides.

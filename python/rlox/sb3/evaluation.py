@@ -41,13 +41,6 @@ def check_environment(env: object) -> None:
         )
 
 
-def with_env_id(trainer: Trainer, env: object) -> Trainer:
-    """Set the trainer's environment id if `env_id_of` finds one, and return the trainer."""
-    if trainer.env_id is None and (env_id := env_id_of(env)) is not None:
-        trainer.env_id = trainer.env_name = env_id
-    return trainer
-
-
 def env_id_of(env: object) -> str | None:
     """Return the id from which an equal environment can be created, or None.
 
@@ -149,9 +142,10 @@ def evaluate_policy(
 def _restart_episodes(model: Any, env: object) -> None:
     """Make training start new episodes if the model trains in the evaluated environments."""
     trainer = getattr(model, "_trainer", None)
-    if isinstance(trainer, Trainer) and (env is trainer.env or env is trainer._env):
-        learner: Any = trainer.learner
-        learner.env_initialized = False
+    if isinstance(trainer, Trainer):
+        source = trainer.run.env_source
+        if env is trainer.env or (source is not None and env is source.env):
+            trainer.learner.restart_episodes()
 
 
 def _play(model: Any, envs: Any, episodes: int, deterministic: bool) -> tuple[list[Any], list[Any]]:

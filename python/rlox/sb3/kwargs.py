@@ -21,7 +21,7 @@ from rlox._validation import (
 )
 from rlox.noise import ActionNoise, GaussianNoise, OrnsteinUhlenbeckNoise
 
-_FUNCTION = "pass learn() a function of (trainer, metrics) or an rlox.callbacks.Callback"
+_FUNCTION = "pass learn() a function of (run, metrics) or an rlox.callbacks.Callback"
 _LEARN = "pass it to learn()"
 _NETWORKS = "use model.trainer.learner.state().networks, a dict of arrays"
 _NORMALIZE = "use the settings normalize_obs and normalize_reward of rlox.trainers"

@@ -23,11 +23,10 @@ from rlox._validation import (
     check_str,
     short_repr,
 )
-from rlox.envs._make import get_num_envs
-from rlox.learners import EpisodeStatistics
+from rlox.envs._make import EnvLike, EnvSource, as_env_source, get_num_envs
 from rlox.learners._backends import Backend
 from rlox.sb3.callbacks import log_folder, make_callbacks, make_loggers
-from rlox.sb3.evaluation import check_environment, with_env_id
+from rlox.sb3.evaluation import check_environment, env_id_of
 from rlox.sb3.kwargs import (
     HINTS,
     as_action_noise,
@@ -36,7 +35,7 @@ from rlox.sb3.kwargs import (
     policy_settings,
     schedule,
 )
-from rlox.trainers import EnvLike, Trainer
+from rlox.trainers import Trainer
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -301,16 +300,19 @@ class Model:
         check_policy(policy)
         num_envs = get_num_envs(env) or 1
         settings = trainer_settings(self.algorithm, self.trainer_type.spec.config, values, num_envs)
-        trainer = self.trainer_type(env, values["seed"], backend=backend, runs_dir=None, **settings)
+        source = as_env_source(env, env_id=env_id_of(env))
+        trainer = self.trainer_type(
+            source, values["seed"], backend=backend, runs_dir=None, **settings
+        )
         try:
             check_observations(policy, self.algorithm, trainer.env.single_observation_space)
         except ValueError:
             trainer.close()
             raise
-        self._use_trainer(trainer, env)
+        self._use_trainer(trainer)
 
-    def _use_trainer(self, trainer: Trainer, env: Any) -> None:
-        self._trainer = trainer if env is None else with_env_id(trainer, env)
+    def _use_trainer(self, trainer: Trainer) -> None:
+        self._trainer = trainer
         self._config, self.seed, self.n_envs = trainer.config, trainer.seed, trainer.config.num_envs
         self.observation_space = trainer.env.single_observation_space
         self.action_space = trainer.env.single_action_space
@@ -358,7 +360,7 @@ class Model:
 
         Args:
             total_timesteps: Number of steps over all environments.
-            callback: `rlox.callbacks.Callback`, function of (trainer, metrics) that stops the run
+            callback: `rlox.callbacks.Callback`, function of (run, metrics) that stops the run
                 by returning False, or a list of these.
             log_interval: With `verbose=1`, iterations between two tables, or episodes if there is a
                 replay buffer. None: 1 for PPO, 100 for A2C, 4 with a replay buffer.
@@ -389,11 +391,11 @@ class Model:
             "progress_bar": check_bool("progress_bar", progress_bar),
         }
         if reset:
-            self._first, trainer.learner.episodes = first, EpisodeStatistics()
+            self._first = first
+            trainer.learner.episodes.clear()
             trainer.train(steps, **hooks)
         else:  # schedules cover the steps from the first counted step to the new end
-            trainer.start_timesteps = first
-            trainer.target_timesteps = trainer.timesteps + steps
+            trainer.run.plan(steps, start=first)
             trainer.train(**hooks)
         return self
 
@@ -472,12 +474,13 @@ class Model:
         model.verbose = _verbosity(verbose)
         model.tensorboard_log = log_folder(tensorboard_log)
         try:
-            trainer = cls.trainer_type.load(path, env=env, device=target_device, runs_dir=None)
+            source = None if env is None else as_env_source(env, env_id=env_id_of(env))
+            trainer = cls.trainer_type.load(path, env=source, device=target_device, runs_dir=None)
         except NoEnvironmentError:
             model._use_policy(path.absolute(), target_device)
         else:
-            model._use_trainer(trainer, env)
-            model._first = trainer.start_timesteps
+            model._use_trainer(trainer)
+            model._first = trainer.run.budget_start
         return model
 
     def _use_policy(self, path: Path, device: str | None) -> None:
@@ -510,9 +513,10 @@ class Model:
             ArgumentTypeError: `env` is not an environment.
         """
         check_environment(env)
-        self._use_trainer(self._reload(env) if self._trainer is None else self._move(env), env)
+        source = as_env_source(env, env_id=env_id_of(env))
+        self._use_trainer(self._reload(source) if self._trainer is None else self._move(source))
 
-    def _reload(self, env: EnvLike) -> Trainer:
+    def _reload(self, env: EnvSource) -> Trainer:
         """Return the trainer for a model that was loaded without an environment."""
         path, device = self._source
         trainer = self.trainer_type.load(path, env=env, device=device, runs_dir=None)
@@ -528,7 +532,7 @@ class Model:
             )
         return trainer
 
-    def _move(self, env: EnvLike) -> Trainer:
+    def _move(self, env: EnvSource) -> Trainer:
         """Return a trainer with the current state in other environments; close the old trainer."""
         old = self.trainer
         settings = {field.name: getattr(old.config, field.name) for field in fields(old.config)}
@@ -546,8 +550,9 @@ class Model:
         except BaseException:
             new.close()
             raise
-        new.start_timesteps, new.target_timesteps = old.start_timesteps, old.target_timesteps
-        new.config_sources = old.config_sources
+        new.run.budget_start = old.run.budget_start
+        new.run.budget_end = old.run.budget_end
+        new.run.config_sources = old.run.config_sources
         old.close()
         return new
 
