@@ -521,13 +521,13 @@ def newest(run: Path) -> Path | None:
 
 
 def read_timesteps(checkpoint: Path) -> int:
-    """Return the environment steps from a checkpoint's name or its manifest; 0 if unknown."""
+    """Return the used budget from a checkpoint's name or its manifest; 0 if unknown."""
     named = _STEP.fullmatch(checkpoint.name)
     if named is not None:
         return int(named[1])
     with suppress(*_DAMAGED):
         manifest = json.loads((checkpoint / MANIFEST).read_bytes())
-        return int(manifest["counters"]["timesteps"])
+        return int(manifest["counters"][manifest["run"].get("unit", "timesteps")])
     return 0
 
 

@@ -311,7 +311,11 @@ class Run:
             ]
         return {
             **self.describe(),
-            "run": {"start": self.budget_start, "target": self.budget_end},
+            "run": {
+                "unit": self.learner.budget_unit,
+                "start": self.budget_start,
+                "target": self.budget_end,
+            },
             "counters": state.counters,
             "streams": state.streams,
             "iterations": self.iterations,
