@@ -1,4 +1,4 @@
-//! Off-policy training without environments of its own: the caller passes native environments or the results of steps.
+//! Off-policy agent without environments of its own: the caller passes environments or steps.
 
 use rlox_core::profile::{self, Phase, StepTimer};
 use rlox_core::replay::ReplayStorage;
@@ -50,7 +50,8 @@ pub struct OffPolicyAgent<A: Algorithm + ?Sized> {
     config: ReplayConfig,
     stepper: EnvStepper,
     updates: u64,
-    /// Minibatches due for collected transitions, if updates are counted by transitions. Less than 1 after a complete
+    /// Minibatches due for collected transitions, if updates are counted by transitions.
+    /// Less than 1 after a complete
     /// [`OffPolicyAgent::learn`].
     pending_updates: f64,
     /// Finished share of the run at the start of the last iteration.
@@ -145,7 +146,8 @@ impl<A: Algorithm + ?Sized> OffPolicyAgent<A> {
         self.progress
     }
 
-    /// Returns the statistics of the last iteration that learned. Statistics that no minibatch reported are older.
+    /// Returns the statistics of the last iteration that learned.
+    /// Statistics that no minibatch reported are older.
     pub fn last_update(&self) -> Option<OffPolicyUpdateStats> {
         self.last_update
     }
@@ -155,19 +157,20 @@ impl<A: Algorithm + ?Sized> OffPolicyAgent<A> {
         self.stepper.env_initialized
     }
 
-    /// Starts new episodes in environments that the caller has reset. The normalizer counts the observations.
+    /// Starts new episodes in environments that the caller has reset.
+    /// The normaliser counts the observations.
     ///
     /// # Errors
-    /// Errors of [`OffPolicyAgent::attach`] and of the normalizer.
+    /// Errors of [`OffPolicyAgent::attach`] and of the normaliser.
     pub fn start(&mut self, env: &dyn VectorEnv, normalizer: Option<&mut Normalizer>) -> Result<()> {
         self.attach(env)?;
         self.stepper.begin_episodes(self.learner.as_mut(), normalizer)
     }
 
-    /// Starts new episodes from observations, `[N, d]`, of other environments and their action masks, if any.
+    /// Starts new episodes from observations, `[N, d]`, of other environments, and their action masks, if any.
     ///
     /// # Errors
-    /// Errors of [`OffPolicyAgent::attach_at`] and of the normalizer.
+    /// Errors of [`OffPolicyAgent::attach_at`] and of the normaliser.
     pub fn start_from_obs(
         &mut self,
         obs: &[f32],
@@ -188,7 +191,7 @@ impl<A: Algorithm + ?Sized> OffPolicyAgent<A> {
         self.stepper.observe(env)
     }
 
-    /// Continues current episodes from observations, `[N, d]`, of other environments and their action masks, if any.
+    /// Continues episodes from observations, `[N, d]`, of other environments, and their action masks, if any.
     ///
     /// # Errors
     /// [`Error::Shape`] for slices of wrong lengths, [`Error::NotFinite`] for observations.
@@ -196,14 +199,15 @@ impl<A: Algorithm + ?Sized> OffPolicyAgent<A> {
         self.stepper.set_current_obs(obs, masks)
     }
 
-    /// Makes `train_freq` steps in each environment and learns. Schedules use `progress`, which is in [0, 1].
+    /// Makes `train_freq` steps in each environment and learns.
+    /// Schedules use `progress`, which is in [0, 1].
     ///
     /// Returns `false` if `stop` ended the iteration early. The steps until then count.
     ///
     /// # Errors
     /// [`Error::Config`] before a start, for environments that do not reset in the same step, or for `progress` out of
     /// range; [`Error::NotFinite`] for observations, rewards, outputs or gradients that are not finite; errors of the
-    /// environments and of `stop`. Errors of a step or minibatch say after how many timesteps they occurred.
+    /// environments and of `stop`. Errors of a step or minibatch contain the number of timesteps.
     pub fn iterate(
         &mut self,
         env: &mut dyn VectorEnv,
@@ -241,7 +245,7 @@ impl<A: Algorithm + ?Sized> OffPolicyAgent<A> {
         self.learner.begin(&mut self.stepper.actions)
     }
 
-    /// Sets the share of the run per transition, by which exploration schedules advance within an iteration.
+    /// Sets the share of the run per transition, for exploration schedules within an iteration.
     ///
     /// The initial value 0 keeps them constant. Learning schedules always use the progress at the start of the
     /// iteration.
@@ -292,7 +296,7 @@ impl<A: Algorithm + ?Sized> OffPolicyAgent<A> {
         result.map_err(|error| error.at_timestep(stepper.timesteps))
     }
 
-    /// Learns the minibatches that are due for the steps since [`OffPolicyAgent::begin`], if `learning_starts` is past.
+    /// Learns the minibatches due for the steps since [`OffPolicyAgent::begin`], after `learning_starts`.
     ///
     /// Returns `false` if `stop` ended the updates early.
     ///
@@ -410,7 +414,7 @@ impl<A: Algorithm + ?Sized> OffPolicyAgent<A> {
         self.stepper.env_initialized = false;
     }
 
-    /// Returns the minibatches that are due for transitions, fractions and those of an interrupted iteration included.
+    /// Returns the minibatches due for transitions, with fractions and updates of an interrupted iteration.
     pub fn remainder(&self) -> f64 {
         let past_warmup = self.timesteps() > self.config.learning_starts;
         self.pending_updates

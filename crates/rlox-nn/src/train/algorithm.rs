@@ -21,12 +21,13 @@ pub trait Algorithm: Send {
         Ok(())
     }
 
-    /// Returns `true` if actions before `learning_starts` come from the policy instead of a uniform distribution.
+    /// Returns `true` if warm-up actions come from the policy instead of a uniform distribution.
     fn explores_at_warmup(&self) -> bool {
         false
     }
 
-    /// Writes exploratory actions: numbers in [-1, 1], or integers counted from 0. Row i draws from `rngs[i]`.
+    /// Writes exploratory actions: numbers in [-1, 1], or integers counted from 0.
+    /// Row i draws from `rngs[i]`.
     ///
     /// Schedules use `progress`, the finished share of the run.
     ///
@@ -58,7 +59,8 @@ pub trait Algorithm: Send {
         self.explore(obs, masks, rngs, progress, actions)
     }
 
-    /// Adds action noise, if the algorithm has any, to the actions of a step. Random warm-up actions get noise, too.
+    /// Adds action noise, if the algorithm has any, to the actions of a step.
+    /// Random warm-up actions get noise, too.
     ///
     /// # Errors
     /// [`Error::Shape`] if the number of actions is wrong.
@@ -133,7 +135,7 @@ pub trait Algorithm: Send {
     /// Errors of [`NamedTensors::check`]; nothing changes then.
     fn load(&mut self, tensors: &NamedTensors) -> Result<()>;
 
-    /// Returns the state of the optimizers by parameter name.
+    /// Returns the state of the optimisers by parameter name.
     fn optimizer_state(&self) -> NamedTensors;
 
     /// Checks that [`Algorithm::load_optimizer_state`] accepts this state.
@@ -185,7 +187,7 @@ pub trait Method: Algorithm + Sized {
     /// [`Error::Config`] for the first setting out of range, [`Error::Space`] for unsupported spaces.
     fn replay_config(config: &Self::Config, spec: &EnvSpec) -> Result<ReplayConfig>;
 
-    /// Creates a learner for `num_envs` environments from a config that [`Method::replay_config`] has checked.
+    /// Creates a learner for `num_envs` environments from a config that [`Method::replay_config`] checked.
     ///
     /// # Errors
     /// [`Error::Shape`] for networks whose observations or actions do not match the environments.

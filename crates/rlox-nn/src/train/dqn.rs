@@ -57,7 +57,7 @@ pub struct DqnConfig {
     pub exploration_final_eps: f32,
     /// Normalisation of observations and rewards; `None` for no normalisation.
     pub normalize: Option<NormalizerOptions>,
-    /// Prioritized replay (Schaul et al. 2016), which Stable-Baselines3 does not have; `None` for uniform sampling.
+    /// Prioritized replay (Schaul et al. 2016), not in Stable-Baselines3; `None` for uniform sampling.
     pub prioritized: Option<Priorities>,
 }
 

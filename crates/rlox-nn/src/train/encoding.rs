@@ -20,7 +20,7 @@ use crate::alloc::try_reserve;
 pub enum Encoding {
     /// This many numbers, unchanged.
     Numbers(usize),
-    /// Integers below these counts, each one-hot encoded: Discrete and MultiDiscrete observations counted from 0.
+    /// One-hot encoded integers below these counts: Discrete and MultiDiscrete observations from 0.
     OneHot(Vec<usize>),
 }
 
@@ -46,7 +46,7 @@ impl Encoding {
         if obs.width() == self.stored() {
             return Ok(());
         }
-        let (expected, got) = (format!("rows of {} numbers for {self:?}", self.stored()), format!("rows of {}", obs.width()));
+        let (expected, got) = (format!("rows of {} numbers for {self:?}", self.stored()), format!("{}", obs.width()));
         Err(Error::shape("obs", expected, got, "create the policy for this observation space"))
     }
 
@@ -109,7 +109,7 @@ fn one_hot(counts: &[usize], data: &[i64], rows: impl Iterator<Item = usize>, ou
     for row in rows {
         for (column, (x, count)) in row_of(data, row, counts.len())?.iter().zip(counts).enumerate() {
             let Some(index) = usize::try_from(*x).ok().filter(|at| at < count) else {
-                let (expected, hint) = (format!("integers in [0, {count})"), "pass observations from the observation space");
+                let (expected, hint) = (format!("integers in [0, {count})"), "pass observations of the space");
                 let error = Error::space("obs", expected, x.to_string(), hint).at_row(row);
                 return Err(if counts.len() > 1 { error.at_column(column) } else { error });
             };

@@ -1,4 +1,4 @@
-//! Environment steps of off-policy agents: actions, normalizer statistics, counters and the replay buffer.
+//! Environment steps of off-policy agents: actions, statistics, counters and the replay buffer.
 
 use rlox_core::{
     Actions, ActionsMut, Normalizer, Pcg64, Policy, PolicyOut, RandomPolicy, Result, Space, StepOut, VectorEnv,
@@ -24,13 +24,15 @@ pub struct StepResult<'a> {
     pub rewards: &'a [f64],
     /// `true` where the task ended, `[N]`.
     pub terminated: &'a [bool],
-    /// `true` where the episode was cut, `[N]`.
+    /// `true` where a time limit ended the episode, `[N]`.
     pub truncated: &'a [bool],
-    /// `true` for environments that stepped, `false` for those that only reset, `[N]`. `None` if all stepped.
+    /// `true` for environments that stepped, `false` for those that only reset, `[N]`.
+    /// `None` if all stepped.
     pub valid: Option<&'a [bool]>,
     /// Action masks at `obs`, `[N, n]`; required if [`EnvInfo::masked`] is `true`.
     pub masks: Option<&'a [bool]>,
-    /// Action masks of the last states of truncated episodes, `[N, n]`. A row without an allowed action marks an
+    /// Action masks of the last states of truncated episodes, `[N, n]`.
+    /// A row without an allowed action marks an
     /// unknown mask. Only rows that were truncated and not terminated are read.
     pub final_masks: Option<&'a [bool]>,
 }
@@ -115,7 +117,7 @@ pub(super) struct EnvStepper {
     action_buffers: ActionBuffers,
     /// Observations for the next actions, `[N, d]`.
     obs: Vec<f32>,
-    /// The same observations, normalized.
+    /// Normalised copy of `obs`, `[N, d]`.
     policy_obs: Vec<f32>,
     /// Observations after the step and before any reset, `[N, d]`.
     next_obs: Vec<f32>,
@@ -209,7 +211,7 @@ impl EnvStepper {
         set_result
     }
 
-    /// Starts new episodes everywhere; the normalizer counts their first observations.
+    /// Starts new episodes everywhere; the normaliser counts their first observations.
     pub(super) fn begin_episodes<A: Algorithm + ?Sized>(
         &mut self,
         algorithm: &mut A,
@@ -240,7 +242,7 @@ impl EnvStepper {
         self.finish(algorithm, normalizer)
     }
 
-    /// Chooses actions: uniform ones before `learning_starts`, then those of the policy.
+    /// Chooses actions: uniform ones before `learning_starts`, then the policy's.
     pub(super) fn select_actions<A: Algorithm + ?Sized>(
         &mut self,
         algorithm: &mut A,
@@ -307,7 +309,7 @@ impl EnvStepper {
         self.terminated.iter().zip(&self.truncated).map(|(terminated, truncated)| *truncated && !*terminated)
     }
 
-    /// Checks and copies a step that the caller made.
+    /// Checks and copies the result of a step of the caller's environments.
     pub(super) fn load_step_result(&mut self, step_result: &StepResult<'_>) -> Result<()> {
         let StepResult { next_obs, obs, rewards, terminated, truncated, valid, masks, final_masks } = *step_result;
         let n = self.num_envs();
@@ -372,7 +374,7 @@ impl EnvStepper {
         if stored > 0 { algorithm.on_step(before..self.timesteps) } else { Ok(()) }
     }
 
-    /// Updates the normalizer with the next observations and the rewards.
+    /// Updates the normaliser with the next observations and the rewards.
     fn update_normalizer(&mut self, normalizer: &mut Normalizer) -> Result<()> {
         let Self { after, policy_obs, rewards, terminated, truncated, valid, idling, .. } = self;
         if *idling {
@@ -391,7 +393,7 @@ impl EnvStepper {
         normalizer.step_rewards_where(Some(valid), rewards, terminated, truncated)
     }
 
-    /// Fills in the masks of next states; those of truncated episodes are there already.
+    /// Fills in the masks of next states, except for truncated episodes, whose masks are present.
     fn complete_next_masks(&mut self) {
         let Self { masks, next_masks, terminated, truncated, .. } = self;
         let width = (masks.len() / terminated.len()).max(1);

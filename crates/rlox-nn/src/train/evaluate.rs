@@ -1,4 +1,4 @@
-//! Greedy actions of all kinds of policies, evaluation episodes, and actions for batches of observations.
+//! Greedy actions of all kinds of policies, evaluation, and actions for batches of observations.
 
 use rlox_core::{
     ActionsMut, Error, FieldData, InterruptCheck, Normalizer, Pcg64, PolicyOut, ResetOptions, Result, Seeds, Space,
@@ -81,7 +81,7 @@ impl<P: DeterministicPolicy + ?Sized> Greedy<dyn DeterministicPolicy> for P {
 
 /// Returns the returns of `episodes` greedy episodes, in the order in which they end.
 ///
-/// Each environment plays the same number of episodes, so that short ones are not favoured. The environments are reset
+/// Each environment plays the same number of episodes, to within one, so that short ones are not favoured. The environments are reset
 /// with `seed`. The statistics of `normalizer` are used and not changed.
 ///
 /// # Errors
@@ -242,7 +242,7 @@ pub fn predict_actions(
     choose_actions(&mut act, obs, seed, space, inputs, actions)
 }
 
-/// Writes greedy actions of an off-policy algorithm, or with a seed exploratory ones without action noise.
+/// Writes greedy actions of an off-policy agent, or with a seed exploratory ones without action noise.
 ///
 /// # Errors
 /// Errors of [`predict_actions`] and, for a Box, of [`ActionScaling::new`].

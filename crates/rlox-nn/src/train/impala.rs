@@ -1,4 +1,4 @@
-//! IMPALA (Espeholt et al. 2018, arXiv:1802.01561): advantage actor-critic with V-trace corrections for stale rollouts.
+//! IMPALA (Espeholt et al. 2018, arXiv:1802.01561): advantage actor-critic with V-trace.
 
 use rlox_core::profile::{self, Phase};
 use rlox_core::{NormalizerOptions, Pcg64, Result, RolloutBuffer, VtraceConfig};
@@ -51,7 +51,8 @@ pub struct ImpalaConfig {
 }
 
 impl Default for ImpalaConfig {
-    /// Returns the paper's V-trace bounds with A2C's optimiser. Losses are means over steps instead of the paper's
+    /// Returns the paper's V-trace bounds with A2C's optimiser.
+    /// Losses are means over steps instead of the paper's
     /// sums.
     fn default() -> Self {
         Self {

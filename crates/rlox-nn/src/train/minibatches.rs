@@ -25,7 +25,7 @@ pub struct Minibatches {
     values: Vec<f32>,
     pub(super) advantages: Vec<f32>,
     returns: Vec<f32>,
-    /// V-trace targets, which replace those of the rollout.
+    /// V-trace targets, which replace the rollout's.
     pub(super) corrected: Corrected,
 }
 
@@ -176,14 +176,14 @@ pub(super) struct Corrected {
 /// Distance between the acting policy and the current one.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Distance {
-    /// Mean of `(rho - 1) - ln rho` (Schulman 2020), an estimate of the KL of the acting policy from the current one.
+    /// Mean of `(rho - 1) - ln rho` (Schulman 2020), an estimate of KL(acting policy || current policy).
     pub(super) kl: f32,
     /// Share of ratios above `rho_bar`.
     pub(super) clipped: f32,
 }
 
 impl Corrected {
-    /// Gathers the transitions of a finished rollout and computes their values, V-trace advantages and returns.
+    /// Gathers the transitions of a finished rollout and computes values, V-trace advantages and returns.
     ///
     /// # Errors
     /// Errors of [`Minibatches::gather`], the policy and [`VtraceTargets::minibatch`].

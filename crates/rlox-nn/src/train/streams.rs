@@ -38,7 +38,7 @@ impl Streams {
     }
 }
 
-/// Spawn key that separates the streams of an iteration from those of a run with the same seed.
+/// Spawn key that separates the streams of an iteration from the streams of a run with the same seed.
 const ITERATION: u32 = u32::MAX - 1;
 
 /// Random streams of one iteration.
@@ -71,7 +71,7 @@ impl IterationStreams {
         Ok(streams)
     }
 
-    /// Replaces the streams by those of another seed, in the same memory if it suffices.
+    /// Replaces the streams by the streams of another seed, in the same memory if possible.
     ///
     /// # Errors
     /// Errors of [`IterationStreams::new`]; nothing changes then.

@@ -1,4 +1,4 @@
-//! Trainer of on-policy algorithms whose actors step their environments in threads while the learner updates.
+//! Trainer of on-policy algorithms with actors that step environments in threads.
 
 use std::collections::VecDeque;
 
@@ -14,7 +14,7 @@ use crate::train::streams::{IterationStreams, Streams};
 use crate::train::{Encoding, Episodes, Metrics, Minibatches, check_share, evaluate_policy};
 use crate::{ActorCritic, NamedTensors};
 
-/// Trainer of an on-policy algorithm `A` with actors in threads; each has environments and a copy of the policy.
+/// Trainer of an on-policy algorithm `A` with actors in threads, which own copies of the policy.
 ///
 /// Such algorithms are [`Impala`](crate::train::Impala), and PPO and A2C with rollouts that are a bounded number of
 /// updates old. With one actor, `max_staleness` 0 and `deterministic`, results equal those of
@@ -62,7 +62,7 @@ impl<A: Algorithm, P> std::fmt::Debug for AsyncOnPolicy<A, P> {
 }
 
 impl<A: Algorithm, P: ActorCritic + 'static> AsyncOnPolicy<A, P> {
-    /// Creates a learner and one actor for each vector of identical environments; `make` creates each policy.
+    /// Creates a learner and one actor per vector of environments; `make` creates each policy.
     ///
     /// The seed determines all random numbers. Unless `staleness_policy` is deterministic, results still depend on the
     /// order in which threads finish.
@@ -332,7 +332,7 @@ mod tests {
     use crate::train::{A2cConfig, Impala, ImpalaConfig, PpoConfig};
     use crate::{Activation, Mlp, PolicyNetworks};
 
-    const IN_TURN: StalenessPolicy = StalenessPolicy { max_staleness: 0, deterministic: true };
+    const SYNCHRONOUS: StalenessPolicy = StalenessPolicy { max_staleness: 0, deterministic: true };
 
     fn env() -> Box<dyn VectorEnv> {
         Box::new(VecEnv::new(4, None, AutoresetMode::SameStep, CartPole::default).unwrap())
@@ -348,7 +348,7 @@ mod tests {
 
     #[test]
     fn actors_do_not_allocate_per_step() {
-        let counted = |n_steps| {
+        let actor_allocations = |n_steps| {
             let config = CollectConfig { gamma: 0.99, gae_lambda: 0.95, sde_sample_freq: 0 };
             let (env, policy) = (env(), make(env().spec(), &mut Pcg64::seed_from(0)).unwrap());
             let weights = Arc::new(policy.tensors());
@@ -366,12 +366,12 @@ mod tests {
             collect(0..100);
             allocations(|| collect(100..150))
         };
-        assert_eq!(counted(16), counted(64));
+        assert_eq!(actor_allocations(16), actor_allocations(64));
     }
 
-    fn of_learner<A: Algorithm + Clone>(config: impl Fn(usize) -> A) -> [u64; 2] {
+    fn learner_allocations<A: Algorithm + Clone>(config: impl Fn(usize) -> A) -> [u64; 2] {
         [8, 32].map(|n_steps| {
-            let mut trainer = AsyncOnPolicy::new(vec![env()], make, config(n_steps), IN_TURN, 1).unwrap();
+            let mut trainer = AsyncOnPolicy::new(vec![env()], make, config(n_steps), SYNCHRONOUS, 1).unwrap();
             let mut iterate = || {
                 for _ in 0..50 {
                     trainer.iterate(0.0).unwrap();
@@ -385,10 +385,15 @@ mod tests {
     #[test]
     fn learners_do_not_allocate_per_transition() {
         for [short, long] in [
-            of_learner(|n_steps| ImpalaConfig { n_steps, ..ImpalaConfig::default() }),
-            of_learner(|n_steps| A2cConfig { n_steps, ..A2cConfig::default() }),
+            learner_allocations(|n_steps| ImpalaConfig { n_steps, ..ImpalaConfig::default() }),
+            learner_allocations(|n_steps| A2cConfig { n_steps, ..A2cConfig::default() }),
             // The number of minibatches is equal for both lengths.
-            of_learner(|n_steps| PpoConfig { n_steps, batch_size: 2 * n_steps, n_epochs: 2, ..PpoConfig::default() }),
+            learner_allocations(|n_steps| PpoConfig {
+                n_steps,
+                batch_size: 2 * n_steps,
+                n_epochs: 2,
+                ..PpoConfig::default()
+            }),
         ] {
             assert_eq!(short, long);
         }
@@ -407,7 +412,7 @@ mod tests {
             rlox_core::envs::make("CartPole-v1", &options).unwrap()
         };
         let envs = vec![other(Some(500)), other(Some(9))];
-        let result = Impala::new(envs, make, ImpalaConfig::default(), IN_TURN, 1);
+        let result = Impala::new(envs, make, ImpalaConfig::default(), SYNCHRONOUS, 1);
         let rejected = assert_rejects(result, Error::Config, "envs");
         for (text, limit) in
             [(&rejected.expected, "a limit of 500"), (&rejected.got, "a limit of 9, without action masks")]

@@ -1,4 +1,4 @@
-//! Trainer of off-policy algorithms: steps the environments, stores transitions and learns from minibatches.
+//! Trainer of off-policy algorithms: collects transitions and learns from minibatches by turns.
 
 use std::collections::VecDeque;
 
@@ -67,7 +67,7 @@ impl<A: Method> std::fmt::Debug for OffPolicy<A> {
 }
 
 impl<A: Method> OffPolicy<A> {
-    /// Creates a trainer of environments in SAME_STEP mode and of the networks that `make` returns for them.
+    /// Creates a trainer of environments in SAME_STEP mode and of the networks from `make`.
     ///
     /// The seed determines all random numbers: initial weights, environments, actions and minibatches.
     ///
@@ -164,7 +164,7 @@ impl<A: Method> OffPolicy<A> {
         self.resume(progress)
     }
 
-    /// Continues an interrupted or loaded run, schedules included, to the end that [`OffPolicy::train`] set.
+    /// Continues an interrupted or loaded run, with its schedules, to the end that [`OffPolicy::train`] set.
     ///
     /// # Errors
     /// Errors of [`OffPolicy::iterate`].

@@ -28,7 +28,7 @@ pub trait Algorithm: std::fmt::Debug {
     /// [`Error::Config`] for the first setting out of range.
     fn check_for(&self, num_envs: usize) -> Result<()>;
 
-    /// Returns the steps of each environment per iteration, the normalisation and the settings of collection.
+    /// Returns the steps of each environment per iteration, the normalisation and other settings.
     fn collect_config(&self) -> (usize, Option<NormalizerOptions>, CollectConfig);
 
     /// Learns from a finished rollout until the end or until `stop` returns `true`.
@@ -48,7 +48,7 @@ pub trait Algorithm: std::fmt::Debug {
         stop: &mut dyn FnMut() -> bool,
     ) -> Result<UpdateStats>;
 
-    /// Returns the settings under their names in checkpoints, without those of normalisation.
+    /// Returns the settings under their names in checkpoints, without the normalisation.
     fn config_map(&self) -> ConfigMap;
 }
 
@@ -63,7 +63,7 @@ pub struct CollectConfig {
     pub sde_sample_freq: usize,
 }
 
-/// Trainer of an on-policy algorithm `A`, such as [`Ppo`](crate::train::Ppo) and [`A2c`](crate::train::A2c).
+/// Trainer of an on-policy algorithm `A`: [`Ppo`](crate::train::Ppo) or [`A2c`](crate::train::A2c).
 ///
 /// Owns the environments and the policy with its optimiser state, and runs the training loop.
 pub struct OnPolicy<A, P> {
@@ -120,7 +120,7 @@ impl<A: Algorithm, P: ActorCritic> OnPolicy<A, P> {
         self.collector.normalizer.as_ref()
     }
 
-    /// Returns the returns of greedy episodes in `env`, with this trainer's normaliser; see [`evaluate_policy`].
+    /// Returns the returns of greedy episodes in `env`, with this normaliser; see [`evaluate_policy`].
     ///
     /// # Errors
     /// Errors of [`evaluate_policy`].
@@ -161,8 +161,8 @@ impl<A: Algorithm, P: ActorCritic> OnPolicy<A, P> {
     ///
     /// # Errors
     /// [`Error::Config`] for `progress` out of range, [`Error::NotFinite`] for observations, rewards, outputs or
-    /// gradients that are not finite, and other errors of the environments and the policy. These errors say after how
-    /// many timesteps they occurred. [`Error::Interrupted`] between two steps or minibatches
+    /// gradients that are not finite; other errors of the environments and the policy. These errors contain
+    /// the number of timesteps. [`Error::Interrupted`] between two steps or minibatches
     /// ([`rlox_core::set_interrupt_check`]); earlier minibatches stay learned.
     pub fn iterate(&mut self, progress: f64) -> Result<Metrics> {
         check_share("progress", progress)?;
@@ -246,7 +246,7 @@ pub fn estimate_advantages(
     buffer.finish(&last, &finals, gamma, gae_lambda)
 }
 
-/// Policy wrapper that redraws the gSDE noise every few steps and polls `stop`.
+/// Policy wrapper that redraws the gSDE noise every `every` steps and polls `stop`.
 struct Exploring<'a> {
     policy: &'a mut dyn ActorCritic,
     every: usize,
