@@ -207,7 +207,7 @@ pub(super) fn check_dims(name: &'static str, got: (usize, usize), expected: (usi
     if got == expected {
         return Ok(());
     }
-    let describe = |(obs, actions)| format!("a network for {obs} observation numbers and {actions} actions");
+    let describe = |(obs, actions)| format!("a network with observation size {obs} and action size {actions}");
     Err(Error::shape(name, describe(expected), describe(got), "create it for the spaces of the environments"))
 }
 
