@@ -161,7 +161,7 @@ fn rejected_checkpoints_change_nothing_even_non_finite_weights() {
 }
 
 /// Returns a state with all numbers 1, except for one tensor with numbers `x`.
-fn with(state: &NamedTensors, name: &str, x: f32) -> NamedTensors {
+fn state_with(state: &NamedTensors, name: &str, x: f32) -> NamedTensors {
     let mut changed = NamedTensors::default();
     for tensor in state {
         let here = if tensor.name == name { x } else { 1.0 };
@@ -182,18 +182,20 @@ fn rejected_states_change_no_part() {
         ("log_std.step", -1.0, "a whole number, at least 0"),
         ("log_std.exp_avg_sq", -0.25, "numbers, at least 0"),
     ] {
-        let rejected = assert_rejects(policy.load_optimizer_state(&with(&before.0, name, x)), Error::Config, "state");
+        let rejected =
+            assert_rejects(policy.load_optimizer_state(&state_with(&before.0, name, x)), Error::Config, "state");
         assert_eq!(rejected.expected, expected);
         assert_eq!((rejected.got, rejected.at.section.as_deref()), (x.to_string(), Some(name)));
     }
-    let nan = policy.load_optimizer_state(&with(&before.0, "critic.0.bias.exp_avg", f32::NAN));
+    let nan = policy.load_optimizer_state(&state_with(&before.0, "critic.0.bias.exp_avg", f32::NAN));
     let rejected = assert_rejects(nan, Error::NotFinite, "state");
     assert_eq!((&rejected.got[..], rejected.at.section.as_deref()), ("NaN", Some("critic.0.bias.exp_avg")));
     for (name, x) in [("critic.qf1.step", 0.5), ("critic.qf1.0.weight.exp_avg_sq", -1e-9)] {
-        let rejected = assert_rejects(critics.load_optimizer_state(&with(&before.1, name, x)), Error::Config, "state");
+        let rejected =
+            assert_rejects(critics.load_optimizer_state(&state_with(&before.1, name, x)), Error::Config, "state");
         assert_eq!(rejected.at.section.as_deref(), Some(name));
     }
     assert_eq!((policy.optimizer_state(), critics.optimizer_state()), before);
-    policy.load_optimizer_state(&with(&before.0, "", 0.0)).unwrap();
+    policy.load_optimizer_state(&state_with(&before.0, "", 0.0)).unwrap();
     assert_eq!(policy.optimizer_state().find("critic.step").unwrap().data, [1.0]);
 }

@@ -10,7 +10,7 @@ use serde_json::{Map, Value};
 pub(crate) type Policy = PolicyNetworks<Mlp>;
 pub(crate) type Trainer<A> = AsyncOnPolicy<A, Policy>;
 
-pub(crate) const IN_TURN: StalenessPolicy = StalenessPolicy { max_staleness: 0, deterministic: true };
+pub(crate) const SYNCHRONOUS: StalenessPolicy = StalenessPolicy { max_staleness: 0, deterministic: true };
 
 pub(crate) fn cartpole(num_envs: usize, autoreset_mode: AutoresetMode) -> Box<dyn VectorEnv> {
     let options =
@@ -22,7 +22,7 @@ pub(crate) fn networks(spec: &EnvSpec, rng: &mut Pcg64) -> Result<Policy> {
     PolicyNetworks::mlp(spec, &[8], Activation::Tanh, rng)
 }
 
-pub(crate) fn with<A: OnPolicyAlgorithm>(
+pub(crate) fn async_trainer<A: OnPolicyAlgorithm>(
     config: A,
     actors: usize,
     staleness_policy: StalenessPolicy,
@@ -33,7 +33,7 @@ pub(crate) fn with<A: OnPolicyAlgorithm>(
 }
 
 pub(crate) fn impala(actors: usize, staleness_policy: StalenessPolicy, seed: u64) -> Impala<Policy> {
-    with(ImpalaConfig::default(), actors, staleness_policy, seed)
+    async_trainer(ImpalaConfig::default(), actors, staleness_policy, seed)
 }
 
 pub(crate) fn iterate<A: OnPolicyAlgorithm>(trainer: &mut Trainer<A>, times: usize) {
