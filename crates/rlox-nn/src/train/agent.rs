@@ -77,8 +77,8 @@ impl<A: Algorithm + ?Sized> OffPolicyAgent<A> {
     /// `seeds[0]` determines actions and the choice of minibatches, `seeds[1]` the random numbers of learning.
     ///
     /// # Errors
-    /// Errors of [`ReplayConfig::check`], [`Error::Config`] without environments or for `n_steps` above 1 with several
-    /// environments that idle, [`Error::Memory`] if the buffer does not fit into memory, [`Error::Space`] for a Box of
+    /// Errors of [`ReplayConfig::check`]. [`Error::Config`] without environments, or for `n_steps` above 1 with several
+    /// environments that idle. [`Error::Memory`] if the buffer does not fit into memory. [`Error::Space`] for a Box of
     /// actions without finite bounds.
     pub fn new(learner: Box<A>, config: ReplayConfig, env_info: &EnvInfo<'_>, seeds: [u64; 2]) -> Result<Self> {
         config.check()?;
@@ -167,7 +167,7 @@ impl<A: Algorithm + ?Sized> OffPolicyAgent<A> {
         self.stepper.begin_episodes(self.learner.as_mut(), normalizer)
     }
 
-    /// Starts new episodes from observations, `[N, d]`, of other environments, and their action masks, if any.
+    /// Starts new episodes from observations, `[N, d]`, and action masks of other environments.
     ///
     /// # Errors
     /// Errors of [`OffPolicyAgent::attach_at`] and of the normaliser.
@@ -191,7 +191,7 @@ impl<A: Algorithm + ?Sized> OffPolicyAgent<A> {
         self.stepper.observe(env)
     }
 
-    /// Continues episodes from observations, `[N, d]`, of other environments, and their action masks, if any.
+    /// Continues episodes from observations, `[N, d]`, and action masks of other environments.
     ///
     /// # Errors
     /// [`Error::Shape`] for slices of wrong lengths, [`Error::NotFinite`] for observations.

@@ -12,8 +12,7 @@ use crate::ActionScaling;
 use crate::alloc::{resize, try_vec};
 use crate::validate::check_finite;
 
-/// Result of a step of all environments that the caller made; see
-/// [`OffPolicyAgent::observe`](super::OffPolicyAgent::observe).
+/// Result of a step of the caller's environments; see [`observe`](super::OffPolicyAgent::observe).
 #[derive(Clone, Copy, Debug)]
 pub struct StepResult<'a> {
     /// Observations before any reset, `[N, d]`: the last one of an episode that ended.

@@ -81,13 +81,13 @@ impl<P: DeterministicPolicy + ?Sized> Greedy<dyn DeterministicPolicy> for P {
 
 /// Returns the returns of `episodes` greedy episodes, in the order in which they end.
 ///
-/// Each environment plays the same number of episodes, to within one, so that short ones are not favoured. The environments are reset
-/// with `seed`. The statistics of `normalizer` are used and not changed.
+/// Each environment plays the same number of episodes, to within one, so that short ones are not favoured. The
+/// environments are reset with `seed`. The statistics of `normalizer` are used and not changed.
 ///
 /// # Errors
-/// [`Error::Config`] for 0 episodes or environments that are not in SAME_STEP mode; errors of [`ActionScaling::new`]
-/// for policies with scaled actions, of the policy and the environments; [`Error::Interrupted`] between two steps
-/// ([`rlox_core::set_interrupt_check`]).
+/// [`Error::Config`] for 0 episodes or environments that are not in SAME_STEP mode. Errors of [`ActionScaling::new`] if
+/// the policy's actions are scaled, and errors of the policy and the environments. [`Error::Interrupted`] between two
+/// steps ([`rlox_core::set_interrupt_check`]).
 ///
 /// ```
 /// use rlox_core::{AutoresetMode, Pcg64, VecEnv, VectorEnv, envs::CartPole};
@@ -205,9 +205,8 @@ pub struct Observations<'a> {
 /// for network inputs.
 ///
 /// # Errors
-/// [`Error::Shape`] for masks or actions of wrong lengths, [`Error::NotFinite`] for observations or actions that are
-/// not finite, [`Error::Interrupted`] between two chunks of observations; errors of [`Encoding::encode`] and the
-/// policy.
+/// [`Error::Shape`] for masks or actions of wrong lengths. [`Error::NotFinite`] for observations or actions that are
+/// not finite. [`Error::Interrupted`] between two chunks of observations. Errors of [`Encoding::encode`] and the policy.
 ///
 /// ```
 /// use rlox_core::{ActionsMut, AutoresetMode, FieldData, Pcg64, VecEnv, VectorEnv, envs::CartPole};

@@ -192,9 +192,9 @@ impl PpoConfig {
     /// a large one, which then has no effect; earlier minibatches stay learned.
     ///
     /// # Errors
-    /// Errors of [`PpoConfig::check`], [`Error::Config`] for `progress` out of range or a rollout that is unfinished or
-    /// has no transitions, [`Error::Shape`] for a wrong width of observations, [`Error::NotFinite`] for outputs or
-    /// gradients, and other errors of [`ActorCritic::update`].
+    /// Errors of [`PpoConfig::check`] and [`ActorCritic::update`]. [`Error::Config`] for `progress` out of range, or a
+    /// rollout that is unfinished or has no transitions. [`Error::Shape`] for a wrong width of observations.
+    /// [`Error::NotFinite`] for outputs or gradients.
     pub fn learn(
         &self,
         policy: &mut dyn ActorCritic,

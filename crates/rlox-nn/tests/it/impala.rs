@@ -1,4 +1,4 @@
-//! IMPALA: V-trace against a slow reference, equality with A2C without staleness, and threads of actors.
+//! IMPALA: V-trace against a slow reference, equality with A2C without staleness, and actor threads.
 
 use rlox_core::testing::assert_rejects;
 use rlox_core::{

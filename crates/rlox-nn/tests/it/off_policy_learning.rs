@@ -1,4 +1,4 @@
-//! DQN, SAC and TD3 as parts and as trainers: learning, determinism by seed, and independence from threads.
+//! DQN, SAC and TD3 as parts and as trainers: learning, and independence from the number of threads.
 
 use allocation_counter::measure;
 use rlox_core::testing::assert_rejects;

@@ -1,5 +1,4 @@
-//! Settings, spaces and networks of DQN, SAC and TD3: invalid ones are rejected with the argument's name before any
-//! construction, valid ones train.
+//! Settings, spaces and networks of DQN, SAC and TD3: invalid ones are rejected, valid ones train.
 
 use rlox_core::testing::assert_rejects;
 use rlox_core::{

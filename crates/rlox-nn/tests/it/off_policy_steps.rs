@@ -1,4 +1,4 @@
-//! Steps of off-policy trainers and agents: warm-up, number of updates, transitions and exploration noise.
+//! Steps of off-policy trainers and agents: warm-up, updates, transitions and exploration noise.
 
 use rlox_core::envs::CartPole;
 use rlox_core::replay::{Column, ReplayStorage};

@@ -17,7 +17,7 @@ use rlox_nn::{
 
 use crate::support::assert_independent_of_threads;
 
-/// Environment with episodes of ten steps and a reward for the action equal to the observation, or to a later one.
+/// Environment with ten-step episodes and a reward for the action that equals this or the next observation.
 struct Identity<A: ?Sized> {
     spec: EnvSpec,
     state: Vec<f32>,

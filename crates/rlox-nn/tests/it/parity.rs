@@ -1,4 +1,4 @@
-//! The built-in network, DQN, SAC and TD3 against PyTorch; `fixtures/make_off_policy.py` writes the expected values.
+//! The built-in network, DQN, SAC and TD3 against the values of `fixtures/make_off_policy.py`, from PyTorch.
 
 use rlox_core::Pcg64;
 use rlox_nn::losses::{sac_actor_loss, soft_values, td_targets, td3_actor_loss, temperature_loss};

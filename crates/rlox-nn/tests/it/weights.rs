@@ -1,4 +1,4 @@
-//! Weights and optimiser states from files and memory: valid ones are restored, invalid ones change nothing.
+//! Weights and optimiser states from files and memory, and rejection of invalid ones.
 
 use rlox_core::envs::CartPole;
 use rlox_core::testing::{Variant, assert_rejects};

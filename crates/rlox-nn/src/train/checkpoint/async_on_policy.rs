@@ -14,8 +14,9 @@ use crate::train::{AsyncOnPolicy, Episodes, ImpalaConfig, OnPolicyAlgorithm};
 const ROLLOUTS: &str = "rollouts";
 
 impl<A: OnPolicyAlgorithm, P: ActorCritic + 'static> AsyncOnPolicy<A, P> {
-    /// Writes a checkpoint to the folder `path` ([`Checkpoint::write`]): weights, optimiser, random streams and
-    /// counters.
+    /// Writes a checkpoint to the folder `path` ([`Checkpoint::write`]).
+    ///
+    /// The checkpoint has weights, optimiser, random streams and counters.
     ///
     /// The format is that of [`OnPolicy::save`](crate::train::OnPolicy::save). With one actor, `max_staleness` 0 and
     /// `deterministic`, either trainer can load the checkpoint.

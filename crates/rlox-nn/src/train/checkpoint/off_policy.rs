@@ -20,6 +20,7 @@ impl<A: OffPolicyMethod> OffPolicy<A> {
     /// The checkpoint has weights, target networks, optimisers, temperature, replay buffer with priorities, statistics,
     /// action noise, random streams, counters and, if supported, a snapshot of the environments
     /// ([`EnvSnapshot::capture`]).
+    ///
     /// `DQNTrainer.load`, `SACTrainer.load` and `TD3Trainer.load` of the Python package accept checkpoints with equal
     /// settings: the same hidden layers in all networks, two critics, and an environment with an id.
     ///
@@ -48,8 +49,8 @@ impl<A: OffPolicyMethod> OffPolicy<A> {
     /// ```
     ///
     /// # Errors
-    /// Errors of [`rlox_core::Checkpoint::write`], [`Error::NotFinite`] for weights, returns or noise,
-    /// [`Error::Memory`] if memory is insufficient for a copy of the replay buffer; an earlier checkpoint at `path`
+    /// Errors of [`rlox_core::Checkpoint::write`], [`Error::NotFinite`] for weights, returns or noise.
+    /// [`Error::Memory`] if memory is insufficient for a copy of the replay buffer. An earlier checkpoint at `path`
     /// stays.
     pub fn save(&self, path: impl AsRef<Path>) -> Result<()> {
         let (config_map, learner) = (self.config_map(), self.agent.learner());

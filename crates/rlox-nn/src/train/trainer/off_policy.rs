@@ -72,9 +72,9 @@ impl<A: Method> OffPolicy<A> {
     /// The seed determines all random numbers: initial weights, environments, actions and minibatches.
     ///
     /// # Errors
-    /// [`rlox_core::Error::Config`] for a setting out of range or another autoreset mode, [`rlox_core::Error::Space`]
-    /// for spaces that the algorithm does not support, [`rlox_core::Error::Memory`] if the buffer does not fit into
-    /// memory, and errors of `make`.
+    /// [`rlox_core::Error::Config`] for a setting out of range or another autoreset mode. [`rlox_core::Error::Space`]
+    /// for spaces that the algorithm does not support. [`rlox_core::Error::Memory`] if the buffer does not fit into
+    /// memory. Errors of `make`.
     pub fn new(
         env: Box<dyn VectorEnv>,
         make: impl FnOnce(&EnvSpec, &mut Pcg64) -> Result<A::Networks>,
@@ -164,7 +164,7 @@ impl<A: Method> OffPolicy<A> {
         self.resume(progress)
     }
 
-    /// Continues an interrupted or loaded run, with its schedules, to the end that [`OffPolicy::train`] set.
+    /// Continues an interrupted or loaded run to the end that [`OffPolicy::train`] set.
     ///
     /// # Errors
     /// Errors of [`OffPolicy::iterate`].

@@ -1,4 +1,4 @@
-//! Checkpoints of trainers with actors: exact resume, new episodes with stale rollouts, and rejection of invalid files.
+//! Checkpoints of trainers with actors: exact resume, stale rollouts, and rejection of invalid files.
 
 use std::fs;
 use std::path::Path;

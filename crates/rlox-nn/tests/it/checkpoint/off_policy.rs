@@ -1,4 +1,4 @@
-//! Checkpoints of DQN, SAC and TD3: exact resume, and rejection of damaged and foreign files without changes.
+//! Checkpoints of DQN, SAC and TD3: exact resume, and rejection of damaged and foreign files.
 
 use std::fs;
 use std::path::Path;

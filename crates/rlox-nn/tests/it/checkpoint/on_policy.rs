@@ -1,4 +1,4 @@
-//! Checkpoints of PPO and A2C: exact resume, and rejection of damaged and foreign files without changes.
+//! Checkpoints of PPO and A2C: exact resume, and rejection of damaged and foreign files.
 
 use std::fs;
 use std::path::Path;

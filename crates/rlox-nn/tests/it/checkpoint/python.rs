@@ -1,4 +1,4 @@
-//! Trainers here and native learners of the Python package compute the same and read each other's checkpoints.
+//! Trainers equal the native learners of the Python package, and both read each other's checkpoints.
 //!
 //! `tests/fixtures/make_checkpoint.py` writes the Python fixtures. In Python, `tests/test_checkpoint_rust.py` reads the
 //! fixtures written here, and `tests/learners/test_rust_trainers.py` compares bit for bit.
@@ -40,7 +40,7 @@ fn fixture(name: &str) -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/checkpoint").join(name)
 }
 
-/// Asserts that weights agree up to rounding, which depends on the SIMD width and grows during training.
+/// Asserts that weights agree up to rounding, which depends on the SIMD width.
 fn assert_agrees(trainer: &Ppo<PolicyNetworks<Mlp>>, name: &str) {
     let saved = Checkpoint::read(fixture(name)).unwrap();
     let stored_tensors = NamedTensors::from_safetensors(saved.safetensors("networks").unwrap()).unwrap();
@@ -131,7 +131,7 @@ fn train_halfway<A: OffPolicyMethod>(trainer: &mut OffPolicy<A>) {
     trainer.train(STEPS, |metrics| metrics.timesteps < STEPS / 2).unwrap();
 }
 
-/// Asserts that weights agree up to rounding, which depends on the SIMD width and grows during training.
+/// Asserts that weights agree up to rounding, which depends on the SIMD width.
 fn assert_off_policy_agrees<A: OffPolicyMethod>(trainer: &OffPolicy<A>, name: &str) {
     let saved = Checkpoint::read(fixture(name)).unwrap();
     let stored_tensors = NamedTensors::from_safetensors(saved.safetensors("networks").unwrap()).unwrap();
@@ -180,7 +180,7 @@ fn writes_the_off_policy_fixtures_for_python() {
     write(td3(2, 1), "rust-td3");
 }
 
-/// Trains half a run, the full run, and the second half of a run that Python saved; Python sets the folder.
+/// Trains half a run, the full run, and the second half of a run that Python saved.
 #[test]
 #[ignore = "called by the Python tests"]
 fn trains_for_python() {

@@ -1,4 +1,4 @@
-//! Losses of DQN, SAC and TD3: gradients against finite differences, and rejection of invalid arguments.
+//! Losses of DQN, SAC and TD3: gradients against finite differences, and invalid arguments.
 
 use proptest::prelude::*;
 use rlox_core::testing::{Variant, assert_rejects};

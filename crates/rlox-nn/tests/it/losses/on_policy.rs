@@ -1,5 +1,4 @@
-//! Losses of PPO, A2C and IMPALA for every distribution: gradients against finite differences, and rejection
-//! of invalid arguments.
+//! Losses of PPO, A2C and IMPALA: gradients against finite differences, and invalid arguments.
 
 use proptest::prelude::*;
 use rlox_core::testing::{Variant, assert_rejects};
@@ -174,7 +173,7 @@ struct SampledActions {
     values: Vec<f32>,
 }
 
-/// Moves each number by `small` or `large` in either direction, to points away from the kinks of clipping.
+/// Moves each number by `small` or `large` in either direction, off the kinks of clipping.
 fn moved_off_kinks(numbers: &[f32], seed: u64, [small, large]: [f32; 2]) -> Vec<f32> {
     let mut rng = Pcg64::seed_from(seed.into());
     let mut offset = || [small, -small, large, -large][rng.integers(0, 4) as usize];
