@@ -145,9 +145,9 @@ impl A2cConfig {
     /// `stop` is polled between the parts of a large rollout. If it returns `true`, nothing is learned.
     ///
     /// # Errors
-    /// Errors of [`A2cConfig::check`] and [`ActorCritic::update`]. [`rlox_core::Error::Config`] for `progress` out of range, or a
-    /// rollout that is unfinished or has no transitions. [`rlox_core::Error::Shape`] for a wrong width of observations.
-    /// [`rlox_core::Error::NotFinite`] for outputs or gradients.
+    /// Errors of [`A2cConfig::check`] and [`ActorCritic::update`]. [`rlox_core::Error::Config`] for `progress` out of
+    /// range, or a rollout that is unfinished or has no transitions. [`rlox_core::Error::Shape`] for a wrong width of
+    /// observations. [`rlox_core::Error::NotFinite`] for outputs or gradients.
     pub fn learn(
         &self,
         policy: &mut dyn ActorCritic,

@@ -31,8 +31,8 @@ pub struct StepResult<'a> {
     /// Action masks at `obs`, `[N, n]`; required if [`EnvInfo::masked`] is `true`.
     pub masks: Option<&'a [bool]>,
     /// Action masks of the last states of truncated episodes, `[N, n]`.
-    /// A row without an allowed action marks an
-    /// unknown mask. Only rows that were truncated and not terminated are read.
+    /// A row without an allowed action marks an unknown mask, and `None` marks all as unknown. Only rows that were
+    /// truncated and not terminated are read.
     pub final_masks: Option<&'a [bool]>,
 }
 

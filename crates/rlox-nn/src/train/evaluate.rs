@@ -206,7 +206,8 @@ pub struct Observations<'a> {
 ///
 /// # Errors
 /// [`Error::Shape`] for masks or actions of wrong lengths. [`Error::NotFinite`] for observations or actions that are
-/// not finite. [`Error::Interrupted`] between two chunks of observations. Errors of [`Encoding::encode`] and the policy.
+/// not finite. [`Error::Interrupted`] between two chunks of observations. Errors of [`Encoding::encode`] and of the
+/// policy.
 ///
 /// ```
 /// use rlox_core::{ActionsMut, AutoresetMode, FieldData, Pcg64, VecEnv, VectorEnv, envs::CartPole};

@@ -115,9 +115,9 @@ impl ImpalaConfig {
     /// acting policy and this one, and `clip_fraction` the share of ratios above `rho_bar`.
     ///
     /// # Errors
-    /// Errors of [`ImpalaConfig::check`] and [`ActorCritic::update`]. [`rlox_core::Error::Config`] for `progress` out of range, or a
-    /// rollout that is unfinished or has no transitions. [`rlox_core::Error::Shape`] for a wrong width of observations.
-    /// [`rlox_core::Error::NotFinite`] for outputs or gradients.
+    /// Errors of [`ImpalaConfig::check`] and [`ActorCritic::update`]. [`rlox_core::Error::Config`] for `progress` out of
+    /// range, or a rollout that is unfinished or has no transitions. [`rlox_core::Error::Shape`] for a wrong width of
+    /// observations. [`rlox_core::Error::NotFinite`] for outputs or gradients.
     pub fn learn(
         &self,
         policy: &mut dyn ActorCritic,
