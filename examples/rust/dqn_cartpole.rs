@@ -77,7 +77,7 @@ fn main() -> Result<()> {
 #[cfg(test)]
 mod tests {
     #[test]
-    fn a_few_updates_run_and_evaluate() {
+    fn short_runs_train_and_evaluate() {
         let score = super::train(1_280).unwrap();
         assert!((1.0..=500.0).contains(&score), "{score}");
     }

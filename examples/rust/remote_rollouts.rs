@@ -22,8 +22,9 @@ fn main() -> Result<()> {
     let env = EnvOptions::new("CartPole-v1", 8, 0);
     let config = ImpalaConfig::default();
     let make = |spec: &_, rng: &mut Pcg64| PolicyNetworks::mlp(spec, &[64, 64], Activation::Tanh, rng);
-    let ahead = StalenessPolicy { max_staleness: 2, deterministic: false };
-    let mut impala = build_async_on_policy(&addresses, &env, 2, make, config, ahead, 1, &ClientOptions::default())?;
+    let staleness_policy = StalenessPolicy { max_staleness: 2, deterministic: false };
+    let mut impala =
+        build_async_on_policy(&addresses, &env, 2, make, config, staleness_policy, 1, &ClientOptions::default())?;
     impala.train(500_000, |metrics| {
         if metrics.updates % 1000 == 0 {
             print(&format!("{:>7} steps: mean return {:.1}", metrics.timesteps, metrics.mean_return));

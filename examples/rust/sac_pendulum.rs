@@ -63,7 +63,7 @@ fn main() -> Result<()> {
 #[cfg(test)]
 mod tests {
     #[test]
-    fn a_few_updates_run_and_evaluate() {
+    fn short_runs_train_and_evaluate() {
         // The reward of a step is between -16.3 and 0.
         let score = super::train(110).unwrap();
         assert!((-3300.0..0.0).contains(&score), "{score}");
