@@ -1,5 +1,5 @@
-//! `env_step/<id>/<form>/<n>`: one step of n native environments, episode ends and resets included. The form is `made`
-//! for what `envs::make` chooses, and `copies` and `lanes` for the two it chooses from.
+//! `env_step/<id>/<form>/<n>`: one step of n native environments, with resets.
+//! The form is `copies`, `lanes`, or `made` for the choice of `envs::make`.
 
 use std::hint::black_box;
 
@@ -7,7 +7,7 @@ use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_m
 use rlox_core::envs::{self, Acrobot, CartPole, MakeOptions, MountainCar, MountainCarContinuous, Pendulum, SoaVecEnv};
 use rlox_core::{Actions, AutoresetMode, Pcg64, ResetOptions, Seeds, Space, StepOut, VecEnv, VectorEnv};
 
-/// So many batches of random actions are drawn beforehand and used in turn.
+/// Number of batches of random actions, drawn beforehand and used in turn.
 const BATCHES: usize = 64;
 const SIZES: [usize; 6] = [1, 8, 64, 256, 1024, 4096];
 const MODE: AutoresetMode = AutoresetMode::SameStep;
@@ -49,7 +49,7 @@ fn bench(c: &mut Criterion, id: &str, form: &str, make: impl Fn(usize) -> Box<dy
     group.finish();
 }
 
-fn made(c: &mut Criterion) {
+fn make_choice(c: &mut Criterion) {
     for id in envs::ids() {
         bench(c, id, "made", |num_envs| {
             let options =
@@ -59,7 +59,7 @@ fn made(c: &mut Criterion) {
     }
 }
 
-/// Both forms of one environment, whatever `make` would choose.
+/// Benchmarks both forms of an environment, whichever `make` chooses.
 macro_rules! forms {
     ($c:expr, $env:expr) => {
         let env = $env;
@@ -77,5 +77,5 @@ fn both_forms(c: &mut Criterion) {
     forms!(c, Pendulum::default());
 }
 
-criterion_group!(groups, made, both_forms);
+criterion_group!(groups, make_choice, both_forms);
 criterion_main!(groups);

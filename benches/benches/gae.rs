@@ -1,10 +1,10 @@
-//! `gae/one/<dtype>/<t>`: one trajectory of t steps; `gae/time_major/<dtype>/<t>x<n>`: n environments at once;
-//! `gae/batched/<dtype>/<n>x<t>`: their trajectories end to end.
+//! `gae/one/<dtype>/<t>`: one trajectory of t steps. `gae/time_major/<dtype>/<t>x<n>`: n environments, time-major.
+//! `gae/batched/<dtype>/<n>x<t>`: n trajectories one after another.
 
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
 use rlox_core::{EpisodeEnds, Float, Pcg64, compute_gae, compute_gae_batched, compute_gae_time_major};
 
-/// Rewards, values and about one end of an episode in twenty steps.
+/// Random rewards, values and ends of episodes, one in twenty steps on average.
 struct Rollout<T> {
     rewards: Vec<T>,
     values: Vec<T>,

@@ -1,5 +1,5 @@
-//! `llm/advantages/<dtype>/<groups>x<size>`: group advantages; `llm/k3/<dtype>/<batch>x<tokens>`: Schulman's KL, summed
-//! over each sequence; `llm/packing/<count>`: who shares a row.
+//! `llm/advantages/<dtype>/<groups>x<size>`: group advantages. `llm/k3/<dtype>/<batch>x<tokens>`: Schulman's KL per
+//! sequence. `llm/packing/<count>`: packing of sequences into rows.
 
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
 use rlox_core::llm::{

@@ -1,7 +1,7 @@
 //! `nn_backends/<row>/<sizes>/<batch>/<backend>`: a gradient step, or actions for a batch, on each backend of networks.
 //!
-//! All run on the CPU; a row's backends do the same with the same weights. Actor and critic of large networks are computed
-//! at once where there are two cores, on each backend alike. A table of what was measured is printed at the end.
+//! All backends run on the CPU and compute the same with the same weights. On two or more cores, actor and critic of
+//! large networks run in parallel on each backend. A table of the results is printed at the end.
 
 #[path = "nn_backends/table.rs"]
 mod table;
@@ -19,30 +19,30 @@ use rlox_nn::{
     SquashedPolicy, StochasticPolicy, TdLoss,
 };
 
-/// Discrete rows are CartPole's.
+/// Sizes of CartPole, for the discrete rows.
 const OBS: usize = 4;
 const CHOICES: i64 = 2;
-/// Continuous rows are `HalfCheetah`'s.
+/// Sizes of `HalfCheetah`, for the continuous rows.
 const STATE: usize = 17;
 const ACTION: usize = 6;
 
-/// Its rate is too small to change the networks while they are measured, so that the work stays the same.
+/// The learning rate is too small to change the networks noticeably, so that the work stays the same.
 const ADAM: Optimizer = Optimizer::Adam { lr: 1e-6, beta1: 0.9, beta2: 0.999, eps: 1e-5 };
 const SIZES: [[usize; 2]; 3] = [[64, 64], [256, 256], [400, 300]];
 
-/// What makes a network of a backend.
+/// Constructor of a backend's network.
 type Make<N> = fn(&[usize], Activation, Init, &mut Pcg64) -> Result<N>;
 type Group<'a> = BenchmarkGroup<'a, WallTime>;
 
-/// A row's sizes and its batch.
+/// Hidden sizes of the network and size of the batch.
 #[derive(Clone, Copy)]
 struct Row {
     sizes: [usize; 2],
     rows: usize,
 }
 
-/// A batch, drawn at random.
-struct Drawn {
+/// Random batch.
+struct RandomBatch {
     obs: Vec<f32>,
     next_obs: Vec<f32>,
     choices: Vec<i64>,
@@ -54,7 +54,7 @@ struct Drawn {
     terminated: Vec<bool>,
 }
 
-impl Drawn {
+impl RandomBatch {
     fn new(rows: usize, obs: usize) -> Self {
         let mut rng = Pcg64::seed_from(42);
         let choices = (0..rows).map(|_| rng.integers(0, CHOICES)).collect();
@@ -73,7 +73,7 @@ impl Drawn {
     }
 }
 
-/// A network with `ReLU`, as off-policy methods have it.
+/// Creates a network with `ReLU`, as in off-policy algorithms.
 fn relu<N: Network>(make: Make<N>, inputs: usize, sizes: [usize; 2], outputs: usize) -> Result<N> {
     let sizes = [inputs, sizes[0], sizes[1], outputs];
     make(&sizes, Activation::Relu, Init::Kaiming, &mut Pcg64::seed_from(0))
@@ -93,15 +93,15 @@ fn policy<N: Network>(make: Make<N>, sizes: [usize; 2]) -> Result<PolicyNetworks
 
 /// PPO: losses, gradients of actor and critic, one clipped step of Adam.
 fn ppo_step<N: Network>(group: &mut Group<'_>, name: &str, make: Make<N>, Row { sizes, rows }: Row) {
-    let drawn = Drawn::new(rows, OBS);
+    let data = RandomBatch::new(rows, OBS);
     let batch = Minibatch {
-        obs: &drawn.obs,
-        actions: Actions::Discrete(&drawn.choices),
+        obs: &data.obs,
+        actions: Actions::Discrete(&data.choices),
         masks: None,
-        log_probs: &drawn.log_probs,
-        values: &drawn.values,
-        advantages: &drawn.advantages,
-        returns: &drawn.returns,
+        log_probs: &data.log_probs,
+        values: &data.values,
+        advantages: &data.advantages,
+        returns: &data.returns,
     };
     let policy_loss = PolicyLoss::Clipped { clip_coef: 0.2 };
     let loss = ActorCriticLoss { policy: policy_loss, clip_coef_vf: None, vf_coef: 0.5, ent_coef: 0.01 };
@@ -111,15 +111,15 @@ fn ppo_step<N: Network>(group: &mut Group<'_>, name: &str, make: Make<N>, Row { 
     });
 }
 
-/// DQN: targets of the target network, Huber, one clipped step of Adam.
+/// DQN: targets of the target network, Huber loss, one clipped step of Adam.
 fn dqn_step<N: Network>(group: &mut Group<'_>, name: &str, make: Make<N>, Row { sizes, rows }: Row) {
-    let drawn = Drawn::new(rows, OBS);
+    let data = RandomBatch::new(rows, OBS);
     let batch = QBatch {
-        obs: &drawn.obs,
-        actions: &drawn.choices,
-        rewards: &drawn.advantages,
-        next_obs: &drawn.next_obs,
-        terminated: &drawn.terminated,
+        obs: &data.obs,
+        actions: &data.choices,
+        rewards: &data.advantages,
+        next_obs: &data.next_obs,
+        terminated: &data.terminated,
         discount: Discount::Same(0.99),
         weights: None,
         next_masks: None,
@@ -132,10 +132,10 @@ fn dqn_step<N: Network>(group: &mut Group<'_>, name: &str, make: Make<N>, Row { 
     });
 }
 
-/// One critic of SAC or TD3, given targets: squared error, one step of Adam.
+/// One critic of SAC or TD3 with fixed targets: squared error, one step of Adam.
 fn critic_step<N: Network>(group: &mut Group<'_>, name: &str, make: Make<N>, Row { sizes, rows }: Row) {
-    let drawn = Drawn::new(rows, STATE);
-    let batch = CriticBatch { obs: &drawn.obs, actions: &drawn.actions, targets: &drawn.returns, weights: None };
+    let data = RandomBatch::new(rows, STATE);
+    let batch = CriticBatch { obs: &data.obs, actions: &data.actions, targets: &data.returns, weights: None };
     let net = || relu(make, STATE + ACTION, sizes, 1).unwrap();
     group.bench_function(BenchmarkId::from_parameter(name), |b| {
         let mut critic = CriticEnsemble::new(vec![[net(), net()]], STATE).unwrap();
@@ -145,19 +145,19 @@ fn critic_step<N: Network>(group: &mut Group<'_>, name: &str, make: Make<N>, Row
 
 /// SAC: squashed actions and their log-probabilities.
 fn sac_sample<N: Network>(group: &mut Group<'_>, name: &str, make: Make<N>, Row { sizes, rows }: Row) {
-    let drawn = Drawn::new(rows, STATE);
+    let data = RandomBatch::new(rows, STATE);
     let mut rng = Pcg64::seed_from(1);
     let (mut actions, mut log_probs) = (vec![0.0; rows * ACTION], vec![0.0; rows]);
     group.bench_function(BenchmarkId::from_parameter(name), |b| {
         let actor = relu(make, STATE, sizes, 2 * ACTION).unwrap();
         let mut policy = SquashedPolicy::new(actor, ACTION).unwrap();
-        b.iter(|| policy.sample(&drawn.obs, &mut rng, &mut actions, &mut log_probs).unwrap());
+        b.iter(|| policy.sample(&data.obs, &mut rng, &mut actions, &mut log_probs).unwrap());
     });
 }
 
-/// PPO's policy in a rollout: actor and critic, actions, log-probabilities and values.
+/// Policy of PPO in a rollout: actor and critic, actions, log-probabilities and values.
 fn inference<N: Network>(group: &mut Group<'_>, name: &str, make: Make<N>, Row { sizes, rows }: Row) {
-    let drawn = Drawn::new(rows, OBS);
+    let data = RandomBatch::new(rows, OBS);
     let mut rngs: Vec<_> = (0..rows as u128).map(Pcg64::seed_from).collect();
     let (mut actions, mut log_probs, mut values) = (vec![0; rows], vec![0.0; rows], vec![0.0; rows]);
     group.bench_function(BenchmarkId::from_parameter(name), |b| {
@@ -165,12 +165,12 @@ fn inference<N: Network>(group: &mut Group<'_>, name: &str, make: Make<N>, Row {
         b.iter(|| {
             let actions = ActionsMut::Discrete(&mut actions);
             let out = PolicyOut { actions, log_probs: &mut log_probs, values: &mut values };
-            policy.act(&drawn.obs, None, &mut rngs, out).unwrap();
+            policy.act(&data.obs, None, &mut rngs, out).unwrap();
         });
     });
 }
 
-/// Runs a row on each backend: a new one is one more line.
+/// Runs a row on each backend. A new backend is one more line.
 macro_rules! on_each_backend {
     ($c:expr, $name:ident, $sizes:expr, $rows:expr) => {
         for sizes in $sizes {

@@ -1,5 +1,6 @@
-//! `vtrace/one/<dtype>/<t>`: one trajectory of t steps; `vtrace/time_major/<dtype>/<t>x<n>`: n environments at once;
-//! `vtrace/returns/<dtype>/<t>x<n>`: lambda returns over the same steps.
+//! `vtrace/one/<dtype>/<t>`: one trajectory of t steps. `vtrace/time_major/<dtype>/<t>x<n>`: n environments,
+//! time-major.
+//! `vtrace/returns/<dtype>/<t>x<n>`: lambda returns of the same steps.
 
 use criterion::{BenchmarkGroup, BenchmarkId, Criterion, Throughput, criterion_group, criterion_main, measurement};
 use rlox_core::{
@@ -7,7 +8,7 @@ use rlox_core::{
     compute_vtrace_time_major,
 };
 
-/// Log ratios, rewards, values and about one end of an episode in twenty steps.
+/// Random log ratios, rewards, values and ends of episodes, one in twenty steps on average.
 struct Rollout<T> {
     log_rhos: Vec<T>,
     rewards: Vec<T>,

@@ -1,4 +1,4 @@
-//! PPO learns CartPole in pure Rust: environments, network and algorithm, no Python and no tensor library.
+//! PPO on CartPole in pure Rust, without Python and without a tensor library.
 //!
 //! Run it with `cargo run --release -p rlox-nn --example ppo_cartpole`.
 
@@ -16,10 +16,10 @@ fn main() -> Result<()> {
     train(TIMESTEPS).map(|_| ())
 }
 
-/// Trains for this many steps of all environments together; returns the mean return of greedy episodes.
+/// Trains for `timesteps` steps over all environments and returns the mean return of greedy episodes.
 #[expect(clippy::print_stdout, reason = "an example prints")]
 fn train(timesteps: u64) -> Result<f64> {
-    // The environment equals Gymnasium's: same seed, same actions, same trajectory.
+    // The environment equals Gymnasium's: the same seed and actions give the same trajectory.
     let env = || {
         let options = envs::MakeOptions {
             num_envs: NUM_ENVS,
@@ -31,7 +31,7 @@ fn train(timesteps: u64) -> Result<f64> {
         envs::make("CartPole-v1", &options)
     };
 
-    // rl-zoo3's settings for CartPole.
+    // Settings of rl-zoo3 for CartPole.
     let config = PpoConfig {
         n_steps: 32,
         batch_size: 256,
@@ -44,7 +44,7 @@ fn train(timesteps: u64) -> Result<f64> {
         ..PpoConfig::default()
     };
 
-    // Actor and critic with two hidden layers of 64 each, drawn from the seed as everything else is.
+    // Actor and critic with two hidden layers of 64 units; the seed determines their initial weights.
     let policy = |spec: &_, rng: &mut _| PolicyNetworks::mlp(spec, &[64, 64], Activation::Tanh, rng);
     let mut ppo = Ppo::new(env()?, policy, config, SEED)?;
 

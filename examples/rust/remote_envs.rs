@@ -1,7 +1,7 @@
-//! Starts two workers and trains PPO on CartPole with environments that they step:
-//! `cargo run --release -p rlox-grpc --example remote_envs`.
+//! Starts two workers and trains PPO on CartPole with remote environments.
 //!
-//! On machines of your own, start `rlox-worker` on each and name their addresses instead.
+//! Run it with `cargo run --release -p rlox-grpc --example remote_envs`. To use other machines, start `rlox-worker` on
+//! each and pass their addresses.
 
 use std::io::{BufRead, BufReader, Read};
 use std::process::{Child, Command, Stdio};
@@ -12,14 +12,14 @@ use rlox_nn::train::{Ppo, PpoConfig, Schedule};
 use rlox_nn::{Activation, Optimizer, PolicyNetworks};
 
 fn main() -> Result<()> {
-    if std::env::args().any(|word| word == "worker") {
+    if std::env::args().any(|argument| argument == "worker") {
         return serve();
     }
     let mut workers: Vec<_> = (0..2).map(|_| start()).collect();
     let addresses: Vec<_> = workers.iter().map(|(_, address)| address.clone()).collect();
     print(&format!("workers: {}", addresses.join(", ")));
     let env = RemoteVecEnv::new(&addresses, &EnvOptions::new("CartPole-v1", 8, 0), &ClientOptions::default())?;
-    // rl-zoo3's settings for CartPole.
+    // Settings of rl-zoo3 for CartPole.
     let config = PpoConfig {
         n_steps: 32,
         batch_size: 256,
@@ -47,7 +47,7 @@ fn main() -> Result<()> {
     Ok(())
 }
 
-/// This program again, as a worker, and its address.
+/// Starts this program as a worker and returns its address.
 fn start() -> (Child, String) {
     let program = std::env::current_exe().expect("a program");
     let mut command = Command::new(program);
@@ -58,11 +58,11 @@ fn start() -> (Child, String) {
     (child, line.trim().to_owned())
 }
 
-/// What a worker's process does: it serves until whoever started it is gone.
+/// Runs a worker until the parent process closes the pipe.
 fn serve() -> Result<()> {
     let worker = Worker::start(WorkerOptions::default())?;
     print(&worker.address());
-    // Nothing is ever written there.
+    // The read ends when the parent closes the pipe.
     let _ = std::io::stdin().read(&mut [0]);
     worker.stop()
 }

@@ -1,7 +1,7 @@
-//! Starts two workers and trains IMPALA on CartPole with rollouts that they collect:
-//! `cargo run --release -p rlox-grpc --example remote_rollouts`.
+//! Starts two workers and trains IMPALA on CartPole with rollouts that the workers collect.
 //!
-//! On machines of your own, start `rlox-worker` on each and name their addresses instead.
+//! Run it with `cargo run --release -p rlox-grpc --example remote_rollouts`. To use other machines, start `rlox-worker`
+//! on each and pass their addresses.
 
 use std::io::{BufRead, BufReader, Read};
 use std::process::{Child, Command, Stdio};
@@ -12,18 +12,19 @@ use rlox_nn::train::ImpalaConfig;
 use rlox_nn::{Activation, PolicyNetworks};
 
 fn main() -> Result<()> {
-    if std::env::args().any(|word| word == "worker") {
+    if std::env::args().any(|argument| argument == "worker") {
         return serve();
     }
     let mut workers: Vec<_> = (0..2).map(|_| start()).collect();
     let addresses: Vec<_> = workers.iter().map(|(_, address)| address.clone()).collect();
     print(&format!("workers: {}", addresses.join(", ")));
-    // Two actors of eight environments each, one on each worker.
+    // Two actors with eight environments each, one actor per worker.
     let env = EnvOptions::new("CartPole-v1", 8, 0);
     let config = ImpalaConfig::default();
     let make = |spec: &_, rng: &mut Pcg64| PolicyNetworks::mlp(spec, &[64, 64], Activation::Tanh, rng);
-    let ahead = StalenessPolicy { max_staleness: 2, deterministic: false };
-    let mut impala = build_async_on_policy(&addresses, &env, 2, make, config, ahead, 1, &ClientOptions::default())?;
+    let staleness_policy = StalenessPolicy { max_staleness: 2, deterministic: false };
+    let mut impala =
+        build_async_on_policy(&addresses, &env, 2, make, config, staleness_policy, 1, &ClientOptions::default())?;
     impala.train(500_000, |metrics| {
         if metrics.updates % 1000 == 0 {
             print(&format!("{:>7} steps: mean return {:.1}", metrics.timesteps, metrics.mean_return));
@@ -44,7 +45,7 @@ fn main() -> Result<()> {
     Ok(())
 }
 
-/// This program again, as a worker, and its address.
+/// Starts this program as a worker and returns its address.
 fn start() -> (Child, String) {
     let program = std::env::current_exe().expect("a program");
     let mut command = Command::new(program);
@@ -55,11 +56,11 @@ fn start() -> (Child, String) {
     (child, line.trim().to_owned())
 }
 
-/// What a worker's process does: it serves until whoever started it is gone.
+/// Runs a worker until the parent process closes the pipe.
 fn serve() -> Result<()> {
     let worker = Worker::start(WorkerOptions::default())?;
     print(&worker.address());
-    // Nothing is ever written there.
+    // The read ends when the parent closes the pipe.
     let _ = std::io::stdin().read(&mut [0]);
     worker.stop()
 }

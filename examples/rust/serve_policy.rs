@@ -1,7 +1,7 @@
-//! Serves a trained policy: loads a checkpoint that Python or Rust has made, and answers observations with greedy actions.
+//! Serves a trained policy: loads a checkpoint of Python or Rust and prints greedy actions.
 //!
-//! Run it with `cargo run --release -p rlox-nn --example serve_policy -- CHECKPOINT < OBSERVATIONS`. Observations are lines
-//! of numbers with spaces between them, and so are the answers.
+//! Run it with `cargo run --release -p rlox-nn --example serve_policy -- CHECKPOINT < OBSERVATIONS`. Each line has the
+//! numbers of one observation, separated by spaces. The output has the actions in the same form.
 
 use std::io::{BufRead, Write};
 use std::path::Path;
@@ -10,11 +10,11 @@ use rlox_core::{AutoresetMode, Checkpoint, Error, FieldMut, Pcg64, Result, Runni
 use rlox_nn::{Activation, Init, Mlp, NamedTensors, Network, Workspace};
 use serde_json::Value;
 
-/// Where SAC cuts the means of gSDE.
+/// Clip range of SAC's means with gSDE.
 const CLIP_MEAN: f32 = 2.0;
 
-/// A policy, ready to answer.
-struct Served {
+/// Policy of a checkpoint with all that inference needs.
+struct ServedPolicy {
     algorithm: String,
     network: Mlp,
     normalizer: Option<RunningMeanStd>,
@@ -23,13 +23,13 @@ struct Served {
     scratch: Workspace,
 }
 
-impl Served {
+impl ServedPolicy {
     /// Loads a checkpoint, or that of a run folder, of a native environment and built-in networks.
     fn load(path: impl AsRef<Path>) -> Result<Self> {
         let saved = Checkpoint::read(path)?;
-        let word = |key: &str| saved.manifest.get(key).and_then(Value::as_str).unwrap_or_default().to_owned();
-        let (algorithm, settings) = (word("algorithm"), saved.object("settings")?);
-        let set = |key: &str| settings.get(key).and_then(Value::as_bool).unwrap_or(false);
+        let text = |key: &str| saved.manifest.get(key).and_then(Value::as_str).unwrap_or_default().to_owned();
+        let (algorithm, settings) = (text("algorithm"), saved.object("settings")?);
+        let is_set = |key: &str| settings.get(key).and_then(Value::as_bool).unwrap_or(false);
         let activation = match settings.get("activation").and_then(Value::as_str) {
             Some("tanh") => Activation::Tanh,
             Some("relu") => Activation::Relu,
@@ -48,7 +48,7 @@ impl Served {
         let mut network = Mlp::new(&sizes, activation, Init::orthogonal(1.0), &mut Pcg64::seed_from(0))?;
         network.load(&layers)?;
 
-        let normalizer = if set("normalize_obs") { Some(statistics(&saved, network.in_dim())?) } else { None };
+        let normalizer = if is_set("normalize_obs") { Some(statistics(&saved, network.in_dim())?) } else { None };
         let options = envs::MakeOptions {
             num_envs: 1,
             seed: None,
@@ -56,17 +56,17 @@ impl Served {
             max_episode_steps: None,
             arguments: &[],
         };
-        let actions = envs::make(&word("env"), &options)?.spec().action.clone();
-        let clip_mean = if set("use_sde") { CLIP_MEAN } else { f32::INFINITY };
+        let actions = envs::make(&text("env"), &options)?.spec().action.clone();
+        let clip_mean = if is_set("use_sde") { CLIP_MEAN } else { f32::INFINITY };
         Ok(Self { algorithm, network, normalizer, actions, clip_mean, scratch: Workspace::default() })
     }
 
-    /// The greedy action at a raw observation, as the environment takes it.
+    /// Returns the greedy action for a raw observation, in the representation of the environment.
     fn act(&mut self, observation: &[f32]) -> Result<Vec<f32>> {
         let (expected, mut row) = (self.network.in_dim(), observation.to_vec());
         if row.len() != expected || row.iter().any(|x| !x.is_finite()) {
             let got = format!("{observation:?}");
-            return Err(Error::shape("observation", format!("{expected} finite numbers"), got, "pass one of them"));
+            return Err(Error::shape("observation", format!("{expected} finite numbers"), got, "pass one observation"));
         }
         if let Some(statistics) = &self.normalizer {
             statistics.normalize(&mut row, 10.0, 1e-8)?;
@@ -74,7 +74,7 @@ impl Served {
         let mut out = vec![0.0; self.network.out_dim()];
         self.network.infer(&row, 1, &mut out, &mut self.scratch)?;
         match &self.actions {
-            // What comes after the actions' values, of a dueling network, is the value of the state.
+            // A dueling network has the value of the state after the advantages of the actions.
             Space::Discrete { n, start } => {
                 let values = out.iter().take(usize::try_from(*n).unwrap_or(0));
                 let (best, _) = values
@@ -96,7 +96,7 @@ impl Served {
     }
 }
 
-/// The layers of what acts, as one network's.
+/// Returns the layers of the acting network with consecutive numbers.
 fn layers(networks: &NamedTensors, algorithm: &str) -> Result<NamedTensors> {
     let parts = if algorithm == "dqn" { vec!["q_net"] } else { vec!["trunk", "actor"] };
     let (mut layers, mut begin) = (NamedTensors::default(), 0);
@@ -115,7 +115,7 @@ fn layers(networks: &NamedTensors, algorithm: &str) -> Result<NamedTensors> {
     Ok(layers)
 }
 
-/// What observations are normalised by.
+/// Returns the statistics that normalise observations.
 fn statistics(saved: &Checkpoint, dim: usize) -> Result<RunningMeanStd> {
     let (mut mean, mut var, mut count) = (vec![0.0; dim], vec![0.0; dim], [0.0]);
     saved.read_array("normalizer", "obs_mean", &[dim], FieldMut::F64(&mut mean))?;
@@ -124,22 +124,22 @@ fn statistics(saved: &Checkpoint, dim: usize) -> Result<RunningMeanStd> {
     RunningMeanStd::from_parts(mean, var, count[0])
 }
 
-/// Answers each line.
-fn serve(path: impl AsRef<Path>, lines: impl BufRead, mut answers: impl Write) -> Result<()> {
-    let failed = |source| Error::Io { path: "the observations or answers".to_owned(), source };
-    let mut policy = Served::load(path)?;
+/// Writes the action for each line.
+fn serve(path: impl AsRef<Path>, lines: impl BufRead, mut output: impl Write) -> Result<()> {
+    let to_io_error = |source| Error::Io { path: "the observations or actions".to_owned(), source };
+    let mut policy = ServedPolicy::load(path)?;
     for line in lines.lines() {
-        let line = line.map_err(failed)?;
-        let numbers: Vec<_> = line.split_whitespace().map(|word| word.parse().unwrap_or(f32::NAN)).collect();
+        let line = line.map_err(to_io_error)?;
+        let numbers: Vec<_> = line.split_whitespace().map(|text| text.parse().unwrap_or(f32::NAN)).collect();
         let action: Vec<_> = policy.act(&numbers)?.iter().map(f32::to_string).collect();
-        writeln!(answers, "{}", action.join(" ")).map_err(failed)?;
+        writeln!(output, "{}", action.join(" ")).map_err(to_io_error)?;
     }
     Ok(())
 }
 
 fn main() -> Result<()> {
     let Some(path) = std::env::args().nth(1) else {
-        return Err(Error::config("CHECKPOINT", "the folder of a checkpoint", "nothing", "say which"));
+        return Err(Error::config("CHECKPOINT", "the folder of a checkpoint", "nothing", "pass its path"));
     };
     serve(path, std::io::stdin().lock(), std::io::stdout().lock())
 }
@@ -148,9 +148,9 @@ fn main() -> Result<()> {
 mod tests {
     use std::path::PathBuf;
 
-    use super::{Served, serve};
+    use super::{ServedPolicy, serve};
 
-    // The actions are those of `rlox.load(checkpoint).predict` in Python.
+    // Actions of `rlox.load(checkpoint).predict` in Python.
     const PENDULUM: &str = "0.5 -0.25 1.5\n-0.9 0.4 -6\n";
     const CARTPOLE: &str = "0.5 -0.25 0.1 1.5\n-0.9 0.4 -0.1 -1\n";
 
@@ -159,7 +159,7 @@ mod tests {
     }
 
     #[test]
-    fn checkpoints_of_python_and_of_rust_answer_as_in_python() {
+    fn actions_equal_pythons() {
         let cases: [(&str, &str, [f32; 2]); 9] = [
             ("python-half", PENDULUM, [0.012_746_958, -0.006_467_344_3]),
             ("rust-half", PENDULUM, [0.012_746_958, -0.006_467_344_3]),
@@ -172,11 +172,11 @@ mod tests {
             ("rust-td3", PENDULUM, [0.352_859_74, -0.260_747_85]),
         ];
         for (name, observations, expected) in cases {
-            let mut answers = Vec::new();
-            serve(fixture(name), observations.as_bytes(), &mut answers).unwrap();
-            let answers = String::from_utf8(answers).unwrap();
-            let got: Vec<f32> = answers.lines().map(|line| line.parse().unwrap()).collect();
-            assert_eq!(got.len(), 2, "{name}: {answers}");
+            let mut output = Vec::new();
+            serve(fixture(name), observations.as_bytes(), &mut output).unwrap();
+            let output = String::from_utf8(output).unwrap();
+            let got: Vec<f32> = output.lines().map(|line| line.parse().unwrap()).collect();
+            assert_eq!(got.len(), 2, "{name}: {output}");
             for (got, expected) in got.iter().zip(expected) {
                 assert!((got - expected).abs() < 1e-5, "{name}: {got} instead of {expected}");
             }
@@ -184,11 +184,11 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_observation_or_no_checkpoint_is_refused() {
+    fn invalid_observations_and_checkpoints_are_rejected() {
         for line in ["1 2", "1 2 x", "1 2 inf", ""] {
-            let said = serve(fixture("python-half"), format!("{line}\n").as_bytes(), Vec::new());
-            assert!(said.unwrap_err().to_string().contains("expected 3 finite numbers"), "{line:?}");
+            let result = serve(fixture("python-half"), format!("{line}\n").as_bytes(), Vec::new());
+            assert!(result.unwrap_err().to_string().contains("expected 3 finite numbers"), "{line:?}");
         }
-        assert!(Served::load(fixture("nowhere")).is_err());
+        assert!(ServedPolicy::load(fixture("nowhere")).is_err());
     }
 }

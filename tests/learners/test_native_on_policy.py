@@ -294,7 +294,7 @@ def test_rollouts_of_resets_are_rejected():
     resets.record(0, [0, 0], np.zeros(2), np.zeros(2), np.zeros((2, 4)), np.zeros(2), *flags)
     resets.finish(np.zeros(2), 0.9, 0.9)
     learner.buffer = resets
-    with refuses(ArgumentError, "buffer", got="one of resets alone"):
+    with refuses(ArgumentError, "buffer", got="a rollout with only resets"):
         learner.update(0.0)
 
 

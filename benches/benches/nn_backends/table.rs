@@ -1,4 +1,4 @@
-//! The backends side by side, from what criterion has just written.
+//! Table that compares the backends from the results that criterion wrote.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -9,7 +9,7 @@ use serde_json::Value;
 
 const BACKENDS: [&str; 3] = ["built_in", "candle", "burn"];
 
-/// Prints medians, and how many times the built-in network's they are, of the benchmarks that ran since then.
+/// Prints the medians of benchmarks that ran after `start`, and their ratios to the built-in network's.
 #[expect(clippy::print_stdout, reason = "what the benchmark is for")]
 pub(crate) fn print_since(start: SystemTime) {
     let mut rows = BTreeMap::<String, BTreeMap<String, f64>>::new();
@@ -36,17 +36,17 @@ pub(crate) fn print_since(start: SystemTime) {
     }
 }
 
-/// Where criterion writes.
+/// Returns the folder of criterion's results.
 fn home() -> PathBuf {
     if let Some(home) = env::var_os("CRITERION_HOME") {
         return home.into();
     }
-    // The program is in the target folder's release/deps.
+    // The program is in release/deps of the target folder.
     let target = env::current_exe().ok().and_then(|program| program.ancestors().nth(3).map(Path::to_owned));
     target.unwrap_or_else(|| "target".into()).join("criterion")
 }
 
-/// Names of benchmarks below a folder that were measured since then, and their medians in nanoseconds.
+/// Returns names and medians in nanoseconds of the benchmarks in a folder that ran after `start`.
 fn measured(folder: &Path, start: SystemTime) -> Vec<(String, f64)> {
     let mut found = Vec::new();
     for entry in fs::read_dir(folder).into_iter().flatten().flatten() {

@@ -1,4 +1,4 @@
-//! Algorithms from environments to trained policies, without Python and on any backend.
+//! Training loops for all algorithms: environments in, trained policies out, on any network backend.
 
 mod a2c;
 mod agent;
@@ -45,20 +45,20 @@ use rlox_core::{Error, Result, VectorEnv};
 
 use crate::ActorCriticStats;
 
-/// How a setting moves over a run.
+/// Change of a setting over a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Schedule {
-    /// It stays.
+    /// The initial value throughout.
     Constant,
-    /// It falls to 0 in a straight line.
+    /// Linear decrease to 0 at the end of the run.
     Linear,
 }
 
 impl Schedule {
-    /// A setting when `progress`, between 0 and 1, of the run is done.
+    /// Returns the value of a setting at `progress`, the finished share of the run in [0, 1].
     ///
     /// ```
-    /// assert_eq!(rlox_nn::train::Schedule::Linear.at(0.2, 0.75), 0.05);
+    /// assert_eq!(rlox_nn::train::Schedule::Linear.value_at(0.2, 0.75), 0.05);
     /// ```
     pub fn value_at(self, initial: f32, progress: f64) -> f32 {
         match self {
@@ -68,57 +68,58 @@ impl Schedule {
     }
 }
 
-/// What an iteration of training said.
+/// Metrics of one training iteration.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Metrics {
-    /// Environment steps learned from so far.
+    /// Number of environment steps learned from so far.
     pub timesteps: u64,
-    /// The mean return of the last 100 finished episodes; NaN before the first.
+    /// Mean return of the last 100 finished episodes; NaN before the first.
     pub mean_return: f64,
-    /// Their mean length.
+    /// Mean length of the last 100 finished episodes, in steps; NaN before the first.
     pub mean_length: f64,
-    /// How many episodes were finished.
+    /// Number of finished episodes.
     pub episodes: u64,
-    /// What was learned.
+    /// Statistics of the last update.
     pub last_update: UpdateStats,
-    /// Passes over a rollout so far.
+    /// Number of passes over rollouts so far: epochs of PPO, gradient steps of A2C and IMPALA.
     pub updates: u64,
 }
 
-/// What learning from a rollout said.
+/// Statistics of the update from one rollout.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct UpdateStats {
-    /// Means over the minibatches; as in Stable-Baselines3, `loss` is that of the last one, and `approx_kl` the last
-    /// epoch's.
+    /// Means over the minibatches.
+    /// Like in Stable-Baselines3, `loss` belongs to the last minibatch, and `approx_kl` the
+    /// mean of the last epoch.
     pub stats: ActorCriticStats,
-    /// How much of the returns the values explained.
+    /// Share of the variance of the returns that the values explain.
     pub explained_variance: f32,
-    /// The learning rate there was.
+    /// Learning rate of the update.
     pub learning_rate: f32,
-    /// Passes that were begun; 0 if it was stopped before the first minibatch.
+    /// Number of passes over the rollout with at least one finished minibatch.
     pub updates: u64,
 }
 
-/// What a minibatch of an off-policy method said, or the means of several.
+/// Statistics of one minibatch of an off-policy algorithm, or means over several minibatches.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct OffPolicyUpdateStats {
-    /// The loss of the critics, or of the Q-function.
+    /// Loss of the critics or the Q-function.
     pub critic_loss: f32,
-    /// The mean value of the actions that were taken.
+    /// Mean value of the actions in the minibatch.
     pub mean_value: f32,
-    /// The norm of the critics' gradients, or the Q-function's, before they were clipped.
+    /// Gradient norm of the critics or the Q-function before clipping.
     pub grad_norm: f32,
-    /// The loss of the actor, where there is one that has learned.
+    /// Loss of the actor; `None` without an actor or before its first update.
     pub actor_loss: Option<f32>,
-    /// What entropy is worth, to SAC.
+    /// Entropy coefficient of SAC.
     pub ent_coef: Option<f32>,
-    /// The loss of that, where it is learned.
+    /// Loss of the entropy coefficient, if the coefficient is learned.
     pub ent_coef_loss: Option<f32>,
-    /// The learning rate there was.
+    /// Learning rate of the update.
     pub learning_rate: f32,
 }
 
-/// Means of what minibatches say.
+/// Running means over the statistics of minibatches.
 #[derive(Debug, Default)]
 struct Means {
     count: f64,
@@ -141,10 +142,10 @@ impl Means {
     }
 }
 
-/// Means of what minibatches of off-policy methods say.
+/// Running means over the statistics of minibatches of an off-policy algorithm.
 #[derive(Debug, Default)]
 struct OffPolicyMeans {
-    /// How many said something, and the sum.
+    /// Number of minibatches that reported the statistic, and the sum.
     sums: [(f64, f64); 6],
     learning_rate: f32,
 }
@@ -170,7 +171,8 @@ impl OffPolicyMeans {
         self.learning_rate = learning_rate;
     }
 
-    /// The means, if there are any; what no minibatch told is as it was before.
+    /// Returns the means; `None` without minibatches.
+    /// Statistics without reports come from `before`.
     fn mean(&self, before: Option<&OffPolicyUpdateStats>) -> Option<OffPolicyUpdateStats> {
         let [critic_loss, mean_value, grad_norm, actor_loss, ent_coef, ent_coef_loss] =
             self.sums.map(|(count, sum)| (count > 0.0).then_some((sum / count) as f32));
@@ -187,25 +189,25 @@ impl OffPolicyMeans {
     }
 }
 
-/// Episodes whose mean is reported.
+/// Number of episodes in the reported means.
 const RECENT: usize = 100;
 
-/// The newest of them, and how many there were.
+/// The last finished episodes, and the number of all finished episodes.
 #[derive(Debug)]
 struct Episodes {
     /// Returns and lengths, oldest first.
     recent: VecDeque<(f64, u32)>,
     total: u64,
-    /// Their means; NaN before the first.
+    /// Mean return and length of `recent`; NaN before the first episode.
     mean_return: f64,
     mean_length: f64,
-    /// How many the environments had counted when they were last asked.
+    /// Number of finished episodes that the environments reported at the last call of `drain`.
     known: u64,
     drained: (Vec<f64>, Vec<u32>),
 }
 
 impl Episodes {
-    /// So many, the newest of which are `recent`.
+    /// Creates a log of `total` finished episodes, of which `recent` are the last.
     fn new(total: u64, mut recent: VecDeque<(f64, u32)>) -> Self {
         recent.reserve(RECENT.saturating_sub(recent.len()));
         let (known, drained) = (0, Default::default());
@@ -214,12 +216,12 @@ impl Episodes {
         episodes
     }
 
-    /// Drops those that the environments tell of: they are not this trainer's.
+    /// Drops the finished episodes in the environments' log. They belong to an earlier run.
     fn discard(&mut self, env: &mut dyn VectorEnv) {
         self.drain(env);
     }
 
-    /// Takes in those that were finished since the last time.
+    /// Adds the episodes that finished since the last call.
     fn update(&mut self, env: &mut dyn VectorEnv) {
         let new = self.drain(env);
         let (returns, lengths) = std::mem::take(&mut self.drained);
@@ -227,7 +229,7 @@ impl Episodes {
         self.drained = (returns, lengths);
     }
 
-    /// Takes in so many, of which the newest are told, oldest first.
+    /// Adds `new` episodes; `returns` and `lengths` belong to the last of them, oldest first.
     fn record(&mut self, new: u64, returns: &[f64], lengths: &[u32]) {
         if new == 0 {
             return;
@@ -248,7 +250,8 @@ impl Episodes {
         (self.mean_return, self.mean_length) = (mean(&|episode| episode.0), mean(&|episode| f64::from(episode.1)));
     }
 
-    /// Puts them into `drained`, in the place of what is there; says how many there were.
+    /// Moves the episodes of the environments' log into `drained`.
+    /// Returns the number of episodes since the last call.
     fn drain(&mut self, env: &mut dyn VectorEnv) -> u64 {
         let (returns, lengths) = &mut self.drained;
         returns.clear();
@@ -261,7 +264,7 @@ impl Episodes {
     }
 }
 
-/// Checks a share.
+/// Checks that a number is in [0, 1].
 fn check_share(name: &'static str, share: f64) -> Result<()> {
     if (0.0..=1.0).contains(&share) {
         return Ok(());
@@ -269,7 +272,7 @@ fn check_share(name: &'static str, share: f64) -> Result<()> {
     Err(Error::config(name, "a number in [0, 1]", share.to_string(), "correct it"))
 }
 
-/// Checks counts.
+/// Checks that all counts are at least 1.
 fn check_counts(counts: &[(&'static str, usize)]) -> Result<()> {
     match counts.iter().find(|(_, count)| *count == 0) {
         Some((name, _)) => Err(Error::config(*name, "at least 1", "0", "pass a positive number")),
@@ -277,7 +280,7 @@ fn check_counts(counts: &[(&'static str, usize)]) -> Result<()> {
     }
 }
 
-/// What `work` gives, which asks `stop` now and then; `None` if it ended because that said so.
+/// Runs `work` with a callback that polls `stop`. Returns `None` if `stop` interrupted the work.
 fn run_interruptible<T>(
     stop: &mut dyn FnMut() -> bool,
     work: impl FnOnce(&mut dyn FnMut() -> bool) -> Result<T>,

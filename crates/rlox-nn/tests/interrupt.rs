@@ -1,5 +1,5 @@
-//! Long calls of trainers end when the interrupt check says so. The check is set once per process, so these tests have their
-//! own binary.
+//! Long calls of trainers end when the interrupt check asks for it.
+//! The check is global in a process, so these tests have their own binary.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -20,7 +20,7 @@ use support::trainers::{HIDDEN, cartpole, pendulum};
 
 static STOP: AtomicBool = AtomicBool::new(false);
 
-/// Sets the check, which reads `STOP`, and keeps the other tests of this process from changing `STOP` meanwhile.
+/// Sets a check that reads `STOP`, and locks out the other tests of this process.
 fn lock_check() -> MutexGuard<'static, ()> {
     static LOCK: Mutex<()> = Mutex::new(());
     let guard = LOCK.lock().unwrap_or_else(PoisonError::into_inner);
@@ -29,7 +29,7 @@ fn lock_check() -> MutexGuard<'static, ()> {
     guard
 }
 
-/// Ends no episode.
+/// Environment whose episodes never end.
 struct Endless(EnvSpec);
 
 impl Env for Endless {
@@ -62,7 +62,7 @@ fn endless() -> Box<dyn VectorEnv> {
 }
 
 #[test]
-fn updates_and_evaluations_end_and_keep_what_was_learned() {
+fn interrupted_updates_and_evaluations_keep_what_was_learned() {
     let _guard = lock_check();
     let config = PpoConfig { n_steps: 16, batch_size: 8, n_epochs: 1_000_000, ..PpoConfig::default() };
     let make = |spec: &EnvSpec, rng: &mut Pcg64| PolicyNetworks::mlp(spec, &[64, 64], Activation::Tanh, rng);
@@ -73,29 +73,29 @@ fn updates_and_evaluations_end_and_keep_what_was_learned() {
     assert_ne!(ppo.policy().tensors(), before);
     assert_eq!(ppo.timesteps(), 32);
     assert!(matches!(ppo.evaluate(endless().as_mut(), 1, 0), Err(Error::Interrupted)));
-    // Iterations that are shorter than the time between two questions.
+    // Each iteration is shorter than the time between two polls.
     let mut a2c = A2c::new(endless(), make, A2cConfig::default(), 1).unwrap();
     assert!(matches!(a2c.train(u64::MAX, |_| true), Err(Error::Interrupted)));
     assert!(a2c.timesteps() > 0);
     STOP.store(false, Ordering::Relaxed);
 }
 
-/// The result of a call that is told to stop after 60 ms, and how long it took to end after that.
+/// Returns the result of a call that is interrupted after 60 ms, and the time until the call ended.
 fn stopped<T>(call: impl FnOnce() -> Result<T>) -> (Result<T>, Duration) {
     const AFTER: Duration = Duration::from_millis(60);
     let start = Instant::now();
-    let told = std::thread::spawn(|| {
+    let interrupter = std::thread::spawn(|| {
         std::thread::sleep(AFTER);
         STOP.store(true, Ordering::Relaxed);
     });
-    let said = call();
-    let late = start.elapsed().saturating_sub(AFTER);
-    told.join().unwrap();
+    let result = call();
+    let delay = start.elapsed().saturating_sub(AFTER);
+    interrupter.join().unwrap();
     STOP.store(false, Ordering::Relaxed);
-    (said, late)
+    (result, delay)
 }
 
-/// Short iterations or endless ones, of filling the buffer or of learning.
+/// Lengths of iterations: short or endless, while filling the buffer or learning.
 struct Pace {
     learning_starts: u64,
     train_freq: usize,
@@ -109,29 +109,29 @@ const PACES: [Pace; 4] = [
     Pace { learning_starts: 20, train_freq: 4, gradient_steps: usize::MAX },
 ];
 
-fn ends_and_goes_on<A: OffPolicyMethod>(
+fn assert_interruptible_and_resumable<A: OffPolicyMethod>(
     mut trainer: OffPolicy<A>,
     env: &mut dyn VectorEnv,
     Pace { learning_starts, train_freq, gradient_steps }: Pace,
 ) {
-    let (said, late) = stopped(|| trainer.train(u64::MAX, |_| true));
-    assert!(matches!(said, Err(Error::Interrupted)), "{said:?}");
-    // It is asked every 50 ms; what else the machine is busy with may take longer.
-    assert!(late < Duration::from_secs(5), "{late:?}");
+    let (result, delay) = stopped(|| trainer.train(u64::MAX, |_| true));
+    assert!(matches!(result, Err(Error::Interrupted)), "{result:?}");
+    // Polls come every 50 ms; a busy machine may take longer.
+    assert!(delay < Duration::from_secs(5), "{delay:?}");
     let steps = trainer.timesteps();
     assert!(steps > 0 && trainer.replay().len() as u64 == steps.min(1000), "{steps}");
-    // It goes on where it was, as long as it is let.
+    // The run can continue if its iterations are short.
     if train_freq < usize::MAX && gradient_steps < usize::MAX {
         let metrics = trainer.resume(|metrics| metrics.timesteps < steps + 200).unwrap();
         assert_eq!(metrics.timesteps, steps + 200);
         assert_eq!(metrics.updates > 0, learning_starts < u64::MAX);
     }
-    let (said, late) = stopped(|| trainer.evaluate(env, usize::MAX, 0));
-    assert!(matches!(said, Err(Error::Interrupted)) && late < Duration::from_secs(5), "{late:?}");
+    let (result, delay) = stopped(|| trainer.evaluate(env, usize::MAX, 0));
+    assert!(matches!(result, Err(Error::Interrupted)) && delay < Duration::from_secs(5), "{delay:?}");
 }
 
 #[test]
-fn whatever_a_trainer_does_it_ends_when_it_is_told_to() {
+fn all_phases_of_off_policy_training_are_interruptible() {
     let _guard = lock_check();
     let buffer_size = 1000;
     for pace in PACES {
@@ -140,20 +140,20 @@ fn whatever_a_trainer_does_it_ends_when_it_is_told_to() {
         let config = DqnConfig { buffer_size, learning_starts, train_freq, gradient_steps, ..DqnConfig::default() };
         let network = |spec: &_, rng: &mut _| QNetworks::mlp(spec, HIDDEN, Activation::Relu, rng);
         let dqn = Dqn::new(cartpole(1), network, config, 1).unwrap();
-        ends_and_goes_on(dqn, cartpole(1).as_mut(), pace);
+        assert_interruptible_and_resumable(dqn, cartpole(1).as_mut(), pace);
     }
     for pace in PACES {
         let Pace { learning_starts, train_freq, gradient_steps } = pace;
         let gradient_steps = Some(gradient_steps);
         let config = SacConfig { buffer_size, learning_starts, train_freq, gradient_steps, ..SacConfig::default() };
         let sac = Sac::new(pendulum(1), |s: &_, r: &mut _| config.mlp(s, HIDDEN, r), config.clone(), 1).unwrap();
-        ends_and_goes_on(sac, pendulum(1).as_mut(), pace);
+        assert_interruptible_and_resumable(sac, pendulum(1).as_mut(), pace);
     }
     for pace in PACES {
         let Pace { learning_starts, train_freq, gradient_steps } = pace;
         let gradient_steps = Some(gradient_steps);
         let config = Td3Config { buffer_size, learning_starts, train_freq, gradient_steps, ..Td3Config::default() };
         let td3 = Td3::new(pendulum(1), |s: &_, r: &mut _| config.mlp(s, HIDDEN, r), config.clone(), 1).unwrap();
-        ends_and_goes_on(td3, pendulum(1).as_mut(), pace);
+        assert_interruptible_and_resumable(td3, pendulum(1).as_mut(), pace);
     }
 }

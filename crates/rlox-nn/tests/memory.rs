@@ -1,4 +1,4 @@
-//! What fits into no memory, or cannot be counted, is an error that names the argument.
+//! Sizes beyond the memory, or beyond the range of counters, raise errors that name the argument.
 
 use rlox_core::testing::assert_rejects;
 use rlox_core::{Actions, EnvSpec, EpisodeEnds, Error, Pcg64, Result, Space, VtraceConfig, available_memory};
@@ -8,7 +8,7 @@ use rlox_nn::{
     Trajectories, VtraceTargets, orthogonal,
 };
 
-/// More numbers than any machine has room for.
+/// More numbers than fit into the memory of any machine.
 const HUGE: usize = 1 << 50;
 
 fn rng() -> Pcg64 {
@@ -23,36 +23,36 @@ fn torque() -> Space {
     Space::uniform_box(-1.0, 1.0, &[1])
 }
 
-fn refused<T>(made: Result<T>, argument: &str) {
-    assert!(assert_rejects(made, Error::Memory, argument).expected.starts_with("what fits into "));
+fn assert_memory_error<T>(result: Result<T>, argument: &str) {
+    assert!(assert_rejects(result, Error::Memory, argument).expected.starts_with("what fits into "));
 }
 
 #[test]
-fn widths_beyond_memory_are_refused_by_their_names() {
-    refused(Distribution::state_dependent(&torque(), HUGE, 0.0), "hidden");
-    refused(Distribution::state_dependent(&torque(), usize::MAX, 0.0), "hidden");
+fn widths_beyond_memory_are_rejected() {
+    assert_memory_error(Distribution::state_dependent(&torque(), HUGE, 0.0), "hidden");
+    assert_memory_error(Distribution::state_dependent(&torque(), usize::MAX, 0.0), "hidden");
     let spec = EnvSpec { id: "none".into(), observation: torque(), action: torque(), max_episode_steps: None };
     let tanh = Activation::Tanh;
-    refused(PolicyNetworks::mlp_with_sde(&spec, &[HUGE], tanh, 0.0, &mut rng()), "net_arch");
-    refused(Parameters::filled("x", &[HUGE], 0.0), "shape");
-    refused(Parameters::filled("x", &[usize::MAX, 2], 0.0), "shape");
-    refused(Mlp::new(&[2, HUGE], tanh, Init::Kaiming, &mut rng()), "sizes");
-    refused(MlpLayout::new(&[usize::MAX, usize::MAX, 2], tanh), "sizes");
-    refused(orthogonal(1 << 31, 1 << 31, 1.0, &mut rng()), "rows");
+    assert_memory_error(PolicyNetworks::mlp_with_sde(&spec, &[HUGE], tanh, 0.0, &mut rng()), "net_arch");
+    assert_memory_error(Parameters::filled("x", &[HUGE], 0.0), "shape");
+    assert_memory_error(Parameters::filled("x", &[usize::MAX, 2], 0.0), "shape");
+    assert_memory_error(Mlp::new(&[2, HUGE], tanh, Init::Kaiming, &mut rng()), "sizes");
+    assert_memory_error(MlpLayout::new(&[usize::MAX, usize::MAX, 2], tanh), "sizes");
+    assert_memory_error(orthogonal(1 << 31, 1 << 31, 1.0, &mut rng()), "rows");
 }
 
 #[test]
-fn the_padding_of_narrow_layers_counts() {
-    // A layer with one output that is not the last has a line of 16 numbers for each input. The numbers alone would fit.
+fn padding_of_narrow_layers_counts_as_memory() {
+    // An inner layer with one output needs 16 numbers per input. Without this padding the weights would fit.
     let free = available_memory().unwrap();
     let wide = (free / 150) as usize;
     let sizes = [1, wide, 1, 9];
     assert!(MlpLayout::new(&sizes, Activation::Tanh).is_ok());
-    refused(Mlp::new(&sizes, Activation::Tanh, Init::Kaiming, &mut rng()), "sizes");
+    assert_memory_error(Mlp::new(&sizes, Activation::Tanh, Init::Kaiming, &mut rng()), "sizes");
 }
 
 #[test]
-fn actions_beyond_counting_are_refused() {
+fn action_sizes_beyond_counting_are_rejected() {
     let shape = |result, expected: &str| {
         let rejected = assert_rejects(result, Error::Shape, "actor");
         assert!(rejected.expected.starts_with(expected), "{rejected}");
@@ -65,7 +65,7 @@ fn actions_beyond_counting_are_refused() {
 }
 
 #[test]
-fn spaces_of_more_values_than_can_be_counted_are_refused() {
+fn spaces_beyond_counting_are_rejected() {
     for space in [
         Space::MultiDiscrete { nvec: vec![-1, -1] },
         Space::MultiDiscrete { nvec: vec![i64::MAX, i64::MAX, 4] },
@@ -89,7 +89,7 @@ fn spaces_of_more_values_than_can_be_counted_are_refused() {
 }
 
 #[test]
-fn more_environments_than_memory_holds_are_refused_by_that_name() {
+fn num_envs_beyond_memory_is_rejected() {
     let distribution = Distribution::new(&Space::discrete(2), 0.0).unwrap();
     let mut policy = PolicyNetworks::new(net(2), net(1), distribution).unwrap();
     let steps = Trajectories {
@@ -102,5 +102,8 @@ fn more_environments_than_memory_holds_are_refused_by_that_name() {
         ends: EpisodeEnds::dones(&[false]),
         num_envs: usize::MAX,
     };
-    refused(VtraceTargets::default().minibatch(&mut policy, &steps, VtraceConfig::default()).map(|_| ()), "num_envs");
+    assert_memory_error(
+        VtraceTargets::default().minibatch(&mut policy, &steps, VtraceConfig::default()).map(|_| ()),
+        "num_envs",
+    );
 }

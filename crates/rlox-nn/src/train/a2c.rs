@@ -1,4 +1,4 @@
-//! Advantage actor-critic (Mnih et al. 2016, synchronous), from settings to trained policy.
+//! Advantage actor-critic (Mnih et al. 2016, synchronous): config and trainer.
 
 use rlox_core::profile::{self, Phase};
 use rlox_core::{NormalizerOptions, Pcg64, Result, RolloutBuffer};
@@ -13,7 +13,7 @@ use crate::optimizer::ON_POLICY_EPS;
 use crate::validate::check_not_negative;
 use crate::{ActorCritic, ActorCriticLoss, Optimizer, PolicyLoss};
 
-/// ConfigMap of A2C. The defaults are Stable-Baselines3's.
+/// Settings of A2C, with the defaults of Stable-Baselines3.
 ///
 /// ```
 /// use rlox_nn::train::A2cConfig;
@@ -25,27 +25,27 @@ use crate::{ActorCritic, ActorCriticLoss, Optimizer, PolicyLoss};
 /// ```
 #[derive(Clone, Debug, PartialEq)]
 pub struct A2cConfig {
-    /// Steps from each environment in an iteration.
+    /// Steps of each environment per iteration.
     pub n_steps: usize,
-    /// Discount.
+    /// Discount factor.
     pub gamma: f64,
-    /// From one-step advantages (0) to Monte Carlo (1).
+    /// Lambda of GAE, from one-step advantages (0) to Monte Carlo returns (1).
     pub gae_lambda: f64,
-    /// The optimiser and the learning rate to begin with.
+    /// Optimiser with the initial learning rate.
     pub optimizer: Optimizer,
-    /// How the learning rate moves.
+    /// Schedule of the learning rate.
     pub lr_schedule: Schedule,
-    /// Advantages to mean 0 and standard deviation 1.
+    /// `true` to normalise advantages to mean 0 and standard deviation 1.
     pub normalize_advantage: bool,
     /// Weight of the entropy bonus.
     pub ent_coef: f32,
     /// Weight of the value loss.
     pub vf_coef: f32,
-    /// The gradient of all parameters together is cut to this norm.
+    /// Norm to which the gradient of all parameters is clipped.
     pub max_grad_norm: f32,
-    /// Normalisation of observations and rewards; `None` for neither.
+    /// Normalisation of observations and rewards; `None` for no normalisation.
     pub normalize: Option<NormalizerOptions>,
-    /// Steps until the noise of state-dependent exploration is drawn anew; 0 for once an iteration.
+    /// Steps between draws of the gSDE noise; 0 draws once per iteration.
     pub sde_sample_freq: usize,
 }
 
@@ -71,7 +71,7 @@ impl A2cConfig {
     /// Checks the settings.
     ///
     /// # Errors
-    /// [`rlox_core::Error::Config`] naming the one that is out of range.
+    /// [`rlox_core::Error::Config`] for the first setting out of range.
     pub fn check(&self) -> Result<()> {
         check_counts(&[("n_steps", self.n_steps)])?;
         check_share("gamma", self.gamma)?;
@@ -83,7 +83,7 @@ impl A2cConfig {
     }
 }
 
-/// A2C's trainer.
+/// Trainer of A2C.
 ///
 /// ```
 /// use rlox_core::{AutoresetMode, VecEnv, envs::CartPole};
@@ -140,13 +140,14 @@ impl OnPolicyAlgorithm for A2cConfig {
 }
 
 impl A2cConfig {
-    /// One gradient step on a finished rollout, unless `stop` says so, which is asked between the parts of a large one:
-    /// then nothing is learned. Schedules go by `progress`, between 0 and 1.
+    /// Makes one gradient step on a finished rollout. Schedules use `progress`, which is in [0, 1].
+    ///
+    /// `stop` is polled between the parts of a large rollout. If it returns `true`, nothing is learned.
     ///
     /// # Errors
-    /// Those of [`A2cConfig::check`], [`rlox_core::Error::Config`] for a progress outside of that, for a rollout that is not finished or has no transitions,
-    /// [`rlox_core::Error::Shape`] for one of observations of another width, and those of [`ActorCritic::update`]:
-    /// [`rlox_core::Error::Config`] naming a gradient that is not finite.
+    /// Errors of [`A2cConfig::check`] and [`ActorCritic::update`]. [`rlox_core::Error::Config`] for `progress` out of
+    /// range, or a rollout that is unfinished or has no transitions. [`rlox_core::Error::Shape`] for a wrong width of
+    /// observations. [`rlox_core::Error::NotFinite`] for outputs or gradients.
     pub fn learn(
         &self,
         policy: &mut dyn ActorCritic,

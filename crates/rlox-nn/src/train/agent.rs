@@ -1,4 +1,4 @@
-//! An off-policy method without environments of its own: it acts in whichever it is lent, remembers, and learns.
+//! Off-policy agent without environments of its own: the caller passes environments or steps.
 
 use rlox_core::profile::{self, Phase, StepTimer};
 use rlox_core::replay::ReplayStorage;
@@ -9,15 +9,15 @@ use super::env_stepper::{EnvStepper, StepResult};
 use super::replay::{EnvInfo, ReplayConfig};
 use super::{OffPolicyMeans, OffPolicyUpdateStats, check_share};
 
-/// Asked between two steps, and between two minibatches: whether to end an iteration early, or with an error.
+/// Callback polled between steps and between minibatches. `true` or an error ends the iteration early.
 pub type StopFn<'a> = &'a mut dyn FnMut() -> Result<bool>;
 
-/// An off-policy method that acts, remembers and learns, in environments that it is lent.
+/// Off-policy agent with a learner and a replay buffer; the environments belong to the caller.
 ///
-/// It is lent native ones for an iteration, [`OffPolicyAgent::iterate`], once they have been reset, or tells what to do in
-/// others and is told what came of it: [`OffPolicyAgent::begin`], then [`OffPolicyAgent::act`] and
-/// [`OffPolicyAgent::observe`] by turns, then [`OffPolicyAgent::learn`]. Both do the same. [`OffPolicy`](super::OffPolicy)
-/// has environments of its own.
+/// With native environments, [`OffPolicyAgent::iterate`] runs one iteration after a reset. With other environments, the
+/// caller does the same in parts: [`OffPolicyAgent::begin`], then [`OffPolicyAgent::act`] and
+/// [`OffPolicyAgent::observe`] for each step, then [`OffPolicyAgent::learn`]. Both ways give equal results.
+/// [`OffPolicy`](super::OffPolicy) owns its environments.
 ///
 /// ```
 /// use rlox_core::{Pcg64, ResetOptions, Seeds, VectorEnv, envs};
@@ -35,9 +35,9 @@ pub type StopFn<'a> = &'a mut dyn FnMut() -> Result<bool>;
 /// let config = SacConfig { learning_starts: 8, batch_size: 8, ..SacConfig::default() };
 /// let networks = config.mlp(env.spec(), &[16, 16], &mut Pcg64::seed_from(0))?;
 /// type Learner = SacLearner<SquashedPolicy<Mlp>, CriticEnsemble<Mlp>>;
-/// let how = Learner::gathering(&config, env.spec())?;
+/// let replay_config = Learner::replay_config(&config, env.spec())?;
 /// let learner = Learner::new(config, networks, env.spec(), 1)?;
-/// let mut agent = OffPolicyAgent::new(Box::new(learner), how, &EnvInfo::of(env.as_ref()), [1, 2])?;
+/// let mut agent = OffPolicyAgent::new(Box::new(learner), replay_config, &EnvInfo::from_env(env.as_ref()), [1, 2])?;
 /// env.reset(Seeds::Base(3), None, &ResetOptions::default(), &mut [0.0; 3])?;
 /// agent.start(env.as_ref(), None)?;
 /// while agent.timesteps() < 16 {
@@ -50,12 +50,13 @@ pub struct OffPolicyAgent<A: Algorithm + ?Sized> {
     config: ReplayConfig,
     stepper: EnvStepper,
     updates: u64,
-    /// Minibatches that are due for transitions, where they are counted by those: less than one after learning that was not
-    /// cut short.
+    /// Minibatches due for collected transitions, if updates are counted by transitions.
+    /// Less than 1 after a complete
+    /// [`OffPolicyAgent::learn`].
     pending_updates: f64,
-    /// How far the run was in the last iteration.
+    /// Finished share of the run at the start of the last iteration.
     progress: f64,
-    /// How far one transition takes it.
+    /// Share of the run per transition.
     progress_per_step: f64,
     last_update: Option<OffPolicyUpdateStats>,
     learner: Box<A>,
@@ -64,19 +65,21 @@ pub struct OffPolicyAgent<A: Algorithm + ?Sized> {
 impl<A: Algorithm + ?Sized> std::fmt::Debug for OffPolicyAgent<A> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("OffPolicyAgent")
-            .field("how", &self.config)
+            .field("config", &self.config)
             .field("timesteps", &self.timesteps())
             .finish_non_exhaustive()
     }
 }
 
 impl<A: Algorithm + ?Sized> OffPolicyAgent<A> {
-    /// An agent of a learner, with what its method says of gathering, for some environments. Of the seeds one decides the
-    /// actions and the choice of minibatches, the other what is drawn while learning.
+    /// Creates an agent for the environments that `env_info` describes.
+    ///
+    /// `seeds[0]` determines actions and the choice of minibatches, `seeds[1]` the random numbers of learning.
     ///
     /// # Errors
-    /// Those of [`ReplayConfig::check`], [`Error::Memory`] for a buffer that does not fit into memory, [`Error::Space`] for
-    /// actions of a Box without finite bounds.
+    /// Errors of [`ReplayConfig::check`]. [`Error::Config`] without environments, or for `n_steps` above 1 with several
+    /// environments that idle. [`Error::Memory`] if the buffer does not fit into memory. [`Error::Space`] for a Box of
+    /// actions without finite bounds.
     pub fn new(learner: Box<A>, config: ReplayConfig, env_info: &EnvInfo<'_>, seeds: [u64; 2]) -> Result<Self> {
         config.check()?;
         let stepper = EnvStepper::new(env_info, config, seeds)?;
@@ -92,80 +95,82 @@ impl<A: Algorithm + ?Sized> OffPolicyAgent<A> {
         })
     }
 
-    /// What acts and learns: the networks.
+    /// Returns the learner with its networks.
     pub fn learner(&self) -> &A {
         &self.learner
     }
 
-    /// The same, to act with or to load weights into.
+    /// Returns the learner for changes, such as loading weights.
     pub fn learner_mut(&mut self) -> &mut A {
         &mut self.learner
     }
 
-    /// How it gathers.
+    /// Returns the settings for collecting and sampling transitions.
     pub(super) fn replay_config(&self) -> &ReplayConfig {
         &self.config
     }
 
-    /// Everything that is remembered, and the priorities, as fields ([`rlox_core::replay::Replay::state`]).
+    /// Returns all stored transitions and priorities as fields; see [`rlox_core::replay::Replay::state`].
     ///
     /// # Errors
-    /// [`Error::Memory`] if there is no room for a copy.
+    /// [`Error::Memory`] if memory is insufficient for the copy.
     pub fn replay_state(&self) -> Result<Vec<Field>> {
         self.stepper.replay_memory.state()
     }
 
-    /// Goes back to what [`OffPolicyAgent::replay_state`] gave.
+    /// Restores fields that [`OffPolicyAgent::replay_state`] returned.
     ///
     /// # Errors
-    /// Those of [`rlox_core::replay::Replay::load_state`]; nothing has changed then.
+    /// Errors of [`rlox_core::replay::Replay::load_state`]; nothing changes then.
     pub fn load_replay_state(&mut self, state: &[Field]) -> Result<()> {
         self.stepper.replay_memory.load_state(state)
     }
 
-    /// The transitions that are remembered.
+    /// Returns the storage of the transitions.
     pub fn replay(&self) -> &ReplayStorage {
         self.stepper.replay_memory.storage()
     }
 
-    /// QBatch made so far, all environments together.
+    /// Returns the number of transitions so far, over all environments.
     pub fn timesteps(&self) -> u64 {
         self.stepper.timesteps
     }
 
-    /// Minibatches learned from so far.
+    /// Returns the number of minibatches learned from so far.
     pub fn updates(&self) -> u64 {
         self.updates
     }
 
-    /// How far the run was in the last iteration: schedules went by it.
+    /// Returns the finished share of the run in the last iteration, which schedules used.
     pub fn progress(&self) -> f64 {
         self.progress
     }
 
-    /// What was learned in the last iteration that did; what no minibatch of it told is older.
+    /// Returns the statistics of the last iteration that learned.
+    /// Statistics that no minibatch reported are older.
     pub fn last_update(&self) -> Option<OffPolicyUpdateStats> {
         self.last_update
     }
 
-    /// Whether it knows where the environments stand: not before the first reset, nor after a step that failed.
+    /// Returns `true` if the current observations are known: after a start, until a step fails.
     pub fn env_initialized(&self) -> bool {
         self.stepper.env_initialized
     }
 
-    /// Begins episodes everywhere, in environments that have been reset. A normaliser counts the observations.
+    /// Starts new episodes in environments that the caller has reset.
+    /// The normaliser counts the observations.
     ///
     /// # Errors
-    /// Those of [`OffPolicyAgent::attach`], and of the normaliser.
+    /// Errors of [`OffPolicyAgent::attach`] and of the normaliser.
     pub fn start(&mut self, env: &dyn VectorEnv, normalizer: Option<&mut Normalizer>) -> Result<()> {
         self.attach(env)?;
         self.stepper.begin_episodes(self.learner.as_mut(), normalizer)
     }
 
-    /// The same of environments elsewhere, with their observations, `[N, d]`, and what is allowed there if they say so.
+    /// Starts new episodes from observations, `[N, d]`, and action masks of other environments.
     ///
     /// # Errors
-    /// Those of [`OffPolicyAgent::attach_at`], and of the normaliser.
+    /// Errors of [`OffPolicyAgent::attach_at`] and of the normaliser.
     pub fn start_from_obs(
         &mut self,
         obs: &[f32],
@@ -176,32 +181,33 @@ impl<A: Algorithm + ?Sized> OffPolicyAgent<A> {
         self.stepper.begin_episodes(self.learner.as_mut(), normalizer)
     }
 
-    /// Goes on in the middle of episodes, where environments were put.
+    /// Continues the current episodes of restored environments.
     ///
     /// # Errors
-    /// Those of [`VectorEnv::observe`].
+    /// [`Error::Config`] unless the environments reset in the same step; errors of [`VectorEnv::observe`] and
+    /// [`OffPolicyAgent::attach_at`].
     pub fn attach(&mut self, env: &dyn VectorEnv) -> Result<()> {
         check_autoreset(env)?;
         self.stepper.observe(env)
     }
 
-    /// The same of environments elsewhere.
+    /// Continues episodes from observations, `[N, d]`, and action masks of other environments.
     ///
     /// # Errors
-    /// [`Error::Shape`] for slices that do not fit, [`Error::NotFinite`] for observations.
+    /// [`Error::Shape`] for slices of wrong lengths, [`Error::NotFinite`] for observations.
     pub fn attach_at(&mut self, obs: &[f32], masks: Option<&[bool]>) -> Result<()> {
         self.stepper.set_current_obs(obs, masks)
     }
 
-    /// Makes `train_freq` steps of each environment, which have been started, and learns. Schedules go by `progress`,
-    /// between 0 and 1.
+    /// Makes `train_freq` steps in each environment and learns.
+    /// Schedules use `progress`, which is in [0, 1].
     ///
-    /// Returns false if `pause` ended it before it was done; the steps that were made count.
+    /// Returns `false` if `stop` ended the iteration early. The steps until then count.
     ///
     /// # Errors
-    /// [`Error::Config`] before a start, or for a progress outside of its range; [`Error::Space`], [`Error::Config`] and
-    /// [`Error::NotFinite`] naming observations, rewards, outputs or gradients that are not finite, and the steps before;
-    /// those of `pause`.
+    /// [`Error::Config`] before a start, for environments that do not reset in the same step, or for `progress` out of
+    /// range; [`Error::NotFinite`] for observations, rewards, outputs or gradients that are not finite; errors of the
+    /// environments and of `stop`. Errors of a step or minibatch contain the number of timesteps.
     pub fn iterate(
         &mut self,
         env: &mut dyn VectorEnv,
@@ -226,10 +232,10 @@ impl<A: Algorithm + ?Sized> OffPolicyAgent<A> {
         self.learn(normalizer.as_deref(), stop)
     }
 
-    /// Begins an iteration that is made step by step.
+    /// Starts an iteration whose steps the caller makes.
     ///
     /// # Errors
-    /// [`Error::Config`] before a start, or for a progress outside of 0 to 1.
+    /// [`Error::Config`] before a start, or for `progress` outside [0, 1].
     pub fn begin(&mut self, progress: f64) -> Result<()> {
         check_share("progress", progress)?;
         self.check_started()?;
@@ -239,18 +245,20 @@ impl<A: Algorithm + ?Sized> OffPolicyAgent<A> {
         self.learner.begin(&mut self.stepper.actions)
     }
 
-    /// Has exploration go on within iterations, each transition taking the run so far on; 0, which it is until then, has it
-    /// stand still. Learning goes by where an iteration began.
+    /// Sets the share of the run per transition, for exploration schedules within an iteration.
+    ///
+    /// The initial value 0 keeps them constant. Learning schedules always use the progress at the start of the
+    /// iteration.
     ///
     /// # Errors
-    /// [`Error::Config`] for a share outside of 0 to 1.
+    /// [`Error::Config`] for a share outside [0, 1].
     pub fn set_progress_per_step(&mut self, progress_per_step: f64) -> Result<()> {
         check_share("progress_per_step", progress_per_step)?;
         self.progress_per_step = progress_per_step;
         Ok(())
     }
 
-    /// How far the run is, between two steps of an iteration.
+    /// Returns the finished share of the run between two steps of an iteration.
     fn current_progress(&self) -> f64 {
         (self.progress + self.progress_per_step * self.stepper.collected_steps as f64).min(1.0)
     }
@@ -259,13 +267,13 @@ impl<A: Algorithm + ?Sized> OffPolicyAgent<A> {
         if self.env_initialized() {
             return Ok(());
         }
-        Err(Error::config("env", "environments that have been started", "others", "call start first"))
+        Err(Error::config("env", "started environments", "environments before a start", "call start first"))
     }
 
-    /// What to do next: integers counted from 0, or numbers within a Box's bounds.
+    /// Chooses the next actions: integers counted from 0, or numbers within the bounds of the Box.
     ///
     /// # Errors
-    /// [`Error::Config`] before a start, and those of the policy.
+    /// [`Error::Config`] before a start; errors of the policy.
     pub fn act(&mut self, normalizer: Option<&mut Normalizer>) -> Result<Actions<'_>> {
         self.check_started()?;
         let current_progress = self.current_progress();
@@ -275,11 +283,11 @@ impl<A: Algorithm + ?Sized> OffPolicyAgent<A> {
         stepper.scaled_actions()
     }
 
-    /// Remembers what came of [`OffPolicyAgent::act`].
+    /// Stores the result of the step with the actions of [`OffPolicyAgent::act`].
     ///
     /// # Errors
-    /// [`Error::Shape`] for slices that do not fit; [`Error::Config`] and [`Error::NotFinite`] naming what is not finite. The
-    /// environments have to be started again then.
+    /// [`Error::Config`] before a start, [`Error::Shape`] for slices of wrong lengths, [`Error::NotFinite`] for numbers
+    /// that are not finite. After an error the environments must be started again.
     pub fn observe(&mut self, step_result: &StepResult<'_>, normalizer: Option<&mut Normalizer>) -> Result<()> {
         self.check_started()?;
         let Self { learner, stepper, .. } = self;
@@ -288,20 +296,19 @@ impl<A: Algorithm + ?Sized> OffPolicyAgent<A> {
         result.map_err(|error| error.at_timestep(stepper.timesteps))
     }
 
-    /// Learns from what is remembered, from `learning_starts` steps on: as many minibatches as are meant after the steps
-    /// since [`OffPolicyAgent::begin`].
+    /// Learns the minibatches due for the steps since [`OffPolicyAgent::begin`], after `learning_starts`.
     ///
-    /// Returns false if `pause` ended it before it was done.
+    /// Returns `false` if `stop` ended the updates early.
     ///
     /// # Errors
-    /// [`Error::Config`] and [`Error::NotFinite`] naming what is not finite, and the steps before; those of `pause`.
+    /// [`Error::NotFinite`] for outputs or gradients that are not finite; errors of the networks and of `stop`.
     pub fn learn(&mut self, normalizer: Option<&Normalizer>, stop: StopFn<'_>) -> Result<bool> {
         self.pending_updates = self.remainder();
         self.stepper.collected_steps = 0;
         let count = match self.updates_per_step() {
             _ if self.timesteps() <= self.config.learning_starts => 0,
             None => self.config.gradient_steps.unwrap_or(0) as u64,
-            // Sums of shares such as 0.1 come to a hair less than a whole.
+            // Sums of ratios such as 0.1 may be slightly below an integer.
             Some(_) => (self.pending_updates + 1e-9).floor() as u64,
         };
         let (mut means, before) = (OffPolicyMeans::default(), self.updates);
@@ -313,7 +320,7 @@ impl<A: Algorithm + ?Sized> OffPolicyAgent<A> {
         result.map_err(|error| error.at_timestep(self.timesteps()))
     }
 
-    /// Minibatches for each transition; none where they are counted by iterations.
+    /// Returns the number of minibatches per transition; `None` if each iteration has a fixed number.
     fn updates_per_step(&self) -> Option<f64> {
         self.config.utd_ratio.or(if self.config.gradient_steps.is_none() { Some(1.0) } else { None })
     }
@@ -346,18 +353,19 @@ impl<A: Algorithm + ?Sized> OffPolicyAgent<A> {
         Ok(true)
     }
 
-    /// The random streams: one for each environment's actions, that of the minibatches, that of learning.
+    /// Returns the random streams: actions of each environment, choice of minibatches, learning.
     pub fn streams(&self) -> impl Iterator<Item = &Pcg64> {
         let EnvStepper { actions, order, learning, .. } = &self.stepper;
         actions.iter().chain([order, learning])
     }
 
-    /// Counts, streams as [`OffPolicyAgent::streams`] gave them, [`OffPolicyAgent::remainder`] and
-    /// [`OffPolicyAgent::progress`], to go on from. The environments have to be started.
+    /// Restores counters and random streams: [`OffPolicyAgent::streams`], [`OffPolicyAgent::timesteps`],
+    /// [`OffPolicyAgent::updates`], [`OffPolicyAgent::remainder`] and [`OffPolicyAgent::progress`]. A start must
+    /// follow.
     ///
     /// # Errors
-    /// [`Error::Shape`] for another number of streams, [`Error::Config`] for what is left over below 0 or above what so many
-    /// timesteps leave, or a progress outside of 0 to 1. Nothing has changed then.
+    /// [`Error::Shape`] for a wrong number of streams, [`Error::Config`] for `pending_updates` below 0 or above
+    /// [`OffPolicyAgent::pending_limit`], or for `progress` outside [0, 1]. Nothing changes then.
     pub fn load_progress_state(
         &mut self,
         streams: &[Pcg64],
@@ -375,7 +383,7 @@ impl<A: Algorithm + ?Sized> OffPolicyAgent<A> {
                 "pending_updates",
                 expected,
                 pending_updates.to_string(),
-                "pass what left_over returned",
+                "pass the result of remainder",
             ));
         }
         check_share("progress", progress)?;
@@ -389,24 +397,24 @@ impl<A: Algorithm + ?Sized> OffPolicyAgent<A> {
         Ok(())
     }
 
-    /// Returns how many minibatches can be due after so many timesteps.
+    /// Returns the largest possible number of pending minibatches after `timesteps` transitions.
     pub fn pending_limit(&self, timesteps: u64) -> f64 {
-        // Sums are rounded, and of other settings less than one minibatch can be due.
+        // Sums are rounded. With other settings less than one minibatch can be due.
         let sum = self.updates_per_step().unwrap_or(0.0) * timesteps as f64 * (1.0 + 1e-9);
         (sum + 1.0).min(9e15)
     }
 
-    /// Tells [`OffPolicyAgent::learned`] what was learned before [`OffPolicyAgent::load_progress_state`], which forgets it.
+    /// Sets [`OffPolicyAgent::last_update`], which [`OffPolicyAgent::load_progress_state`] clears.
     pub fn load_last_update(&mut self, last_update: Option<OffPolicyUpdateStats>) {
         self.last_update = last_update;
     }
 
-    /// Does not know any more where the environments stand.
+    /// Marks the current observations as unknown.
     pub(super) fn detach(&mut self) {
         self.stepper.env_initialized = false;
     }
 
-    /// Minibatches that are due for transitions, be it less than one of them: those of an iteration that was cut short, too.
+    /// Returns the minibatches due for transitions, with fractions and updates of an interrupted iteration.
     pub fn remainder(&self) -> f64 {
         let past_warmup = self.timesteps() > self.config.learning_starts;
         self.pending_updates
@@ -423,5 +431,5 @@ pub(super) fn check_autoreset(env: &dyn VectorEnv) -> Result<()> {
         return Ok(());
     }
     let got = format!("{:?}", env.autoreset_mode());
-    Err(Error::config("env", "AutoresetMode::SameStep", got, "make the environments so"))
+    Err(Error::config("env", "AutoresetMode::SameStep", got, "create the environments with this mode"))
 }

@@ -1,4 +1,4 @@
-//! What sets one off-policy method apart: how it acts and how it learns.
+//! The interface of off-policy algorithms: acting, exploring and learning from minibatches.
 
 use std::ops::Range;
 
@@ -9,28 +9,30 @@ use super::{ConfigMap, OffPolicyUpdateStats};
 use crate::NamedTensors;
 use crate::optimizer::check_state;
 
-/// An off-policy method at work: how it acts and how it learns. [`DqnLearner`](super::DqnLearner),
-/// [`SacLearner`](super::SacLearner) and [`Td3Learner`](super::Td3Learner) are such.
+/// An off-policy algorithm with its networks, such as [`DqnLearner`](super::DqnLearner),
+/// [`SacLearner`](super::SacLearner) and [`Td3Learner`](super::Td3Learner).
 pub trait Algorithm: Send {
-    /// Begins an iteration, with a stream for each environment.
+    /// Prepares an iteration. `rngs` has one random stream per environment.
     ///
     /// # Errors
-    /// [`Error::Memory`] if what it draws does not fit into memory.
+    /// [`Error::Memory`] if the random numbers of the iteration do not fit into memory.
     fn begin(&mut self, rngs: &mut [Pcg64]) -> Result<()> {
         let _ = rngs;
         Ok(())
     }
 
-    /// Whether it acts by itself from the first step on, instead of at random.
+    /// Returns `true` if warm-up actions come from the policy instead of a uniform distribution.
     fn explores_at_warmup(&self) -> bool {
         false
     }
 
-    /// Actions to explore with, between -1 and 1 or counted from 0: those of row i are drawn from `rngs[i]`. Schedules go by
-    /// `progress`.
+    /// Writes exploratory actions: numbers in [-1, 1], or integers counted from 0.
+    /// Row i draws from `rngs[i]`.
+    ///
+    /// Schedules use `progress`, the finished share of the run.
     ///
     /// # Errors
-    /// Those of the policy.
+    /// Errors of the policy.
     fn explore(
         &mut self,
         obs: &[f32],
@@ -40,11 +42,12 @@ pub trait Algorithm: Send {
         actions: ActionsMut<'_>,
     ) -> Result<()>;
 
-    /// As [`Algorithm::explore`], beside the iteration: what is drawn for several steps is drawn for this call, and
-    /// that of the iteration stays.
+    /// Does the same as [`Algorithm::explore`] without a change of the iteration's exploration noise.
+    ///
+    /// Noise that otherwise serves several steps is drawn for this call alone.
     ///
     /// # Errors
-    /// Those of the policy.
+    /// Errors of the policy.
     fn explore_stateless(
         &mut self,
         obs: &[f32],
@@ -56,55 +59,57 @@ pub trait Algorithm: Send {
         self.explore(obs, masks, rngs, progress, actions)
     }
 
-    /// Adds noise to the actions of a step, those of the parse_auto that are random included, where it has noise.
+    /// Adds action noise, if the algorithm has any, to the actions of a step.
+    /// Random warm-up actions get noise, too.
     ///
     /// # Errors
-    /// [`Error::Shape`] for other actions than the environments'.
+    /// [`Error::Shape`] if the number of actions is wrong.
     fn perturb(&mut self, rngs: &mut [Pcg64], actions: ActionsMut<'_>) -> Result<()> {
         let _ = (rngs, actions);
         Ok(())
     }
 
-    /// The best actions it knows, as [`super::Greedy`] has them.
+    /// Writes the greedy actions; see [`super::Greedy`].
     ///
     /// # Errors
-    /// Those of the policy.
+    /// Errors of the policy.
     fn act_greedy(&mut self, obs: &[f32], masks: Option<&[bool]>, actions: ActionsMut<'_>) -> Result<()>;
 
-    /// Takes notice that episodes have ended.
+    /// Called when episodes end; `ended(i)` is `true` for the environments concerned.
     fn end_episodes(&mut self, ended: &dyn Fn(usize) -> bool) {
         let _ = ended;
     }
 
-    /// Takes notice of a step that one environment at least has made, where others may only have reset: of all transitions so
-    /// far, those that came of it.
+    /// Called after a step that added at least one transition.
+    ///
+    /// `timesteps` runs from the number of transitions before the step to the number after it.
     ///
     /// # Errors
-    /// Those of what it does every few steps.
+    /// Errors of periodic work such as the update of target networks.
     fn on_step(&mut self, timesteps: Range<u64>) -> Result<()> {
         let _ = timesteps;
         Ok(())
     }
 
-    /// Learns from a minibatch. Schedules go by `progress`.
+    /// Learns from a minibatch. Schedules use `progress`, the finished share of the run.
     ///
     /// # Errors
-    /// [`Error::Config`] and [`Error::NotFinite`] naming observations, outputs or gradients that are not finite.
+    /// [`Error::NotFinite`] for observations, outputs or gradients that are not finite; other errors of the networks.
     fn learn(&mut self, batch: &ReplayBatch<'_>, rng: &mut Pcg64, progress: f64) -> Result<OffPolicyUpdateStats>;
 
-    /// `target - value` of each row of the last minibatch.
+    /// Returns `target - value` for each row of the last minibatch.
     fn td_errors(&self) -> &[f32];
 
-    /// The share of random actions, where it has one.
+    /// Returns the share of random actions; `None` if the algorithm has none.
     fn exploration_rate(&self, progress: f64) -> Option<f32> {
         let _ = progress;
         None
     }
 
-    /// The returns of greedy episodes ([`super::evaluate_policy`]).
+    /// Returns the returns of greedy episodes; see [`super::evaluate_policy`].
     ///
     /// # Errors
-    /// Those of [`super::evaluate_policy`].
+    /// Errors of [`super::evaluate_policy`].
     fn evaluate(
         &mut self,
         env: &mut dyn VectorEnv,
@@ -113,110 +118,110 @@ pub trait Algorithm: Send {
         normalizer: Option<&Normalizer>,
     ) -> Result<Vec<f64>>;
 
-    /// All parameters by name.
+    /// Returns all parameters by name.
     fn tensors(&self) -> NamedTensors;
 
-    /// Checks that [`Algorithm::load`] takes these parameters.
+    /// Checks that [`Algorithm::load`] accepts these parameters.
     ///
     /// # Errors
-    /// Those of [`NamedTensors::check`].
+    /// Errors of [`NamedTensors::check`].
     fn check_tensors(&self, tensors: &NamedTensors) -> Result<()> {
         tensors.check(&self.tensors())
     }
 
-    /// Takes parameters by name.
+    /// Loads parameters by name.
     ///
     /// # Errors
-    /// Those of [`NamedTensors::check`]; nothing has changed then.
+    /// Errors of [`NamedTensors::check`]; nothing changes then.
     fn load(&mut self, tensors: &NamedTensors) -> Result<()>;
 
-    /// What the optimisers keep, by the parameters' names.
+    /// Returns the state of the optimisers by parameter name.
     fn optimizer_state(&self) -> NamedTensors;
 
-    /// Checks that [`Algorithm::load_optimizer_state`] takes this state.
+    /// Checks that [`Algorithm::load_optimizer_state`] accepts this state.
     ///
     /// # Errors
-    /// Those of [`Algorithm::load_optimizer_state`].
+    /// Errors of [`Algorithm::load_optimizer_state`].
     fn check_optimizer_state(&self, state: &NamedTensors) -> Result<()> {
         check_state(state, &self.optimizer_state())
     }
 
-    /// Takes what [`Algorithm::optimizer_state`] gave.
+    /// Loads a state that [`Algorithm::optimizer_state`] returned.
     ///
     /// # Errors
-    /// Those of [`NamedTensors::check`]; nothing has changed then.
+    /// [`Error::Shape`], [`Error::Config`] or [`Error::NotFinite`] for a state that does not match; nothing changes
+    /// then.
     fn load_optimizer_state(&mut self, state: &NamedTensors) -> Result<()>;
 
-    /// Where the action noise is, `[N, a]`; empty without any.
+    /// Returns the state of the action noise, `[N, a]`; empty without noise.
     fn noise(&self) -> &[f32] {
         &[]
     }
 
-    /// Goes on with the noise from where [`Algorithm::noise`] said it was.
+    /// Restores a state of the action noise that [`Algorithm::noise`] returned.
     ///
     /// # Errors
-    /// [`Error::Shape`] and [`Error::Config`] for what it never said. Nothing has changed then.
+    /// [`Error::Shape`] for a slice of the wrong length, [`Error::NotFinite`] for its numbers; nothing changes then.
     fn set_noise(&mut self, noise: &[f32]) -> Result<()> {
         rlox_core::check_len("noise", noise.len(), 0)
     }
 
-    /// Goes on from so many minibatches.
+    /// Sets the number of minibatches learned from so far.
     fn set_updates(&mut self, updates: u64);
 }
 
-/// How an [`Algorithm`] is made of settings and networks.
+/// Construction of an [`Algorithm`] from a config and networks.
 pub trait Method: Algorithm + Sized {
-    /// Its settings.
+    /// The config of the algorithm.
     type Config: Clone + std::fmt::Debug;
-    /// The networks it is made of.
+    /// The networks of the algorithm.
     type Networks;
-    /// What checkpoints call it.
+    /// Name of the algorithm in checkpoints.
     const NAME: &'static str;
-    /// The hidden layers that the Python package gives it.
+    /// Default widths of the hidden layers in the Python package.
     const HIDDEN: &'static [usize];
 
-    /// How transitions are collected and sampled, once all settings are checked.
+    /// Checks the config and returns the part for collecting and sampling transitions.
     ///
     /// # Errors
-    /// [`Error::Config`] naming a setting that is out of range, [`Error::Space`] for an environment that the method is not
-    /// for.
+    /// [`Error::Config`] for the first setting out of range, [`Error::Space`] for unsupported spaces.
     fn replay_config(config: &Self::Config, spec: &EnvSpec) -> Result<ReplayConfig>;
 
-    /// A learner with settings that [`Method::gathering`] has checked, for so many environments.
+    /// Creates a learner for `num_envs` environments from a config that [`Method::replay_config`] checked.
     ///
     /// # Errors
-    /// [`Error::Shape`] for networks of other observations or actions than the environments'.
+    /// [`Error::Shape`] for networks whose observations or actions do not match the environments.
     fn new(config: Self::Config, networks: Self::Networks, spec: &EnvSpec, num_envs: usize) -> Result<Self>;
 
-    /// The settings by the names that checkpoints have for them, but for those of [`Method::gathering`].
+    /// Returns the settings under their names in checkpoints, without those of [`Method::replay_config`].
     fn config_map(config: &Self::Config) -> ConfigMap;
 
-    /// What its networks are made of, as far as it is known, by the names that checkpoints have for that.
+    /// Returns the known architecture of the networks under its names in checkpoints.
     fn arch(&self) -> ConfigMap {
         ConfigMap::new()
     }
 }
 
-/// Checks that networks are for the numbers of observations and of actions that there are.
+/// Checks that a network's numbers of observations and actions equal the environments'.
 pub(super) fn check_dims(name: &'static str, got: (usize, usize), expected: (usize, usize)) -> Result<()> {
     if got == expected {
         return Ok(());
     }
-    let describe = |(obs, actions)| format!("one for observations of {obs} numbers and {actions} of actions");
-    Err(Error::shape(name, describe(expected), describe(got), "make it for the environments' spaces"))
+    let describe = |(obs, actions)| format!("a network with observation size {obs} and action size {actions}");
+    Err(Error::shape(name, describe(expected), describe(got), "create it for the spaces of the environments"))
 }
 
-/// All tensors of parts whose names differ.
+/// Returns all tensors of `parts`, whose names are distinct.
 pub(super) fn merge_tensors(parts: &[NamedTensors]) -> NamedTensors {
     let mut all = NamedTensors::default();
     for tensor in parts.iter().flatten() {
-        // The names differ: nothing is refused.
+        // Distinct names cannot fail.
         let _ = all.push(tensor.name.clone(), &tensor.shape, tensor.data.clone());
     }
     all
 }
 
-/// Those of checked tensors that a part has.
+/// Returns the tensors of `all` whose names are in `template`.
 pub(super) fn select_tensors(all: &NamedTensors, template: &NamedTensors) -> NamedTensors {
     let mut own = NamedTensors::default();
     for tensor in template.iter().filter_map(|tensor| all.find(&tensor.name)) {
@@ -225,7 +230,7 @@ pub(super) fn select_tensors(all: &NamedTensors, template: &NamedTensors) -> Nam
     own
 }
 
-/// The numbers of continuous actions.
+/// Returns continuous actions.
 ///
 /// # Errors
 /// [`Error::Space`] for integers.

@@ -1,4 +1,4 @@
-//! Trainers as checkpoints, in the form that the Python package gives its learners on the native backend.
+//! Checkpoints of trainers, in the format of the Python package's native learners.
 
 mod async_on_policy;
 mod env;
@@ -23,37 +23,37 @@ const OPTIMIZER: &str = "optimizer";
 const ENVIRONMENT: &str = "environment";
 const COUNTERS: &str = "counters";
 
-/// A trainer as checkpoints tell of it, whatever it learns by.
+/// Part of a trainer's state that all checkpoints have.
 struct CheckpointInfo<'a> {
     algorithm: &'static str,
     config_map: &'a ConfigMap,
-    /// What goes without saying.
+    /// Values of settings that the Python package does not store.
     defaults: Defaults,
     spec: &'a EnvSpec,
-    /// All of them together.
+    /// Number of all environments.
     num_envs: usize,
     seed: u64,
     run: Run,
     timesteps: u64,
     updates: u64,
     episodes: &'a Episodes,
-    /// All of them by name.
+    /// All random streams by name.
     streams: Vec<(String, Pcg64)>,
     normalizer: Option<&'a Normalizer>,
 }
 
-/// What a checkpoint says of a trainer of the same kind, but for what it has learned.
+/// State that was read from a checkpoint, without the networks.
 struct LoadedState {
     counters: Counters,
-    /// In the order in which [`CheckpointInfo::streams`] names them.
+    /// Random streams in the order of [`CheckpointInfo::streams`].
     streams: Vec<Pcg64>,
     normalizer: Option<Normalizer>,
-    /// To be checked by the environments.
+    /// Snapshot that the environments have not checked yet.
     snapshot: Option<EnvSnapshot<'static>>,
 }
 
 impl CheckpointInfo<'_> {
-    /// A checkpoint with these parameters, this state of the optimiser, and where the environments stand, if that is known.
+    /// Builds a checkpoint with parameters, optimiser state and, if known, a snapshot of the environments.
     fn checkpoint(
         &self,
         networks: &NamedTensors,
@@ -63,10 +63,10 @@ impl CheckpointInfo<'_> {
         let mut checkpoint = Checkpoint::default();
         checkpoint.manifest = self.describe()?;
         for (member, tensors) in [(NETWORKS, networks), (OPTIMIZER, optimizer)] {
-            // It could not be loaded, and the former checkpoint is worth more.
+            // A checkpoint with such numbers could not be loaded; the previous one is better.
             if let Some((tensor, at)) = tensors.iter().find_map(|tensor| Some((tensor, tensor.first_not_finite()?))) {
                 let got = tensor.data[at].to_string();
-                let error = Error::not_finite(member, "finite numbers", got, "go back to the last checkpoint");
+                let error = Error::not_finite(member, "finite numbers", got, "load the last checkpoint");
                 return Err(tensor.locate(error, at));
             }
             if !tensors.is_empty() {
@@ -83,7 +83,7 @@ impl CheckpointInfo<'_> {
     fn describe(&self) -> Result<Map<String, Value>> {
         let Episodes { recent, total, .. } = self.episodes;
         if let Some((non_finite, _)) = recent.iter().find(|(episode_return, _)| !episode_return.is_finite()) {
-            let fix = "keep rewards in a range whose sums are finite";
+            let fix = "scale rewards so that their sums are finite";
             return Err(Error::not_finite("episode returns", "finite numbers", non_finite.to_string(), fix));
         }
         let (returns, lengths): (Vec<f64>, Vec<u32>) = recent.iter().copied().unzip();
@@ -108,13 +108,13 @@ impl CheckpointInfo<'_> {
         Ok(if let Value::Object(manifest) = manifest { manifest } else { Map::new() })
     }
 
-    /// Reads what a checkpoint says, if it is of such a trainer.
+    /// Reads the common state of a checkpoint whose settings match.
     fn read(&self, checkpoint: &Checkpoint) -> Result<LoadedState> {
         settings::check(self.config_map, checkpoint, self.defaults)?;
         let counters = Counters::read(checkpoint)?;
         let stored_streams = checkpoint.object("streams")?;
         let stream = |(name, _): &(String, Pcg64)| {
-            let corrupt = || checkpoint.corrupt("streams", format!("no PCG64's state as {name:?}"));
+            let corrupt = || checkpoint.corrupt("streams", format!("no PCG64 state as {name:?}"));
             stored_streams.get(name).and_then(parse_stream).ok_or_else(corrupt)
         };
         let streams = self.streams.iter().map(stream).collect::<Result<_>>()?;
@@ -123,7 +123,7 @@ impl CheckpointInfo<'_> {
         Ok(LoadedState { counters, streams, normalizer, snapshot })
     }
 
-    /// Refuses a checkpoint of another algorithm, or of other environments.
+    /// Rejects a checkpoint of another algorithm or of other environments.
     fn check_kind(&self, checkpoint: &Checkpoint) -> Result<()> {
         let spec = self.spec;
         let spaces = checkpoint.object("spaces")?;
@@ -135,11 +135,11 @@ impl CheckpointInfo<'_> {
             ("spaces", spaces.get("action"), spec.action.to_json()),
         ] {
             let Some(theirs) = theirs.filter(|theirs| theirs.is_string() == ours.is_string()) else {
-                return Err(checkpoint.corrupt(section, "no description"));
+                return Err(checkpoint.corrupt(section, "no value of the expected type"));
             };
             if *theirs != ours {
                 let text = |value: &Value| value.as_str().map_or_else(|| value.to_string(), str::to_owned);
-                let fix = "load it into a trainer of the same kind";
+                let fix = "load it into a trainer with this algorithm and environment";
                 return Err(
                     Error::config(checkpoint.file_of(section), text(&ours), text(theirs), fix).in_section(section)
                 );
@@ -149,7 +149,7 @@ impl CheckpointInfo<'_> {
     }
 }
 
-/// What a manifest counts.
+/// Counters of a manifest.
 struct Counters {
     seed: Option<u64>,
     timesteps: u64,
@@ -164,11 +164,11 @@ impl Counters {
         let (counters, run) = (checkpoint.object("counters")?, checkpoint.object("run")?);
         let count = |section: &str, from: &Map<String, Value>, name: &str| {
             let corrupt = || checkpoint.corrupt(section, format!("no count {name:?}"));
-            // Counters go on from there; a run may end nowhere.
+            // Counters need a margin for later additions; the target of a run needs none.
             let fits = |count: &u64| section == "run" || *count < 1 << 62;
             from.get(name).and_then(Value::as_u64).filter(fits).ok_or_else(corrupt)
         };
-        let corrupt = || checkpoint.corrupt("counters", "other than the last 100 episodes' returns and lengths");
+        let corrupt = || checkpoint.corrupt("counters", "no returns and lengths of the last 100 episodes");
         let listed = counters.get("episodes").and_then(Value::as_object).ok_or_else(corrupt)?;
         let list = |name| listed.get(name).and_then(Value::as_array).ok_or_else(corrupt);
         let (episodes, returns, lengths) = (count("counters", listed, "count")?, list("returns")?, list("lengths")?);
@@ -195,12 +195,12 @@ impl Counters {
     }
 }
 
-/// The streams of a run that checkpoints tell of, by name.
+/// Returns the random streams of a run that checkpoints store, by name.
 fn named_streams(streams: &Streams) -> Vec<(String, Pcg64)> {
     streams.clone().named().map(|(name, rng)| (name.to_owned(), rng.clone())).into()
 }
 
-/// As NumPy's `bit_generator.state`, with its 128-bit numbers as strings.
+/// Returns a stream in the form of NumPy's `bit_generator.state`, with 128-bit numbers as strings.
 fn stream_state(rng: &Pcg64) -> Value {
     let Pcg64State { state, inc, has_uint32, uinteger } = rng.state();
     json!({
@@ -220,7 +220,7 @@ fn parse_stream(value: &Value) -> Option<Pcg64> {
     Pcg64::from_state(state).ok().filter(|_| known)
 }
 
-/// Parameters and the optimiser's state, which the two checks take.
+/// Reads parameters and optimiser state, and checks both.
 fn read_networks(
     checkpoint: &Checkpoint,
     check_tensors: impl Fn(&NamedTensors) -> Result<()>,
@@ -237,14 +237,16 @@ fn read_networks(
     Ok((networks, optimizer))
 }
 
-/// Refuses a standing that is not these environments'.
+/// Rejects a snapshot that does not match the environments.
 fn check_snapshot(checkpoint: &Checkpoint, snapshot: Option<&EnvSnapshot<'_>>, env: &dyn VectorEnv) -> Result<()> {
     let Some(snapshot) = snapshot else { return Ok(()) };
     snapshot.check(env).map_err(|error| in_section(error, checkpoint, ENVIRONMENT))
 }
 
-/// Puts environments where they stood, or leaves them where they are, and does what else there is to do: nothing if that
-/// is refused. `stands` says whether it matters where they are; it is false once that is lost.
+/// Restores the environments from a snapshot, if any, and calls `after_restore`. After an error of
+/// either, the environments are as before.
+///
+/// `env_initialized` is `true` if the current episodes matter. It becomes `false` if the rollback fails.
 fn restore_envs(
     checkpoint: &Checkpoint,
     snapshot: Option<&EnvSnapshot<'_>>,
@@ -256,13 +258,13 @@ fn restore_envs(
     let before = if *env_initialized { EnvSnapshot::capture(env)? } else { None };
     let result = snapshot.restore_into(env).map_err(|error| in_section(error, checkpoint, ENVIRONMENT));
     result.and_then(|()| after_restore()).inspect_err(|_| {
-        // What stood nowhere is reset before it is used.
+        // Environments without a snapshot are reset before their next use.
         let rollback = before.map(|before| before.restore_into(env));
         *env_initialized &= rollback.is_some_and(|back| back.is_ok());
     })
 }
 
-/// Returns the error with its section of a checkpoint; errors of memory and closed environments stay as they are.
+/// Adds the section of the checkpoint to an error other than [`Error::Memory`] and [`Error::Closed`].
 fn in_section(error: Error, checkpoint: &Checkpoint, section: &str) -> Error {
     if matches!(error, Error::Memory(_) | Error::Closed(_)) { error } else { checkpoint.in_file(error, section) }
 }

@@ -1,4 +1,4 @@
-//! Deep Q-networks (Mnih et al. 2015), from settings to trained policy.
+//! Deep Q-networks (Mnih et al. 2015): config, learner and trainer.
 
 use std::ops::Range;
 
@@ -14,49 +14,50 @@ use crate::builders::num_actions;
 use crate::validate::check_not_negative;
 use crate::{NamedTensors, Optimizer, QBatch, QFunction, QLoss, TdLoss};
 
-/// ConfigMap of DQN. The names and defaults are Stable-Baselines3's.
+/// Settings of DQN, with the names and defaults of Stable-Baselines3.
 #[derive(Clone, Debug, PartialEq)]
 pub struct DqnConfig {
-    /// QBatch that are kept.
+    /// Capacity of the replay buffer in transitions.
     pub buffer_size: usize,
-    /// Environment steps with random actions; learning begins after them.
+    /// Environment steps with random actions; learning starts after them.
     pub learning_starts: u64,
-    /// QBatch in a minibatch; fewer while fewer are stored.
+    /// Transitions per minibatch; fewer while the buffer holds fewer.
     pub batch_size: usize,
     /// Steps of each environment between updates.
     pub train_freq: usize,
-    /// Minibatches an update learns from; `None`, their -1, for as many as transitions were collected.
+    /// Minibatches per update; `None` (-1 in Stable-Baselines3) for the number of collected transitions.
     pub gradient_steps: Option<usize>,
-    /// Minibatches for each transition, in place of that; what is left of a minibatch counts the next time.
+    /// Minibatches per transition, instead of `gradient_steps`; fractions carry over to the next update.
     pub utd_ratio: Option<f64>,
-    /// Steps that a transition spans.
+    /// Steps per transition (n-step returns).
     pub n_steps: usize,
-    /// Discount.
+    /// Discount factor.
     pub gamma: f64,
-    /// The share by which the target network follows; 1 copies.
+    /// Share by which the target network moves per update; 1 copies the network.
     pub tau: f32,
-    /// Environment steps between two moves of the target network.
+    /// Environment steps between updates of the target network.
     pub target_update_interval: u64,
-    /// Whether the online network chooses the next action that the target network values
-    /// (van Hasselt et al. 2016); not in Stable-Baselines3.
+    /// `true` for double Q-learning (van Hasselt et al. 2016), which Stable-Baselines3 does not have.
+    ///
+    /// The online network chooses the next action, and the target network computes its value.
     pub double: bool,
-    /// How errors are measured.
+    /// Loss of the temporal difference errors.
     pub loss: TdLoss,
-    /// The optimiser and the learning rate to begin with.
+    /// Optimiser with the initial learning rate.
     pub optimizer: Optimizer,
-    /// How the learning rate moves.
+    /// Schedule of the learning rate.
     pub lr_schedule: Schedule,
-    /// The gradient is cut to this norm.
+    /// Norm to which gradients are clipped.
     pub max_grad_norm: f32,
-    /// The share of the run in which the share of random actions falls.
+    /// Share of the run over which the share of random actions falls.
     pub exploration_fraction: f64,
-    /// The share of random actions in the parse_auto.
+    /// Share of random actions at the start of the run.
     pub exploration_initial_eps: f32,
-    /// Their share from then on.
+    /// Share of random actions after `exploration_fraction` of the run.
     pub exploration_final_eps: f32,
-    /// Normalisation of observations and rewards; `None` for neither.
+    /// Normalisation of observations and rewards; `None` for no normalisation.
     pub normalize: Option<NormalizerOptions>,
-    /// Sampling by error (Schaul et al. 2016); `None` for uniform sampling. Not in Stable-Baselines3.
+    /// Prioritized replay (Schaul et al. 2016), not in Stable-Baselines3; `None` for uniform sampling.
     pub prioritized: Option<Priorities>,
 }
 
@@ -91,7 +92,7 @@ impl DqnConfig {
     /// Checks the settings.
     ///
     /// # Errors
-    /// [`Error::Config`] naming the one that is out of range.
+    /// [`Error::Config`] for the first setting out of range.
     pub fn check(&self) -> Result<()> {
         self.replay_config().check()?;
         check_share("tau", f64::from(self.tau))?;
@@ -103,7 +104,7 @@ impl DqnConfig {
         check_share("exploration_final_eps", f64::from(self.exploration_final_eps))
     }
 
-    /// The share of random actions when `progress`, between 0 and 1, of the run is done.
+    /// Returns the share of random actions at `progress`, the finished share of the run in [0, 1].
     ///
     /// ```
     /// let config = rlox_nn::train::DqnConfig { exploration_fraction: 0.5, ..Default::default() };
@@ -123,7 +124,7 @@ impl DqnConfig {
     }
 }
 
-/// DQN's trainer, of any Q-function.
+/// Trainer of DQN for any Q-function.
 ///
 /// ```
 /// use rlox_core::{AutoresetMode, VecEnv, envs::CartPole};
@@ -138,7 +139,7 @@ impl DqnConfig {
 /// ```
 pub type Dqn<Q> = OffPolicy<DqnLearner<Q>>;
 
-/// What DQN acts with and learns.
+/// Learner of DQN with its Q-function.
 #[derive(Debug)]
 pub struct DqnLearner<Q> {
     q: Q,
@@ -146,12 +147,12 @@ pub struct DqnLearner<Q> {
 }
 
 impl<Q> DqnLearner<Q> {
-    /// The Q-function.
+    /// Returns the Q-function.
     pub fn q_function(&self) -> &Q {
         &self.q
     }
 
-    /// The Q-function, to act with or to load weights into.
+    /// Returns the Q-function for changes, such as loading weights.
     pub fn q_function_mut(&mut self) -> &mut Q {
         &mut self.q
     }

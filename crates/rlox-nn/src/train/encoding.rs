@@ -1,10 +1,10 @@
-//! How observations become the numbers that a network takes.
+//! Conversion of stored observations to network inputs.
 
 use rlox_core::{Error, Field, FieldData, Result};
 
 use crate::alloc::try_reserve;
 
-/// What a network sees of an observation.
+/// Conversion of a stored observation to the inputs of a network.
 ///
 /// ```
 /// use rlox_core::FieldData;
@@ -18,14 +18,14 @@ use crate::alloc::try_reserve;
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Encoding {
-    /// So many numbers, as they are.
+    /// This many numbers, unchanged.
     Numbers(usize),
-    /// Integers below these counts, each as zeros and a one: Discrete and MultiDiscrete observations counted from 0.
+    /// One-hot encoded integers below these counts: Discrete and MultiDiscrete observations from 0.
     OneHot(Vec<usize>),
 }
 
 impl Encoding {
-    /// Numbers in a stored observation.
+    /// Returns the number of numbers in a stored observation.
     pub fn stored(&self) -> usize {
         match self {
             Self::Numbers(dim) => *dim,
@@ -33,7 +33,7 @@ impl Encoding {
         }
     }
 
-    /// Inputs of the network.
+    /// Returns the number of network inputs.
     pub fn inputs(&self) -> usize {
         match self {
             Self::Numbers(dim) => *dim,
@@ -41,20 +41,20 @@ impl Encoding {
         }
     }
 
-    /// Checks that rows of a field are stored observations.
+    /// Checks the width of a field's rows.
     pub(super) fn check(&self, obs: &Field) -> Result<()> {
         if obs.width() == self.stored() {
             return Ok(());
         }
         let (expected, got) = (format!("rows of {} numbers for {self:?}", self.stored()), format!("{}", obs.width()));
-        Err(Error::shape("obs", expected, got, "make the policy for this observation space"))
+        Err(Error::shape("obs", expected, got, "create the policy for this observation space"))
     }
 
-    /// The network's inputs for these rows of stored observations, one after another, in the place of what `out` held.
+    /// Writes the network inputs of `rows`, one row after another, over the content of `out`.
     ///
     /// # Errors
-    /// [`Error::Space`] for numbers where integers are due, or an integer that is not below its count;
-    /// [`Error::Shape`] for a row that is not there, [`Error::Memory`] if the inputs do not fit into memory.
+    /// [`Error::Space`] for a wrong data type, or an integer that is not below its count; [`Error::Shape`] for a row
+    /// past the end of `data`; [`Error::Memory`] if the inputs do not fit into memory.
     pub fn encode(
         &self,
         data: FieldData<'_>,
@@ -66,7 +66,7 @@ impl Encoding {
         self.append(data, rows, out)
     }
 
-    /// As [`Encoding::encode`], after what `out` holds, for which there is room.
+    /// Appends the same inputs as [`Encoding::encode`] to `out`, whose capacity must suffice.
     pub(super) fn append(
         &self,
         data: FieldData<'_>,
@@ -89,17 +89,17 @@ impl Encoding {
             }
             (_, other) => {
                 let (expected, got) = (format!("observations for {self:?}"), format!("{:?}", other.dtype()));
-                Err(Error::space("obs", expected, got, "make the policy for this observation space"))
+                Err(Error::space("obs", expected, got, "create the policy for this observation space"))
             }
         }
     }
 }
 
-/// One row of so many numbers.
+/// Returns row `row` of `data`.
 fn row_of<T>(data: &[T], row: usize, width: usize) -> Result<&[T]> {
     let missing = || {
         let (expected, got) = (format!("more than {row} rows of {width} numbers"), format!("{} numbers", data.len()));
-        Error::shape("obs", expected, got, "pass whole observations")
+        Error::shape("obs", expected, got, "pass complete observations")
     };
     let start = row.checked_mul(width).filter(|_| width > 0).ok_or_else(missing)?;
     data.get(start..).and_then(|rest| rest.get(..width)).ok_or_else(missing)

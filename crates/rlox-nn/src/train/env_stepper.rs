@@ -1,5 +1,4 @@
-//! The steps of off-policy methods in their environments, whoever makes them: actions are chosen, and what happens is
-//! normalised, counted and stored in the replay buffer.
+//! Environment steps of off-policy agents: actions, statistics, counters and the replay buffer.
 
 use rlox_core::{
     Actions, ActionsMut, Normalizer, Pcg64, Policy, PolicyOut, RandomPolicy, Result, Space, StepOut, VectorEnv,
@@ -13,38 +12,40 @@ use crate::ActionScaling;
 use crate::alloc::{resize, try_vec};
 use crate::validate::check_finite;
 
-/// What a step of all environments led to, elsewhere than in [`OffPolicyAgent::iterate`](super::OffPolicyAgent::iterate).
+/// Result of a step of the caller's environments; see [`observe`](super::OffPolicyAgent::observe).
 #[derive(Clone, Copy, Debug)]
 pub struct StepResult<'a> {
-    /// The observations before any reset, `[N, d]`: where an episode ended its last.
+    /// Observations before any reset, `[N, d]`: the last one of an episode that ended.
     pub next_obs: &'a [f32],
-    /// Those to act on next, `[N, d]`.
+    /// Observations for the next actions, `[N, d]`.
     pub obs: &'a [f32],
-    /// The rewards, `[N]`.
+    /// Rewards, `[N]`.
     pub rewards: &'a [f64],
-    /// The task itself ended, `[N]`.
+    /// `true` where the task ended, `[N]`.
     pub terminated: &'a [bool],
-    /// The episode was cut, `[N]`.
+    /// `true` where a time limit ended the episode, `[N]`.
     pub truncated: &'a [bool],
-    /// Which environments made a step, `[N]`; the others only reset. `None` if all did.
+    /// `true` for environments that stepped, `false` for those that only reset, `[N]`.
+    /// `None` if all stepped.
     pub valid: Option<&'a [bool]>,
-    /// What is allowed at `obs`, `[N, n]`; of [`EnvInfo`] that are masked.
+    /// Action masks at `obs`, `[N, n]`; required if [`EnvInfo::masked`] is `true`.
     pub masks: Option<&'a [bool]>,
-    /// The action masks of the last states of truncated episodes, `[N, n]`; no action where the mask is not known. Other
-    /// rows hold anything. LoadedState only where an episode was truncated and not terminated.
+    /// Action masks of the last states of truncated episodes, `[N, n]`.
+    /// A row without an allowed action marks an unknown mask, and `None` marks all as unknown. Only rows that were
+    /// truncated and not terminated are read.
     pub final_masks: Option<&'a [bool]>,
 }
 
-/// The actions of a step.
+/// Buffers for the actions of one step.
 #[derive(Debug)]
 struct ActionBuffers {
-    /// Counters from 0, `[N]`; empty for a Box.
+    /// Integers counted from 0, `[N]`, one per action component; empty for a Box.
     discrete: Vec<i64>,
-    /// Between -1 and 1, `[N, a]`; empty for integers.
+    /// Numbers in [-1, 1], `[N, a]`; empty for integers.
     continuous: Vec<f32>,
-    /// The same as environments take them.
+    /// The actions in the representation of the environments.
     env_actions: (Vec<i64>, Vec<f32>),
-    /// Of a Box.
+    /// Scaling to the bounds of a Box; `None` for other spaces.
     scaling: Option<ActionScaling>,
     space: Space,
 }
@@ -75,7 +76,7 @@ impl ActionBuffers {
         if self.scaling.is_some() { Actions::Continuous(&self.continuous) } else { Actions::Discrete(&self.discrete) }
     }
 
-    /// Those of a Box within its bounds, others counted from 0.
+    /// Returns Box actions within their bounds, and other actions counted from 0.
     fn scaled_actions(&mut self) -> Result<Actions<'_>> {
         let Some(scaling) = &self.scaling else { return Ok(Actions::Discrete(&self.discrete)) };
         self.env_actions.1.copy_from_slice(&self.continuous);
@@ -83,7 +84,7 @@ impl ActionBuffers {
         Ok(Actions::Continuous(&self.env_actions.1))
     }
 
-    /// As environments take them.
+    /// Returns the actions in the representation of the environments.
     fn to_env_actions(&mut self) -> Result<Actions<'_>> {
         let (discrete, continuous) = &mut self.env_actions;
         let actions = if let Some(scaling) = &self.scaling {
@@ -98,42 +99,42 @@ impl ActionBuffers {
     }
 }
 
-/// Where the environments stand, what was done in them, and what is drawn from.
+/// Current observations, buffers of a step, random streams and the replay buffer.
 pub(super) struct EnvStepper {
     pub(super) replay_memory: ReplayMemory,
-    /// One for each environment's actions.
+    /// One stream per environment, for actions.
     pub(super) actions: Vec<Pcg64>,
-    /// For the choice of minibatches.
+    /// Stream for the choice of minibatches.
     pub(super) order: Pcg64,
-    /// For what is drawn while learning.
+    /// Stream for learning.
     pub(super) learning: Pcg64,
     config: ReplayConfig,
     idling: bool,
     random: RandomPolicy,
-    /// Whether `obs` is where the environments stand.
+    /// `true` if `obs` are the current observations of the environments.
     pub(super) env_initialized: bool,
     action_buffers: ActionBuffers,
-    /// What is acted on next, `[N, d]`.
+    /// Observations for the next actions, `[N, d]`.
     obs: Vec<f32>,
-    /// The same, normalised.
+    /// Normalised copy of `obs`, `[N, d]`.
     policy_obs: Vec<f32>,
-    /// What the step led to, before any reset, `[N, d]`.
+    /// Observations after the step and before any reset, `[N, d]`.
     next_obs: Vec<f32>,
-    /// After a reset where an episode ended, `[N, d]`.
+    /// Observations after the step and any reset, `[N, d]`.
     after: Vec<f32>,
     rewards: Vec<f64>,
     stored_rewards: Vec<f32>,
     terminated: Vec<bool>,
     truncated: Vec<bool>,
-    /// Which environments made the step.
+    /// `true` for environments that stepped.
     valid: Vec<bool>,
-    /// What is allowed, `[N, n]`; empty where nothing is ever forbidden.
+    /// Action masks at `obs`, `[N, n]`; empty without action masks.
     masks: Vec<bool>,
-    /// The action masks of the states that the step led to, before any reset, `[N, n]`.
+    /// Action masks of the states before any reset, `[N, n]`.
     next_masks: Vec<bool>,
-    /// Log-probabilities and values that nobody asks for.
+    /// Outputs of the random policy that nothing reads.
     unused: [Vec<f32>; 2],
-    /// QBatch stored so far, and since the iteration began.
+    /// Transitions stored so far, and since the start of the iteration.
     pub(super) timesteps: u64,
     pub(super) collected_steps: usize,
 }
@@ -144,7 +145,7 @@ impl EnvStepper {
         check_counts(&[("num_envs", n)])?;
         let numbers = n.saturating_mul(spec.observation.dim());
         let flags = if env_info.masked { n.saturating_mul(masked_actions(&spec.action)) } else { 0 };
-        // Random actions of a Box are drawn between -1 and 1, as policies give them.
+        // Policies give Box actions in [-1, 1], and so does the random policy.
         let random = match spec.action {
             Space::Box { .. } => RandomPolicy::new(&Space::uniform_box(-1.0, 1.0, &[spec.action.dim()]))?,
             _ => RandomPolicy::new(&spec.action)?,
@@ -181,12 +182,12 @@ impl EnvStepper {
         })
     }
 
-    /// How many environments there are.
+    /// Returns the number of environments.
     pub(super) fn num_envs(&self) -> usize {
         self.rewards.len()
     }
 
-    /// Takes where environments stand, with what is allowed there where they say so.
+    /// Copies the current observations and action masks of the environments.
     pub(super) fn set_current_obs(&mut self, obs: &[f32], masks: Option<&[bool]>) -> Result<()> {
         check_len("obs", obs.len(), self.obs.len())?;
         check_len("action_masks", masks.map_or(0, <[bool]>::len), self.masks.len())?;
@@ -197,7 +198,7 @@ impl EnvStepper {
         Ok(())
     }
 
-    /// The same of environments that tell themselves.
+    /// Reads the current observations and action masks from the environments.
     pub(super) fn observe(&mut self, env: &dyn VectorEnv) -> Result<()> {
         let (mut obs, mut masks) = (std::mem::take(&mut self.after), std::mem::take(&mut self.next_masks));
         let mut result = env.observe(&mut obs);
@@ -209,7 +210,7 @@ impl EnvStepper {
         set_result
     }
 
-    /// Counts the first observations of new episodes everywhere.
+    /// Starts new episodes everywhere; the normaliser counts their first observations.
     pub(super) fn begin_episodes<A: Algorithm + ?Sized>(
         &mut self,
         algorithm: &mut A,
@@ -223,7 +224,7 @@ impl EnvStepper {
         Ok(())
     }
 
-    /// One step of each environment. What fails in the middle of it ends all episodes.
+    /// Makes one step in each environment. After an error, all episodes must start again.
     pub(super) fn step<A: Algorithm + ?Sized>(
         &mut self,
         algorithm: &mut A,
@@ -240,7 +241,7 @@ impl EnvStepper {
         self.finish(algorithm, normalizer)
     }
 
-    /// Chooses actions: in the parse_auto any, then those of the policy.
+    /// Chooses actions: uniform ones before `learning_starts`, then the policy's.
     pub(super) fn select_actions<A: Algorithm + ?Sized>(
         &mut self,
         algorithm: &mut A,
@@ -272,12 +273,12 @@ impl EnvStepper {
         algorithm.perturb(&mut self.actions, self.action_buffers.policy_actions_mut())
     }
 
-    /// The actions that were chosen, counted from 0 or within a Box's bounds.
+    /// Returns the chosen actions, counted from 0 or within the bounds of a Box.
     pub(super) fn scaled_actions(&mut self) -> Result<Actions<'_>> {
         self.action_buffers.scaled_actions()
     }
 
-    /// Steps the environments; finds out what the step led to.
+    /// Steps the environments and reads the results.
     fn advance(&mut self, env: &mut dyn VectorEnv) -> Result<()> {
         let out = StepOut {
             obs: &mut self.after,
@@ -307,7 +308,7 @@ impl EnvStepper {
         self.terminated.iter().zip(&self.truncated).map(|(terminated, truncated)| *truncated && !*terminated)
     }
 
-    /// Takes a step that was made elsewhere.
+    /// Checks and copies the result of a step of the caller's environments.
     pub(super) fn load_step_result(&mut self, step_result: &StepResult<'_>) -> Result<()> {
         let StepResult { next_obs, obs, rewards, terminated, truncated, valid, masks, final_masks } = *step_result;
         let n = self.num_envs();
@@ -337,7 +338,7 @@ impl EnvStepper {
         Ok(())
     }
 
-    /// Stores the step and goes on from where it led.
+    /// Stores the step and moves on to the next observations.
     pub(super) fn finish<A: Algorithm + ?Sized>(
         &mut self,
         algorithm: &mut A,
@@ -359,7 +360,7 @@ impl EnvStepper {
         std::mem::swap(&mut self.obs, &mut self.after);
         self.env_initialized = true;
         let Self { terminated, truncated, valid, .. } = self;
-        // What has only reset has acted for nothing, and begins again.
+        // A row that only reset belongs to no episode, so its noise restarts as well.
         let ended = |env: usize| terminated[env] || truncated[env] || !valid[env];
         if (0..valid.len()).any(ended) {
             algorithm.end_episodes(&ended);
@@ -368,15 +369,15 @@ impl EnvStepper {
         let before = self.timesteps;
         self.timesteps += stored as u64;
         self.collected_steps += stored;
-        // What only resets is no step.
+        // Resets alone are no step.
         if stored > 0 { algorithm.on_step(before..self.timesteps) } else { Ok(()) }
     }
 
-    /// Takes a step into the statistics: what is acted on next, and the rewards.
+    /// Updates the normaliser with the next observations and the rewards.
     fn update_normalizer(&mut self, normalizer: &mut Normalizer) -> Result<()> {
         let Self { after, policy_obs, rewards, terminated, truncated, valid, idling, .. } = self;
         if *idling {
-            // Nobody acts on an episode's last observation.
+            // The policy never acts on the last observation of an episode.
             let dim = after.len() / rewards.len();
             policy_obs.clear();
             let acted =
@@ -391,7 +392,7 @@ impl EnvStepper {
         normalizer.step_rewards_where(Some(valid), rewards, terminated, truncated)
     }
 
-    /// Completes the masks of the next states, of which those of truncated episodes are there.
+    /// Fills in the masks of next states, except for truncated episodes, whose masks are present.
     fn complete_next_masks(&mut self) {
         let Self { masks, next_masks, terminated, truncated, .. } = self;
         let width = (masks.len() / terminated.len()).max(1);

@@ -1,5 +1,4 @@
-//! The best actions that a policy of any kind knows, the returns of whole episodes of them, and actions for any number of
-//! observations.
+//! Greedy actions of all kinds of policies, evaluation, and actions for batches of observations.
 
 use rlox_core::{
     ActionsMut, Error, FieldData, InterruptCheck, Normalizer, Pcg64, PolicyOut, ResetOptions, Result, Seeds, Space,
@@ -12,12 +11,12 @@ use crate::alloc::resize;
 pub use crate::distribution::mask_width;
 use crate::{ActionScaling, ActorCritic, DeterministicPolicy, QFunction, StochasticPolicy, validate};
 
-/// Numbers of observations whose actions are chosen at once: few enough that memory stays small.
+/// Number of network inputs per chunk of observations, which bounds memory.
 const CHUNK: usize = 1 << 14;
 
-/// Chooses the best actions it knows: every policy and Q-function of this crate, on any backend.
+/// Greedy action selection: every policy and Q-function of this crate on any backend.
 ///
-/// `Kind` is the trait by which it does, such as `dyn QFunction`; it goes without saying for types that have one of them.
+/// `Kind` is the policy's trait object type, such as `dyn QFunction`. Rust infers `Kind` for types with one such trait.
 ///
 /// ```
 /// use rlox_core::{ActionsMut, AutoresetMode, Pcg64, VecEnv, VectorEnv, envs::CartPole};
@@ -31,13 +30,14 @@ const CHUNK: usize = 1 << 14;
 /// # Ok::<(), rlox_core::Error>(())
 /// ```
 pub trait Greedy<Kind: ?Sized> {
-    /// Whether its actions are between -1 and 1, and the bounds of a Box are reached by [`crate::ActionScaling`].
+    /// `true` if actions are in [-1, 1] and need [`crate::ActionScaling`] to reach the bounds of a Box.
     const SCALED: bool;
 
-    /// The best actions of `obs`, `[N, d]`, among those that masks, `[N, n]`, allow.
+    /// Writes the greedy actions for `obs`, `[N, d]`, among those that the masks, `[N, n]`, allow.
     ///
     /// # Errors
-    /// [`Error::Shape`] for slices that do not fit, [`Error::Space`] for actions of the other kind, and those of the policy.
+    /// [`Error::Shape`] for slices of wrong lengths, [`Error::Space`] for actions of the wrong kind; errors of the
+    /// policy.
     fn act_greedy(&mut self, obs: &[f32], masks: Option<&[bool]>, actions: ActionsMut<'_>) -> Result<()>;
 }
 
@@ -56,7 +56,7 @@ impl<Q: QFunction + ?Sized> Greedy<dyn QFunction> for Q {
         let ActionsMut::Discrete(actions) = actions else {
             return Err(Error::space("actions", "integers", "f32 numbers", "use SAC, TD3, PPO or A2C"));
         };
-        // Nothing is drawn from them.
+        // Epsilon is 0, so nothing is drawn.
         let mut rngs = Vec::new();
         resize("obs", &mut rngs, actions.len(), Pcg64::seed_from(0))?;
         self.act(obs, masks, 0.0, &mut rngs, actions)
@@ -79,13 +79,15 @@ impl<P: DeterministicPolicy + ?Sized> Greedy<dyn DeterministicPolicy> for P {
     }
 }
 
-/// The returns of `episodes` greedy episodes, shared out evenly among the environments so that short ones are not
-/// favoured. The environments start anew from `seed`; `normalizer`'s statistics are used and not changed.
+/// Returns the returns of `episodes` greedy episodes, in the order in which they end.
+///
+/// Each environment plays the same number of episodes, to within one, so that short ones are not favoured. The
+/// environments are reset with `seed`. The statistics of `normalizer` are used and not changed.
 ///
 /// # Errors
-/// [`Error::Config`] for no episodes and for environments that do not reset in the same step, those of
-/// [`ActionScaling::new`] where the policy's actions are scaled, those of the policy and the environments, and
-/// [`Error::Interrupted`] between two steps ([`rlox_core::set_interrupt_check`]).
+/// [`Error::Config`] for 0 episodes or environments that are not in SAME_STEP mode. Errors of [`ActionScaling::new`] if
+/// the policy's actions are scaled, and errors of the policy and the environments. [`Error::Interrupted`] between two
+/// steps ([`rlox_core::set_interrupt_check`]).
 ///
 /// ```
 /// use rlox_core::{AutoresetMode, Pcg64, VecEnv, VectorEnv, envs::CartPole};
@@ -115,10 +117,10 @@ pub fn evaluate_policy<Kind: ?Sized, P: Greedy<Kind> + ?Sized>(
     play(&mut act, env, episodes, seed, normalizer)
 }
 
-/// Chooses actions of observations, with masks or without.
+/// Function that writes greedy actions for observations and optional masks.
 type GreedyAct<'a> = dyn FnMut(&[f32], Option<&[bool]>, ActionsMut<'_>) -> Result<()> + 'a;
 
-/// The same, of what chooses actions as environments take them.
+/// Plays the episodes of [`evaluate_policy`] with actions in the representation of the environments.
 fn play(
     act: &mut GreedyAct<'_>,
     env: &mut dyn VectorEnv,
@@ -127,11 +129,11 @@ fn play(
     normalizer: Option<&Normalizer>,
 ) -> Result<Vec<f64>> {
     if episodes == 0 {
-        return Err(Error::config("episodes", "at least 1", "0", "ask for one or more"));
+        return Err(Error::config("episodes", "at least 1", "0", "pass a positive number"));
     }
     if env.autoreset_mode() != rlox_core::AutoresetMode::SameStep {
         let got = format!("{:?}", env.autoreset_mode());
-        return Err(Error::config("env", "AutoresetMode::SameStep", got, "make the environments so"));
+        return Err(Error::config("env", "AutoresetMode::SameStep", got, "create the environments with this mode"));
     }
     let (n, d, a) = (env.num_envs(), env.spec().observation.dim(), env.spec().action.dim());
     let space = env.spec().action.clone();
@@ -184,26 +186,28 @@ fn play(
     Ok(returns)
 }
 
-/// Observations to act on.
+/// Batch of observations to choose actions for.
 #[derive(Clone, Copy, Debug)]
 pub struct Observations<'a> {
-    /// As rollouts store them, one after another, not normalised.
+    /// Raw observations as rollouts store them, one after another.
     pub data: FieldData<'a>,
-    /// How they become inputs.
+    /// Conversion to network inputs.
     pub encoding: &'a Encoding,
-    /// What normalises them, with the statistics as they are.
+    /// Normaliser of the inputs, whose statistics are not changed.
     pub normalizer: Option<&'a Normalizer>,
-    /// What is allowed, `[N, mask_width]`.
+    /// Action masks, `[N, mask_width]`.
     pub masks: Option<&'a [bool]>,
 }
 
-/// Greedy actions, or with a seed samples, of as many observations as `actions` has rows: as environments take them
-/// ([`ActionsMut::sent`]). `inputs` is memory for the network's inputs.
+/// Writes greedy actions, or with a seed samples, for as many observations as `actions` has rows.
+///
+/// The actions are in the representation of the environments ([`ActionsMut::into_env_actions`]). `inputs` is the buffer
+/// for network inputs.
 ///
 /// # Errors
-/// [`Error::Shape`] for masks or actions of a wrong length, [`Error::Config`] for observations or actions that are not
-/// finite; those of [`Encoding::encode`] and of the policy;
-/// [`Error::Interrupted`] if that is asked for.
+/// [`Error::Shape`] for masks or actions of wrong lengths. [`Error::NotFinite`] for observations or actions that are
+/// not finite. [`Error::Interrupted`] between two chunks of observations. Errors of [`Encoding::encode`] and of the
+/// policy.
 ///
 /// ```
 /// use rlox_core::{ActionsMut, AutoresetMode, FieldData, Pcg64, VecEnv, VectorEnv, envs::CartPole};
@@ -238,11 +242,10 @@ pub fn predict_actions(
     choose_actions(&mut act, obs, seed, space, inputs, actions)
 }
 
-/// As [`predict_actions`], of an off-policy method: its greedy actions, or with a seed those that it explores with, but for
-/// action noise.
+/// Writes greedy actions of an off-policy agent, or with a seed exploratory ones without action noise.
 ///
 /// # Errors
-/// Those of [`predict_actions`].
+/// Errors of [`predict_actions`] and, for a Box, of [`ActionScaling::new`].
 pub fn predict_with<A: Algorithm + ?Sized>(
     agent: &mut OffPolicyAgent<A>,
     obs: Observations<'_>,
@@ -271,7 +274,7 @@ pub fn predict_with<A: Algorithm + ?Sized>(
     choose_actions(&mut act, obs, seed, space, inputs, actions)
 }
 
-/// Chooses actions of inputs, with masks or without, greedily or with streams.
+/// Function that writes actions for inputs: greedy ones, or samples if random streams are passed.
 type SampledAct<'a> = dyn FnMut(&[f32], Option<&[bool]>, Option<&mut [Pcg64]>, ActionsMut<'_>) -> Result<()> + 'a;
 
 fn choose_actions(
@@ -307,14 +310,14 @@ fn choose_actions(
     if let ActionsMut::Continuous(actions) = &actions
         && let Some(non_finite) = actions.iter().find(|x| !x.is_finite())
     {
-        let fix = "go back to a checkpoint, and lower learning_rate";
+        let fix = "load an earlier checkpoint, and lower learning_rate";
         return Err(Error::not_finite("actions", "finite numbers", non_finite.to_string(), fix));
     }
     actions.into_env_actions(space);
     Ok(())
 }
 
-/// The actions of a Box.
+/// Returns continuous actions for writing.
 pub(super) fn as_continuous_mut(actions: ActionsMut<'_>) -> Result<&mut [f32]> {
     match actions {
         ActionsMut::Continuous(actions) => Ok(actions),

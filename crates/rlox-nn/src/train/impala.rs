@@ -1,5 +1,4 @@
-//! IMPALA (Espeholt et al. 2018, arXiv:1802.01561): advantage actor-critic that V-trace corrects for how old the policy
-//! was that acted.
+//! IMPALA (Espeholt et al. 2018, arXiv:1802.01561): advantage actor-critic with V-trace.
 
 use rlox_core::profile::{self, Phase};
 use rlox_core::{NormalizerOptions, Pcg64, Result, RolloutBuffer, VtraceConfig};
@@ -15,7 +14,7 @@ use crate::optimizer::ON_POLICY_EPS;
 use crate::validate::check_not_negative;
 use crate::{ActorCritic, ActorCriticLoss, ActorCriticStats, Minibatch, Optimizer, PolicyLoss};
 
-/// ConfigMap of IMPALA.
+/// Settings of IMPALA.
 ///
 /// ```
 /// use rlox_nn::train::ImpalaConfig;
@@ -27,32 +26,34 @@ use crate::{ActorCritic, ActorCriticLoss, ActorCriticStats, Minibatch, Optimizer
 /// ```
 #[derive(Clone, Debug, PartialEq)]
 pub struct ImpalaConfig {
-    /// Steps from each environment in a rollout.
+    /// Steps of each environment per rollout.
     pub n_steps: usize,
-    /// Discount.
+    /// Discount factor.
     pub gamma: f64,
-    /// What V-trace's traces are multiplied by.
+    /// Factor of the trace coefficients of V-trace.
     pub vtrace_lambda: f64,
-    /// Ratios of new to old probability are at most this in the temporal differences.
+    /// Bound of the ratios of new to old probability in the temporal differences.
     pub rho_bar: f64,
-    /// At most this in the traces.
+    /// Bound of the ratios of new to old probability in the traces.
     pub c_bar: f64,
-    /// The optimiser and the learning rate to begin with.
+    /// Optimiser with the initial learning rate.
     pub optimizer: Optimizer,
-    /// How the learning rate moves.
+    /// Schedule of the learning rate.
     pub lr_schedule: Schedule,
     /// Weight of the entropy bonus.
     pub ent_coef: f32,
     /// Weight of the value loss.
     pub vf_coef: f32,
-    /// The gradient of all parameters together is cut to this norm.
+    /// Norm to which the gradient of all parameters is clipped.
     pub max_grad_norm: f32,
-    /// Steps until the noise of state-dependent exploration is drawn anew; 0 for once a rollout.
+    /// Steps between draws of the gSDE noise; 0 draws once per rollout.
     pub sde_sample_freq: usize,
 }
 
 impl Default for ImpalaConfig {
-    /// The paper's traces, in means over steps where the paper sums; A2C's optimiser.
+    /// Returns the paper's V-trace bounds with A2C's optimiser.
+    /// Losses are means over steps instead of the paper's
+    /// sums.
     fn default() -> Self {
         Self {
             n_steps: 5,
@@ -70,16 +71,16 @@ impl Default for ImpalaConfig {
     }
 }
 
-/// IMPALA's trainer: actors in threads, and a learner.
+/// Trainer of IMPALA: actors in threads, and a learner.
 ///
 /// ```
-/// use rlox_core::{Ahead, AutoresetMode, VecEnv, VectorEnv, envs::CartPole};
+/// use rlox_core::{AutoresetMode, StalenessPolicy, VecEnv, VectorEnv, envs::CartPole};
 /// use rlox_nn::{Activation, PolicyNetworks, train::{Impala, ImpalaConfig}};
 ///
 /// // One actor with four environments.
 /// let env: Box<dyn VectorEnv> = Box::new(VecEnv::new(4, None, AutoresetMode::SameStep, CartPole::default)?);
 /// let make = |spec: &_, rng: &mut _| PolicyNetworks::mlp(spec, &[64, 64], Activation::Tanh, rng);
-/// let mut impala = Impala::new(vec![env], make, ImpalaConfig::default(), Ahead::default(), 1)?;
+/// let mut impala = Impala::new(vec![env], make, ImpalaConfig::default(), StalenessPolicy::default(), 1)?;
 /// impala.train(400, |_| true)?;
 /// assert_eq!(impala.timesteps(), 400);
 /// # Ok::<(), rlox_core::Error>(())
@@ -90,7 +91,7 @@ impl ImpalaConfig {
     /// Checks the settings.
     ///
     /// # Errors
-    /// [`rlox_core::Error::Config`] naming the one that is out of range.
+    /// [`rlox_core::Error::Config`] for the first setting out of range.
     pub fn check(&self) -> Result<()> {
         check_counts(&[("n_steps", self.n_steps)])?;
         check_share("gamma", self.gamma)?;
@@ -106,16 +107,17 @@ impl ImpalaConfig {
         VtraceConfig { gamma, rho_bar, c_bar, lambda, pg_rho_bar: rho_bar }
     }
 
-    /// One gradient step on a finished rollout of this policy or an older one, unless `stop` says so, which is asked
-    /// between the parts of a large one: then nothing is learned. Schedules go by `progress`, between 0 and 1.
+    /// Makes one gradient step on a finished rollout of this or an older policy.
     ///
-    /// What it says of [`crate::ActorCriticStats::approx_kl`] is how far the policy is from the one that acted, and of
-    /// `clip_fraction` how many ratios were above `rho_bar`.
+    /// Schedules use `progress`, which is in [0, 1]. `stop` is polled between the parts of a large rollout. If it
+    /// returns
+    /// `true`, nothing is learned. In the result, [`crate::ActorCriticStats::approx_kl`] is the divergence between the
+    /// acting policy and this one, and `clip_fraction` the share of ratios above `rho_bar`.
     ///
     /// # Errors
-    /// Those of [`ImpalaConfig::check`], [`rlox_core::Error::Config`] for a progress outside of that, for a rollout that is not
-    /// finished or has no transitions, [`rlox_core::Error::Shape`] for one of observations of another width, and those of
-    /// [`ActorCritic::update`]: [`rlox_core::Error::Config`] naming a gradient that is not finite.
+    /// Errors of [`ImpalaConfig::check`] and [`ActorCritic::update`]. [`rlox_core::Error::Config`] for `progress` out of
+    /// range, or a rollout that is unfinished or has no transitions. [`rlox_core::Error::Shape`] for a wrong width of
+    /// observations. [`rlox_core::Error::NotFinite`] for outputs or gradients.
     pub fn learn(
         &self,
         policy: &mut dyn ActorCritic,
@@ -159,7 +161,7 @@ impl OnPolicyAlgorithm for ImpalaConfig {
     }
 
     fn collect_config(&self) -> (usize, Option<NormalizerOptions>, CollectConfig) {
-        // Of the advantages that are estimated while acting nothing is learned.
+        // V-trace replaces the advantages that the collection estimates, so `gae_lambda` has no effect.
         let collect_config =
             CollectConfig { gamma: self.gamma, gae_lambda: 1.0, sde_sample_freq: self.sde_sample_freq };
         (self.n_steps, None, collect_config)

@@ -1,5 +1,4 @@
-//! The rows of a rollout that are transitions, those of a minibatch, side by side, and the targets of a rollout that an
-//! older policy collected.
+//! Minibatches of a rollout's transitions, and V-trace targets for rollouts of older policies.
 
 use std::ops::Range;
 
@@ -12,11 +11,11 @@ use crate::alloc::{resize, try_reserve};
 use crate::losses::explained_variance;
 use crate::{ActorCritic, Minibatch, Trajectories, VtraceTargets};
 
-/// Memory for minibatches of rollouts, to be used again.
+/// Reusable buffers for the minibatches of rollouts.
 #[derive(Debug)]
 pub struct Minibatches {
     encoding: Encoding,
-    /// The numbers of the rows, in the order of this epoch.
+    /// Row numbers of the transitions in the order of the current epoch.
     pub(super) index: Vec<usize>,
     obs: Vec<f32>,
     discrete: Vec<i64>,
@@ -26,31 +25,31 @@ pub struct Minibatches {
     values: Vec<f32>,
     pub(super) advantages: Vec<f32>,
     returns: Vec<f32>,
-    /// Where targets are not those of the rollout.
+    /// V-trace targets, which replace the rollout's.
     pub(super) corrected: Corrected,
 }
 
 impl Minibatches {
-    /// None yet, of observations that become inputs in this way.
+    /// Creates empty buffers for observations with this encoding.
     pub fn new(encoding: Encoding) -> Self {
         let [obs, continuous, log_probs, values, advantages, returns] = Default::default();
         let (index, discrete, masks, corrected) = Default::default();
         Self { encoding, index, obs, discrete, continuous, masks, log_probs, values, advantages, returns, corrected }
     }
 
-    /// How observations become inputs.
+    /// Returns the conversion of observations to network inputs.
     pub(super) fn encoding(&self) -> &Encoding {
         &self.encoding
     }
 
-    /// All transitions in their own order.
+    /// Selects all transitions in the order of the rollout.
     ///
     /// # Errors
-    /// [`Error::Config`] for a rollout that is not finished, or has none.
+    /// [`Error::Config`] for a rollout that is unfinished or has no transitions.
     pub(super) fn select_all(&mut self, buffer: &RolloutBuffer) -> Result<()> {
         if !buffer.is_finished() || buffer.transitions() == 0 {
-            let got = if buffer.is_finished() { "one of resets alone" } else { "one that is not" };
-            return Err(Error::config("buffer", "a finished rollout with transitions", got, "collect one first"));
+            let got = if buffer.is_finished() { "a rollout with only resets" } else { "an unfinished rollout" };
+            return Err(Error::config("buffer", "a finished rollout with transitions", got, "collect a rollout first"));
         }
         self.index.clear();
         try_reserve("batch_size", &mut self.index, buffer.transitions())?;
@@ -60,7 +59,7 @@ impl Minibatches {
         Ok(())
     }
 
-    /// A new random order (Fisher and Yates); false where `stop` ended it.
+    /// Shuffles the selected rows (Fisher and Yates). Returns `false` if `stop` ended the shuffle.
     pub(super) fn shuffle(&mut self, rng: &mut Pcg64, stop: &mut dyn FnMut() -> bool) -> bool {
         for i in (1..self.index.len()).rev() {
             if i.is_multiple_of(InterruptCheck::POLL_ELEMENTS) && stop() {
@@ -72,11 +71,11 @@ impl Minibatches {
         true
     }
 
-    /// Copies the rows of this epoch.
+    /// Copies the data of a range of the selected rows.
     ///
     /// # Errors
-    /// [`Error::Interrupted`] where `stop` says so; [`Error::Shape`] for observations of another width, [`Error::Memory`],
-    /// and those of [`Encoding::encode`].
+    /// [`Error::Interrupted`] if `stop` returns `true`, [`Error::Shape`] for a wrong width of observations,
+    /// [`Error::Memory`] if memory is insufficient; errors of [`Encoding::encode`].
     pub(super) fn gather(
         &mut self,
         buffer: &RolloutBuffer,
@@ -104,7 +103,7 @@ impl Minibatches {
         ] {
             gather_rows(index, f32_field(buffer, name), 1, out)?;
         }
-        // Those of a former rollout may have been of the other kind.
+        // The action kind may differ from that of an earlier rollout.
         self.discrete.clear();
         self.continuous.clear();
         if let Some(field) = buffer.field("actions") {
@@ -125,7 +124,7 @@ impl Minibatches {
         Ok(())
     }
 
-    /// What was gathered.
+    /// Returns the gathered minibatch.
     pub(super) fn minibatch(&self) -> Minibatch<'_> {
         let discrete = self.continuous.is_empty();
         Minibatch {
@@ -139,7 +138,7 @@ impl Minibatches {
         }
     }
 
-    /// How much of the returns the values explained, over all transitions.
+    /// Returns the share of the variance of all transitions' returns that the values explain.
     pub(super) fn explained_variance(&mut self, buffer: &RolloutBuffer) -> Result<f32> {
         self.select_all(buffer)?;
         gather_rows(&self.index, f32_field(buffer, "values"), 1, &mut self.values)?;
@@ -157,7 +156,7 @@ fn gather_rows<T: Copy>(index: &[usize], from: &[T], width: usize, out: &mut Vec
     Ok(())
 }
 
-/// A rollout's targets by the policy as it is, for one that an older policy collected; memory to be used again.
+/// V-trace targets of a rollout under the current policy, in reusable buffers.
 #[derive(Debug, Default)]
 pub(super) struct Corrected {
     vtrace: VtraceTargets,
@@ -168,26 +167,26 @@ pub(super) struct Corrected {
     terminated: Vec<bool>,
     truncated: Vec<bool>,
     log_rhos: Vec<f32>,
-    /// Of the transitions.
+    /// Targets of the transitions.
     pub(super) values: Vec<f32>,
     pub(super) advantages: Vec<f32>,
     pub(super) returns: Vec<f32>,
 }
 
-/// How far the policy is from the one that acted.
+/// Distance between the acting policy and the current one.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Distance {
-    /// The mean of `(rho - 1) - ln rho` (Schulman 2020), which estimates the divergence of the one that acted from it.
+    /// Mean of `(rho - 1) - ln rho` (Schulman 2020), an estimate of KL(acting policy || current policy).
     pub(super) kl: f32,
-    /// The share of ratios above the bar.
+    /// Share of ratios above `rho_bar`.
     pub(super) clipped: f32,
 }
 
 impl Corrected {
-    /// Gathers the transitions of a finished rollout, and computes their values, V-trace advantages and returns.
+    /// Gathers the transitions of a finished rollout and computes values, V-trace advantages and returns.
     ///
     /// # Errors
-    /// Those of [`Minibatches::gather`], of the policy and of [`VtraceTargets::minibatch`].
+    /// Errors of [`Minibatches::gather`], the policy and [`VtraceTargets::minibatch`].
     pub(super) fn compute(
         &mut self,
         policy: &mut dyn ActorCritic,
@@ -198,7 +197,7 @@ impl Corrected {
     ) -> Result<Distance> {
         minibatches.select_all(buffer)?;
         let (rows, num_transitions) = (buffer.n_steps() * buffer.num_envs(), buffer.transitions());
-        // Rows that only reset have their place among the others, and are left out afterwards.
+        // V-trace needs the rows of resets in their places; they are removed afterwards.
         if num_transitions < rows {
             minibatches.index.clear();
             try_reserve("batch_size", &mut minibatches.index, rows)?;
@@ -220,7 +219,7 @@ impl Corrected {
         Ok(distance(&self.log_rhos, config.rho_bar))
     }
 
-    /// V-trace over all rows.
+    /// Computes V-trace over all rows.
     fn correct(
         &mut self,
         policy: &mut dyn ActorCritic,
@@ -257,7 +256,7 @@ impl Corrected {
         Ok(())
     }
 
-    /// What follows the last steps, and those at which episodes were cut; and how all of them ended.
+    /// Computes the values after the last steps and at truncations, and reads the ends of all episodes.
     fn compute_next_values(
         &mut self,
         policy: &mut dyn ActorCritic,
@@ -301,7 +300,7 @@ fn distance(log_rhos: &[f32], bar: f64) -> Distance {
     Distance { kl: (kl / count) as f32, clipped: (above / count) as f32 }
 }
 
-/// A field of f32.
+/// Returns the data of an f32 field; empty without the field.
 fn f32_field<'a>(buffer: &'a RolloutBuffer, name: &str) -> &'a [f32] {
     match buffer.field(name).map(Field::data) {
         Some(FieldData::F32(numbers)) => numbers,

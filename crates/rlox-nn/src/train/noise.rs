@@ -1,4 +1,4 @@
-//! Noise that deterministic policies explore with.
+//! Action noise for the exploration of deterministic policies.
 
 use rlox_core::{Error, Pcg64, Result, check_len};
 
@@ -6,36 +6,38 @@ use crate::alloc::resize;
 use crate::distribution::draw_normal;
 use crate::validate;
 
-/// What is added to actions between -1 and 1.
+/// Noise for actions in [-1, 1].
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum ActionNoise {
-    /// Normal numbers, each step's apart from the others.
+    /// Independent normal noise at each step.
     Gaussian {
-        /// Standard deviation; rl-zoo3 has 0.1 for TD3.
+        /// Standard deviation; rl-zoo3 uses 0.1 for TD3.
         sigma: f32,
     },
-    /// A walk that is drawn back to 0, `x += -theta x dt + sigma sqrt(dt) n` with a standard normal n (Uhlenbeck and Ornstein
-    /// 1930; Lillicrap et al. 2016). It begins at 0 in every episode.
+    /// Process with a drift towards 0 that starts at 0 in every episode.
+    ///
+    /// A step is `x += -theta x dt + sigma sqrt(dt) n` with a standard normal `n` (Uhlenbeck and Ornstein 1930;
+    /// Lillicrap et al. 2016).
     OrnsteinUhlenbeck {
-        /// Standard deviation of a unit of time.
+        /// Standard deviation per unit of time.
         sigma: f32,
-        /// How fast it is drawn back; 0.15 is usual.
+        /// Rate of the drift towards 0; 0.15 is usual.
         theta: f32,
-        /// Time between two steps; Stable-Baselines3 has 0.01.
+        /// Time between two steps; 0.01 in Stable-Baselines3.
         dt: f32,
     },
 }
 
 impl ActionNoise {
-    /// An Ornstein-Uhlenbeck process with Stable-Baselines3's defaults, `theta` 0.15 and `dt` 0.01.
+    /// Returns an Ornstein-Uhlenbeck process with Stable-Baselines3's defaults, `theta` 0.15 and `dt` 0.01.
     pub fn ornstein_uhlenbeck(sigma: f32) -> Self {
         Self::OrnsteinUhlenbeck { sigma, theta: 0.15, dt: 0.01 }
     }
 
-    /// Checks the numbers.
+    /// Checks the parameters.
     ///
     /// # Errors
-    /// [`Error::Config`] naming the one that is not finite, or below 0.
+    /// [`Error::Config`] for the first parameter that is not finite or below 0, and for `theta * dt` of at least 2.
     pub fn check(&self) -> Result<()> {
         let (sigma, theta, dt) = match *self {
             Self::Gaussian { sigma } => (sigma, 0.0, 0.0),
@@ -44,16 +46,16 @@ impl ActionNoise {
         validate::check_not_negative("action_noise.sigma", sigma)?;
         validate::check_not_negative("action_noise.theta", theta)?;
         validate::check_not_negative("action_noise.dt", dt)?;
-        // At 2 its variance grows without end; theta * dt may be infinite.
+        // From 2 on the variance grows without bound; theta * dt may be infinite.
         if theta * dt < 2.0 {
             return Ok(());
         }
         let got = format!("{theta} * {dt}");
-        Err(Error::config("action_noise.dt", "theta * dt below 2, or the walk grows", got, "shorten dt"))
+        Err(Error::config("action_noise.dt", "theta * dt below 2", got, "lower theta or dt"))
     }
 }
 
-/// The noise of some environments.
+/// Action noise of a batch of environments.
 ///
 /// ```
 /// use rlox_core::Pcg64;
@@ -72,16 +74,17 @@ impl ActionNoise {
 pub struct NoiseProcess {
     noise: ActionNoise,
     dim: usize,
-    /// Where each environment's process is, `[N, a]`; of Gaussian noise what was drawn last.
+    /// State of each environment's process, `[N, a]`; the last draw of Gaussian noise.
     state: Vec<f32>,
     drawn: Vec<f32>,
 }
 
 impl NoiseProcess {
-    /// The noise of `num_envs` environments with actions of `dim` numbers.
+    /// Creates the noise of `num_envs` environments with actions of `dim` components.
     ///
     /// # Errors
-    /// Those of [`ActionNoise::check`], [`Error::Config`] for actions without numbers, [`Error::Memory`] if there is no room.
+    /// Errors of [`ActionNoise::check`], [`Error::Config`] if `num_envs` or `dim` is 0, [`Error::Memory`] if memory is
+    /// insufficient.
     pub fn new(noise: ActionNoise, num_envs: usize, dim: usize) -> Result<Self> {
         noise.check()?;
         super::check_counts(&[("num_envs", num_envs), ("dim", dim)])?;
@@ -91,11 +94,12 @@ impl NoiseProcess {
         Ok(Self { noise, dim, state, drawn })
     }
 
-    /// Moves on by a step and adds the noise to actions, `[N, a]`, which stay within [-1, 1]: that of environment i is drawn
-    /// from `rngs[i]`.
+    /// Advances by one step, adds the noise to actions, `[N, a]`, and clips them to [-1, 1].
+    ///
+    /// The noise of environment i is drawn from `rngs[i]`.
     ///
     /// # Errors
-    /// [`Error::Shape`] for slices of other lengths.
+    /// [`Error::Shape`] for slices of wrong lengths.
     pub fn apply(&mut self, rngs: &mut [Pcg64], actions: &mut [f32]) -> Result<()> {
         let Self { noise, dim, state, drawn } = self;
         check_len("actions", actions.len(), state.len())?;
@@ -115,7 +119,7 @@ impl NoiseProcess {
         Ok(())
     }
 
-    /// Begins anew in the environments whose episodes have ended.
+    /// Resets the processes of environments whose episodes have ended.
     pub fn end_episodes(&mut self, ended: impl Fn(usize) -> bool) {
         for (env, state) in self.state.chunks_exact_mut(self.dim).enumerate() {
             if ended(env) {
@@ -124,16 +128,15 @@ impl NoiseProcess {
         }
     }
 
-    /// Where each environment's process is, `[N, a]`.
+    /// Returns the state of each environment's process, `[N, a]`.
     pub fn state(&self) -> &[f32] {
         &self.state
     }
 
-    /// Goes on from where a process was.
+    /// Restores a state that [`NoiseProcess::state`] returned.
     ///
     /// # Errors
-    /// [`Error::Shape`] for a slice of another length, [`Error::Config`] for numbers that are not finite. Nothing has changed
-    /// then.
+    /// [`Error::Shape`] for a slice of the wrong length, [`Error::NotFinite`] for its numbers. Nothing changes then.
     pub fn set_state(&mut self, state: &[f32]) -> Result<()> {
         check_len("noise", state.len(), self.state.len())?;
         validate::check_finite("noise", state, self.dim)?;

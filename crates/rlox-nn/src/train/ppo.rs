@@ -1,4 +1,4 @@
-//! Proximal policy optimization (Schulman et al. 2017), from settings to trained policy.
+//! Proximal policy optimization (Schulman et al. 2017): config and trainer.
 
 use rlox_core::profile::{self, Phase};
 use rlox_core::{Error, NormalizerOptions, Pcg64, Result, RolloutBuffer};
@@ -13,7 +13,7 @@ use crate::optimizer::ON_POLICY_EPS;
 use crate::validate::check_not_negative;
 use crate::{ActorCritic, ActorCriticLoss, ActorCriticStats, Optimizer, PolicyLoss};
 
-/// ConfigMap of PPO. The defaults are Stable-Baselines3's.
+/// Settings of PPO, with the defaults of Stable-Baselines3.
 ///
 /// ```
 /// use rlox_nn::train::PpoConfig;
@@ -25,39 +25,39 @@ use crate::{ActorCritic, ActorCriticLoss, ActorCriticStats, Optimizer, PolicyLos
 /// ```
 #[derive(Clone, Debug, PartialEq)]
 pub struct PpoConfig {
-    /// Steps from each environment in an iteration.
+    /// Steps of each environment per iteration.
     pub n_steps: usize,
-    /// Steps in a minibatch; the last one of an epoch may be smaller.
+    /// Steps per minibatch; the last minibatch of an epoch may be smaller.
     pub batch_size: usize,
     /// Passes over the steps of an iteration.
     pub n_epochs: usize,
-    /// Discount.
+    /// Discount factor.
     pub gamma: f64,
-    /// From one-step advantages (0) to Monte Carlo (1).
+    /// Lambda of GAE, from one-step advantages (0) to Monte Carlo returns (1).
     pub gae_lambda: f64,
-    /// The optimiser and the learning rate to begin with.
+    /// Optimiser with the initial learning rate.
     pub optimizer: Optimizer,
-    /// How the learning rate moves.
+    /// Schedule of the learning rate.
     pub lr_schedule: Schedule,
-    /// How far the ratio of new to old probability may pay off.
+    /// Clip range of the probability ratio, `1 - clip_coef` to `1 + clip_coef`.
     pub clip_coef: f32,
-    /// How it moves.
+    /// Schedule of `clip_coef`.
     pub clip_schedule: Schedule,
-    /// How far values may move in the value loss; `None` for any way.
+    /// Clip range of value changes in the value loss; `None` for no clipping.
     pub clip_coef_vf: Option<f32>,
-    /// Advantages to mean 0 and standard deviation 1 in each minibatch.
+    /// `true` to normalise the advantages of each minibatch to mean 0 and standard deviation 1.
     pub normalize_advantage: bool,
     /// Weight of the entropy bonus.
     pub ent_coef: f32,
     /// Weight of the value loss.
     pub vf_coef: f32,
-    /// The gradient of all parameters together is cut to this norm.
+    /// Norm to which the gradient of all parameters is clipped.
     pub max_grad_norm: f32,
-    /// Updates end where a minibatch's KL is above 1.5 times this.
+    /// KL limit: an update ends at the first minibatch with a KL above 1.5 times this; `None` for no limit.
     pub target_kl: Option<f32>,
-    /// Normalisation of observations and rewards; `None` for neither.
+    /// Normalisation of observations and rewards; `None` for no normalisation.
     pub normalize: Option<NormalizerOptions>,
-    /// Steps until the noise of state-dependent exploration is drawn anew; 0 for once an iteration.
+    /// Steps between draws of the gSDE noise; 0 draws once per iteration.
     pub sde_sample_freq: usize,
 }
 
@@ -89,7 +89,7 @@ impl PpoConfig {
     /// Checks the settings.
     ///
     /// # Errors
-    /// [`Error::Config`] naming the one that is out of range.
+    /// [`Error::Config`] for the first setting out of range.
     pub fn check(&self) -> Result<()> {
         check_counts(&[("n_steps", self.n_steps), ("batch_size", self.batch_size), ("n_epochs", self.n_epochs)])?;
         check_share("gamma", self.gamma)?;
@@ -104,7 +104,7 @@ impl PpoConfig {
     }
 }
 
-/// PPO's trainer.
+/// Trainer of PPO.
 ///
 /// ```
 /// use rlox_core::{AutoresetMode, VecEnv, envs::CartPole};
@@ -128,7 +128,7 @@ impl OnPolicyAlgorithm for PpoConfig {
         let rows = self.n_steps.saturating_mul(num_envs);
         if self.batch_size > rows {
             let (expected, got) = (format!("at most n_steps * num_envs = {rows}"), self.batch_size.to_string());
-            return Err(Error::config("batch_size", expected, got, "shrink the minibatch or collect more steps"));
+            return Err(Error::config("batch_size", expected, got, "lower batch_size or collect more steps"));
         }
         Ok(())
     }
@@ -174,7 +174,7 @@ impl OnPolicyAlgorithm for PpoConfig {
 }
 
 impl PpoConfig {
-    /// The weights of the losses, and the optimiser, when `progress`, between 0 and 1, of the run is done.
+    /// Returns the loss settings and the optimiser at `progress`, the finished share of the run.
     fn loss_and_optimizer(&self, progress: f64) -> (ActorCriticLoss, Optimizer) {
         let loss = ActorCriticLoss {
             policy: PolicyLoss::Clipped { clip_coef: self.clip_schedule.value_at(self.clip_coef, progress) },
@@ -185,15 +185,16 @@ impl PpoConfig {
         (loss, self.optimizer.with_lr(self.lr_schedule.value_at(self.optimizer.lr(), progress)))
     }
 
-    /// Epochs of minibatches over a finished rollout, until `target_kl` or `stop` ends them. That is asked before each
-    /// minibatch and between the parts of a large one, which is not learned from then; what was learned before stays.
-    /// `order` decides the order of the steps; schedules go by `progress`, between 0 and 1. A rollout of fewer transitions
-    /// than a minibatch is one.
+    /// Learns epochs of minibatches from a finished rollout. Schedules use `progress`, which is in [0, 1].
+    ///
+    /// `order` shuffles the steps of each epoch. Rollouts with at most `batch_size` transitions are one minibatch.
+    /// `target_kl` or `stop` may end the update early. `stop` is polled before each minibatch and between the parts of
+    /// a large one, which then has no effect; earlier minibatches stay learned.
     ///
     /// # Errors
-    /// Those of [`PpoConfig::check`], [`Error::Config`] for a progress outside of that, a rollout that is not finished or has no transitions,
-    /// [`Error::Shape`] for one of observations of another width, and those of [`ActorCritic::update`]: [`Error::Config`]
-    /// naming a gradient that is not finite.
+    /// Errors of [`PpoConfig::check`] and [`ActorCritic::update`]. [`Error::Config`] for `progress` out of range, or a
+    /// rollout that is unfinished or has no transitions. [`Error::Shape`] for a wrong width of observations.
+    /// [`Error::NotFinite`] for outputs or gradients.
     pub fn learn(
         &self,
         policy: &mut dyn ActorCritic,
@@ -244,12 +245,12 @@ impl PpoConfig {
         Ok(learned)
     }
 
-    /// Where a minibatch's KL is above this, the policy has moved enough.
+    /// Returns the KL above which the update ends.
     fn most_kl(&self) -> Option<f32> {
         self.target_kl.map(|target| 1.5 * target)
     }
 
-    /// One gradient step on what was gathered, unless the policy has moved enough before it.
+    /// Makes a gradient step on the gathered minibatch, unless its KL is above the limit.
     fn minibatch(
         &self,
         policy: &mut dyn ActorCritic,

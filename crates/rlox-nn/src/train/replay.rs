@@ -1,4 +1,4 @@
-//! Replay as off-policy methods use it: raw transitions in, normalised minibatches out.
+//! Replay buffer of off-policy algorithms: stores raw transitions and samples normalised minibatches.
 
 use rlox_core::replay::{
     AnySampler, Column, FieldSpec, NStep, Prioritized, Replay, ReplayStorage, SampleIndices, TransitionBatch,
@@ -14,53 +14,54 @@ use crate::Discount;
 use crate::alloc::{resize, try_reserve};
 use crate::validate::check_not_negative;
 
-/// The name of the field with the masks of the next states.
+/// Name of the field with the action masks of next states.
 const NEXT_MASKS: &str = "next_masks";
 
-/// Sampling by error ([`Prioritized`]), where the exponent of the importance weights rises to 1 over the run.
+/// Settings of prioritized replay ([`Prioritized`]).
+/// The exponent of the weights rises linearly to 1 over the run.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Priorities {
-    /// From uniform (0) to proportional (1); 0.6 is usual.
+    /// Exponent of the priorities, from uniform (0) to proportional (1); 0.6 is usual.
     pub alpha: f32,
-    /// The exponent of the weights in the parse_auto; 0.4 is usual.
+    /// Exponent of the importance weights at the start of the run; 0.4 is usual.
     pub beta: f32,
 }
 
 impl Priorities {
-    /// The exponent of the weights when `progress`, between 0 and 1, of the run is done.
+    /// Returns the exponent of the weights at `progress`, the finished share of the run in [0, 1].
     fn beta_at(self, progress: f64) -> f32 {
         (f64::from(self.beta) + (1.0 - f64::from(self.beta)) * progress).clamp(0.0, 1.0) as f32
     }
 }
 
-/// How off-policy methods collect transitions and sample them: what their settings have in common.
+/// Settings for collecting and sampling transitions, common to all off-policy algorithms.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct ReplayConfig {
-    /// QBatch that are kept.
+    /// Capacity of the replay buffer in transitions.
     pub buffer_size: usize,
-    /// Environment steps with random actions, before anything is learned.
+    /// Environment steps with random actions; learning starts after them.
     pub learning_starts: u64,
-    /// QBatch in a minibatch.
+    /// Transitions per minibatch; fewer while the buffer holds fewer.
     pub batch_size: usize,
     /// Steps of each environment between updates.
     pub train_freq: usize,
-    /// Minibatches an update learns from; `None` for as many as transitions were collected.
+    /// Minibatches per update; `None` for the number of collected transitions.
     pub gradient_steps: Option<usize>,
-    /// Minibatches for each transition, in place of that; what is left of a minibatch counts the next time.
+    /// Minibatches per transition, instead of `gradient_steps`; fractions carry over to the next update.
     pub utd_ratio: Option<f64>,
-    /// Steps that a transition spans.
+    /// Steps per transition (n-step returns).
     pub n_steps: usize,
-    /// Discount.
+    /// Discount factor.
     pub gamma: f64,
-    /// Normalisation of observations and rewards; `None` for neither.
+    /// Normalisation of observations and rewards; `None` for no normalisation.
     pub normalize: Option<NormalizerOptions>,
-    /// Sampling by error; `None` for uniform sampling.
+    /// Prioritized replay; `None` for uniform sampling.
     pub prioritized: Option<Priorities>,
 }
 
-/// The [`ReplayConfig`] of settings that have fields of its names. They have them themselves, and not a `ReplayConfig`: a
-/// config is one literal with one `..default()`, flat as the Python package's and Stable-Baselines3's, which it could
-/// not be with a struct inside. What is checked alike is checked in [`ReplayConfig::check`].
+/// Builds a [`ReplayConfig`] from a config with fields of the same names.
+///
+/// Configs are flat, as in the Python package and Stable-Baselines3, so that one literal with `..default()` suffices.
 macro_rules! replay_config {
     ($config:expr, $prioritized:expr) => {
         ReplayConfig {
@@ -83,7 +84,7 @@ impl ReplayConfig {
     /// Checks the settings.
     ///
     /// # Errors
-    /// [`rlox_core::Error::Config`] naming the one that is out of range.
+    /// [`rlox_core::Error::Config`] for the first setting out of range.
     pub fn check(&self) -> Result<()> {
         check_counts(&[
             ("buffer_size", self.buffer_size),
@@ -98,54 +99,55 @@ impl ReplayConfig {
             check_share("priority_alpha", f64::from(alpha))?;
             check_share("priority_beta", f64::from(beta))?;
         }
-        // Which refuses options that are out of range.
+        // Rejects options that are out of range.
         self.normalize.map_or(Ok(()), |options| Normalizer::new(1, 1, options).map(|_| ()))
     }
 }
 
-/// Environments that an [`OffPolicyAgent`](super::OffPolicyAgent) is for.
+/// Description of an [`OffPolicyAgent`](super::OffPolicyAgent)'s environments.
 #[derive(Clone, Copy, Debug)]
 pub struct EnvInfo<'a> {
-    /// What each of them is.
+    /// Spec of each environment.
     pub spec: &'a EnvSpec,
-    /// How many there are.
+    /// Number of environments.
     pub num_envs: usize,
-    /// Whether they say which actions are allowed.
+    /// `true` if the environments have action masks.
     pub masked: bool,
-    /// Whether some may only reset while others step ([`rlox_core::AutoresetMode::NextStep`]).
+    /// `true` if environments may reset while others step ([`rlox_core::AutoresetMode::NextStep`]).
     pub idling: bool,
 }
 
 impl<'a> EnvInfo<'a> {
-    /// Those that a batch of environments is.
+    /// Returns the description of a vector of environments.
     pub fn from_env(env: &'a dyn VectorEnv) -> Self {
         let idling = env.autoreset_mode() == rlox_core::AutoresetMode::NextStep;
         Self { spec: env.spec(), num_envs: env.num_envs(), masked: env.has_action_masks(), idling }
     }
 }
 
-/// A minibatch of B transitions from replay, normalised. All but the observations, actions and masks are `[B]`.
+/// Normalised minibatch of B transitions. All fields but observations, actions and masks are `[B]`.
 #[derive(Clone, Copy, Debug)]
 pub struct ReplayBatch<'a> {
-    /// `[B, d]`.
+    /// Observations, `[B, d]`.
     pub obs: &'a [f32],
-    /// Integers counted from 0, `[B]`, or numbers between -1 and 1, `[B, a]`.
+    /// Integers counted from 0, `[B]`, or numbers in [-1, 1], `[B, a]`.
     pub actions: Actions<'a>,
-    /// What they were paid; over several steps the discounted sum.
+    /// Rewards; over several steps their discounted sum.
     pub rewards: &'a [f32],
-    /// `[B, d]`: where an episode ended its last.
+    /// Next observations, `[B, d]`: the last one of an episode that ended.
     pub next_obs: &'a [f32],
-    /// Where nothing comes after; never where the time was over.
+    /// `true` where the task ended; never for truncations.
     pub terminated: &'a [bool],
-    /// What the next values count.
+    /// Discount factors of the next values.
     pub discount: Discount<'a>,
-    /// Importance weights; `None` where every transition was as likely as another.
+    /// Importance weights; `None` for uniform sampling.
     pub weights: Option<&'a [f32]>,
-    /// Action masks of the next states, `[B, n]`. Each has an allowed action unless the state is `terminated`.
+    /// Action masks of the next states, `[B, n]`.
+    /// Each has an allowed action unless the state is `terminated`.
     pub next_masks: Option<&'a [bool]>,
 }
 
-/// One step of all environments, as it is stored.
+/// One step of all environments in the form of the buffer.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct StepBatch<'a> {
     pub(super) obs: &'a [f32],
@@ -154,12 +156,13 @@ pub(super) struct StepBatch<'a> {
     pub(super) terminated: &'a [bool],
     pub(super) truncated: &'a [bool],
     pub(super) next_obs: &'a [f32],
-    /// Action masks of the next states; empty without action masks. A row without an allowed action marks a terminated
+    /// Action masks of the next states; empty without action masks.
+    /// A row without an allowed action marks a terminated
     /// state or an unknown mask.
     pub(super) next_masks: &'a [bool],
 }
 
-/// A replay buffer and the memory of a minibatch.
+/// Replay buffer with the buffers for one minibatch.
 #[derive(Debug)]
 pub(super) struct ReplayMemory {
     replay: Replay<AnySampler>,
@@ -168,21 +171,21 @@ pub(super) struct ReplayMemory {
     gamma: f32,
     n_steps: usize,
     priorities: Option<Priorities>,
-    /// What the critics were wrong by, without its sign.
+    /// Absolute temporal difference errors.
     errors: Vec<f32>,
-    /// The transitions of the last minibatch that were left out, as the masks of their next states are not known.
+    /// Transitions excluded from the last minibatch, because the masks of their next states are unknown.
     excluded_indices: Vec<usize>,
     obs_dim: usize,
-    /// Numbers in an action.
+    /// Numbers per action.
     action_dim: usize,
     discrete: bool,
-    /// Flags in a row of masks; 0 where nothing is ever forbidden.
+    /// Flags per action mask; 0 without action masks.
     mask_width: usize,
-    /// Rows of a step that some environments did not make; without memory where all always do.
+    /// Rows of the environments that stepped; empty if all environments always step.
     packed: Packed,
     obs: Vec<f32>,
     next_obs: Vec<f32>,
-    /// One of the two is empty.
+    /// One of these two is empty.
     integers: Vec<i64>,
     numbers: Vec<f32>,
     rewards: Vec<f32>,
@@ -192,7 +195,7 @@ pub(super) struct ReplayMemory {
 }
 
 impl ReplayMemory {
-    /// Room for the transitions of environments.
+    /// Creates an empty buffer for the transitions of the environments.
     pub(super) fn new(config: &ReplayConfig, env_info: &EnvInfo<'_>) -> Result<Self> {
         let EnvInfo { spec, num_envs, masked, idling } = *env_info;
         let obs = FieldSpec::new("obs", &[spec.observation.dim()], DType::F32);
@@ -208,10 +211,10 @@ impl ReplayMemory {
             schema.extra.push(FieldSpec::new(NEXT_MASKS, &[mask_width], DType::Bool));
         }
         if idling && num_envs > 1 && config.n_steps > 1 {
-            let (expected, fix) = ("1 with environments of autoreset mode NEXT_STEP", "make them in SAME_STEP mode");
+            let (expected, fix) = ("1 for environments in NEXT_STEP mode", "create them in SAME_STEP mode");
             return Err(Error::config("n_steps", expected, config.n_steps.to_string(), fix));
         }
-        // Of environments that do not step together, each transition stands for itself.
+        // Environments that idle at different times share one stream, whose transitions are independent.
         let streams = if idling { 1 } else { num_envs };
         let storage = ReplayStorage::new(config.buffer_size, streams, schema)
             .map_err(|error| error.rename_argument("capacity", "buffer_size"))?;
@@ -250,22 +253,22 @@ impl ReplayMemory {
         })
     }
 
-    /// Everything that is remembered, as fields ([`Replay::state`]).
+    /// Returns all stored transitions and priorities as fields ([`Replay::state`]).
     pub(super) fn state(&self) -> Result<Vec<Field>> {
         self.replay.state()
     }
 
-    /// Goes back to it ([`Replay::load_state`]).
+    /// Restores such fields ([`Replay::load_state`]).
     pub(super) fn load_state(&mut self, state: &[Field]) -> Result<()> {
         self.replay.load_state(state)
     }
 
-    /// What holds the transitions.
+    /// Returns the storage of the transitions.
     pub(super) fn storage(&self) -> &ReplayStorage {
         self.replay.storage()
     }
 
-    /// Stores a step of all environments, or of those that are `valid`.
+    /// Stores a step of the environments that are `valid`; `None` for all.
     pub(super) fn push(&mut self, step: &StepBatch<'_>, valid: Option<&[bool]>) -> Result<()> {
         let result = match valid {
             Some(valid) if valid.contains(&false) => {
@@ -298,7 +301,7 @@ impl ReplayMemory {
         })
     }
 
-    /// Tells what sampling goes by how far the run is.
+    /// Updates the exponent of the importance weights to the progress of the run.
     pub(super) fn set_progress(&mut self, progress: f64) -> Result<()> {
         match (self.replay.sampler_mut(), self.priorities) {
             (AnySampler::Prioritized(sampler), Some(priorities)) => sampler.set_beta(priorities.beta_at(progress)),
@@ -306,7 +309,7 @@ impl ReplayMemory {
         }
     }
 
-    /// Takes notice of what the critics were wrong by, `[B]`, about the last minibatch.
+    /// Sets the priorities of the last minibatch from its temporal difference errors, `[B]`.
     pub(super) fn update_priorities(&mut self, td_errors: &[f32]) -> Result<()> {
         let Self { replay, sample_indices, errors, excluded_indices, .. } = self;
         let (storage, AnySampler::Prioritized(sampler)) = replay.parts_mut() else { return Ok(()) };
@@ -316,15 +319,16 @@ impl ReplayMemory {
         if excluded_indices.is_empty() {
             return Ok(());
         }
-        // QBatch that are never learned from would keep the largest priority and fill later minibatches.
+        // Transitions that are never learned from would keep the largest priority and fill later minibatches.
         let least = errors.iter().copied().reduce(f32::min).unwrap_or(0.0);
         errors.clear();
         errors.resize(excluded_indices.len(), least);
         sampler.update_priorities(storage, excluded_indices, errors)
     }
 
-    /// Samples a minibatch, or as many transitions as there are while those are fewer, normalised by the statistics of now.
-    /// Without those that bootstrap from a state whose action mask is not known; `None` if no others are left.
+    /// Samples a minibatch, smaller if the buffer holds fewer transitions, and normalises it.
+    ///
+    /// Leaves out transitions that bootstrap from a state whose action mask is unknown. `None` if none remain.
     pub(super) fn sample(
         &mut self,
         normalizer: Option<&Normalizer>,
@@ -357,7 +361,7 @@ impl ReplayMemory {
         }))
     }
 
-    /// Chooses so many transitions and reads those that can be learned from. Returns their number.
+    /// Samples `rows` transitions and reads those that can be learned from. Returns their number.
     fn read(&mut self, rows: usize, rng: &mut Pcg64) -> Result<usize> {
         self.replay.sample_indices(&mut self.sample_indices, rows, rng)?;
         self.exclude_unknown_masks()?;
@@ -382,7 +386,7 @@ impl ReplayMemory {
         Ok(rows)
     }
 
-    /// Reads the masks of the next states. Drops the transitions that would need one that is not known.
+    /// Reads the masks of the next states and drops transitions that need an unknown mask.
     fn exclude_unknown_masks(&mut self) -> Result<()> {
         self.excluded_indices.clear();
         if self.mask_width == 0 {
@@ -414,7 +418,8 @@ impl ReplayMemory {
     }
 }
 
-/// Rewards by the deviation of the running discounted return, clipped. Sums over several steps are clipped as one.
+/// Divides rewards by the deviation of the discounted return and clips them.
+/// Sums over steps are clipped as one.
 fn normalize_rewards(normalizer: &Normalizer, rewards: &mut [f32]) {
     let options = normalizer.options();
     if !options.reward {
@@ -427,12 +432,12 @@ fn normalize_rewards(normalizer: &Normalizer, rewards: &mut [f32]) {
     }
 }
 
-/// Memory of rows of a step.
+/// Buffers for selected rows of a step.
 #[derive(Debug, Default)]
 struct Packed {
     obs: Vec<f32>,
     next_obs: Vec<f32>,
-    /// One of the two is empty.
+    /// One of these two is empty.
     integers: Vec<i64>,
     numbers: Vec<f32>,
     rewards: Vec<f32>,
@@ -442,7 +447,7 @@ struct Packed {
 }
 
 impl Packed {
-    /// Takes the rows that are valid.
+    /// Copies the rows that are valid.
     fn pack(&mut self, step: &StepBatch<'_>, valid: &[bool]) -> Result<()> {
         copy_valid_rows(&mut self.obs, step.obs, valid)?;
         copy_valid_rows(&mut self.next_obs, step.next_obs, valid)?;
@@ -456,7 +461,7 @@ impl Packed {
         copy_valid_rows(&mut self.next_masks, step.next_masks, valid)
     }
 
-    /// What was taken.
+    /// Returns the copied rows.
     fn as_batch(&self, discrete: bool) -> StepBatch<'_> {
         StepBatch {
             obs: &self.obs,
@@ -470,7 +475,7 @@ impl Packed {
     }
 }
 
-/// The rows of `all` that are valid, in the place of what was there.
+/// Replaces the content of `rows` by the rows of `all` that are valid.
 fn copy_valid_rows<T: Copy>(rows: &mut Vec<T>, all: &[T], valid: &[bool]) -> Result<()> {
     rows.clear();
     try_reserve("num_envs", rows, all.len())?;
@@ -489,7 +494,7 @@ mod tests {
     use crate::train::{Dqn, DqnConfig};
     use crate::{Activation, Optimizer, QFunction, QNetworks};
 
-    /// Pays -1 in every step. Action 1 is never allowed.
+    /// Environment with reward -1 per step, in which action 1 is never allowed.
     #[derive(Clone)]
     struct Endless {
         spec: EnvSpec,
@@ -547,7 +552,8 @@ mod tests {
         }
     }
 
-    /// Four steps of one environment; the third and the fourth end episodes, and the mask after the third is not known.
+    /// Four steps of one environment.
+    /// The third and the fourth end episodes, and the mask after the third is unknown.
     fn replay_memory(n_steps: usize) -> ReplayMemory {
         let config = ReplayConfig {
             buffer_size: 8,
@@ -582,11 +588,11 @@ mod tests {
     }
 
     #[test]
-    fn transitions_into_states_of_unknown_masks_are_left_out() {
-        // Over two steps, the second transition reaches the third one's end, too.
+    fn sample_leaves_out_transitions_with_unknown_next_masks() {
+        // With n_steps = 2, the second transition ends where the third does.
         for (n_steps, expected_obs) in [(1, &[0.0, 1.0, 3.0][..]), (2, &[0.0, 3.0])] {
             let (mut replay_memory, mut rng) = (replay_memory(n_steps), Pcg64::seed_from(0));
-            // As many as are stored: few enough to miss some, so that several minibatches are taken.
+            // A minibatch may miss some of the stored transitions, so several are sampled.
             let mut sampled_obs = Vec::new();
             for _ in 0..50 {
                 let Some(batch) = replay_memory.sample(None, &mut rng).unwrap() else { continue };

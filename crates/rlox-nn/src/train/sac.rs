@@ -1,4 +1,4 @@
-//! Soft actor-critic (Haarnoja et al. 2018), from settings to trained policy.
+//! Soft actor-critic (Haarnoja et al. 2018): config, learner and trainer.
 
 use rlox_core::{ActionsMut, EnvSpec, Error, Normalizer, NormalizerOptions, Pcg64, Result, VectorEnv};
 
@@ -16,60 +16,60 @@ use crate::{
     StochasticPolicy, Temperature, validate,
 };
 
-/// What entropy is worth to SAC.
+/// Entropy coefficient of SAC.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum EntCoef {
-    /// UpdateStats, from `initial` on, so that the entropy comes near a target.
+    /// Learned coefficient that keeps the entropy near a target.
     Auto {
-        /// What it begins with, above 0.
+        /// Initial value, above 0.
         initial: f32,
-        /// The target; `None` for minus the number of an action's numbers.
+        /// Target entropy; `None` for minus the number of action components.
         target_entropy: Option<f32>,
     },
-    /// Always this.
+    /// Constant coefficient.
     Fixed(f32),
 }
 
-/// ConfigMap of SAC. The names and defaults are Stable-Baselines3's.
+/// Settings of SAC, with the names and defaults of Stable-Baselines3.
 #[derive(Clone, Debug, PartialEq)]
 pub struct SacConfig {
-    /// QBatch that are kept.
+    /// Capacity of the replay buffer in transitions.
     pub buffer_size: usize,
-    /// Environment steps with random actions; learning begins after them.
+    /// Environment steps with random actions; learning starts after them.
     pub learning_starts: u64,
-    /// QBatch in a minibatch; fewer while fewer are stored.
+    /// Transitions per minibatch; fewer while the buffer holds fewer.
     pub batch_size: usize,
     /// Steps of each environment between updates.
     pub train_freq: usize,
-    /// Minibatches an update learns from; `None`, their -1, for as many as transitions were collected.
+    /// Minibatches per update; `None` (-1 in Stable-Baselines3) for the number of collected transitions.
     pub gradient_steps: Option<usize>,
-    /// Minibatches for each transition, in place of that; what is left of a minibatch counts the next time.
+    /// Minibatches per transition, instead of `gradient_steps`; fractions carry over to the next update.
     pub utd_ratio: Option<f64>,
-    /// Steps that a transition spans.
+    /// Steps per transition (n-step returns).
     pub n_steps: usize,
-    /// Discount.
+    /// Discount factor.
     pub gamma: f64,
-    /// The share by which target networks follow.
+    /// Share by which the target networks move per update.
     pub tau: f32,
-    /// Minibatches between two moves of the target networks.
+    /// Minibatches between updates of the target networks.
     pub target_update_interval: usize,
-    /// The optimiser of actor, critics and temperature, and the learning rate to begin with.
+    /// Optimiser of actor, critics and entropy coefficient, with the initial learning rate.
     pub optimizer: Optimizer,
-    /// How the learning rate moves.
+    /// Schedule of the learning rate.
     pub lr_schedule: Schedule,
-    /// What entropy is worth.
+    /// Entropy coefficient.
     pub ent_coef: EntCoef,
-    /// Noise beside the policy's own; `None` for none.
+    /// Action noise in addition to the policy's own; `None` for no additional noise.
     pub action_noise: Option<ActionNoise>,
-    /// Whether exploration depends on the state ([`SquashedPolicy::state_dependent`]).
+    /// `true` for gSDE, exploration noise that depends on the state ([`SquashedPolicy::mlp_with_sde`]).
     pub use_sde: bool,
-    /// Steps until the noise of state-dependent exploration is drawn anew; 0, their -1, for once an iteration.
+    /// Steps between draws of the gSDE noise; 0 (-1 in Stable-Baselines3) draws once per iteration.
     pub sde_sample_freq: usize,
-    /// Whether state-dependent exploration takes the place of random actions in the parse_auto.
+    /// `true` if warm-up actions come from gSDE instead of a uniform distribution.
     pub use_sde_at_warmup: bool,
-    /// Where the logarithms of the standard deviations of state-dependent exploration begin.
+    /// Initial logarithm of the standard deviations of gSDE.
     pub log_std_init: f32,
-    /// Normalisation of observations and rewards; `None` for neither.
+    /// Normalisation of observations and rewards; `None` for no normalisation.
     pub normalize: Option<NormalizerOptions>,
 }
 
@@ -103,7 +103,7 @@ impl SacConfig {
     /// Checks the settings.
     ///
     /// # Errors
-    /// [`Error::Config`] naming the one that is out of range.
+    /// [`Error::Config`] for the first setting out of range.
     pub fn check(&self) -> Result<()> {
         self.replay_config().check()?;
         check_share("tau", f64::from(self.tau))?;
@@ -112,20 +112,21 @@ impl SacConfig {
         self.temperature(1).map_err(|error| error.rename_argument("alpha", "ent_coef"))?;
         self.action_noise.map_or(Ok(()), |noise| noise.check())?;
         if self.use_sde_at_warmup && !self.use_sde {
-            let fix = "set use_sde, or leave this";
+            let fix = "set use_sde = true, or this to false";
             return Err(Error::config("use_sde_at_warmup", "false without use_sde", "true", fix));
         }
         if self.log_std_init.is_finite() {
             return Ok(());
         }
-        Err(Error::config("log_std_init", "a finite number", self.log_std_init.to_string(), "begin with -3"))
+        Err(Error::config("log_std_init", "a finite number", self.log_std_init.to_string(), "pass a number such as -3"))
     }
 
-    /// Policy and two critics of the built-in network with these settings, with hidden layers of these widths: 256 and 256
-    /// in Stable-Baselines3.
+    /// Creates a policy and two critics of the built-in network with hidden layers of these widths.
+    ///
+    /// Stable-Baselines3 uses 256 and 256.
     ///
     /// # Errors
-    /// Those of [`SquashedPolicy::mlp`], [`SquashedPolicy::mlp_with_sde`] and [`CriticEnsemble::mlp`].
+    /// Errors of [`SquashedPolicy::mlp`], [`SquashedPolicy::mlp_with_sde`] and [`CriticEnsemble::mlp`].
     pub fn mlp(
         &self,
         spec: &EnvSpec,
@@ -144,7 +145,7 @@ impl SacConfig {
         replay_config!(self, None)
     }
 
-    /// The temperature for actions of so many numbers.
+    /// Returns the temperature for actions of `dim` components.
     fn temperature(&self, dim: usize) -> Result<Temperature> {
         match self.ent_coef {
             EntCoef::Auto { initial, target_entropy } => {
@@ -154,7 +155,7 @@ impl SacConfig {
         }
     }
 
-    /// The settings by the names that checkpoints have for them, but for those of gathering.
+    /// Returns the settings under their names in checkpoints, without those of [`ReplayConfig`].
     fn config_map(&self) -> ConfigMap {
         use ConfigValue::{Auto, Count, Flag, Once, Single, Word};
         let (ent_coef, target_entropy) = match self.ent_coef {
@@ -180,7 +181,7 @@ impl SacConfig {
     }
 }
 
-/// SAC's trainer, of any policy and critics.
+/// Trainer of SAC for any policy and critics.
 ///
 /// ```
 /// use rlox_core::{AutoresetMode, VecEnv, envs::Pendulum};
@@ -196,7 +197,7 @@ impl SacConfig {
 /// ```
 pub type Sac<P, C> = OffPolicy<SacLearner<P, C>>;
 
-/// What SAC acts with and learns.
+/// Learner of SAC with its networks.
 #[derive(Debug)]
 pub struct SacLearner<P, C> {
     policy: P,
@@ -204,17 +205,17 @@ pub struct SacLearner<P, C> {
     temperature: Temperature,
     config: SacConfig,
     noise: Option<NoiseProcess>,
-    /// Steps of each environment since the iteration began.
+    /// Steps of each environment in the current iteration.
     steps: usize,
     updates: u64,
     memory: Memory,
 }
 
-/// Memory of a minibatch.
+/// Buffers for one minibatch.
 #[derive(Clone, Debug, Default)]
 struct Memory {
     actions: Vec<f32>,
-    /// `[B]`, and so is all below.
+    /// `[B]`, as all below.
     log_probs: Vec<f32>,
     next_log_probs: Vec<f32>,
     next_values: Vec<f32>,
@@ -222,27 +223,27 @@ struct Memory {
 }
 
 impl<P, C> SacLearner<P, C> {
-    /// The policy.
+    /// Returns the policy.
     pub fn policy(&self) -> &P {
         &self.policy
     }
 
-    /// The policy, to act with or to load weights into.
+    /// Returns the policy for changes, such as loading weights.
     pub fn policy_mut(&mut self) -> &mut P {
         &mut self.policy
     }
 
-    /// The critics.
+    /// Returns the critics.
     pub fn critics(&self) -> &C {
         &self.critics
     }
 
-    /// The critics, to ask them or to load weights into.
+    /// Returns the critics for changes, such as loading weights, or to compute values.
     pub fn critics_mut(&mut self) -> &mut C {
         &mut self.critics
     }
 
-    /// What entropy is worth.
+    /// Returns the temperature, the entropy coefficient.
     pub fn temperature(&self) -> &Temperature {
         &self.temperature
     }
@@ -256,7 +257,7 @@ impl<P: StochasticPolicy, C: ActionValue> Method for SacLearner<P, C> {
 
     fn replay_config(config: &SacConfig, spec: &EnvSpec) -> Result<ReplayConfig> {
         config.check()?;
-        // Which refuses what is no Box with finite bounds.
+        // Rejects spaces other than a Box with finite bounds.
         ActionScaling::new(&spec.action)?;
         Ok(config.replay_config())
     }
@@ -346,7 +347,7 @@ impl<P: StochasticPolicy, C: ActionValue> Algorithm for SacLearner<P, C> {
         for numbers in [&mut *log_probs, &mut *next_log_probs, &mut *next_values, &mut *targets] {
             resize("batch_size", numbers, rows, 0.0)?;
         }
-        // The actor is asked before the critics learn, and learns after them, as in Stable-Baselines3.
+        // Sampled before the critics learn, as in Stable-Baselines3; the actor learns after them.
         policy.rsample(batch.obs, rng, actions, log_probs)?;
         let alpha = temperature.alpha();
         validate::check_finite_outputs("log_probs", log_probs, 1)?;
@@ -358,7 +359,7 @@ impl<P: StochasticPolicy, C: ActionValue> Algorithm for SacLearner<P, C> {
             CriticBatch { obs: batch.obs, actions: as_continuous(batch.actions)?, targets, weights: batch.weights };
         let critic = critics.update(&critic_batch, 0.5, &optimizer, None)?;
         let actor = policy.update(batch.obs, critics, alpha, &optimizer, None)?;
-        // Last, so that it stays what it was if the others refuse to learn: nothing else goes by its new value.
+        // Last, so that errors of the other updates leave the coefficient unchanged; they use its old value.
         let learns = matches!(config.ent_coef, EntCoef::Auto { .. });
         let ent_coef_loss = if learns { Some(temperature.update(log_probs, &optimizer)?) } else { None };
         if self.updates.is_multiple_of(config.target_update_interval as u64) {

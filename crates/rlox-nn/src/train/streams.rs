@@ -1,16 +1,16 @@
-//! The random streams of a run. None shares anything with another.
+//! Independent random streams of a run.
 
 use rlox_core::{Error, Pcg64, Result, SeedSequence};
 
-/// What decides the initial weights, the environments, and the streams of each iteration.
+/// Random streams of a run.
 ///
-/// They are those that the Python package takes from the same seed.
+/// The Python package derives the same streams from the same seed.
 #[derive(Clone, Debug)]
 pub(super) struct Streams {
     pub(super) policy: Pcg64,
     pub(super) resets: Pcg64,
     pub(super) iterations: Pcg64,
-    /// Samples of predictions, which only the Python package draws.
+    /// Stream for sampled predictions, which only the Python package draws.
     pub(super) predictions: Pcg64,
 }
 
@@ -21,41 +21,41 @@ impl Streams {
         Self { policy, resets, iterations, predictions }
     }
 
-    /// Those of which checkpoints tell. That of the initial weights has done its work.
+    /// Returns the streams that checkpoints store. The stream of the initial weights is not needed again.
     pub(super) fn named(&mut self) -> [(&'static str, &mut Pcg64); 3] {
         let Self { resets, iterations, predictions, .. } = self;
         [("resets", resets), ("iterations", iterations), ("predictions", predictions)]
     }
 
-    /// A base seed for a reset of all environments.
+    /// Draws a base seed for a reset of all environments.
     pub(super) fn reset(&mut self) -> u64 {
         self.resets.integers(0, 1 << 31).cast_unsigned()
     }
 
-    /// The seed of the next iteration.
+    /// Draws the seed of the next iteration.
     pub(super) fn iteration(&mut self) -> u64 {
         self.iterations.integers_inclusive(0, i64::MAX).cast_unsigned()
     }
 }
 
-/// The spawn key of an iteration's streams, which keeps them apart from those of a run of the same seed.
+/// Spawn key that separates the streams of an iteration from the streams of a run with the same seed.
 const ITERATION: u32 = u32::MAX - 1;
 
-/// The streams of one iteration.
+/// Random streams of one iteration.
 #[derive(Clone, Debug)]
 pub struct IterationStreams {
-    /// One for each environment's actions.
+    /// One stream per environment, for actions.
     pub actions: Vec<Pcg64>,
-    /// For the order of the steps in minibatches.
+    /// Stream for the order of steps in minibatches.
     pub order: Pcg64,
     root: SeedSequence,
 }
 
 impl IterationStreams {
-    /// Those of a seed, for so many environments.
+    /// Creates the streams of a seed for `num_envs` environments.
     ///
     /// # Errors
-    /// [`Error::Memory`] if they do not fit into memory.
+    /// [`Error::Memory`] if the streams do not fit into memory.
     ///
     /// ```
     /// use rlox_nn::train::IterationStreams;
@@ -71,14 +71,14 @@ impl IterationStreams {
         Ok(streams)
     }
 
-    /// Becomes those of another seed, in the memory that there is.
+    /// Replaces the streams by the streams of another seed, in the same memory if possible.
     ///
     /// # Errors
-    /// As [`IterationStreams::new`]; nothing has changed then.
+    /// Errors of [`IterationStreams::new`]; nothing changes then.
     pub fn renew(&mut self, seed: u64, num_envs: usize) -> Result<()> {
         let out_of_memory = |_| {
             let expected = "streams that fit into memory";
-            Error::memory("num_envs", expected, format!("{num_envs} environments"), "ask for fewer")
+            Error::memory("num_envs", expected, format!("{num_envs} environments"), "pass a smaller number")
         };
         self.actions.try_reserve_exact(num_envs.saturating_sub(self.actions.len())).map_err(out_of_memory)?;
         let Self { actions, order, root } = self;
@@ -95,7 +95,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_iteration_shares_no_stream_with_a_run_of_its_seed() {
+    fn streams_of_runs_and_iterations_differ() {
         let Streams { policy, resets, iterations, predictions } = Streams::new(7);
         let IterationStreams { actions, order, .. } = IterationStreams::new(7, 5).unwrap();
         let all = [policy, resets, iterations, predictions, order].into_iter().chain(actions);

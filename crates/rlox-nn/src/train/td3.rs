@@ -1,4 +1,4 @@
-//! Twin delayed deep deterministic policy gradient (Fujimoto et al. 2018), from settings to trained policy.
+//! Twin delayed deep deterministic policy gradient (Fujimoto et al. 2018): config, learner and trainer.
 
 use rlox_core::{ActionsMut, EnvSpec, Normalizer, NormalizerOptions, Pcg64, Result, VectorEnv};
 
@@ -16,40 +16,40 @@ use crate::{
     NamedTensors, Optimizer, Smoothing, validate,
 };
 
-/// ConfigMap of TD3. The names and defaults are Stable-Baselines3's.
+/// Settings of TD3, with the names and defaults of Stable-Baselines3.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Td3Config {
-    /// QBatch that are kept.
+    /// Capacity of the replay buffer in transitions.
     pub buffer_size: usize,
-    /// Environment steps with random actions; learning begins after them.
+    /// Environment steps with random actions; learning starts after them.
     pub learning_starts: u64,
-    /// QBatch in a minibatch; fewer while fewer are stored.
+    /// Transitions per minibatch; fewer while the buffer holds fewer.
     pub batch_size: usize,
     /// Steps of each environment between updates.
     pub train_freq: usize,
-    /// Minibatches an update learns from; `None`, their -1, for as many as transitions were collected.
+    /// Minibatches per update; `None` (-1 in Stable-Baselines3) for the number of collected transitions.
     pub gradient_steps: Option<usize>,
-    /// Minibatches for each transition, in place of that; what is left of a minibatch counts the next time.
+    /// Minibatches per transition, instead of `gradient_steps`; fractions carry over to the next update.
     pub utd_ratio: Option<f64>,
-    /// Steps that a transition spans.
+    /// Steps per transition (n-step returns).
     pub n_steps: usize,
-    /// Discount.
+    /// Discount factor.
     pub gamma: f64,
-    /// The share by which target networks follow.
+    /// Share by which the target networks move per update.
     pub tau: f32,
-    /// The actor learns, and target networks follow, at every so-manieth minibatch.
+    /// Minibatches between updates of the actor and the target networks.
     pub policy_delay: usize,
-    /// Standard deviation of the noise on the actions that next states are valued by.
+    /// Standard deviation of the smoothing noise on the target policy's actions.
     pub target_policy_noise: f32,
-    /// What that noise is cut to.
+    /// Bound to which the smoothing noise is clipped.
     pub target_noise_clip: f32,
-    /// The optimiser of actor and critics, and the learning rate to begin with.
+    /// Optimiser of actor and critics, with the initial learning rate.
     pub optimizer: Optimizer,
-    /// How the learning rate moves.
+    /// Schedule of the learning rate.
     pub lr_schedule: Schedule,
-    /// What explores; `None` for nothing, once the random actions are over.
+    /// Exploration noise; `None` for greedy actions after the warm-up.
     pub action_noise: Option<ActionNoise>,
-    /// Normalisation of observations and rewards; `None` for neither.
+    /// Normalisation of observations and rewards; `None` for no normalisation.
     pub normalize: Option<NormalizerOptions>,
 }
 
@@ -80,7 +80,7 @@ impl Td3Config {
     /// Checks the settings.
     ///
     /// # Errors
-    /// [`rlox_core::Error::Config`] naming the one that is out of range.
+    /// [`rlox_core::Error::Config`] for the first setting out of range.
     pub fn check(&self) -> Result<()> {
         self.replay_config().check()?;
         check_share("tau", f64::from(self.tau))?;
@@ -91,11 +91,12 @@ impl Td3Config {
         self.action_noise.map_or(Ok(()), |noise| noise.check())
     }
 
-    /// Policy and two critics of the built-in network, with hidden layers of these widths: 400 and 300 in
-    /// Stable-Baselines3.
+    /// Creates a policy and two critics of the built-in network with hidden layers of these widths.
+    ///
+    /// Stable-Baselines3 uses 400 and 300.
     ///
     /// # Errors
-    /// Those of [`DeterministicActor::mlp`] and [`CriticEnsemble::mlp`].
+    /// Errors of [`DeterministicActor::mlp`] and [`CriticEnsemble::mlp`].
     pub fn mlp(
         &self,
         spec: &EnvSpec,
@@ -111,7 +112,7 @@ impl Td3Config {
     }
 }
 
-/// TD3's trainer, of any policy and critics.
+/// Trainer of TD3 for any policy and critics.
 ///
 /// ```
 /// use rlox_core::{AutoresetMode, VecEnv, envs::Pendulum};
@@ -128,7 +129,7 @@ impl Td3Config {
 /// ```
 pub type Td3<P, C> = OffPolicy<Td3Learner<P, C>>;
 
-/// What TD3 acts with and learns.
+/// Learner of TD3 with its networks.
 #[derive(Debug)]
 pub struct Td3Learner<P, C> {
     policy: P,
@@ -139,32 +140,32 @@ pub struct Td3Learner<P, C> {
     memory: Memory,
 }
 
-/// Memory of a minibatch.
+/// Buffers for one minibatch.
 #[derive(Clone, Debug, Default)]
 struct Memory {
     next_actions: Vec<f32>,
-    /// `[B]`, and so is the next.
+    /// `[B]`, as the next.
     next_values: Vec<f32>,
     targets: Vec<f32>,
 }
 
 impl<P, C> Td3Learner<P, C> {
-    /// The policy.
+    /// Returns the policy.
     pub fn policy(&self) -> &P {
         &self.policy
     }
 
-    /// The policy, to act with or to load weights into.
+    /// Returns the policy for changes, such as loading weights.
     pub fn policy_mut(&mut self) -> &mut P {
         &mut self.policy
     }
 
-    /// The critics.
+    /// Returns the critics.
     pub fn critics(&self) -> &C {
         &self.critics
     }
 
-    /// The critics, to ask them or to load weights into.
+    /// Returns the critics for changes, such as loading weights, or to compute values.
     pub fn critics_mut(&mut self) -> &mut C {
         &mut self.critics
     }
@@ -178,7 +179,7 @@ impl<P: DeterministicPolicy, C: ActionValue> Method for Td3Learner<P, C> {
 
     fn replay_config(config: &Td3Config, spec: &EnvSpec) -> Result<ReplayConfig> {
         config.check()?;
-        // Which refuses what is no Box with finite bounds.
+        // Rejects spaces other than a Box with finite bounds.
         ActionScaling::new(&spec.action)?;
         Ok(config.replay_config())
     }

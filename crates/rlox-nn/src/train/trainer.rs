@@ -1,4 +1,4 @@
-//! The trainers: environments, a method, and the loop over them.
+//! Trainers: environments, an algorithm and the training loop.
 
 mod async_on_policy;
 mod off_policy;
@@ -13,7 +13,7 @@ pub use on_policy::{
 
 use rlox_core::{Error, Result};
 
-/// The steps that a call of `train` was to make.
+/// Range of timesteps of one call of `train`.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Run {
     pub(super) start: u64,
@@ -21,24 +21,24 @@ pub(super) struct Run {
 }
 
 impl Run {
-    /// So many steps more, one at least.
+    /// Creates a run of `additional` more steps, at least 1.
     pub(super) fn new(timesteps: u64, additional: u64) -> Self {
         Self { start: timesteps, target: timesteps.saturating_add(additional.max(1)) }
     }
 
-    /// The share that is done.
+    /// Returns the finished share of the run.
     ///
     /// # Errors
-    /// [`Error::Config`] if that is all of it.
+    /// [`Error::Config`] if the run has ended.
     pub(super) fn progress(self, timesteps: u64) -> Result<f64> {
         if timesteps >= self.target {
-            let got = format!("{timesteps} steps of {}", self.target);
-            return Err(Error::config("resume", "a run that has not ended", got, "call train"));
+            let got = format!("a run with {timesteps} of {} steps finished", self.target);
+            return Err(Error::config("resume", "an unfinished run", got, "call train to start a new run"));
         }
         Ok(timesteps.saturating_sub(self.start) as f64 / (self.target - self.start) as f64)
     }
 
-    /// The share that one step is.
+    /// Returns the share of one step.
     pub(super) fn progress_per_step(self) -> f64 {
         1.0 / (self.target - self.start).max(1) as f64
     }

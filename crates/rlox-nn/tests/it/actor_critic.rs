@@ -1,4 +1,4 @@
-//! What an actor-critic keeps between calls, and that no gradient is half done where a network fails on the way.
+//! State of actor-critics between calls, and gradients after a network fails.
 
 use rlox_core::testing::assert_rejects;
 use rlox_core::{Actions, ActionsMut, EnvSpec, Error, Pcg64, Policy, PolicyOut, Result, Space};
@@ -12,7 +12,7 @@ const OBS: usize = 3;
 const LOSS: ActorCriticLoss =
     ActorCriticLoss { policy: PolicyLoss::Gradient, clip_coef_vf: None, vf_coef: 0.5, ent_coef: 0.1 };
 
-/// A policy of a Box with a standard deviation that is learned, of two networks or one, or state-dependent.
+/// Creates a Gaussian policy with two networks or a shared trunk, and optionally gSDE.
 fn policy(shared: bool, state_dependent: bool) -> PolicyNetworks<Mlp> {
     let (observation, action) = (Space::uniform_box(-1.0, 1.0, &[OBS]), Space::uniform_box(-1.0, 1.0, &[2]));
     let distribution = if state_dependent {
@@ -33,7 +33,7 @@ fn all() -> impl Iterator<Item = (bool, bool)> {
     [(false, false), (false, true), (true, false), (true, true)].into_iter()
 }
 
-/// Two rows, and two others.
+/// Returns two minibatches of two rows.
 fn batches() -> [Minibatch<'static>; 2] {
     let one = Minibatch {
         obs: &[0.1, 0.2, 0.3, -0.1, 0.4, 0.2],
@@ -52,35 +52,35 @@ fn zero(gradients: &NamedTensors) -> bool {
 }
 
 #[test]
-fn evaluating_adds_to_no_gradients() {
+fn evaluate_does_not_change_gradients() {
     let ([one, other], adam) = (batches(), Optimizer::adam(1e-3));
     for (shared, state_dependent) in all() {
-        let (mut looked, mut plain) = (policy(shared, state_dependent), policy(shared, state_dependent));
-        looked.evaluate(&one, &LOSS).unwrap();
-        looked.evaluate(&other, &LOSS).unwrap();
-        assert!(zero(&looked.gradients()), "{shared}, {state_dependent}");
-        // Of the last one alone.
-        looked.backward().unwrap();
+        let (mut evaluated, mut plain) = (policy(shared, state_dependent), policy(shared, state_dependent));
+        evaluated.evaluate(&one, &LOSS).unwrap();
+        evaluated.evaluate(&other, &LOSS).unwrap();
+        assert!(zero(&evaluated.gradients()), "{shared}, {state_dependent}");
+        // The gradients are those of the last evaluation alone.
+        evaluated.backward().unwrap();
         plain.evaluate(&other, &LOSS).unwrap();
         plain.backward().unwrap();
-        assert_eq!(looked.gradients(), plain.gradients());
-        assert!(looked.gradients().find("log_std").unwrap().data.iter().any(|x| *x != 0.0));
-        let (mut looked, mut plain) = (policy(shared, state_dependent), policy(shared, state_dependent));
-        looked.evaluate(&one, &LOSS).unwrap();
-        let stats = looked.update(&one, &LOSS, &adam, None).unwrap();
+        assert_eq!(evaluated.gradients(), plain.gradients());
+        assert!(evaluated.gradients().find("log_std").unwrap().data.iter().any(|x| *x != 0.0));
+        let (mut evaluated, mut plain) = (policy(shared, state_dependent), policy(shared, state_dependent));
+        evaluated.evaluate(&one, &LOSS).unwrap();
+        let stats = evaluated.update(&one, &LOSS, &adam, None).unwrap();
         assert_eq!(stats, plain.update(&one, &LOSS, &adam, None).unwrap());
-        assert_eq!(looked.tensors(), plain.tensors());
+        assert_eq!(evaluated.tensors(), plain.tensors());
     }
 }
 
 #[test]
-fn without_an_evaluation_there_is_nothing_to_go_back_from() {
+fn backward_requires_a_valid_evaluate() {
     let [one, _] = batches();
     for (shared, state_dependent) in all() {
         let mut policy = policy(shared, state_dependent);
         assert_eq!(assert_rejects(policy.backward(), Error::Shape, "backward").got, "none");
         policy.evaluate(&one, &LOSS).unwrap();
-        // A refused one has spoilt what the networks kept.
+        // A rejected evaluation discards the stored activations.
         let wrong = Minibatch { actions: Actions::Continuous(&[0.0; 3]), ..one };
         policy.evaluate(&wrong, &LOSS).unwrap_err();
         assert_eq!(assert_rejects(policy.backward(), Error::Shape, "backward").got, "none");
@@ -89,22 +89,24 @@ fn without_an_evaluation_there_is_nothing_to_go_back_from() {
 }
 
 #[test]
-fn acting_between_evaluating_and_going_back_changes_nothing() {
+fn acting_between_evaluate_and_backward_changes_nothing() {
     let [one, _] = batches();
     for (shared, state_dependent) in all() {
         let (mut acting, mut plain) = (policy(shared, state_dependent), policy(shared, state_dependent));
         let (mut action, mut value, mut log_prob) = ([0.0; 2], [0.0], [0.0]);
         acting.evaluate(&one, &LOSS).unwrap();
         acting.value(&one.obs[..OBS], &mut value).unwrap();
-        let said = value;
+        let value_before = value;
         acting.act_deterministic(&one.obs[..OBS], None, ActionsMut::Continuous(&mut action)).unwrap();
         let out =
             PolicyOut { actions: ActionsMut::Continuous(&mut action), log_probs: &mut log_prob, values: &mut value };
         acting.act(&one.obs[..OBS], None, &mut [Pcg64::seed_from(1)], out).unwrap();
-        assert_eq!(said, value);
-        let (mut again, drawn) = ([0.0], log_prob);
-        acting.evaluate_actions(&one.obs[..OBS], None, Actions::Continuous(&action), &mut again, &mut value).unwrap();
-        assert!((again[0] - drawn[0]).abs() < 1e-4 && said == value, "{again:?} {drawn:?}");
+        assert_eq!(value_before, value);
+        let (mut log_prob_again, drawn) = ([0.0], log_prob);
+        acting
+            .evaluate_actions(&one.obs[..OBS], None, Actions::Continuous(&action), &mut log_prob_again, &mut value)
+            .unwrap();
+        assert!((log_prob_again[0] - drawn[0]).abs() < 1e-4 && value_before == value, "{log_prob_again:?} {drawn:?}");
         acting.backward().unwrap();
         plain.evaluate(&one, &LOSS).unwrap();
         plain.backward().unwrap();
@@ -113,28 +115,31 @@ fn acting_between_evaluating_and_going_back_changes_nothing() {
 }
 
 #[test]
-fn updates_that_are_refused_leave_no_gradients() {
+fn rejected_updates_leave_no_gradients() {
     let ([one, _], adam) = (batches(), Optimizer::adam(1e-3));
     for (shared, state_dependent) in all() {
-        let (mut refused, mut plain) = (policy(shared, state_dependent), policy(shared, state_dependent));
-        refused.update(&one, &LOSS, &Optimizer::adam(-1.0), None).unwrap_err();
-        assert!(zero(&refused.gradients()));
-        refused.update(&Minibatch { advantages: &[f32::NAN, 0.0], ..one }, &LOSS, &adam, None).unwrap_err();
-        assert!(zero(&refused.gradients()));
-        assert_eq!(refused.update(&one, &LOSS, &adam, None).unwrap(), plain.update(&one, &LOSS, &adam, None).unwrap());
-        assert_eq!(refused.tensors(), plain.tensors());
-        let mut stubborn = Stubborn(policy(shared, state_dependent));
-        assert_rejects(stubborn.update(&one, &LOSS, &Optimizer::adam(-1.0), None), Error::Config, "lr");
-        assert!(zero(&stubborn.gradients()));
-        stubborn.update(&one, &LOSS, &adam, None).unwrap_err();
-        assert!(zero(&stubborn.gradients()));
+        let (mut rejected_policy, mut plain) = (policy(shared, state_dependent), policy(shared, state_dependent));
+        rejected_policy.update(&one, &LOSS, &Optimizer::adam(-1.0), None).unwrap_err();
+        assert!(zero(&rejected_policy.gradients()));
+        rejected_policy.update(&Minibatch { advantages: &[f32::NAN, 0.0], ..one }, &LOSS, &adam, None).unwrap_err();
+        assert!(zero(&rejected_policy.gradients()));
+        assert_eq!(
+            rejected_policy.update(&one, &LOSS, &adam, None).unwrap(),
+            plain.update(&one, &LOSS, &adam, None).unwrap()
+        );
+        assert_eq!(rejected_policy.tensors(), plain.tensors());
+        let mut failing = FailingStep(policy(shared, state_dependent));
+        assert_rejects(failing.update(&one, &LOSS, &Optimizer::adam(-1.0), None), Error::Config, "lr");
+        assert!(zero(&failing.gradients()));
+        failing.update(&one, &LOSS, &adam, None).unwrap_err();
+        assert!(zero(&failing.gradients()));
     }
 }
 
-/// A policy whose steps fail, in the trait's own order of things.
-struct Stubborn(PolicyNetworks<Mlp>);
+/// Policy whose steps fail, with the provided methods of the trait.
+struct FailingStep(PolicyNetworks<Mlp>);
 
-impl Policy for Stubborn {
+impl Policy for FailingStep {
     fn act(&mut self, obs: &[f32], masks: Option<&[bool]>, rngs: &mut [Pcg64], out: PolicyOut<'_>) -> Result<()> {
         self.0.act(obs, masks, rngs, out)
     }
@@ -144,7 +149,7 @@ impl Policy for Stubborn {
     }
 }
 
-impl ActorCritic for Stubborn {
+impl ActorCritic for FailingStep {
     fn act_deterministic(&mut self, obs: &[f32], masks: Option<&[bool]>, actions: ActionsMut<'_>) -> Result<()> {
         self.0.act_deterministic(obs, masks, actions)
     }
@@ -211,7 +216,7 @@ impl ActorCritic for Stubborn {
     }
 }
 
-/// A network whose last layer has more than rows for its outputs.
+/// Network whose last layer has parameters other than weight and bias.
 struct Scaled {
     net: Mlp,
     scale: f32,
@@ -219,7 +224,7 @@ struct Scaled {
 }
 
 impl Scaled {
-    fn with(&self, mut tensors: NamedTensors) -> NamedTensors {
+    fn append_scale(&self, mut tensors: NamedTensors) -> NamedTensors {
         tensors.push("2.scale", &[], vec![self.scale]).unwrap();
         tensors.push("2.gain", &[1], self.gain.to_vec()).unwrap();
         tensors
@@ -287,7 +292,7 @@ impl Network for Scaled {
     }
 
     fn tensors(&self) -> NamedTensors {
-        self.with(self.net.tensors())
+        self.append_scale(self.net.tensors())
     }
 
     fn load(&mut self, tensors: &NamedTensors) -> Result<()> {
@@ -302,7 +307,7 @@ impl Network for Scaled {
     }
 
     fn gradients(&self) -> NamedTensors {
-        self.with(self.net.gradients())
+        self.append_scale(self.net.gradients())
     }
 
     fn optimizer_state(&self) -> NamedTensors {
@@ -315,16 +320,16 @@ impl Network for Scaled {
 }
 
 #[test]
-fn every_tensor_of_a_shared_trunk_goes_there_and_back() {
+fn shared_trunks_save_and_load_all_tensors() {
     let trunk = |scale, seed| {
         let net = Mlp::new(&[OBS, 8, 3], Activation::Tanh, Init::Kaiming, &mut Pcg64::seed_from(seed)).unwrap();
         Scaled { net, scale, gain: [scale + 1.0] }
     };
     let space = Space::uniform_box(-1.0, 1.0, &[2]);
-    let made = |scale, seed| {
+    let policy_with = |scale, seed| {
         PolicyNetworks::with_shared_trunk(trunk(scale, seed), Distribution::new(&space, 0.0).unwrap()).unwrap()
     };
-    let (one, mut other) = (made(2.0, 1), made(5.0, 2));
+    let (one, mut other) = (policy_with(2.0, 1), policy_with(5.0, 2));
     let tensors = one.tensors();
     let names: Vec<_> = tensors.iter().map(|tensor| tensor.name.as_str()).collect();
     assert_eq!(
@@ -345,7 +350,7 @@ fn every_tensor_of_a_shared_trunk_goes_there_and_back() {
     assert_eq!(other.tensors(), tensors);
     assert_eq!((other.actor().scale, other.actor().gain), (2.0, [3.0]));
     assert_eq!(one.gradients().len(), tensors.len());
-    // And with heads that are made one by one.
+    // Also with heads that are created one by one.
     let observation = Space::uniform_box(-1.0, 1.0, &[OBS]);
     let spec = EnvSpec { id: "none".into(), observation, action: space.clone(), max_episode_steps: None };
     let make = |sizes: &[usize], gain| {
@@ -358,7 +363,7 @@ fn every_tensor_of_a_shared_trunk_goes_there_and_back() {
 
 const ROWS: usize = 3;
 
-/// Fails where it should go back to its parameters, as often as it is told to.
+/// Network whose backward passes fail while `fails` is set.
 #[derive(Clone, Debug)]
 struct Failing {
     net: Mlp,
@@ -381,7 +386,7 @@ impl Failing {
     }
 }
 
-/// Methods that are those of the network inside.
+/// Forwards methods to the wrapped network.
 macro_rules! inside {
     ($(&mut $name:ident($($arg:ident: $ty:ty),*) $(-> $ret:ty)?;)*) => {$(
         fn $name(&mut self, $($arg: $ty),*) $(-> $ret)? { self.net.$name($($arg),*) }
@@ -428,7 +433,7 @@ impl Network for Failing {
 }
 
 #[test]
-fn of_a_policy_with_state_dependent_exploration() {
+fn failed_backward_changes_no_gradient_of_gsde_policies() {
     let actor = Failing::new(&[2, 8, 1]);
     let mut policy = SquashedPolicy::state_dependent(actor, 1, -1.0).unwrap();
     let (obs, mut actions, mut log_probs) = ([0.3; 2 * ROWS], [0.0; ROWS], [0.0; ROWS]);
@@ -444,17 +449,17 @@ fn of_a_policy_with_state_dependent_exploration() {
 }
 
 #[test]
-fn of_two_critics() {
+fn failed_backward_changes_no_gradient_of_critics() {
     let pairs: Vec<_> = (0..2).map(|_| [Failing::new(&[3, 8, 1]), Failing::new(&[3, 8, 1])]).collect();
     let mut critics = CriticEnsemble::new(pairs, 2).unwrap();
     let (obs, actions, targets) = ([0.3; 2 * ROWS], [0.1; ROWS], [1.0; ROWS]);
     let batch = CriticBatch { obs: &obs, actions: &actions, targets: &targets, weights: None };
     let none = critics.gradients();
-    for which in 0..2 {
-        critics.online().nth(which).unwrap().set(true);
+    for index in 0..2 {
+        critics.online().nth(index).unwrap().set(true);
         assert!(critics.backward(&batch, 0.5).is_err());
-        assert_eq!(critics.gradients(), none, "critic {which} fails");
-        critics.online().nth(which).unwrap().set(false);
+        assert_eq!(critics.gradients(), none, "critic {index} fails");
+        critics.online().nth(index).unwrap().set(false);
     }
     critics.backward(&batch, 0.5).unwrap();
     assert_ne!(critics.gradients(), none);

@@ -1,4 +1,4 @@
-//! Dueling networks: what they say, and gradients against finite differences.
+//! Dueling networks: outputs, and gradients against finite differences.
 
 use rlox_core::testing::assert_rejects;
 use rlox_core::{Error, Pcg64};
@@ -17,24 +17,24 @@ fn draw(len: usize, seed: u128) -> Vec<f32> {
 }
 
 #[test]
-fn values_are_the_state_s_and_the_advantages_less_their_mean() {
+fn q_values_are_value_plus_centred_advantages() {
     let (inner, x) = (network(), draw(2 * ROWS, 2));
-    let (mut outputs, mut said, mut scratch) = ([0.0; 5 * ROWS], [0.0; 4 * ROWS], Workspace::default());
+    let (mut outputs, mut q_values, mut scratch) = ([0.0; 5 * ROWS], [0.0; 4 * ROWS], Workspace::default());
     inner.infer(&x, ROWS, &mut outputs, &mut scratch).unwrap();
     let mut dueling = Dueling::new(inner).unwrap();
-    dueling.infer(&x, ROWS, &mut said, &mut scratch).unwrap();
-    for (row, said) in said.chunks(ACTIONS).enumerate() {
+    dueling.infer(&x, ROWS, &mut q_values, &mut scratch).unwrap();
+    for (row, q_values) in q_values.chunks(ACTIONS).enumerate() {
         let [a, b, c, d, value] = outputs[5 * row..][..5] else { unreachable!() };
         let mean = (a + b + c + d) / 4.0;
-        for (said, advantage) in said.iter().zip([a, b, c, d]) {
-            assert!((said - (value + advantage - mean)).abs() < 1e-6);
+        for (q_value, advantage) in q_values.iter().zip([a, b, c, d]) {
+            assert!((q_value - (value + advantage - mean)).abs() < 1e-6);
         }
     }
-    let (mut again, mut hidden) = ([0.0; 4 * ROWS], [0.0; 8 * ROWS]);
-    dueling.forward(&x, ROWS, &mut again).unwrap();
-    assert_eq!(again, said);
-    dueling.infer_hidden(&x, ROWS, &mut again, &mut hidden, &mut scratch).unwrap();
-    assert_eq!(again, said);
+    let (mut repeated, mut hidden) = ([0.0; 4 * ROWS], [0.0; 8 * ROWS]);
+    dueling.forward(&x, ROWS, &mut repeated).unwrap();
+    assert_eq!(repeated, q_values);
+    dueling.infer_hidden(&x, ROWS, &mut repeated, &mut hidden, &mut scratch).unwrap();
+    assert_eq!(repeated, q_values);
 }
 
 #[test]
@@ -79,12 +79,12 @@ fn gradients_equal_finite_differences() {
 }
 
 #[test]
-fn gradients_through_the_hidden_layer_are_those_of_the_network_inside() {
+fn backward_hidden_equals_that_of_the_inner_network() {
     let (mut dueling, mut inner, x) = (Dueling::new(network()).unwrap(), network(), draw(2 * ROWS, 2));
     let (dy, dh) = (draw(ACTIONS * ROWS, 3), draw(8 * ROWS, 4));
     dueling.forward(&x, ROWS, &mut [0.0; ACTIONS * ROWS]).unwrap();
     dueling.backward_hidden(&dy, &dh).unwrap();
-    // dQ/dA = 1 - 1/n for the same action, -1/n for the others; dQ/dV = 1.
+    // dQ/dA is 1 - 1/n for the same action and -1/n for the others; dQ/dV is 1.
     let mut d_inner = vec![];
     for dy in dy.chunks(ACTIONS) {
         let sum: f32 = dy.iter().sum();
@@ -104,7 +104,7 @@ fn gradients_through_the_hidden_layer_are_those_of_the_network_inside() {
 }
 
 #[test]
-fn what_does_not_fit_is_refused() {
+fn mismatched_shapes_are_rejected() {
     let narrow = Mlp::new(&[2, 8, 1], Activation::Tanh, Init::Kaiming, &mut Pcg64::seed_from(1)).unwrap();
     assert_eq!(assert_rejects(Dueling::new(narrow), Error::Shape, "network").got, "1");
     let mut dueling = Dueling::new(network()).unwrap();
@@ -114,7 +114,7 @@ fn what_does_not_fit_is_refused() {
 }
 
 #[test]
-fn a_forward_that_is_refused_leaves_the_former_one() {
+fn rejected_forwards_keep_the_previous_one() {
     let (mut dueling, x, dy) = (Dueling::new(network()).unwrap(), draw(2 * ROWS, 2), draw(ACTIONS * ROWS, 3));
     dueling.forward(&x, ROWS, &mut [0.0; ACTIONS * ROWS]).unwrap();
     assert!(dueling.forward(&x, 1, &mut [0.0; ACTIONS]).is_err());

@@ -1,4 +1,4 @@
-//! Actions for any number of observations are those for each of them.
+//! Predictions for batches of observations equal those for single observations.
 
 use rlox_core::testing::assert_rejects;
 use rlox_core::{ActionsMut, EnvSpec, Error, FieldData, Pcg64, Result, Space};
@@ -6,8 +6,8 @@ use rlox_nn::train::{Encoding, Observations, mask_width, predict_actions};
 use rlox_nn::{Activation, Mlp, PolicyNetworks};
 
 const DIM: usize = 3;
-/// More than are acted on at once.
-const MANY: usize = 9000;
+/// More rows than one chunk.
+const ROWS: usize = 9000;
 
 fn policy(action: &Space) -> PolicyNetworks<Mlp> {
     let observation = Space::uniform_box(-1.0, 1.0, &[DIM]);
@@ -17,7 +17,7 @@ fn policy(action: &Space) -> PolicyNetworks<Mlp> {
 
 fn obs() -> Vec<f32> {
     let mut rng = Pcg64::seed_from(1);
-    (0..DIM * MANY).map(|_| rng.uniform(-9.0, 9.0) as f32).collect()
+    (0..DIM * ROWS).map(|_| rng.uniform(-9.0, 9.0) as f32).collect()
 }
 
 fn predict(
@@ -33,53 +33,53 @@ fn predict(
 }
 
 #[test]
-fn many_are_what_each_is_and_in_the_space() {
+fn batched_predictions_equal_single_ones() {
     let (space, obs) = (Space::Discrete { n: 3, start: 5 }, obs());
-    let mut all = vec![0; MANY];
+    let mut all = vec![0; ROWS];
     predict(&space, &obs, None, None, ActionsMut::Discrete(&mut all)).unwrap();
     assert!(all.iter().all(|action| (5..8).contains(action)));
     assert!(all.iter().any(|action| *action != all[0]));
-    for i in [0, 1, 5000, MANY - 1] {
+    for i in [0, 1, 5000, ROWS - 1] {
         let mut one = [0];
         predict(&space, &obs[DIM * i..][..DIM], None, None, ActionsMut::Discrete(&mut one)).unwrap();
         assert_eq!(one[0], all[i], "{i}");
     }
     let space = Space::uniform_box(-0.1, 0.2, &[2]);
-    let mut samples = vec![0.0; 2 * MANY];
+    let mut samples = vec![0.0; 2 * ROWS];
     predict(&space, &obs, None, Some(4), ActionsMut::Continuous(&mut samples)).unwrap();
     let at = |bound: f32| samples.iter().filter(|x| **x == bound).count();
     assert!(samples.iter().all(|x| (-0.1..=0.2).contains(x)) && at(-0.1) > 100 && at(0.2) > 100);
-    let mut again = vec![0.0; 2 * MANY];
-    predict(&space, &obs, None, Some(4), ActionsMut::Continuous(&mut again)).unwrap();
-    assert_eq!(samples, again);
+    let mut repeated = vec![0.0; 2 * ROWS];
+    predict(&space, &obs, None, Some(4), ActionsMut::Continuous(&mut repeated)).unwrap();
+    assert_eq!(samples, repeated);
 }
 
 #[test]
-fn masks_go_with_their_rows() {
+fn masks_apply_to_their_rows() {
     let (space, obs) = (Space::MultiDiscrete { nvec: vec![2, 3] }, obs());
     assert_eq!(mask_width(&space).unwrap(), 5);
-    // Of the first component all but i % 2, of the second all but i % 3 are forbidden.
+    // In row i, the only allowed actions are i % 2 for the first component and i % 3 for the second.
     let masks: Vec<_> =
-        (0..MANY).flat_map(|i| [0, 1].map(|k| i % 2 == k).into_iter().chain([0, 1, 2].map(|k| i % 3 == k))).collect();
+        (0..ROWS).flat_map(|i| [0, 1].map(|k| i % 2 == k).into_iter().chain([0, 1, 2].map(|k| i % 3 == k))).collect();
     for seed in [None, Some(2)] {
-        let mut actions = vec![0; 2 * MANY];
+        let mut actions = vec![0; 2 * ROWS];
         predict(&space, &obs, Some(&masks), seed, ActionsMut::Discrete(&mut actions)).unwrap();
         assert!(actions.chunks(2).enumerate().all(|(i, pair)| pair == [(i % 2) as i64, (i % 3) as i64]));
     }
 }
 
 #[test]
-fn numbers_that_are_not_finite_are_refused() {
+fn non_finite_observations_are_rejected() {
     let (space, mut obs) = (Space::discrete(2), obs());
-    obs[DIM * MANY - 1] = f32::NAN;
-    let result = predict(&space, &obs, None, None, ActionsMut::Discrete(&mut vec![0; MANY]));
+    obs[DIM * ROWS - 1] = f32::NAN;
+    let result = predict(&space, &obs, None, None, ActionsMut::Discrete(&mut vec![0; ROWS]));
     let rejected = assert_rejects(result, Error::NotFinite, "obs");
-    // 5461 rows of 3 numbers are acted on at once.
-    assert_eq!((&rejected.got[..], rejected.at.row), ("NaN", Some(MANY - 1)));
+    // A chunk has 5461 rows of 3 numbers.
+    assert_eq!((&rejected.got[..], rejected.at.row), ("NaN", Some(ROWS - 1)));
 }
 
 #[test]
-fn what_does_not_fit_is_refused() {
+fn mismatched_shapes_are_rejected() {
     let space = Space::discrete(2);
     let run = |obs, encoding: &Encoding, masks, actions: &mut [i64]| {
         let obs = Observations { data: obs, encoding, normalizer: None, masks };

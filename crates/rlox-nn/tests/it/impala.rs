@@ -1,4 +1,4 @@
-//! IMPALA: what it learns from is what a slow V-trace says, without lag it is A2C, and its actors may be threads.
+//! IMPALA: V-trace against a slow reference, equality with A2C without staleness, and actor threads.
 
 use rlox_core::testing::assert_rejects;
 use rlox_core::{
@@ -27,15 +27,15 @@ fn networks(spec: &EnvSpec, rng: &mut Pcg64) -> Result<PolicyNetworks<Mlp>> {
     PolicyNetworks::mlp(spec, &[16, 16], Activation::Tanh, rng)
 }
 
-const IN_TURN: StalenessPolicy = StalenessPolicy { max_staleness: 0, deterministic: true };
+const SYNCHRONOUS: StalenessPolicy = StalenessPolicy { max_staleness: 0, deterministic: true };
 
-/// A policy that keeps what it was given to learn from.
-struct Watched {
+/// Policy that records the targets it learns from.
+struct RecordingPolicy {
     policy: PolicyNetworks<Mlp>,
-    seen: Option<[Vec<f32>; 3]>,
+    targets: Option<[Vec<f32>; 3]>,
 }
 
-impl Policy for Watched {
+impl Policy for RecordingPolicy {
     fn act(&mut self, obs: &[f32], masks: Option<&[bool]>, rngs: &mut [Pcg64], out: PolicyOut<'_>) -> Result<()> {
         self.policy.act(obs, masks, rngs, out)
     }
@@ -45,7 +45,7 @@ impl Policy for Watched {
     }
 }
 
-impl ActorCritic for Watched {
+impl ActorCritic for RecordingPolicy {
     fn act_stateless(
         &mut self,
         obs: &[f32],
@@ -76,7 +76,7 @@ impl ActorCritic for Watched {
     }
 
     fn evaluate(&mut self, batch: &Minibatch<'_>, loss: &ActorCriticLoss) -> Result<ActorCriticStats> {
-        self.seen = Some([batch.advantages.to_vec(), batch.returns.to_vec(), batch.values.to_vec()]);
+        self.targets = Some([batch.advantages.to_vec(), batch.returns.to_vec(), batch.values.to_vec()]);
         self.policy.evaluate(batch, loss)
     }
 
@@ -113,13 +113,13 @@ impl ActorCritic for Watched {
     }
 }
 
-/// A rollout of one policy.
+/// Collects a rollout.
 fn rollout(env: &mut dyn VectorEnv, policy: &mut dyn ActorCritic, n_steps: usize) -> RolloutBuffer {
     let mut buffer = RolloutBuffer::for_env(n_steps, env).unwrap();
     buffer.begin(env, Seeds::Base(3), None).unwrap();
     let mut streams: Vec<_> = (0..env.num_envs()).map(|i| Pcg64::seed_from(i as u128)).collect();
-    let how = CollectConfig { gamma: 0.9, gae_lambda: 1.0, sde_sample_freq: 0 };
-    collect_transitions(env, policy, &mut streams, &mut buffer, None, how, &mut || false).unwrap();
+    let config = CollectConfig { gamma: 0.9, gae_lambda: 1.0, sde_sample_freq: 0 };
+    collect_transitions(env, policy, &mut streams, &mut buffer, None, config, &mut || false).unwrap();
     buffer
 }
 
@@ -132,7 +132,7 @@ fn numbers(buffer: &RolloutBuffer, name: &str) -> Vec<f64> {
     }
 }
 
-/// The sums of Espeholt et al.'s equation 1, one after another, without a recursion.
+/// Computes the sums of equation 1 of Espeholt et al. directly, without a recursion.
 fn slow_vtrace(policy: &mut dyn ActorCritic, buffer: &RolloutBuffer, config: &ImpalaConfig) -> [Vec<f64>; 3] {
     let (n, steps) = (buffer.num_envs(), buffer.n_steps());
     let FieldData::F32(obs) = buffer.field("obs").unwrap().data() else { unreachable!() };
@@ -150,15 +150,15 @@ fn slow_vtrace(policy: &mut dyn ActorCritic, buffer: &RolloutBuffer, config: &Im
         .map(|row| {
             let mut log_prob = [0.0];
             let action = [actions[row] as i64];
-            let seen = &obs[row * dim..][..dim];
-            policy.evaluate_actions(seen, None, Actions::Discrete(&action), &mut log_prob, &mut [0.0]).unwrap();
+            let obs_row = &obs[row * dim..][..dim];
+            policy.evaluate_actions(obs_row, None, Actions::Discrete(&action), &mut log_prob, &mut [0.0]).unwrap();
             (f64::from(log_prob[0]) - old[row]).exp()
         })
         .collect();
     let [rewards, terminated, truncated, valid] =
         ["rewards", "terminated", "truncated", "valid"].map(|x| numbers(buffer, x));
     let done = |row: usize| terminated[row] + truncated[row] > 0.0;
-    // The value of what follows a step, and whether the trace goes on there.
+    // Value of the state after a step.
     let next = |row: usize| match buffer.final_index().iter().position(|cut| *cut == row) {
         Some(at) => finals[at],
         None if terminated[row] > 0.0 => 0.0,
@@ -186,7 +186,7 @@ fn slow_vtrace(policy: &mut dyn ActorCritic, buffer: &RolloutBuffer, config: &Im
 }
 
 #[test]
-fn corrections_of_an_older_policys_rollout_equal_a_slow_reference() {
+fn v_trace_targets_equal_a_slow_reference() {
     for mode in [AutoresetMode::SameStep, AutoresetMode::NextStep] {
         for (vtrace_lambda, rho_bar, c_bar) in [(1.0, 1.0, 1.0), (0.9, 2.0, 0.5), (0.0, f64::INFINITY, 1.0)] {
             let mut env = make("CartPole-v1", 3, mode, Some(14));
@@ -196,7 +196,7 @@ fn corrections_of_an_older_policys_rollout_equal_a_slow_reference() {
             let mut policy = networks(env.spec(), &mut Pcg64::seed_from(2)).unwrap();
             let mut tensors = NamedTensors::default();
             for tensor in policy.tensors() {
-                // Far from the other one.
+                // Makes the policy differ strongly from the older one.
                 let factor = if tensor.name.contains("4.weight") { 40.0 } else { 1.0 };
                 let data = tensor.data.iter().map(|x| x * factor).collect();
                 tensors.push(tensor.name.clone(), &tensor.shape, data).unwrap();
@@ -204,11 +204,11 @@ fn corrections_of_an_older_policys_rollout_equal_a_slow_reference() {
             policy.load(&tensors).unwrap();
             let config = ImpalaConfig { gamma: 0.9, vtrace_lambda, rho_bar, c_bar, ..ImpalaConfig::default() };
             let expected = slow_vtrace(&mut policy, &buffer, &config);
-            let mut policy = Watched { policy, seen: None };
+            let mut policy = RecordingPolicy { policy, targets: None };
             let mut minibatches = Minibatches::new(Encoding::Numbers(4));
             let learned = config.learn(&mut policy, &buffer, &mut minibatches, 0.0, &mut || false).unwrap();
             assert!(learned.stats.clip_fraction > 0.2 || rho_bar > 1.5, "{learned:?}");
-            for (got, expected) in policy.seen.unwrap().iter().zip(expected) {
+            for (got, expected) in policy.targets.unwrap().iter().zip(expected) {
                 assert_eq!(got.len(), expected.len());
                 assert_eq!(got.len(), buffer.transitions());
                 for (got, expected) in got.iter().zip(expected) {
@@ -221,7 +221,7 @@ fn corrections_of_an_older_policys_rollout_equal_a_slow_reference() {
 }
 
 #[test]
-fn without_lag_it_learns_what_a2c_learns() {
+fn impala_without_staleness_equals_a2c() {
     let optimizer = Optimizer::rms_prop(1e-3);
     let shared = (16, 0.02, Schedule::Constant);
     let impala = ImpalaConfig {
@@ -258,17 +258,17 @@ fn without_lag_it_learns_what_a2c_learns() {
 }
 
 #[test]
-fn one_actor_in_turn_with_the_learner_is_the_loop() {
+fn one_synchronous_actor_equals_on_policy() {
     let ppo = PpoConfig { n_steps: 8, batch_size: 8, n_epochs: 2, ..PpoConfig::default() };
     let mut alone = Ppo::new(cartpole(4), networks, ppo.clone(), 7).unwrap();
-    let mut threads = AsyncOnPolicy::new(vec![cartpole(4)], networks, ppo, IN_TURN, 7).unwrap();
+    let mut threads = AsyncOnPolicy::new(vec![cartpole(4)], networks, ppo, SYNCHRONOUS, 7).unwrap();
     let (one, other) = (alone.train(640, |_| true).unwrap(), threads.train(640, |_| true).unwrap());
     assert_eq!(one, other);
     assert_eq!(alone.policy().tensors(), threads.policy().tensors());
     assert_eq!(threads.stats().unwrap().max_staleness, 0);
 
     let mut alone = A2c::new(cartpole(4), networks, A2cConfig::default(), 7).unwrap();
-    let mut threads = AsyncOnPolicy::new(vec![cartpole(4)], networks, A2cConfig::default(), IN_TURN, 7).unwrap();
+    let mut threads = AsyncOnPolicy::new(vec![cartpole(4)], networks, A2cConfig::default(), SYNCHRONOUS, 7).unwrap();
     alone.train(400, |_| true).unwrap();
     let policy = {
         threads.train(400, |_| true).unwrap();
@@ -278,11 +278,11 @@ fn one_actor_in_turn_with_the_learner_is_the_loop() {
 }
 
 #[test]
-fn lockstep_is_repeatable_with_any_lag_and_other_seeds_differ() {
-    let trained = |actors: usize, max_staleness, seed| {
+fn deterministic_runs_are_repeatable_with_any_staleness() {
+    let trained_weights = |actors: usize, max_staleness, seed| {
         let envs = (0..actors).map(|_| cartpole(2)).collect();
-        let ahead = StalenessPolicy { max_staleness, deterministic: true };
-        let mut impala = Impala::new(envs, networks, ImpalaConfig::default(), ahead, seed).unwrap();
+        let staleness_policy = StalenessPolicy { max_staleness, deterministic: true };
+        let mut impala = Impala::new(envs, networks, ImpalaConfig::default(), staleness_policy, seed).unwrap();
         impala.train(4000, |_| true).unwrap();
         assert_eq!(
             (impala.stats().unwrap().max_staleness, impala.staleness()),
@@ -291,15 +291,15 @@ fn lockstep_is_repeatable_with_any_lag_and_other_seeds_differ() {
         impala.stop().unwrap().tensors()
     };
     for (actors, max_staleness) in [(1, 1), (2, 2), (3, 1)] {
-        assert_eq!(trained(actors, max_staleness, 1), trained(actors, max_staleness, 1));
+        assert_eq!(trained_weights(actors, max_staleness, 1), trained_weights(actors, max_staleness, 1));
     }
-    assert_ne!(trained(1, 1, 1), trained(1, 1, 2));
-    assert_ne!(trained(1, 1, 1), trained(1, 2, 1));
+    assert_ne!(trained_weights(1, 1, 1), trained_weights(1, 1, 2));
+    assert_ne!(trained_weights(1, 1, 1), trained_weights(1, 2, 1));
 }
 
 #[test]
-fn what_does_not_go_together_is_named() {
-    let new = |envs, config, ahead| Impala::new(envs, networks, config, ahead, 1);
+fn invalid_combinations_are_rejected() {
+    let new = |envs, config, staleness_policy| Impala::new(envs, networks, config, staleness_policy, 1);
     let free = |max_staleness| StalenessPolicy { max_staleness, deterministic: false };
     assert_rejects(new(vec![cartpole(1)], ImpalaConfig::default(), free(0)), Error::Config, "max_staleness");
     assert_rejects(new(vec![], ImpalaConfig::default(), StalenessPolicy::default()), Error::Config, "num_actors");

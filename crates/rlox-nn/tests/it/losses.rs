@@ -1,4 +1,4 @@
-//! The losses of all algorithms.
+//! Losses of all algorithms.
 
 mod off_policy;
 mod on_policy;

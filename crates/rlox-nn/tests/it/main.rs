@@ -1,4 +1,4 @@
-//! The integration tests of the crate in one binary.
+//! Integration tests of the crate in one binary.
 
 mod actor_critic;
 mod checkpoint;

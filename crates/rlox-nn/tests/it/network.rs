@@ -1,4 +1,4 @@
-//! The built-in network: its own promises beside being right (which `parity.rs` checks), on any number of threads.
+//! Behaviour of the built-in network on any number of threads; `parity.rs` compares it to PyTorch.
 
 use allocation_counter::measure;
 use proptest::prelude::*;
@@ -23,12 +23,12 @@ proptest! {
     fn gradients_equal_finite_differences(
         widths in proptest::collection::vec(1_usize..20, 2..5), rows in 1_usize..5, kind in 0_usize..3, seed: u64,
     ) {
-        // ReLU has a kink, at which differences mean nothing.
+        // Without ReLU, whose kink spoils finite differences.
         let activation = [Activation::Tanh, Activation::Silu, Activation::Gelu][kind];
         let mut net = net(&widths, activation);
         let (input, output) = (widths[0], *widths.last().unwrap());
         let (mut x, dy) = (draws(rows * input, seed.into()), draws(rows * output, u128::from(seed) + 1));
-        // Of the inputs by the outputs alone, of the parameters by the last hidden layer, too.
+        // Gradients of inputs come from the outputs, gradients of parameters also from the last hidden layer.
         let dh = draws(rows * net.hidden_dim(), u128::from(seed) + 2);
         let (mut y, mut h) = (vec![0.0; rows * output], vec![0.0; dh.len()]);
         net.forward(&x, rows, &mut y).unwrap();
@@ -54,7 +54,7 @@ proptest! {
         }
         let (parameters, gradients) = (net.tensors(), net.gradients());
         for (tensor, gradient) in parameters.iter().zip(&gradients) {
-            // One element of each tensor.
+            // One element per tensor.
             let i = seed as usize % tensor.data.len();
             let moved = |by: f32| {
                 let mut tensors = NamedTensors::default();
@@ -75,14 +75,14 @@ proptest! {
     }
 
     #[test]
-    fn a_row_alone_gives_the_same_bits(rows in 1_usize..40, outputs in 1_usize..12, seed: u64) {
+    fn single_rows_and_batches_give_equal_bits(rows in 1_usize..40, outputs in 1_usize..12, seed: u64) {
         let mut net = net(&[3, 17, 33, outputs], Activation::Silu);
         let x = draws(rows * 3, seed.into());
-        let (mut all, mut kept, mut one) = (vec![0.0; rows * outputs], vec![0.0; rows * outputs], vec![0.0; outputs]);
+        let (mut all, mut stored, mut one) = (vec![0.0; rows * outputs], vec![0.0; rows * outputs], vec![0.0; outputs]);
         let mut scratch = Workspace::default();
         net.infer(&x, rows, &mut all, &mut scratch).unwrap();
-        net.forward(&x, rows, &mut kept).unwrap();
-        prop_assert_eq!(&all, &kept);
+        net.forward(&x, rows, &mut stored).unwrap();
+        prop_assert_eq!(&all, &stored);
         for (x, y) in x.chunks(3).zip(all.chunks(outputs)) {
             net.infer(x, 1, &mut one, &mut scratch).unwrap();
             prop_assert_eq!(&one, y);
@@ -91,7 +91,7 @@ proptest! {
 }
 
 #[test]
-fn gradients_add_up_until_the_step() {
+fn gradients_accumulate_until_the_step() {
     let mut net = net(&[3, 8, 2], Activation::Tanh);
     let (x, dy, mut y) = (draws(12, 1), draws(8, 2), [0.0; 8]);
     net.forward(&x, 4, &mut y).unwrap();
@@ -111,7 +111,7 @@ fn gradients_add_up_until_the_step() {
 }
 
 #[test]
-fn the_input_gradient_follows_the_weights() {
+fn input_gradients_use_the_current_weights() {
     let mut net = net(&[3, 8, 1], Activation::Tanh);
     let (x, mut y, mut dx) = (draws(3, 1), [0.0], [[0.0; 3]; 2]);
     net.forward(&x, 1, &mut y).unwrap();
@@ -128,8 +128,8 @@ fn the_input_gradient_follows_the_weights() {
 }
 
 #[test]
-fn hidden_layers_are_handed_out() {
-    // With unit weights behind it, the output is the sum of the hidden layer.
+fn hidden_returns_the_last_hidden_layer() {
+    // With unit weights in the last layer, the output is the sum of the hidden layer.
     let mut net = net(&[2, 5, 1], Activation::Tanh);
     let mut tensors = NamedTensors::default();
     for tensor in &net.tensors() {
@@ -143,14 +143,14 @@ fn hidden_layers_are_handed_out() {
     for (y, h) in y.iter().zip(h.chunks(5)) {
         assert!((y - h.iter().sum::<f32>()).abs() < 1e-6);
     }
-    let mut kept = [0.0; 15];
+    let mut stored = [0.0; 15];
     net.forward(&x, 3, &mut y).unwrap();
-    net.hidden(&mut kept).unwrap();
-    assert_eq!(h, kept);
+    net.hidden(&mut stored).unwrap();
+    assert_eq!(h, stored);
 }
 
 #[test]
-fn targets_follow_slowly() {
+fn soft_update_moves_towards_the_online_network() {
     let (online, mut target) = (net(&[2, 4, 1], Activation::Relu), {
         Mlp::new(&[2, 4, 1], Activation::Relu, Init::Kaiming, &mut Pcg64::seed_from(6)).unwrap()
     });
@@ -166,7 +166,7 @@ fn targets_follow_slowly() {
 }
 
 #[test]
-fn everything_goes_through_a_file_and_back() {
+fn safetensors_restore_network_and_optimizer() {
     let mut net = net(&[3, 8, 2], Activation::Tanh);
     let (x, dy, mut y) = (draws(12, 1), draws(8, 2), [0.0; 8]);
     let learn = |net: &mut Mlp, y: &mut [f32]| {
@@ -189,7 +189,7 @@ fn everything_goes_through_a_file_and_back() {
 }
 
 #[test]
-fn damaged_files_are_refused() {
+fn truncated_files_are_rejected() {
     let bytes = net(&[3, 8, 2], Activation::Tanh).tensors().to_safetensors();
     for cut in [0, 7, 8, 100, bytes.len() - 1] {
         assert_rejects(NamedTensors::from_safetensors(&bytes[..cut]), Error::Corrupt, "file");
@@ -197,7 +197,7 @@ fn damaged_files_are_refused() {
 }
 
 #[test]
-fn nothing_is_allocated_after_the_first_step() {
+fn updates_do_not_allocate_after_the_first() {
     let mut net = net(&[4, 64, 64, 2], Activation::Gelu);
     let (x, dy, mut y) = (draws(4 * 64, 1), draws(2 * 64, 2), vec![0.0; 128]);
     let mut scratch = Workspace::default();
@@ -213,7 +213,7 @@ fn nothing_is_allocated_after_the_first_step() {
 }
 
 #[test]
-fn wrong_arguments_are_named_and_change_nothing() {
+fn wrong_arguments_are_rejected_without_changes() {
     let mut net = net(&[3, 8, 2], Activation::Tanh);
     let before = net.tensors();
     let mut y = [0.0; 4];
@@ -263,7 +263,7 @@ fn wrong_arguments_are_named_and_change_nothing() {
 }
 
 #[test]
-fn gradients_that_are_no_numbers_change_nothing() {
+fn non_finite_gradients_change_nothing() {
     let mut net = net(&[3, 8, 2], Activation::Tanh);
     let (before, mut y) = (net.tensors(), [0.0; 2]);
     net.forward(&[0.1; 3], 1, &mut y).unwrap();
@@ -273,13 +273,13 @@ fn gradients_that_are_no_numbers_change_nothing() {
     assert_eq!((&rejected.got[..], rejected.at.section.as_deref()), ("NaN", Some("critic.0.weight")));
     assert!(rejected.at.row.is_some());
     assert_eq!(net.tensors(), before);
-    // The next minibatch starts anew.
+    // The next minibatch starts with zero gradients.
     net.backward(&[1.0, 0.0], true, None).unwrap();
     assert!(clip_and_step(&mut [("critic", &mut net)], &Optimizer::adam(1e-3), None).unwrap() > 0.0);
 }
 
 #[test]
-fn gradients_whose_squares_overflow_are_named_by_the_largest() {
+fn overflow_errors_name_the_largest_gradient() {
     let mut net = net(&[3, 8, 2], Activation::Tanh);
     net.forward(&[0.1; 3], 1, &mut [0.0; 2]).unwrap();
     net.backward(&[-1e30, 1e20], true, None).unwrap();
@@ -290,12 +290,12 @@ fn gradients_whose_squares_overflow_are_named_by_the_largest() {
 }
 
 #[test]
-fn a_step_to_infinity_is_an_error_that_names_the_tensor() {
+fn steps_to_infinity_are_rejected_with_the_tensor_name() {
     assert!(Optimizer::adam(1e30).check().is_ok());
     for too_much in [Optimizer::adam(1.1e30), Optimizer::adam_w(f32::MAX), Optimizer::rms_prop(f32::INFINITY)] {
         assert_rejects(too_much.check(), Error::Config, "lr");
     }
-    // A step of one tensor alone, and of numbers beside whole vectors, too.
+    // Also a step of one tensor alone, and of the numbers after the last SIMD vector.
     for at in [0, 16, 18] {
         for optimizer in [Optimizer::adam(1e30), Optimizer::rms_prop(1e30)].map(|it| it.with_eps(2e-38)) {
             let mut values = [0.0; 19];
@@ -311,7 +311,7 @@ fn a_step_to_infinity_is_an_error_that_names_the_tensor() {
 }
 
 #[test]
-fn norms_to_cut_to_are_numbers_of_0_or_more() {
+fn max_grad_norm_must_be_non_negative() {
     let mut net = net(&[3, 8, 2], Activation::Tanh);
     let before = (net.tensors(), net.optimizer_state());
     net.forward(&[0.1; 3], 1, &mut [0.0; 2]).unwrap();
@@ -324,7 +324,7 @@ fn norms_to_cut_to_are_numbers_of_0_or_more() {
 }
 
 #[test]
-fn parameters_have_as_many_values_as_their_shape() {
+fn parameters_reject_values_that_do_not_match_the_shape() {
     assert_eq!(assert_rejects(Parameters::new("x", &[3], &[1.0]), Error::Shape, "values").got, "1");
     assert!(Parameters::new("x", &[1 << 63, 2], &[]).is_err());
     let nan = assert_rejects(Parameters::new("x", &[2, 1], &[0.0, f32::NAN]), Error::NotFinite, "values");
@@ -336,7 +336,7 @@ fn parameters_have_as_many_values_as_their_shape() {
 }
 
 #[test]
-fn what_has_no_gradients_any_more_keeps_no_denormal_means() {
+fn moments_without_gradients_decay_to_zero_without_denormals() {
     for optimizer in [
         Optimizer::Adam { lr: 1e-3, beta1: 0.9, beta2: 0.95, eps: 1e-8 },
         Optimizer::RmsProp { lr: 1e-3, alpha: 0.95, eps: 1e-8 },
@@ -352,13 +352,13 @@ fn what_has_no_gradients_any_more_keeps_no_denormal_means() {
 }
 
 #[test]
-fn steps_are_counted_from_1() {
+fn step_counts_start_at_1() {
     assert_eq!(Optimizer::adam(1e-3).update(0), Optimizer::adam(1e-3).update(1));
 }
 
 const ROWS: usize = 301;
 
-/// A sum that any changed bit changes.
+/// Adds numbers to a checksum in which every bit counts.
 fn add(sum: &mut u64, numbers: &[f32]) {
     for x in numbers {
         *sum = (*sum ^ u64::from(x.to_bits())).wrapping_mul(0x0100_0000_01b3);
@@ -371,12 +371,12 @@ fn add_all(sum: &mut u64, tensors: &NamedTensors) {
     }
 }
 
-/// All that a network gives while it learns.
-fn learned(sizes: &[usize], activation: Activation) -> u64 {
+/// Returns a checksum of all results of a network during training.
+fn training_checksum(sizes: &[usize], activation: Activation) -> u64 {
     let mut net = Mlp::new(sizes, activation, Init::Kaiming, &mut Pcg64::seed_from(5)).unwrap();
     let (inputs, outputs, hidden) = (net.in_dim(), net.out_dim(), net.hidden_dim());
     let (x, dy, dh) = (draws(ROWS * inputs, 1), draws(ROWS * outputs, 2), draws(ROWS * hidden, 3));
-    // A gradient of some rows alone.
+    // Only every third row has a gradient.
     let some: Vec<f32> = dy.iter().enumerate().map(|(i, x)| if i / outputs % 3 == 0 { *x } else { 0.0 }).collect();
     let (mut y, mut dx, mut h) = (vec![0.0; dy.len()], vec![0.0; x.len()], vec![0.0; ROWS * hidden]);
     let (mut sum, mut scratch) = (0, Workspace::default());
@@ -390,7 +390,7 @@ fn learned(sizes: &[usize], activation: Activation) -> u64 {
         add(&mut sum, &h);
         net.backward(&some, false, Some(&mut dx)).unwrap();
         add(&mut sum, &dx);
-        // Thrice, so that gradients add up.
+        // Three backward passes, whose gradients add up.
         net.backward(&dy, true, Some(&mut dx)).unwrap();
         net.backward(&some, true, None).unwrap();
         net.backward_hidden(&dy, &dh).unwrap();
@@ -404,22 +404,22 @@ fn learned(sizes: &[usize], activation: Activation) -> u64 {
     sum
 }
 
-/// Of networks whose rows, and parameters, two threads share.
-fn all_learned() -> Vec<u64> {
+/// Returns checksums of networks large enough for two threads to share rows and parameters.
+fn all_training_checksums() -> Vec<u64> {
     let sizes: [&[usize]; 5] =
         [&[3, 256, 256, 1], &[5, 200, 300, 12], &[300, 300], &[70, 600, 2], &[3, 90, 90, 90, 40]];
     let activations = [Activation::Relu, Activation::Tanh, Activation::Silu];
-    sizes.iter().flat_map(|sizes| activations.map(|activation| learned(sizes, activation))).collect()
+    sizes.iter().flat_map(|sizes| activations.map(|activation| training_checksum(sizes, activation))).collect()
 }
 
 #[test]
 fn networks_do_not_depend_on_the_number_of_threads() {
     let name = "network::networks_do_not_depend_on_the_number_of_threads";
-    assert_independent_of_threads(name, || format!("{:?}", all_learned()));
+    assert_independent_of_threads(name, || format!("{:?}", all_training_checksums()));
 }
 
 #[test]
-fn rows_whose_gradient_is_0_change_nothing_of_others() {
+fn rows_with_zero_gradient_do_not_affect_other_rows() {
     for activation in [Activation::Relu, Activation::Gelu] {
         for sizes in [&[4, 40, 33, 1][..], &[4, 40, 33, 20], &[4, 256, 256, 1]] {
             let mut net = Mlp::new(sizes, activation, Init::Kaiming, &mut Pcg64::seed_from(5)).unwrap();

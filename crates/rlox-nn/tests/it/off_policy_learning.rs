@@ -1,5 +1,4 @@
-//! DQN, SAC and TD3, put together from their parts and as trainers: they learn, a seed decides everything, and nothing
-//! depends on threads.
+//! DQN, SAC and TD3 as parts and as trainers: learning, and independence from the number of threads.
 
 use allocation_counter::measure;
 use rlox_core::testing::assert_rejects;
@@ -26,7 +25,7 @@ type DqnOf = Dqn<QNetworks<Mlp>>;
 
 const HIDDEN: &[usize] = &[32];
 
-/// Pays for the action that the observation names; ten steps an episode.
+/// Environment with episodes of ten steps and a reward for the action equal to the observation.
 struct Identity<A: ?Sized> {
     spec: EnvSpec,
     state: Vec<f32>,
@@ -77,9 +76,9 @@ macro_rules! identity {
         }
     };
 }
-// The actions are counted from 5.
+// Actions are counted from 5.
 identity!(i64, |env, action| f64::from(env.state[*action as usize - 5]));
-// The actions are between -3 and 1.
+// Actions are between -3 and 1.
 identity!([f32], |env, action| {
     let off: f32 = env.state.iter().zip(action).map(|(x, a)| (2.0 * x - 1.0 - a) * (2.0 * x - 1.0 - a)).sum();
     f64::from(1.0 - 0.25 * off)
@@ -126,7 +125,7 @@ fn mean(returns: &[f64]) -> f64 {
     returns.iter().sum::<f64>() / returns.len() as f64
 }
 
-/// Settings for short runs.
+/// Returns settings for short runs.
 fn sac_config() -> SacConfig {
     SacConfig { batch_size: 64, gamma: 0.0, optimizer: Optimizer::adam(3e-3), ..SacConfig::default() }
 }
@@ -153,10 +152,10 @@ fn dqn_config() -> DqnConfig {
 }
 
 #[test]
-fn dqn_solves_identity_with_every_option_and_cannot_without_a_learning_rate() {
+fn dqn_solves_identity_unless_the_learning_rate_is_zero() {
     let default = dqn_config();
     for (name, config, solved) in [
-        ("as it is", default.clone(), true),
+        ("defaults", default.clone(), true),
         ("double", DqnConfig { double: true, gamma: 0.5, ..default.clone() }, true),
         ("soft target", DqnConfig { tau: 0.05, target_update_interval: 4, gamma: 0.5, ..default.clone() }, true),
         ("normalised", DqnConfig { normalize: Some(NormalizerOptions::default()), ..default.clone() }, true),
@@ -182,7 +181,7 @@ fn dueling_dqn_solves_identity() {
 fn sac_solves_identity_with_every_option() {
     let default = sac_config();
     for (name, config) in [
-        ("as it is", default.clone()),
+        ("defaults", default.clone()),
         ("fixed temperature", SacConfig { ent_coef: EntCoef::Fixed(0.01), ..default.clone() }),
         ("gSDE", SacConfig { use_sde: true, sde_sample_freq: 2, use_sde_at_warmup: true, ..default.clone() }),
         ("normalised", SacConfig { normalize: Some(NormalizerOptions::default()), ..default }),
@@ -209,7 +208,7 @@ fn td3_solves_identity_with_either_noise() {
 }
 
 #[test]
-fn policies_are_evaluated_by_themselves() {
+fn evaluate_policy_equals_the_trainers_evaluate() {
     let mut sac = new_sac(continuous(), &sac_config(), 3).unwrap();
     sac.train(500, |_| true).unwrap();
     let by_trainer = sac.evaluate(continuous().as_mut(), 8, 7).unwrap();
@@ -217,7 +216,7 @@ fn policies_are_evaluated_by_themselves() {
     assert_eq!(evaluate_policy(policy, continuous().as_mut(), 8, 7, None).unwrap(), by_trainer);
 }
 
-/// Weights after a run of so many steps.
+/// Returns the weights after a run of `steps` steps.
 fn weights<A: OffPolicyMethod>(trainer: Result<OffPolicy<A>>, steps: u64) -> NamedTensors {
     let mut trainer = trainer.unwrap();
     trainer.train(steps, |_| true).unwrap();
@@ -225,8 +224,8 @@ fn weights<A: OffPolicyMethod>(trainer: Result<OffPolicy<A>>, steps: u64) -> Nam
     trainer.learner().tensors()
 }
 
-/// Of each method, with all that is random, and minibatches that two threads share in the end.
-fn trained(seed: u64) -> [NamedTensors; 4] {
+/// Returns weights of each algorithm with all kinds of random numbers and large minibatches.
+fn trained_weights(seed: u64) -> [NamedTensors; 4] {
     let sac = SacConfig { batch_size: 256, ..sac_config() };
     let sde = SacConfig { use_sde: true, sde_sample_freq: 2, ..sac };
     let td3 = Td3Config { batch_size: 256, ..td3_config() };
@@ -241,26 +240,26 @@ fn trained(seed: u64) -> [NamedTensors; 4] {
 }
 
 #[test]
-fn a_seed_decides_everything() {
-    let (one, again, other) = (trained(1), trained(1), trained(2));
-    assert_eq!(one, again);
+fn seeds_determine_the_weights() {
+    let (one, repeated, other) = (trained_weights(1), trained_weights(1), trained_weights(2));
+    assert_eq!(one, repeated);
     assert!(one.iter().zip(&other).all(|(one, other)| one != other));
 }
 
-/// A sum that any changed bit changes.
+/// Returns a checksum in which every bit counts.
 fn checksum(all: &[NamedTensors]) -> u64 {
     let tensors = all.iter().flat_map(NamedTensors::iter);
-    let words = tensors.flat_map(|tensor| &tensor.data).map(|x| u64::from(x.to_bits()));
-    words.fold(0xcbf2_9ce4_8422_2325, |sum, word| (sum ^ word).wrapping_mul(0x0100_0000_01b3))
+    let bits = tensors.flat_map(|tensor| &tensor.data).map(|x| u64::from(x.to_bits()));
+    bits.fold(0xcbf2_9ce4_8422_2325, |sum, word| (sum ^ word).wrapping_mul(0x0100_0000_01b3))
 }
 
 #[test]
 fn weights_do_not_depend_on_the_number_of_threads() {
     let name = "off_policy_learning::weights_do_not_depend_on_the_number_of_threads";
-    assert_independent_of_threads(name, || format!("{:x}", checksum(&trained(1))));
+    assert_independent_of_threads(name, || format!("{:x}", checksum(&trained_weights(1))));
 }
 
-/// The mean distance of actions from the best ones.
+/// Returns the mean distance of actions from the best ones.
 fn distance(obs: &[f32], actions: &[f32]) -> f32 {
     let each = obs.chunks(OBS).zip(actions.chunks(ACT));
     let sum: f32 =
@@ -269,7 +268,7 @@ fn distance(obs: &[f32], actions: &[f32]) -> f32 {
 }
 
 #[test]
-fn one_step_tasks_are_learned() {
+fn parts_learn_one_step_tasks() {
     let (optimizer, mut rng) = (Optimizer::adam(3e-3), Pcg64::seed_from(5));
     let test = batch(200, true, &mut rng);
     let mut actions = vec![0.0; 200 * ACT];
@@ -277,26 +276,26 @@ fn one_step_tasks_are_learned() {
         let mut sac = SacParts::new(32, 64, state_dependent);
         (0..1500).for_each(|_| sac.update(&batch(64, true, &mut rng), &optimizer));
         sac.policy.act_deterministic(&test.obs, &mut actions).unwrap();
-        let far = distance(&test.obs, &actions);
-        assert!(far < 0.1, "SAC, state-dependent {state_dependent}: {far}");
+        let error = distance(&test.obs, &actions);
+        assert!(error < 0.1, "SAC, state-dependent {state_dependent}: {error}");
     }
     let mut td3 = Td3Parts::new(32, 64);
     (0..1500).for_each(|_| td3.update(&batch(64, true, &mut rng), &optimizer));
     td3.policy.act(&test.obs, &mut actions).unwrap();
-    let far = distance(&test.obs, &actions);
-    assert!(far < 0.1, "TD3: {far}");
+    let error = distance(&test.obs, &actions);
+    assert!(error < 0.1, "TD3: {error}");
     let (mut q, mut choices) = (q_networks(32), vec![0; 200]);
     for _ in 0..1500 {
         q.update(&batch(64, true, &mut rng).transitions(), DOUBLE, &optimizer, Some(10.0)).unwrap();
     }
     let mut rngs: Vec<_> = (0..200).map(Pcg64::seed_from).collect();
     q.act(&test.obs, None, 0.0, &mut rngs, &mut choices).unwrap();
-    let right = test.obs.chunks(OBS).zip(&choices).filter(|(obs, choice)| largest(obs) == **choice).count();
-    assert!(right > 185, "DQN: {right} of 200");
+    let correct = test.obs.chunks(OBS).zip(&choices).filter(|(obs, choice)| largest(obs) == **choice).count();
+    assert!(correct > 185, "DQN: {correct} of 200");
 }
 
 #[test]
-fn nothing_is_allocated_after_the_first_update() {
+fn updates_do_not_allocate_after_the_first() {
     let (optimizer, batch) = (Optimizer::adam(1e-3), batch(64, false, &mut Pcg64::seed_from(5)));
     for hidden in [32, 128, 256] {
         let (mut q, mut td3) = (q_networks(hidden), Td3Parts::new(hidden, 64));
@@ -320,7 +319,7 @@ fn nothing_is_allocated_after_the_first_update() {
     }
 }
 
-/// All weights after a few updates of everything, large enough to be shared among threads.
+/// Returns all weights after updates with minibatches large enough for several threads.
 fn trained_parts() -> Vec<NamedTensors> {
     let (optimizer, mut rng) = (Optimizer::adam(1e-3), Pcg64::seed_from(5));
     let (mut q, mut td3) = (q_networks(256), Td3Parts::new(256, 64));
@@ -351,7 +350,7 @@ fn updates_do_not_depend_on_the_number_of_threads() {
 }
 
 #[test]
-fn everything_goes_through_tensors_and_back() {
+fn tensors_restore_learners() {
     let (optimizer, mut rng) = (Optimizer::adam(1e-2), Pcg64::seed_from(5));
     let (first, second) = (batch(16, false, &mut rng), batch(16, false, &mut rng));
     let (mut q, mut td3, mut sac) = (q_networks(8), Td3Parts::new(8, 16), SacParts::new(8, 16, true));
@@ -387,7 +386,7 @@ fn everything_goes_through_tensors_and_back() {
 }
 
 #[test]
-fn randomness_of_a_row_comes_from_its_own_stream() {
+fn rows_draw_from_their_own_streams() {
     let test = batch(4, true, &mut Pcg64::seed_from(5));
     let streams = || (0..4).map(Pcg64::seed_from).collect::<Vec<_>>();
     for state_dependent in [false, true] {
@@ -415,7 +414,7 @@ fn randomness_of_a_row_comes_from_its_own_stream() {
 }
 
 #[test]
-fn a_sample_is_learned_from_once() {
+fn samples_can_be_learned_from_once() {
     let good = batch(4, false, &mut Pcg64::seed_from(5));
     let (mut policy, mut critics, optimizer) = (squashed(8, true), twin_critics(8), Optimizer::adam(1e-3));
     let (mut actions, mut log_probs) = ([0.0; 4 * ACT], [0.0; 4]);
@@ -425,9 +424,9 @@ fn a_sample_is_learned_from_once() {
 }
 
 #[test]
-fn the_temperature_follows_the_entropy() {
+fn temperature_rises_below_the_target_entropy() {
     let mut temperature = Temperature::learned(0.5, -2.0).unwrap();
-    // An entropy of -3, below the target: it is worth more.
+    // An entropy of -3 is below the target, so the coefficient rises.
     let loss = temperature.update(&[3.0; 4], &Optimizer::adam(0.1)).unwrap();
     assert!((loss - -(0.5_f32.ln())).abs() < 1e-6 && (temperature.alpha() - 0.5 * 0.1_f32.exp()).abs() < 1e-4);
     let mut fixed = Temperature::fixed(0.5).unwrap();

@@ -1,5 +1,4 @@
-//! Whatever settings, spaces and networks DQN, SAC and TD3 are given, a typed error names the argument before anything was
-//! made, or they train.
+//! Settings, spaces and networks of DQN, SAC and TD3: invalid ones are rejected, valid ones train.
 
 use rlox_core::testing::assert_rejects;
 use rlox_core::{
@@ -15,7 +14,7 @@ use rlox_nn::{Activation, CriticEnsemble, DeterministicActor, Mlp, Optimizer, QN
 use crate::support::trainers;
 use crate::support::trainers::{HIDDEN, cartpole, pendulum};
 
-/// A change of settings, the setting and its rejected value.
+/// Change of settings, name of the setting and its rejected value.
 type Change<C> = (fn(&mut C), &'static str, &'static str);
 
 fn new_dqn(env: Box<dyn VectorEnv>, config: DqnConfig) -> Result<trainers::AnyDqn> {
@@ -31,12 +30,12 @@ fn new_td3(env: Box<dyn VectorEnv>, config: &Td3Config) -> Result<trainers::AnyT
     Td3::new(env, |spec: &EnvSpec, rng: &mut Pcg64| config.mlp(spec, HIDDEN, rng), config.clone(), 0)
 }
 
-/// Checks that a setting is rejected.
+/// Asserts that a setting is rejected.
 fn rejects<T>(result: Result<T>, setting: &str) {
     assert_rejects(result, Error::Config, setting);
 }
 
-/// Changes of settings that all three have.
+/// Invalid changes of settings that all three configs have.
 macro_rules! common {
     ($config:ty) => {{
         let changes: [Change<$config>; 23] = [
@@ -69,7 +68,7 @@ macro_rules! common {
 }
 
 #[test]
-fn settings_that_cannot_be_are_named_by_all_three() {
+fn invalid_common_settings_are_rejected() {
     for (change, argument, got) in common!(DqnConfig) {
         let mut config = DqnConfig::default();
         change(&mut config);
@@ -88,7 +87,7 @@ fn settings_that_cannot_be_are_named_by_all_three() {
 }
 
 #[test]
-fn a_buffer_that_memory_cannot_hold_is_refused_before_it_is_made() {
+fn buffers_beyond_memory_are_rejected() {
     for buffer_size in [usize::MAX, usize::MAX / 64, 1 << 44] {
         let config = DqnConfig { buffer_size, ..DqnConfig::default() };
         assert_rejects(new_dqn(cartpole(2), config.clone()), Error::Memory, "buffer_size");
@@ -102,7 +101,7 @@ fn a_buffer_that_memory_cannot_hold_is_refused_before_it_is_made() {
 }
 
 #[test]
-fn settings_of_one_alone_are_named() {
+fn invalid_settings_of_one_algorithm_are_rejected() {
     let priorities = |alpha, beta| Some(Priorities { alpha, beta });
     for (config, argument) in [
         (DqnConfig { target_update_interval: 0, ..DqnConfig::default() }, "target_update_interval"),
@@ -154,7 +153,7 @@ fn settings_of_one_alone_are_named() {
     }
 }
 
-/// An environment of any space of integers.
+/// Environment with any space of integers.
 struct Any(EnvSpec);
 
 impl Env for Any {
@@ -174,7 +173,7 @@ impl Env for Any {
     }
 }
 
-/// The same with numbers for actions.
+/// Environment with any Box of actions.
 struct AnyBox(Any);
 
 impl Env for AnyBox {
@@ -199,7 +198,7 @@ fn any(action: &Space) -> Any {
 }
 
 #[test]
-fn spaces_that_an_algorithm_is_not_for_are_refused_with_those_that_are() {
+fn unsupported_spaces_are_rejected_with_alternatives() {
     let envs = |action: &Space| -> Box<dyn VectorEnv> {
         if matches!(action, Space::Box { .. }) {
             Box::new(VecEnv::new(2, None, AutoresetMode::SameStep, || AnyBox(any(action))).unwrap())
@@ -218,13 +217,13 @@ fn spaces_that_an_algorithm_is_not_for_are_refused_with_those_that_are() {
     assert_eq!(rejected.got, cartpole(2).spec().action.to_json().to_string());
     rejects_space(new_td3(cartpole(2), &td3), "a Box", "use DQN, PPO or A2C");
     rejects_space(new_dqn(pendulum(2), DqnConfig::default()), "a Discrete one", "use SAC, TD3, PPO or A2C");
-    let endless = Space::uniform_box(f32::NEG_INFINITY, f32::INFINITY, &[1]);
-    rejects_space(new_dqn(envs(&endless), DqnConfig::default()), "a Discrete one", "use PPO or A2C");
-    rejects_space(new_sac(envs(&endless), &sac), "finite bounds", "or use PPO or A2C");
-    rejects_space(new_td3(envs(&endless), &td3), "finite bounds", "or use PPO or A2C");
+    let unbounded = Space::uniform_box(f32::NEG_INFINITY, f32::INFINITY, &[1]);
+    rejects_space(new_dqn(envs(&unbounded), DqnConfig::default()), "a Discrete one", "use PPO or A2C");
+    rejects_space(new_sac(envs(&unbounded), &sac), "finite bounds", "or use PPO or A2C");
+    rejects_space(new_td3(envs(&unbounded), &td3), "finite bounds", "or use PPO or A2C");
 }
 
-/// Checks that the action space is rejected, and what it should be and what to use instead.
+/// Asserts that the action space is rejected with this expected space and hint.
 fn rejects_space<T>(result: Result<T>, expected: &str, hint: &str) -> Mismatch {
     let rejected = assert_rejects(result, Error::Space, "action space");
     assert!(rejected.expected == expected && rejected.hint.ends_with(hint), "{rejected}");
@@ -232,7 +231,7 @@ fn rejects_space<T>(result: Result<T>, expected: &str, hint: &str) -> Mismatch {
 }
 
 #[test]
-fn environments_that_reset_elsewhere_are_refused() {
+fn other_autoreset_modes_are_rejected() {
     for mode in [AutoresetMode::NextStep, AutoresetMode::Disabled] {
         let env = VecEnv::new(2, None, mode, rlox_core::envs::CartPole::default).unwrap();
         let rejected = assert_rejects(new_dqn(Box::new(env), DqnConfig::default()), Error::Config, "env");
@@ -240,7 +239,7 @@ fn environments_that_reset_elsewhere_are_refused() {
     }
 }
 
-/// Pays for the first of two numbers, and panics where the other is not 0.3.
+/// Environment that rewards the first of two action numbers, and panics unless the second is 0.3.
 struct Fixed(EnvSpec);
 
 impl Env for Fixed {
@@ -262,7 +261,7 @@ impl Env for Fixed {
 }
 
 #[test]
-fn actions_with_a_constant_element_train() {
+fn actions_with_equal_bounds_train() {
     let action = Space::Box { low: vec![-1.0, 0.3], high: vec![1.0, 0.3], shape: vec![2] };
     let envs = || -> Box<dyn VectorEnv> {
         let env = || Fixed(EnvSpec { max_episode_steps: Some(20), ..any(&action).0 });
@@ -282,14 +281,14 @@ fn actions_with_a_constant_element_train() {
     trainer.evaluate(envs().as_mut(), 2, 0).unwrap();
 }
 
-fn trains<A: OffPolicyMethod>(made: Result<OffPolicy<A>>) {
-    let mut trainer = made.unwrap();
+fn assert_trains<A: OffPolicyMethod>(result: Result<OffPolicy<A>>) {
+    let mut trainer = result.unwrap();
     let metrics = trainer.train(60, |_| true).unwrap();
     assert!(metrics.timesteps >= 60, "{metrics:?}");
 }
 
 #[test]
-fn extreme_settings_that_mean_something_train() {
+fn extreme_valid_settings_train() {
     let small = DqnConfig { buffer_size: 64, learning_starts: 8, train_freq: 1, ..DqnConfig::default() };
     for config in [
         DqnConfig { batch_size: usize::MAX, ..small.clone() },
@@ -306,7 +305,7 @@ fn extreme_settings_that_mean_something_train() {
         DqnConfig { prioritized: Some(Priorities { alpha: 0.0, beta: 0.0 }), ..small.clone() },
         DqnConfig { prioritized: Some(Priorities { alpha: 1.0, beta: 1.0 }), buffer_size: 2, ..small },
     ] {
-        trains(new_dqn(cartpole(2), config));
+        assert_trains(new_dqn(cartpole(2), config));
     }
     let small = SacConfig { buffer_size: 64, learning_starts: 8, ..SacConfig::default() };
     for config in [
@@ -317,7 +316,7 @@ fn extreme_settings_that_mean_something_train() {
         SacConfig { use_sde: true, log_std_init: 20.0, ..small.clone() },
         SacConfig { buffer_size: 2, ..small },
     ] {
-        trains(new_sac(pendulum(2), &config));
+        assert_trains(new_sac(pendulum(2), &config));
     }
     let small = Td3Config { buffer_size: 64, learning_starts: 8, ..Td3Config::default() };
     for config in [
@@ -325,31 +324,31 @@ fn extreme_settings_that_mean_something_train() {
         Td3Config { target_policy_noise: 0.0, target_noise_clip: 0.0, ..small.clone() },
         Td3Config { action_noise: Some(ActionNoise::Gaussian { sigma: 1e30 }), ..small },
     ] {
-        trains(new_td3(pendulum(2), &config));
+        assert_trains(new_td3(pendulum(2), &config));
     }
 }
 
 #[test]
-fn more_steps_than_the_buffer_holds_are_refused_or_remembered() {
+fn n_steps_beyond_the_buffer_are_rejected_or_train() {
     for n_steps in [33, 64, 65, usize::MAX / 2, usize::MAX] {
         let config = DqnConfig { buffer_size: 64, learning_starts: 8, n_steps, ..DqnConfig::default() };
         match new_dqn(cartpole(2), config) {
-            Ok(trainer) => trains(Ok(trainer)),
+            Ok(trainer) => assert_trains(Ok(trainer)),
             rejected => drop(assert_rejects(rejected, Error::Config, "n_steps")),
         }
     }
 }
 
-fn unmade<T>(_: &EnvSpec, _: &mut Pcg64) -> Result<T> {
-    panic!("networks are made once the settings were checked")
+fn unreachable_networks<T>(_: &EnvSpec, _: &mut Pcg64) -> Result<T> {
+    panic!("networks are created after the settings are checked")
 }
 
 #[test]
-fn settings_out_of_range_are_named() {
+fn settings_are_checked_before_networks_are_created() {
     let sac = |change: fn(&mut SacConfig)| {
         let mut config = SacConfig::default();
         change(&mut config);
-        Sac::<SquashedPolicy<Mlp>, CriticEnsemble<Mlp>>::new(pendulum(2), unmade, config, 0)
+        Sac::<SquashedPolicy<Mlp>, CriticEnsemble<Mlp>>::new(pendulum(2), unreachable_networks, config, 0)
     };
     rejects(sac(|c| c.buffer_size = 0), "buffer_size");
     rejects(sac(|c| c.batch_size = 0), "batch_size");
@@ -371,7 +370,7 @@ fn settings_out_of_range_are_named() {
     let td3 = |change: fn(&mut Td3Config)| {
         let mut config = Td3Config::default();
         change(&mut config);
-        Td3::<DeterministicActor<Mlp>, CriticEnsemble<Mlp>>::new(pendulum(2), unmade, config, 0)
+        Td3::<DeterministicActor<Mlp>, CriticEnsemble<Mlp>>::new(pendulum(2), unreachable_networks, config, 0)
     };
     rejects(td3(|c| c.policy_delay = 0), "policy_delay");
     rejects(td3(|c| c.target_policy_noise = -0.1), "target_policy_noise");
@@ -379,7 +378,7 @@ fn settings_out_of_range_are_named() {
     let noise = |theta, dt| Some(ActionNoise::OrnsteinUhlenbeck { sigma: 0.1, theta, dt });
     let with_noise = |action_noise| {
         let config = Td3Config { action_noise, ..Td3Config::default() };
-        Td3::<DeterministicActor<Mlp>, CriticEnsemble<Mlp>>::new(pendulum(2), unmade, config, 0)
+        Td3::<DeterministicActor<Mlp>, CriticEnsemble<Mlp>>::new(pendulum(2), unreachable_networks, config, 0)
     };
     rejects(with_noise(noise(-1.0, 0.1)), "action_noise.theta");
     rejects(with_noise(noise(1.0, 3.0)), "action_noise.dt");
@@ -387,7 +386,7 @@ fn settings_out_of_range_are_named() {
     let dqn = |change: fn(&mut DqnConfig)| {
         let mut config = DqnConfig::default();
         change(&mut config);
-        Dqn::<QNetworks<Mlp>>::new(cartpole(2), unmade, config, 0)
+        Dqn::<QNetworks<Mlp>>::new(cartpole(2), unreachable_networks, config, 0)
     };
     rejects(dqn(|c| c.target_update_interval = 0), "target_update_interval");
     rejects(dqn(|c| c.exploration_fraction = -0.1), "exploration_fraction");
@@ -397,36 +396,36 @@ fn settings_out_of_range_are_named() {
 }
 
 #[test]
-fn spaces_modes_and_networks_that_do_not_fit_are_named() {
+fn mismatched_spaces_modes_and_networks_are_rejected() {
     type AnySac = Sac<SquashedPolicy<Mlp>, CriticEnsemble<Mlp>>;
     type AnyTd3 = Td3<DeterministicActor<Mlp>, CriticEnsemble<Mlp>>;
     type AnyDqn = Dqn<QNetworks<Mlp>>;
-    rejects_space(AnySac::new(cartpole(2), unmade, SacConfig::default(), 0), "a Box", "");
-    rejects_space(AnyTd3::new(cartpole(2), unmade, Td3Config::default(), 0), "a Box", "");
-    rejects_space(AnyDqn::new(pendulum(2), unmade, DqnConfig::default(), 0), "a Discrete one", "");
+    rejects_space(AnySac::new(cartpole(2), unreachable_networks, SacConfig::default(), 0), "a Box", "");
+    rejects_space(AnyTd3::new(cartpole(2), unreachable_networks, Td3Config::default(), 0), "a Box", "");
+    rejects_space(AnyDqn::new(pendulum(2), unreachable_networks, DqnConfig::default(), 0), "a Discrete one", "");
     let next_step = Box::new(VecEnv::new(2, None, AutoresetMode::NextStep, envs::CartPole::default).unwrap());
-    let result = AnyDqn::new(next_step, unmade, DqnConfig::default(), 0);
+    let result = AnyDqn::new(next_step, unreachable_networks, DqnConfig::default(), 0);
     assert_eq!(assert_rejects(result, Error::Config, "env").got, "NextStep");
     let foreign = |_: &EnvSpec, rng: &mut Pcg64| QNetworks::mlp(acrobot().spec(), &[8], Activation::Relu, rng);
     let result = Dqn::new(cartpole(2), foreign, DqnConfig::default(), 0);
     let rejected = assert_rejects(result, Error::Shape, "q_function");
-    assert_eq!(rejected.expected, "one for observations of 4 numbers and 2 of actions");
-    let endless = DqnConfig { buffer_size: usize::MAX / 4096, ..DqnConfig::default() };
-    let made =
-        Dqn::new(cartpole(2), |s: &EnvSpec, r: &mut Pcg64| QNetworks::mlp(s, &[8], Activation::Relu, r), endless, 0);
-    assert!(matches!(made, Err(Error::Memory(_))));
+    assert_eq!(rejected.expected, "a network with observation size 4 and action size 2");
+    let unbounded = DqnConfig { buffer_size: usize::MAX / 4096, ..DqnConfig::default() };
+    let result =
+        Dqn::new(cartpole(2), |s: &EnvSpec, r: &mut Pcg64| QNetworks::mlp(s, &[8], Activation::Relu, r), unbounded, 0);
+    assert!(matches!(result, Err(Error::Memory(_))));
 }
 
-/// Environments of other spaces.
+/// Returns environments with other spaces.
 fn acrobot() -> Box<dyn VectorEnv> {
     Box::new(VecEnv::new(1, None, AutoresetMode::SameStep, envs::Acrobot::default).unwrap())
 }
 
 #[test]
-fn a_run_is_to_be_begun() {
+fn iterate_requires_an_unfinished_run() {
     let make = |spec: &EnvSpec, rng: &mut Pcg64| QNetworks::mlp(spec, &[8], Activation::Relu, rng);
     let mut dqn = Dqn::new(cartpole(2), make, DqnConfig::default(), 0).unwrap();
-    assert_eq!(assert_rejects(dqn.iterate(), Error::Config, "resume").got, "0 steps of 0");
+    assert_eq!(assert_rejects(dqn.iterate(), Error::Config, "resume").got, "a run with 0 of 0 steps finished");
     dqn.begin(8);
     dqn.iterate().unwrap();
     rejects(dqn.iterate(), "resume");

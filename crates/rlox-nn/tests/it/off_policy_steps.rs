@@ -1,5 +1,4 @@
-//! What off-policy trainers and agents do step by step: random actions first, updates as often as they are meant,
-//! transitions that are what the environments did, and exploration noise that is kept as long as configured.
+//! Steps of off-policy trainers and agents: warm-up, updates, transitions and exploration noise.
 
 use rlox_core::envs::CartPole;
 use rlox_core::replay::{Column, ReplayStorage};
@@ -15,14 +14,15 @@ use rlox_nn::train::{
 };
 use rlox_nn::{Activation, CriticEnsemble, Mlp, NamedTensors, Optimizer, QFunction, QNetworks, SquashedPolicy};
 
-/// Counts its steps, pays 1 for each, and ends after the third: the task itself, or the time. With masks, the third action
-/// is forbidden at all times, and after the first step the second one, too.
+/// Environment with reward 1 and episodes of three steps, which terminate or are truncated.
+///
+/// With masks, the third action is never allowed, and the second one not after the first step.
 struct Clock {
     spec: EnvSpec,
     at: usize,
     terminates: bool,
     masks: bool,
-    /// Whether all observations are the same.
+    /// `true` if all observations are equal.
     blind: bool,
     nan_at: usize,
     steps: usize,
@@ -38,7 +38,7 @@ impl Clock {
 }
 
 impl Clock {
-    fn seen(&self) -> f32 {
+    fn current_obs(&self) -> f32 {
         if self.blind { 1.0 } else { self.at as f32 }
     }
 }
@@ -52,14 +52,14 @@ impl Env for Clock {
 
     fn reset(&mut self, _: &mut Pcg64, _: &ResetOptions, obs: &mut [f32]) {
         self.at = 0;
-        obs[0] = self.seen();
+        obs[0] = self.current_obs();
     }
 
     fn step(&mut self, action: &i64, _: &mut Pcg64, obs: &mut [f32]) -> Step {
         assert!(!self.masks || *action == 0 || (*action == 1 && self.at != 1), "{action} at {}", self.at);
         self.at += 1;
         self.steps += 1;
-        obs[0] = self.seen();
+        obs[0] = self.current_obs();
         let reward = if self.steps == self.nan_at { f64::NAN } else { 1.0 };
         Step { reward, terminated: self.terminates && self.at == 3, truncated: false }
     }
@@ -85,7 +85,7 @@ fn new_dqn(num_envs: usize, config: &DqnConfig, clock: impl Fn() -> Clock + 'sta
     Dqn::new(clocks(num_envs, clock), q_networks, config.clone(), 1).unwrap()
 }
 
-/// Fast to learn.
+/// Returns settings that learn fast.
 fn config() -> DqnConfig {
     DqnConfig {
         batch_size: 32,
@@ -119,7 +119,7 @@ fn actions(replay: &ReplayStorage) -> Vec<i64> {
 }
 
 #[test]
-fn replay_holds_raw_transitions_and_final_observations() {
+fn replay_stores_raw_transitions_and_final_observations() {
     let normalize = Some(NormalizerOptions::default());
     let mut dqn = new_dqn(2, &DqnConfig { normalize, ..config() }, || Clock::new(false));
     dqn.train(14, |_| true).unwrap();
@@ -129,14 +129,17 @@ fn replay_holds_raw_transitions_and_final_observations() {
     assert_eq!(column(replay, Column::Reward), [1.0; 14]);
     assert_eq!(flags(replay, Column::Terminated), [0; 14]);
     assert_eq!(flags(replay, Column::Truncated), [0, 0, 0, 0, 1, 1, 0, 0, 0, 0, 1, 1, 0, 0]);
-    // Statistics are of what is acted on: 0, 1, 2 over and over, twice; final observations are not.
-    let seen = dqn.normalizer().unwrap().obs();
-    assert!((seen.count() - 16.0).abs() < 1e-3 && (seen.mean()[0] - 14.0 / 16.0).abs() < 1e-3, "{seen:?}");
+    // Statistics count 0, 1 and 2 as often as they are acted on, without final observations.
+    let obs_stats = dqn.normalizer().unwrap().obs();
+    assert!(
+        (obs_stats.count() - 16.0).abs() < 1e-3 && (obs_stats.mean()[0] - 14.0 / 16.0).abs() < 1e-3,
+        "{obs_stats:?}"
+    );
 }
 
-/// The values of the first action in some states, after a run.
+/// Returns the values of the first action in these states after a run.
 fn values(states: &[f32], n_steps: usize, clock: impl Fn() -> Clock + 'static) -> Vec<f32> {
-    // All actions as often, and a rate that falls to 0, so that values are near their means in the end.
+    // Uniform actions and a learning rate that falls to 0 bring the values near their means.
     let exploring = DqnConfig { exploration_final_eps: 1.0, lr_schedule: Schedule::Linear, ..config() };
     let mut dqn = new_dqn(4, &DqnConfig { n_steps, batch_size: 128, ..exploring }, clock);
     dqn.train(6_000, |_| true).unwrap();
@@ -146,26 +149,26 @@ fn values(states: &[f32], n_steps: usize, clock: impl Fn() -> Clock + 'static) -
 }
 
 #[test]
-fn time_limits_are_no_ends() {
-    let near = |what: &str, got: Vec<f32>, expected: &[f32]| {
-        assert!(got.iter().zip(expected).all(|(got, expected)| (got - expected).abs() < 0.05), "{what}: {got:?}");
+fn truncated_transitions_bootstrap() {
+    let assert_near = |label: &str, got: Vec<f32>, expected: &[f32]| {
+        assert!(got.iter().zip(expected).all(|(got, expected)| (got - expected).abs() < 0.05), "{label}: {got:?}");
     };
     for n_steps in [1, 2] {
         // From the last step back: 1, 1 + 1/2, 1 + 3/4.
-        let seen = values(&[0.0, 1.0, 2.0], n_steps, || Clock::new(true));
-        near("the steps to the end", seen, &[1.75, 1.5, 1.0]);
-        // One state, in which time is over now and then: v = 1 + v/2, also over two steps, v = 3/2 + v/4.
+        let results = values(&[0.0, 1.0, 2.0], n_steps, || Clock::new(true));
+        assert_near("steps to the terminal state", results, &[1.75, 1.5, 1.0]);
+        // One state with truncations: v = 1 + v/2, and over two steps v = 3/2 + v/4.
         let blind = |terminates| Clock { blind: true, ..Clock::new(terminates) };
-        near("the end of the time", values(&[1.0], n_steps, move || blind(false)), &[2.0]);
-        // The same, where every third step is the last: v = 1 + 2/3 v/2; over two steps the first of three goes on after
-        // 3/2, the second ends with it and the third with 1: v = 4/3 + 1/3 v/4.
+        assert_near("truncation", values(&[1.0], n_steps, move || blind(false)), &[2.0]);
+        // One state with every third step terminal: v = 1 + 2/3 v/2. Over two steps the first of three bootstraps after
+        // 3/2, the second terminates with 3/2 and the third with 1: v = 4/3 + 1/3 v/4.
         let expected = [1.5, 16.0 / 11.0][n_steps - 1];
-        near("the end of the task", values(&[1.0], n_steps, move || blind(true)), &[expected]);
+        assert_near("termination", values(&[1.0], n_steps, move || blind(true)), &[expected]);
     }
 }
 
 #[test]
-fn actions_are_random_until_learning_starts() {
+fn warm_up_actions_are_uniform() {
     let greedy = DqnConfig { exploration_initial_eps: 0.0, exploration_final_eps: 0.0, ..config() };
     let mut dqn = new_dqn(4, &DqnConfig { learning_starts: 3_000, ..greedy }, || Clock::new(true));
     let metrics = dqn.train(3_000, |_| true).unwrap();
@@ -175,10 +178,10 @@ fn actions_are_random_until_learning_starts() {
         let count = chosen.iter().filter(|chosen| **chosen == action).count();
         assert!((880..1120).contains(&count), "{count} of 3000");
     }
-    // Learning begins beyond, and acts by what was learned.
+    // Learning starts after these steps.
     let metrics = dqn.train(40, |_| true).unwrap();
     assert_eq!(metrics.updates, 10);
-    // From the start on, nothing is random.
+    // With learning_starts = 0 no action is random.
     let mut dqn = new_dqn(4, &DqnConfig { learning_starts: 0, ..greedy }, || Clock::new(true));
     dqn.train(4, |_| true).unwrap();
     assert!(actions(dqn.replay()).iter().all(|action| *action == actions(dqn.replay())[0]));
@@ -200,7 +203,7 @@ fn warm_up_covers_the_bounds_of_a_box() {
 }
 
 #[test]
-fn updates_are_counted_as_they_are_meant() {
+fn gradient_steps_set_the_number_of_updates() {
     let run = |train_freq, gradient_steps, num_envs| {
         let config = DqnConfig { train_freq, gradient_steps, learning_starts: 24, ..config() };
         let mut iterations = 0;
@@ -210,45 +213,45 @@ fn updates_are_counted_as_they_are_meant() {
         });
         (iterations, metrics.unwrap().updates)
     };
-    // Each iteration makes train_freq steps of each environment; those that end beyond step 24 learn.
+    // Each iteration makes train_freq steps in each environment; iterations that end after step 24 learn.
     assert_eq!(run(4, Some(1), 1), (12, 6));
     assert_eq!(run(4, Some(3), 2), (6, 9));
     assert_eq!(run(4, None, 1), (12, 24));
     assert_eq!(run(4, None, 2), (6, 24));
-    // A run makes at least the steps asked for.
+    // A run makes at least the requested steps.
     assert_eq!(run(5, Some(2), 2), (5, 6));
 }
 
 #[test]
-fn schedules_go_by_the_run_and_targets_by_steps() {
-    let falling = DqnConfig { lr_schedule: Schedule::Linear, exploration_fraction: 0.5, train_freq: 2, ..config() };
-    let mut dqn = new_dqn(2, &DqnConfig { learning_starts: 0, ..falling }, || Clock::new(true));
-    let mut said = Vec::new();
+fn schedules_follow_the_progress_of_the_run() {
+    let decreasing = DqnConfig { lr_schedule: Schedule::Linear, exploration_fraction: 0.5, train_freq: 2, ..config() };
+    let mut dqn = new_dqn(2, &DqnConfig { learning_starts: 0, ..decreasing }, || Clock::new(true));
+    let mut metrics_log = Vec::new();
     dqn.train(16, |metrics| {
-        said.push((metrics.exploration_rate.unwrap(), metrics.last_update.unwrap().learning_rate));
-        said.len() < 2
+        metrics_log.push((metrics.exploration_rate.unwrap(), metrics.last_update.unwrap().learning_rate));
+        metrics_log.len() < 2
     })
     .unwrap();
     dqn.resume(|metrics| {
-        said.push((metrics.exploration_rate.unwrap(), metrics.last_update.unwrap().learning_rate));
+        metrics_log.push((metrics.exploration_rate.unwrap(), metrics.last_update.unwrap().learning_rate));
         true
     })
     .unwrap();
-    // By the share that is done when an iteration begins.
+    // Schedules use the progress at the start of an iteration.
     let expected = [(1.0, 1e-2), (0.525, 7.5e-3), (0.05, 5e-3), (0.05, 2.5e-3)];
-    for ((rate, lr), (expected_rate, expected_lr)) in said.iter().zip(expected) {
-        assert!((rate - expected_rate).abs() < 1e-6 && (lr - expected_lr).abs() < 1e-9, "{said:?}");
+    for ((rate, lr), (expected_rate, expected_lr)) in metrics_log.iter().zip(expected) {
+        assert!((rate - expected_rate).abs() < 1e-6 && (lr - expected_lr).abs() < 1e-9, "{metrics_log:?}");
     }
     assert_rejects(dqn.resume(|_| true), Error::Config, "resume");
 }
 
-/// The iterations of one step after which the target network is what learned before the last update.
+/// Returns the iterations of one step in which the target network copies the online network.
 fn moves(num_envs: usize, target_update_interval: u64) -> Vec<usize> {
     let target = DqnConfig { target_update_interval, learning_starts: 0, ..config() };
     let mut dqn = new_dqn(num_envs, &target, || Clock::new(true));
     dqn.begin(1_000);
     let is_moved = |_: &usize| {
-        // The target moves before the update that follows the step, so that it is compared with the weights before.
+        // The target network moves before the update of the same step.
         let before = dqn.learner().q_function().online().clone();
         dqn.iterate().unwrap();
         rlox_nn::Network::tensors(dqn.learner().q_function().target()) == rlox_nn::Network::tensors(&before)
@@ -257,16 +260,16 @@ fn moves(num_envs: usize, target_update_interval: u64) -> Vec<usize> {
 }
 
 #[test]
-fn targets_move_every_so_many_steps_of_all_environments() {
-    // At first they are equal. Of 2 environments, step 8 is made in the fourth iteration.
+fn target_updates_count_steps_of_all_environments() {
+    // The networks start equal. With 2 environments, the fourth iteration makes step 8.
     assert_eq!(moves(2, 8), [0, 3, 7]);
-    // Of 6: after 12 steps, which are more than 10, then 24, 30, 42, 54 and 60.
+    // With 6 environments, after 12 steps (more than 10), then 24, 30, 42, 54 and 60.
     assert_eq!(moves(6, 10), [0, 1, 3, 4, 6, 8, 9]);
     assert_eq!(moves(4, 2), [0, 1, 2, 3, 4, 5, 6, 7, 8, 9]);
 }
 
 #[test]
-fn exploration_goes_on_within_an_iteration() {
+fn exploration_schedules_advance_within_an_iteration() {
     let config = DqnConfig {
         learning_starts: 0,
         train_freq: 400,
@@ -285,18 +288,18 @@ fn exploration_goes_on_within_an_iteration() {
     let (states, chosen) = (column(dqn.replay(), Column::Obs(0)), actions(dqn.replay()));
     let greedy: Vec<_> = states.iter().zip(&chosen).map(|(state, action)| best(*state) == *action).collect();
     let share = |some: &[bool]| some.iter().filter(|greedy| **greedy).count() as f64 / some.len() as f64;
-    // From all at random, of which a third is best, to none.
+    // From uniform actions, of which a third are greedy, to greedy actions alone.
     assert!(share(&greedy[..100]) < 0.55 && share(&greedy[300..400]) > 0.8, "{greedy:?}");
     assert!(greedy[400..].iter().all(|greedy| *greedy));
 }
 
 #[test]
-fn forbidden_actions_are_never_chosen() {
+fn masked_actions_are_never_chosen() {
     for n_steps in [1, 2] {
         let masked = || Clock { masks: true, ..Clock::new(true) };
         let config = DqnConfig { n_steps, learning_starts: 60, exploration_fraction: 1.0, double: true, ..config() };
         let mut dqn = new_dqn(2, &config, masked);
-        // The environment panics at a forbidden action.
+        // The environment panics at a masked action.
         dqn.train(600, |_| true).unwrap();
         let chosen = actions(dqn.replay());
         assert!(chosen.contains(&0) && chosen.contains(&1));
@@ -319,7 +322,7 @@ fn forbidden_actions_are_never_chosen() {
 }
 
 #[test]
-fn metrics_mean_what_they_say() {
+fn metrics_report_episodes_and_updates() {
     let mut dqn = new_dqn(2, &config(), || Clock::new(true));
     let mut all: Vec<OffPolicyMetrics> = Vec::new();
     dqn.train(120, |metrics| {
@@ -335,7 +338,7 @@ fn metrics_mean_what_they_say() {
 }
 
 #[test]
-fn a_reward_that_is_no_number_is_named_and_a_new_run_goes_on() {
+fn non_finite_rewards_are_rejected_and_training_can_restart() {
     let mut dqn = new_dqn(2, &config(), || Clock { nan_at: 20, ..Clock::new(true) });
     let rejected = assert_rejects(dqn.train(120, |_| true), Error::NotFinite, "rewards");
     assert_eq!((&rejected.got[..], rejected.at.row, rejected.at.timesteps), ("NaN", Some(0), Some(38)));
@@ -346,7 +349,7 @@ fn a_reward_that_is_no_number_is_named_and_a_new_run_goes_on() {
 }
 
 #[test]
-fn noise_walks_and_begins_anew() {
+fn ornstein_uhlenbeck_noise_follows_its_formula_and_restarts() {
     let (theta, dt, sigma) = (0.5, 0.25, 2.0);
     let walk = ActionNoise::OrnsteinUhlenbeck { sigma, theta, dt };
     let mut noise = NoiseProcess::new(walk, 2, 1).unwrap();
@@ -372,14 +375,14 @@ fn noise_walks_and_begins_anew() {
 }
 
 #[test]
-fn nothing_is_allocated_once_it_runs() {
-    let counted = |work: &mut dyn FnMut()| allocation_counter::measure(work).count_total;
-    // Full buffers: until then they grow with the number of final observations.
+fn iterations_do_not_allocate() {
+    let allocations = |work: &mut dyn FnMut()| allocation_counter::measure(work).count_total;
+    // Until the buffer is full, storage of final observations may grow.
     let options = DqnConfig { n_steps: 2, double: true, buffer_size: 200, ..config() };
     let mut dqn = new_dqn(2, &options, || Clock { masks: true, ..Clock::new(true) });
     dqn.train(400, |_| true).unwrap();
     dqn.begin(1_000);
-    assert_eq!(counted(&mut || (0..30).for_each(|_| dqn.iterate().map(|_| ()).unwrap())), 0);
+    assert_eq!(allocations(&mut || (0..30).for_each(|_| dqn.iterate().map(|_| ()).unwrap())), 0);
 
     let env = VecEnv::new(2, None, AutoresetMode::SameStep, rlox_core::envs::Pendulum::default).unwrap();
     let normalize = Some(NormalizerOptions::default());
@@ -388,7 +391,7 @@ fn nothing_is_allocated_once_it_runs() {
     let mut sac = Sac::new(Box::new(env), networks, config.clone(), 1).unwrap();
     sac.train(500, |_| true).unwrap();
     sac.begin(1_000);
-    assert_eq!(counted(&mut || (0..30).for_each(|_| sac.iterate().map(|_| ()).unwrap())), 0);
+    assert_eq!(allocations(&mut || (0..30).for_each(|_| sac.iterate().map(|_| ()).unwrap())), 0);
 }
 
 type Agent = OffPolicyAgent<DqnLearner<QNetworks<Mlp>>>;
@@ -408,9 +411,9 @@ fn env(seed: u64) -> VecEnv<CartPole> {
 fn agent(config: &DqnConfig, env: &dyn VectorEnv) -> Agent {
     let spec = env.spec();
     let q = QNetworks::mlp(spec, &[16], Activation::Relu, &mut Pcg64::seed_from(3)).unwrap();
-    let how = DqnLearner::<QNetworks<Mlp>>::replay_config(config, spec).unwrap();
+    let replay_config = DqnLearner::<QNetworks<Mlp>>::replay_config(config, spec).unwrap();
     let learner = Box::new(DqnLearner::new(config.clone(), q, spec, N).unwrap());
-    OffPolicyAgent::new(learner, how, &EnvInfo::from_env(env), [1, 2]).unwrap()
+    OffPolicyAgent::new(learner, replay_config, &EnvInfo::from_env(env), [1, 2]).unwrap()
 }
 
 fn iterate(agent: &mut Agent, env: &mut dyn VectorEnv, iterations: usize) {
@@ -424,11 +427,11 @@ fn weights(agent: &Agent) -> NamedTensors {
 }
 
 #[test]
-fn step_by_step_it_does_what_it_does_in_one_call() {
-    let mut lent = env(7);
-    let mut whole = agent(&agent_config(), &lent);
-    whole.start(&lent, None).unwrap();
-    iterate(&mut whole, &mut lent, 40);
+fn act_and_observe_equal_iterate() {
+    let mut vec_env = env(7);
+    let mut full = agent(&agent_config(), &vec_env);
+    full.start(&vec_env, None).unwrap();
+    iterate(&mut full, &mut vec_env, 40);
 
     let mut stepped = env(7);
     let mut other = agent(&agent_config(), &stepped);
@@ -467,19 +470,19 @@ fn step_by_step_it_does_what_it_does_in_one_call() {
         }
         assert!(other.learn(None, &mut || Ok(false)).unwrap());
     }
-    assert_eq!(weights(&other), weights(&whole));
-    assert_eq!((other.timesteps(), other.updates()), (240, whole.updates()));
+    assert_eq!(weights(&other), weights(&full));
+    assert_eq!((other.timesteps(), other.updates()), (240, full.updates()));
 }
 
 #[test]
-fn it_goes_on_from_where_it_stood() {
-    // Transitions are the same, as the smallest buffer holds one step.
+fn load_progress_state_resumes_exactly() {
+    // The smallest buffer holds one step, so both agents store the same transitions.
     let config = DqnConfig { buffer_size: N, ..agent_config() };
-    let mut lent = env(7);
-    let mut first = agent(&config, &lent);
-    first.start(&lent, None).unwrap();
-    iterate(&mut first, &mut lent, 20);
-    let mut second = agent(&config, &lent);
+    let mut vec_env = env(7);
+    let mut first = agent(&config, &vec_env);
+    first.start(&vec_env, None).unwrap();
+    iterate(&mut first, &mut vec_env, 20);
+    let mut second = agent(&config, &vec_env);
     let streams: Vec<_> = first.streams().cloned().collect();
     second.learner_mut().load(&weights(&first)).unwrap();
     second.learner_mut().load_optimizer_state(&first.learner().optimizer_state()).unwrap();
@@ -487,68 +490,68 @@ fn it_goes_on_from_where_it_stood() {
         .load_progress_state(&streams, first.timesteps(), first.updates(), first.remainder(), first.progress())
         .unwrap();
     assert!(!second.env_initialized());
-    assert_rejects(second.iterate(&mut lent, None, 0.0, &mut || Ok(false)), Error::Config, "env");
+    assert_rejects(second.iterate(&mut vec_env, None, 0.0, &mut || Ok(false)), Error::Config, "env");
     let mut copy = env(7);
-    rlox_core::EnvSnapshot::capture(&lent).unwrap().unwrap().restore_into(&mut copy).unwrap();
+    rlox_core::EnvSnapshot::capture(&vec_env).unwrap().unwrap().restore_into(&mut copy).unwrap();
     second.attach(&copy).unwrap();
-    iterate(&mut first, &mut lent, 20);
+    iterate(&mut first, &mut vec_env, 20);
     iterate(&mut second, &mut copy, 20);
     assert_eq!(weights(&first), weights(&second));
     let result = second.load_progress_state(&streams[1..], 0, 0, 0.0, 0.0);
     assert_eq!(assert_rejects(result, Error::Shape, "streams").expected, "4 elements");
     let limit = second.pending_limit(first.timesteps());
-    for due in [-1.0, f64::NAN, limit + 1.0, f64::from(u32::MAX)] {
-        let error = second.load_progress_state(&streams, first.timesteps(), first.updates(), due, 0.5).unwrap_err();
+    for pending in [-1.0, f64::NAN, limit + 1.0, f64::from(u32::MAX)] {
+        let error = second.load_progress_state(&streams, first.timesteps(), first.updates(), pending, 0.5).unwrap_err();
         let wrong = error.mismatch().unwrap();
-        assert_eq!((&*wrong.argument, &wrong.got), ("pending_updates", &due.to_string()));
+        assert_eq!((&*wrong.argument, &wrong.got), ("pending_updates", &pending.to_string()));
     }
     assert_eq!((second.timesteps(), second.remainder()), (first.timesteps(), first.remainder()));
 }
 
 #[test]
-fn a_ratio_decides_how_often_it_learns() {
-    let mut lent = env(7);
+fn utd_ratio_sets_the_number_of_updates() {
+    let mut vec_env = env(7);
     let config = DqnConfig { learning_starts: 0, train_freq: 1, utd_ratio: Some(0.4), ..agent_config() };
-    let mut agent = agent(&config, &lent);
-    agent.start(&lent, None).unwrap();
+    let mut agent = agent(&config, &vec_env);
+    agent.start(&vec_env, None).unwrap();
     let mut updates = Vec::new();
     for _ in 0..6 {
-        iterate(&mut agent, &mut lent, 1);
+        iterate(&mut agent, &mut vec_env, 1);
         updates.push(agent.updates());
     }
-    // 0.8 for each step of both environments.
+    // 0.4 per transition and two environments are 0.8 updates per step.
     assert_eq!(updates, [0, 1, 2, 3, 4, 4]);
-    // A tenth of one for each step, ten times, is one.
+    // 0.1 updates per step.
     let tenth = DqnConfig { utd_ratio: Some(0.05), ..config };
-    let mut agent = self::agent(&tenth, &lent);
-    agent.start(&lent, None).unwrap();
-    iterate(&mut agent, &mut lent, 9);
+    let mut agent = self::agent(&tenth, &vec_env);
+    agent.start(&vec_env, None).unwrap();
+    iterate(&mut agent, &mut vec_env, 9);
     assert_eq!(agent.updates(), 0);
-    iterate(&mut agent, &mut lent, 1);
+    iterate(&mut agent, &mut vec_env, 1);
     assert_eq!(agent.updates(), 1);
-    iterate(&mut agent, &mut lent, 20);
+    iterate(&mut agent, &mut vec_env, 20);
     assert_eq!(agent.updates(), 3);
     let wrong = DqnConfig { utd_ratio: Some(-1.0), ..config };
-    let result = DqnLearner::<QNetworks<Mlp>>::replay_config(&wrong, lent.spec());
+    let result = DqnLearner::<QNetworks<Mlp>>::replay_config(&wrong, vec_env.spec());
     assert_rejects(result, Error::Config, "utd_ratio");
 }
 
 #[test]
-fn a_pause_ends_an_iteration_and_the_steps_count() {
-    let mut lent = env(7);
-    let mut agent = agent(&agent_config(), &lent);
-    agent.start(&lent, None).unwrap();
-    let mut asked = 0;
-    let done = agent.iterate(&mut lent, None, 0.0, &mut || {
-        asked += 1;
-        Ok(asked > 2)
+fn interrupted_iterations_count_their_steps() {
+    let mut vec_env = env(7);
+    let mut agent = agent(&agent_config(), &vec_env);
+    agent.start(&vec_env, None).unwrap();
+    let mut polls = 0;
+    let done = agent.iterate(&mut vec_env, None, 0.0, &mut || {
+        polls += 1;
+        Ok(polls > 2)
     });
     assert!(!done.unwrap());
     assert_eq!((agent.timesteps(), agent.updates()), (4, 0));
 }
 
 #[test]
-fn errors_decide_what_is_sampled() {
+fn priorities_change_the_samples() {
     let priorities = Some(Priorities { alpha: 1.0, beta: 0.0 });
     let run = |prioritized| {
         let config = DqnConfig { prioritized, learning_starts: 0, ..agent_config() };
@@ -569,7 +572,7 @@ fn errors_decide_what_is_sampled() {
 }
 
 #[test]
-fn a_walk_that_would_grow_without_end_is_refused() {
+fn unstable_noise_is_rejected() {
     for (theta, dt, fits) in [(2.0, 1.0, false), (1e30, 1e30, false), (1.9, 1.0, true)] {
         let walk = ActionNoise::OrnsteinUhlenbeck { sigma: 1.0, theta, dt };
         assert_eq!(NoiseProcess::new(walk, 1, 1).is_ok(), fits, "{theta} {dt}");
@@ -582,9 +585,9 @@ fn a_walk_that_would_grow_without_end_is_refused() {
 }
 
 #[test]
-fn greedy_actions_are_those_of_the_q_function() {
-    let lent = env(7);
-    let mut agent = agent(&agent_config(), &lent);
+fn act_greedy_maximises_the_q_function() {
+    let vec_env = env(7);
+    let mut agent = agent(&agent_config(), &vec_env);
     let mut actions = [9; N];
     agent.learner_mut().act_greedy(&[0.1; 4 * N], None, ActionsMut::Discrete(&mut actions)).unwrap();
     assert!(actions[0] < 2 && actions[0] == actions[1]);
@@ -599,7 +602,7 @@ fn action() -> Space {
     Space::uniform_box(-2.0, 2.0, &[1])
 }
 
-/// Draws a matrix for three steps each.
+/// Returns an agent that redraws the gSDE noise every three steps.
 fn sde_agent() -> SdeAgent {
     let observation = Space::uniform_box(-1.0, 1.0, &[OBS.len()]);
     let spec = EnvSpec { id: "none".into(), observation, action: action(), max_episode_steps: None };
@@ -612,19 +615,19 @@ fn sde_agent() -> SdeAgent {
         ..SacConfig::default()
     };
     let networks = config.mlp(&spec, &[8], &mut Pcg64::seed_from(0)).unwrap();
-    let how = SdeLearner::replay_config(&config, &spec).unwrap();
+    let replay_config = SdeLearner::replay_config(&config, &spec).unwrap();
     let learner = Box::new(SdeLearner::new(config, networks, &spec, 1).unwrap());
     let envs = EnvInfo { spec: &spec, num_envs: 1, masked: false, idling: true };
-    let mut agent = OffPolicyAgent::new(learner, how, &envs, [1, 2]).unwrap();
+    let mut agent = OffPolicyAgent::new(learner, replay_config, &envs, [1, 2]).unwrap();
     agent.start_from_obs(&OBS, None, None).unwrap();
     agent.begin(0.0).unwrap();
     agent
 }
 
-/// The action of a step, or of one in which the environment only resets.
-fn step(agent: &mut SdeAgent, made: bool) -> f32 {
+/// Makes a step, or one in which the environment only resets, and returns the action.
+fn step(agent: &mut SdeAgent, valid_step: bool) -> f32 {
     let Actions::Continuous(&[action]) = agent.act(None).unwrap() else { unreachable!() };
-    let (rewards, ends, valid) = (&[0.0][..], &[false][..], Some(&[made][..]));
+    let (rewards, ends, valid) = (&[0.0][..], &[false][..], Some(&[valid_step][..]));
     let outcome = StepResult {
         next_obs: &OBS,
         obs: &OBS,
@@ -640,26 +643,26 @@ fn step(agent: &mut SdeAgent, made: bool) -> f32 {
 }
 
 #[test]
-fn steps_that_only_reset_do_not_count() {
+fn resets_do_not_count_as_steps() {
     let mut agent = sde_agent();
-    let actions = [true, true, false, true, true, true, true].map(|made| step(&mut agent, made));
+    let actions = [true, true, false, true, true, true, true].map(|valid_step| step(&mut agent, valid_step));
     assert_eq!(actions[..4], [actions[0]; 4]);
     assert_eq!(actions[4..], [actions[4]; 3]);
     assert_ne!(actions[0], actions[4]);
 }
 
 #[test]
-fn predictions_in_the_middle_of_an_iteration_leave_it_alone() {
-    let (mut asked, mut alone) = (sde_agent(), sde_agent());
+fn predictions_do_not_change_the_exploration_noise() {
+    let (mut predicting, mut alone) = (sde_agent(), sde_agent());
     let mut predicted = vec![];
     for _ in 0..7 {
-        let (encoding, mut said) = (Encoding::Numbers(OBS.len()), [0.0]);
+        let (encoding, mut action_out) = (Encoding::Numbers(OBS.len()), [0.0]);
         let obs = Observations { data: FieldData::F32(&OBS), encoding: &encoding, normalizer: None, masks: None };
-        let (space, actions) = (action(), ActionsMut::Continuous(&mut said));
-        predict_with(&mut asked, obs, Some(9), &space, &mut Vec::new(), actions).unwrap();
-        predicted.push(said[0]);
-        assert_eq!(step(&mut asked, true), step(&mut alone, true));
+        let (space, actions) = (action(), ActionsMut::Continuous(&mut action_out));
+        predict_with(&mut predicting, obs, Some(9), &space, &mut Vec::new(), actions).unwrap();
+        predicted.push(action_out[0]);
+        assert_eq!(step(&mut predicting, true), step(&mut alone, true));
     }
-    // And they go by their seed alone.
+    // Predictions depend on their seed alone.
     assert_eq!(predicted, [predicted[0]; 7]);
 }

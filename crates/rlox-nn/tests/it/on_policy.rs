@@ -1,4 +1,4 @@
-//! On-policy trainers: they learn, a seed decides everything, and wrong rollouts and settings are named.
+//! On-policy trainers: learning, determinism by seed, and errors for invalid rollouts and settings.
 
 use allocation_counter::measure;
 use rlox_core::testing::assert_rejects;
@@ -17,11 +17,11 @@ use rlox_nn::{
 
 use crate::support::assert_independent_of_threads;
 
-/// Pays for the action that the observation names, or a later one; ten steps an episode.
+/// Environment with ten-step episodes and a reward for the action that equals this or the next observation.
 struct Identity<A: ?Sized> {
     spec: EnvSpec,
     state: Vec<f32>,
-    late: bool,
+    rewards_next_state: bool,
     kind: std::marker::PhantomData<fn(&A)>,
 }
 
@@ -33,12 +33,12 @@ impl<A: ?Sized> Identity<A> {
             action,
             max_episode_steps: Some(10),
         };
-        Self { spec, state: vec![0.0; observations], late: false, kind: std::marker::PhantomData }
+        Self { spec, state: vec![0.0; observations], rewards_next_state: false, kind: std::marker::PhantomData }
     }
 
     fn draw(&mut self, rng: &mut Pcg64, obs: &mut [f32]) {
         match &self.spec.action {
-            // One of the observations is 1.
+            // A one-hot observation.
             Space::Discrete { n, .. } => {
                 self.state.fill(0.0);
                 self.state[rng.integers(0, *n) as usize] = 1.0;
@@ -67,7 +67,7 @@ macro_rules! identity {
             }
 
             fn step(&mut self, $chosen: &$action, rng: &mut Pcg64, obs: &mut [f32]) -> Step {
-                if self.late {
+                if self.rewards_next_state {
                     self.draw(rng, obs);
                 }
                 let $env = &*self;
@@ -80,26 +80,30 @@ macro_rules! identity {
 }
 identity!(i64, |env, action| f64::from(env.state[*action as usize]));
 identity!([i64], |env, action| {
-    let right = env.state.iter().zip(action).filter(|(x, a)| **x == **a as f32).count();
-    right as f64 / env.state.len() as f64
+    let correct = env.state.iter().zip(action).filter(|(x, a)| **x == **a as f32).count();
+    correct as f64 / env.state.len() as f64
 });
 identity!([f32], |env, action| {
-    let off: f32 = env.state.iter().zip(action).map(|(x, a)| (x - a) * (x - a)).sum();
-    f64::from(1.0 - off)
+    let squared_error: f32 = env.state.iter().zip(action).map(|(x, a)| (x - a) * (x - a)).sum();
+    f64::from(1.0 - squared_error)
 });
 
 fn copies<A: ?Sized + 'static>(action: &Space, observations: usize) -> Box<dyn VectorEnv>
 where
     Identity<A>: Env,
 {
-    paying(action, observations, false)
+    identity_envs(action, observations, false)
 }
 
-fn paying<A: ?Sized + 'static>(action: &Space, observations: usize, late: bool) -> Box<dyn VectorEnv>
+fn identity_envs<A: ?Sized + 'static>(
+    action: &Space,
+    observations: usize,
+    rewards_next_state: bool,
+) -> Box<dyn VectorEnv>
 where
     Identity<A>: Env,
 {
-    let make = || Identity::<A> { late, ..Identity::new(action.clone(), observations) };
+    let make = || Identity::<A> { rewards_next_state, ..Identity::new(action.clone(), observations) };
     Box::new(VecEnv::new(8, None, AutoresetMode::SameStep, make).unwrap())
 }
 
@@ -107,37 +111,37 @@ fn mean(returns: &[f64]) -> f64 {
     returns.iter().sum::<f64>() / returns.len() as f64
 }
 
-type Made = rlox_core::Result<PolicyNetworks<Mlp>>;
+type PolicyResult = rlox_core::Result<PolicyNetworks<Mlp>>;
 
-fn two_networks(spec: &EnvSpec, rng: &mut Pcg64) -> Made {
+fn two_networks(spec: &EnvSpec, rng: &mut Pcg64) -> PolicyResult {
     PolicyNetworks::mlp(spec, &[32], Activation::Tanh, rng)
 }
 
-fn one_network(spec: &EnvSpec, rng: &mut Pcg64) -> Made {
+fn one_network(spec: &EnvSpec, rng: &mut Pcg64) -> PolicyResult {
     let distribution = Distribution::new(&spec.action, 0.0)?;
     PolicyNetworks::shared_around(spec, &[32], Activation::Tanh, distribution, rng)
 }
 
-fn with_sde(spec: &EnvSpec, rng: &mut Pcg64) -> Made {
+fn with_sde(spec: &EnvSpec, rng: &mut Pcg64) -> PolicyResult {
     PolicyNetworks::mlp_with_sde(spec, &[32], Activation::Tanh, -1.0, rng)
 }
 
 #[test]
-fn ppo_solves_identity_of_every_kind_of_action() {
+fn ppo_solves_identity_for_all_action_spaces() {
     let adam = Optimizer::Adam { lr: 3e-3, beta1: 0.9, beta2: 0.999, eps: 1e-5 };
     let config =
         PpoConfig { n_steps: 32, batch_size: 64, n_epochs: 10, gamma: 0.0, optimizer: adam, ..Default::default() };
     let discrete = Space::discrete(4);
     let (bits, numbers) = (Space::MultiBinary { n: 3 }, Space::uniform_box(-1.0, 1.0, &[2]));
-    let several = Space::MultiDiscrete { nvec: vec![3, 2] };
+    let multi_discrete = Space::MultiDiscrete { nvec: vec![3, 2] };
     for (name, env, make) in [
         (
             "discrete",
             (|space| copies::<i64>(space, 4)) as fn(&Space) -> _,
-            two_networks as fn(&EnvSpec, &mut Pcg64) -> Made,
+            two_networks as fn(&EnvSpec, &mut Pcg64) -> PolicyResult,
         ),
         ("discrete, one network", |space| copies::<i64>(space, 4), one_network),
-        ("several discrete", |space| copies::<[i64]>(space, 2), two_networks),
+        ("multi-discrete", |space| copies::<[i64]>(space, 2), two_networks),
         ("binary", |space| copies::<[i64]>(space, 3), two_networks),
         ("box", |space| copies::<[f32]>(space, 2), two_networks),
         ("box, gSDE", |space| copies::<[f32]>(space, 2), with_sde),
@@ -146,8 +150,8 @@ fn ppo_solves_identity_of_every_kind_of_action() {
             &discrete
         } else if name == "binary" {
             &bits
-        } else if name == "several discrete" {
-            &several
+        } else if name == "multi-discrete" {
+            &multi_discrete
         } else {
             &numbers
         };
@@ -159,12 +163,12 @@ fn ppo_solves_identity_of_every_kind_of_action() {
 }
 
 #[test]
-fn nothing_is_allocated_once_it_runs() {
+fn iterations_do_not_allocate() {
     let space = Space::discrete(4);
     let normalize = Some(NormalizerOptions::default());
     let config = PpoConfig { n_steps: 16, batch_size: 32, normalize, ..Default::default() };
     let mut ppo = Ppo::new(copies::<i64>(&space, 4), two_networks, config, 3).unwrap();
-    // Once the memory of final observations is as large as it becomes.
+    // Until the buffer of final observations has its full size.
     ppo.train(4_000, |_| true).unwrap();
     assert_eq!(measure(|| (0..10).for_each(|_| ppo.iterate(0.5).map(|_| ()).unwrap())).count_total, 0);
     let numbers = Space::uniform_box(-1.0, 1.0, &[2]);
@@ -174,14 +178,14 @@ fn nothing_is_allocated_once_it_runs() {
 }
 
 #[test]
-fn a2c_solves_identity_and_cannot_from_rewards_of_other_observations() {
+fn a2c_solves_identity_unless_rewards_are_unrelated() {
     let space = Space::discrete(4);
     let optimizer = Optimizer::RmsProp { lr: 3e-3, alpha: 0.99, eps: 1e-5 };
     let config = A2cConfig { gamma: 0.0, optimizer, ..Default::default() };
     let mut a2c = A2c::new(copies::<i64>(&space, 4), two_networks, config.clone(), 3).unwrap();
     a2c.train(16_000, |_| true).unwrap();
     assert!(mean(&a2c.evaluate(copies::<i64>(&space, 4).as_mut(), 20, 7).unwrap()) > 9.5);
-    let mut a2c = A2c::new(paying::<i64>(&space, 4, true), two_networks, config, 3).unwrap();
+    let mut a2c = A2c::new(identity_envs::<i64>(&space, 4, true), two_networks, config, 3).unwrap();
     a2c.train(16_000, |_| true).unwrap();
     assert!(mean(&a2c.evaluate(copies::<i64>(&space, 4).as_mut(), 20, 7).unwrap()) < 6.0);
 }
@@ -197,8 +201,8 @@ fn make(id: &str, num_envs: usize) -> Box<dyn VectorEnv> {
     envs::make(id, &options).unwrap()
 }
 
-/// Weights after a short run.
-fn trained(seed: u64) -> NamedTensors {
+/// Returns the weights after a short run.
+fn trained_weights(seed: u64) -> NamedTensors {
     let config =
         PpoConfig { n_steps: 64, n_epochs: 2, normalize: Some(NormalizerOptions::default()), ..Default::default() };
     let make_policy = |spec: &_, rng: &mut _| PolicyNetworks::mlp(spec, &[64, 64], Activation::Tanh, rng);
@@ -209,25 +213,25 @@ fn trained(seed: u64) -> NamedTensors {
 }
 
 #[test]
-fn a_seed_decides_everything() {
-    assert_eq!(trained(1), trained(1));
-    assert_ne!(trained(1), trained(2));
+fn seeds_determine_the_weights() {
+    assert_eq!(trained_weights(1), trained_weights(1));
+    assert_ne!(trained_weights(1), trained_weights(2));
 }
 
-/// A sum that any changed bit changes.
+/// Returns a checksum in which every bit counts.
 fn checksum(tensors: &NamedTensors) -> u64 {
-    let words = tensors.iter().flat_map(|tensor| &tensor.data).map(|x| u64::from(x.to_bits()));
-    words.fold(0xcbf2_9ce4_8422_2325, |sum, word| (sum ^ word).wrapping_mul(0x0100_0000_01b3))
+    let bits = tensors.iter().flat_map(|tensor| &tensor.data).map(|x| u64::from(x.to_bits()));
+    bits.fold(0xcbf2_9ce4_8422_2325, |sum, word| (sum ^ word).wrapping_mul(0x0100_0000_01b3))
 }
 
 #[test]
 fn weights_do_not_depend_on_the_number_of_threads() {
     let name = "on_policy::weights_do_not_depend_on_the_number_of_threads";
-    assert_independent_of_threads(name, || format!("{:x}", checksum(&trained(1))));
+    assert_independent_of_threads(name, || format!("{:x}", checksum(&trained_weights(1))));
 }
 
 #[test]
-fn updates_end_where_the_policy_has_moved_enough() {
+fn target_kl_ends_updates() {
     let updates = |target_kl| {
         let adam = Optimizer::adam(3e-3);
         let config = PpoConfig { n_steps: 64, n_epochs: 10, target_kl, optimizer: adam, ..Default::default() };
@@ -239,7 +243,7 @@ fn updates_end_where_the_policy_has_moved_enough() {
 }
 
 #[test]
-fn schedules_fall_and_callbacks_end_the_run() {
+fn linear_schedules_decrease_and_callbacks_end_the_run() {
     let config = PpoConfig { n_steps: 16, batch_size: 32, lr_schedule: Schedule::Linear, ..Default::default() };
     let mut ppo = Ppo::new(make("Pendulum-v1", 2), two_networks, config, 1).unwrap();
     let mut rates = Vec::new();
@@ -253,7 +257,7 @@ fn schedules_fall_and_callbacks_end_the_run() {
 }
 
 #[test]
-fn rollouts_in_which_environments_only_reset_are_collected_again() {
+fn rollouts_with_only_resets_are_collected_again() {
     let options = envs::MakeOptions {
         num_envs: 2,
         seed: None,
@@ -268,7 +272,7 @@ fn rollouts_in_which_environments_only_reset_are_collected_again() {
 }
 
 #[test]
-fn a_large_minibatch_is_learned_from_as_its_parts_are() {
+fn updates_equal_evaluate_backward_and_step() {
     let env = make("Pendulum-v1", 1);
     let (mut large, rows) = (two_networks(env.spec(), &mut Pcg64::seed_from(1)).unwrap(), 2500_usize);
     let mut rng = Pcg64::seed_from(2);
@@ -290,30 +294,30 @@ fn a_large_minibatch_is_learned_from_as_its_parts_are() {
         vf_coef: 0.5,
         ent_coef: 0.01,
     };
-    // All rows at once, which `evaluate` and `backward` take as they are.
-    let mut whole = large.clone();
-    let expected = whole.evaluate(&batch(0..rows), &loss).unwrap();
-    whole.backward().unwrap();
-    let norm = whole.step(&Optimizer::adam(1e-3), None).unwrap();
-    let said = large.update(&batch(0..rows), &loss, &Optimizer::adam(1e-3), None).unwrap();
+    // All rows in one call of `evaluate` and `backward`.
+    let mut full = large.clone();
+    let expected = full.evaluate(&batch(0..rows), &loss).unwrap();
+    full.backward().unwrap();
+    let norm = full.step(&Optimizer::adam(1e-3), None).unwrap();
+    let result = large.update(&batch(0..rows), &loss, &Optimizer::adam(1e-3), None).unwrap();
     for (a, b) in [
-        (said.policy_loss, expected.policy_loss),
-        (said.value_loss, expected.value_loss),
-        (said.entropy_loss, expected.entropy_loss),
-        (said.loss, expected.loss),
-        (said.approx_kl, expected.approx_kl),
-        (said.clip_fraction, expected.clip_fraction),
-        (said.grad_norm, norm),
+        (result.policy_loss, expected.policy_loss),
+        (result.value_loss, expected.value_loss),
+        (result.entropy_loss, expected.entropy_loss),
+        (result.loss, expected.loss),
+        (result.approx_kl, expected.approx_kl),
+        (result.clip_fraction, expected.clip_fraction),
+        (result.grad_norm, norm),
     ] {
         assert!((a - b).abs() <= 1e-5 * b.abs().max(1.0), "{a} {b}");
     }
-    for (a, b) in large.tensors().iter().zip(&whole.tensors()) {
+    for (a, b) in large.tensors().iter().zip(&full.tensors()) {
         assert!(a.data.iter().zip(&b.data).all(|(a, b)| (a - b).abs() < 2e-5), "{}", a.name);
     }
 }
 
 #[test]
-fn a_minibatch_that_is_refused_leaves_no_gradients() {
+fn rejected_minibatches_leave_no_gradients() {
     let env = make("CartPole-v1", 1);
     let mut policy = two_networks(env.spec(), &mut Pcg64::seed_from(0)).unwrap();
     let obs = vec![0.1; 4 * 512];
@@ -331,20 +335,20 @@ fn a_minibatch_that_is_refused_leaves_no_gradients() {
             advantages: &ones,
             returns: &ones,
         };
-        let said = policy.update(&batch, &loss, &Optimizer::adam(1e-3), None);
-        let left: f32 = policy.gradients().iter().flat_map(|tensor| &tensor.data).map(|x| x.abs()).sum();
-        (said, left)
+        let result = policy.update(&batch, &loss, &Optimizer::adam(1e-3), None);
+        let grad_sum: f32 = policy.gradients().iter().flat_map(|tensor| &tensor.data).map(|x| x.abs()).sum();
+        (result, grad_sum)
     };
-    let (said, left) = update(&actions);
-    let rejected = assert_rejects(said, Error::Action, "actions");
+    let (result, grad_sum) = update(&actions);
+    let rejected = assert_rejects(result, Error::Action, "actions");
     assert_eq!((&rejected.got[..], rejected.at.row), ("2", Some(9)));
-    assert_eq!(left, 0.0);
+    assert_eq!(grad_sum, 0.0);
     actions[9] = 1;
     assert!(update(&actions).0.unwrap().grad_norm > 0.0);
 }
 
 #[test]
-fn settings_out_of_range_are_named() {
+fn constructors_reject_settings_out_of_range() {
     let default = PpoConfig::default();
     for (config, name) in [
         (PpoConfig { n_steps: 0, ..default.clone() }, "n_steps"),
@@ -365,7 +369,7 @@ fn settings_out_of_range_are_named() {
 }
 
 #[test]
-fn outputs_that_are_not_finite_are_named_with_the_steps_before() {
+fn non_finite_outputs_are_rejected_with_the_timesteps() {
     let space = Space::discrete(4);
     let config = PpoConfig { n_steps: 16, batch_size: 64, optimizer: Optimizer::adam(1e-3), ..Default::default() };
     let mut ppo = Ppo::new(copies::<i64>(&space, 4), two_networks, config, 3).unwrap();
@@ -381,27 +385,27 @@ fn outputs_that_are_not_finite_are_named_with_the_steps_before() {
 
 const ENVS: usize = 2;
 
-/// A policy of `CartPole`'s actions that takes so many numbers.
+/// Returns a policy for the actions of `CartPole` with `inputs` inputs.
 fn policy(inputs: usize) -> PolicyNetworks<Mlp> {
     let observation = Space::uniform_box(-1.0, 1.0, &[inputs]);
     let spec = EnvSpec { id: "none".into(), observation, action: Space::discrete(2), max_episode_steps: None };
     PolicyNetworks::mlp(&spec, &[8], Activation::Tanh, &mut Pcg64::seed_from(0)).unwrap()
 }
 
-/// A finished rollout of `CartPole`.
+/// Returns a finished rollout of `CartPole`.
 fn rollout() -> RolloutBuffer {
     let mut env = VecEnv::new(ENVS, None, AutoresetMode::SameStep, envs::CartPole::default).unwrap();
     let mut streams = IterationStreams::new(1, ENVS).unwrap();
     let mut buffer = RolloutBuffer::for_env(16, &env).unwrap();
     buffer.begin(&mut env, Seeds::Base(3), None).unwrap();
-    let how = CollectConfig { gamma: 0.99, gae_lambda: 0.95, sde_sample_freq: 0 };
+    let config = CollectConfig { gamma: 0.99, gae_lambda: 0.95, sde_sample_freq: 0 };
     let actions = &mut streams.actions;
-    collect_transitions(&mut env, &mut policy(4), actions, &mut buffer, None, how, &mut || false).unwrap();
+    collect_transitions(&mut env, &mut policy(4), actions, &mut buffer, None, config, &mut || false).unwrap();
     buffer
 }
 
 #[test]
-fn observations_of_another_width_are_not_learned_from() {
+fn observations_of_wrong_width_are_rejected() {
     let (mut buffer, mut policy) = (rollout(), policy(2));
     let before = policy.tensors();
     let mut minibatches = Minibatches::new(Encoding::Numbers(2));
@@ -419,18 +423,18 @@ fn observations_of_another_width_are_not_learned_from() {
     assert_eq!(policy.tensors(), before);
 }
 
-/// Actions of what was learned from last are not those of the next rollout, whatever their kind.
+/// Actions of an earlier rollout of another kind do not remain in the minibatches.
 #[test]
-fn minibatches_go_from_one_kind_of_actions_to_the_other() {
+fn minibatches_can_change_the_kind_of_actions() {
     let mut minibatches = Minibatches::new(Encoding::Numbers(2));
     let mut learn = |env: &mut dyn VectorEnv| {
         let mut policy = PolicyNetworks::mlp(env.spec(), &[4], Activation::Tanh, &mut Pcg64::seed_from(0)).unwrap();
         let mut buffer = RolloutBuffer::for_env(8, env).unwrap();
         buffer.begin(env, Seeds::Base(0), None).unwrap();
         let mut streams = IterationStreams::new(0, 1).unwrap();
-        let how = CollectConfig { gamma: 0.99, gae_lambda: 0.95, sde_sample_freq: 0 };
+        let config = CollectConfig { gamma: 0.99, gae_lambda: 0.95, sde_sample_freq: 0 };
         let actions = &mut streams.actions;
-        collect_transitions(env, &mut policy, actions, &mut buffer, None, how, &mut || false).unwrap();
+        collect_transitions(env, &mut policy, actions, &mut buffer, None, config, &mut || false).unwrap();
         let config = PpoConfig { batch_size: 8, n_epochs: 1, ..PpoConfig::default() };
         let order = &mut streams.order;
         config.learn(&mut policy, &buffer, &mut minibatches, order, 0.0, &mut || false).unwrap().updates
@@ -442,7 +446,7 @@ fn minibatches_go_from_one_kind_of_actions_to_the_other() {
 }
 
 #[test]
-fn settings_out_of_range_are_refused_before_learning() {
+fn updates_reject_settings_out_of_range() {
     let (buffer, mut policy) = (rollout(), policy(4));
     let mut minibatches = Minibatches::new(Encoding::Numbers(4));
     let order = &mut Pcg64::seed_from(0);

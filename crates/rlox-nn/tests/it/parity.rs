@@ -1,4 +1,4 @@
-//! The built-in network, and DQN, SAC and TD3, against PyTorch: `fixtures/make_off_policy.py` writes the expected values.
+//! The built-in network, DQN, SAC and TD3 against the values of `fixtures/make_off_policy.py`, from PyTorch.
 
 use rlox_core::Pcg64;
 use rlox_nn::losses::{sac_actor_loss, soft_values, td_targets, td3_actor_loss, temperature_loss};
@@ -54,8 +54,8 @@ fn q_functions_equal_torch() {
     let all = fixtures();
     for (double, huber) in [(false, false), (false, true), (true, false), (true, true)] {
         let kind = if huber { "huber" } else { "squared" };
-        let what = format!("dqn_{}_{kind}", if double { "double" } else { "plain" });
-        let case = all.strip_prefix(&what);
+        let label = format!("dqn_{}_{kind}", if double { "double" } else { "plain" });
+        let case = all.strip_prefix(&label);
         let mut q = QNetworks::new(mlp(OBS, 4), mlp(OBS, 4)).unwrap();
         q.load(&case.strip_prefix("net")).unwrap();
         let actions: Vec<i64> = data(&case, "actions").iter().map(|x| *x as i64).collect();
@@ -73,15 +73,15 @@ fn q_functions_equal_torch() {
         let distance = if huber { TdLoss::Huber } else { TdLoss::SquaredError };
         let stats = q.evaluate(&batch, QLoss { distance, double }).unwrap();
         q.backward().unwrap();
-        assert_near(&[stats.loss], data(&case, "loss"), &what);
-        assert_near(&[stats.mean_value], data(&case, "mean_value"), &what);
-        assert_near(q.td_errors(), data(&case, "td_errors"), &what);
-        assert_all_near(&q.gradients(), &case.strip_prefix("grad"), &what);
+        assert_near(&[stats.loss], data(&case, "loss"), &label);
+        assert_near(&[stats.mean_value], data(&case, "mean_value"), &label);
+        assert_near(q.td_errors(), data(&case, "td_errors"), &label);
+        assert_all_near(&q.gradients(), &case.strip_prefix("grad"), &label);
     }
 }
 
 #[test]
-fn soft_actor_critic_equals_torch() {
+fn sac_losses_equal_torch() {
     let all = fixtures();
     for name in ["gaussian", "state_dependent"] {
         let case = all.strip_prefix(&format!("sac_{name}"));
@@ -124,7 +124,7 @@ fn soft_actor_critic_equals_torch() {
         assert_near(&[loss], data(&case, "actor_loss"), name);
         policy.backward(&d_actions, &d_log_probs).unwrap();
         assert_all_near(&policy.gradients(), &case.strip_prefix("actor_grad"), name);
-        // The critics' own gradients are still those of their loss.
+        // The gradients of the critics are still those of their own loss.
         assert_all_near(&critics.gradients(), &case.strip_prefix("critic_grad"), name);
 
         let (loss, gradient) = temperature_loss(ALPHA.ln(), &log_probs, -2.0).unwrap();
@@ -134,7 +134,7 @@ fn soft_actor_critic_equals_torch() {
 }
 
 #[test]
-fn twin_delayed_deterministic_policy_gradients_equal_torch() {
+fn td3_losses_equal_torch() {
     let case = fixtures().strip_prefix("td3");
     let mut policy = DeterministicActor::new(mlp(OBS, ACT), mlp(OBS, ACT)).unwrap();
     policy.load(&case.strip_prefix("policy")).unwrap();
@@ -169,8 +169,8 @@ fn twin_delayed_deterministic_policy_gradients_equal_torch() {
 }
 
 #[test]
-fn log_probabilities_of_given_actions_equal_torch() {
-    // The second ones are as near to 1 as f32 comes.
+fn squashed_log_probabilities_equal_torch() {
+    // The second actions are the f32 numbers closest to 1.
     for name in ["squashed", "squashed_edge"] {
         let case = fixtures().strip_prefix(name);
         let (outputs, mut log_probs) = (data(&case, "outputs"), [0.0; ROWS]);

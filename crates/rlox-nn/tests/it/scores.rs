@@ -1,4 +1,4 @@
-//! Trainers reach the scores that others publish, and do not where rewards say nothing or advantages are shuffled.
+//! Trainers reach published scores, but not with random rewards or shuffled advantages.
 
 use rlox_core::{
     Actions, ActionsMut, AutoresetMode, EnvSpec, EpisodeLog, EpisodeProgress, NormalizerOptions, Pcg64, Policy,
@@ -15,7 +15,7 @@ use rlox_nn::{
 
 const EPISODES: usize = 30;
 
-/// `RLOX_TEST_SEEDS`, one after another, or five of them.
+/// Returns the seeds in `RLOX_TEST_SEEDS`, separated by spaces, or five by default.
 fn seeds() -> Vec<u64> {
     let chosen = std::env::var("RLOX_TEST_SEEDS").unwrap_or_else(|_| "1 2 3 4 5".into());
     chosen.split_whitespace().map(|seed| seed.parse().unwrap()).collect()
@@ -33,20 +33,20 @@ fn make(id: &str, num_envs: usize) -> Box<dyn VectorEnv> {
 }
 
 /// Trains with a seed and returns the mean return of greedy episodes.
-fn score(what: &str, seed: u64, train: impl FnOnce(u64) -> Vec<f64>) -> f64 {
+fn score(label: &str, seed: u64, train: impl FnOnce(u64) -> Vec<f64>) -> f64 {
     let start = std::time::Instant::now();
     let returns = train(seed);
     let score = returns.iter().sum::<f64>() / returns.len() as f64;
-    eprintln!("{what}, seed {seed}: {score:.1} in {:.1} s", start.elapsed().as_secs_f64());
+    eprintln!("{label}, seed {seed}: {score:.1} in {:.1} s", start.elapsed().as_secs_f64());
     score
 }
 
 /// Returns whether more than half of the seeds reach `bound`. Stops when this is decided.
-fn most_seeds_reach(what: &str, bound: f64, mut train: impl FnMut(u64) -> Vec<f64>) -> bool {
+fn most_seeds_reach(label: &str, bound: f64, mut train: impl FnMut(u64) -> Vec<f64>) -> bool {
     let seeds = seeds();
     let (mut reached, mut missed) = (0, 0);
     for &seed in &seeds {
-        let outcome = if score(what, seed, &mut train) >= bound { &mut reached } else { &mut missed };
+        let outcome = if score(label, seed, &mut train) >= bound { &mut reached } else { &mut missed };
         *outcome += 1;
         if 2 * reached.max(missed) > seeds.len() {
             break;
@@ -147,7 +147,7 @@ fn dqn_cartpole_reaches_475_with_its_best_seed_and_200_with_most() {
         optimizer: Optimizer::adam(2.3e-3),
         ..DqnConfig::default()
     };
-    // Noisy with anybody: three of eight seeds of Stable-Baselines3 miss 475.
+    // DQN is noisy here: three of eight seeds of Stable-Baselines3 miss 475.
     let train = |&seed: &u64| score("DQN CartPole", seed, |seed| dqn("CartPole-v1", &config, 50_000, seed));
     let scores: Vec<f64> = seeds().iter().map(train).collect();
     let reach = |bound: f64| scores.iter().filter(|&&score| score >= bound).count();
@@ -172,7 +172,7 @@ fn dqn_acrobot_reaches_minus_90() {
     assert!(most_seeds_reach("DQN Acrobot", -90.0, |seed| dqn("Acrobot-v1", &config, 100_000, seed)));
 }
 
-/// Environments that pay normal numbers.
+/// Environments with normally distributed rewards.
 struct Noise(Box<dyn VectorEnv>, Pcg64);
 
 impl VectorEnv for Noise {
@@ -252,7 +252,7 @@ fn two_layers(spec: &EnvSpec, rng: &mut Pcg64) -> Result<PolicyNetworks<Mlp>> {
     PolicyNetworks::mlp(spec, &[64, 64], Activation::Tanh, rng)
 }
 
-/// rl-zoo3's settings.
+/// Returns the settings of rl-zoo3.
 fn cartpole() -> PpoConfig {
     PpoConfig {
         n_steps: 32,
@@ -332,17 +332,18 @@ fn a2c_cartpole_reaches_475() {
 #[test]
 #[ignore = "slow: five seeds of 500,000 steps"]
 fn impala_cartpole_reaches_475() {
-    for ahead in [StalenessPolicy::default(), StalenessPolicy { max_staleness: 4, deterministic: true }] {
+    for staleness_policy in [StalenessPolicy::default(), StalenessPolicy { max_staleness: 4, deterministic: true }] {
         assert!(most_seeds_reach("IMPALA CartPole", 475.0, |seed| {
             let mut impala =
-                Impala::new(vec![make("CartPole-v1", 8)], two_layers, ImpalaConfig::default(), ahead, seed).unwrap();
+                Impala::new(vec![make("CartPole-v1", 8)], two_layers, ImpalaConfig::default(), staleness_policy, seed)
+                    .unwrap();
             impala.train(500_000, |_| true).unwrap();
             impala.evaluate(make("CartPole-v1", 8).as_mut(), EPISODES, 1000).unwrap()
         }));
     }
 }
 
-/// A policy that learns from the advantages of other steps of the minibatch.
+/// Policy that learns with the advantages of other steps of the minibatch.
 struct Shuffled<P>(P, Pcg64);
 
 impl<P: ActorCritic> Shuffled<P> {

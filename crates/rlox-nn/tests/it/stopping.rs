@@ -1,4 +1,4 @@
-//! Learning that is told to stop leaves the policy as it was after the last whole minibatch.
+//! Interrupted updates leave the policy as it was after the last complete minibatch.
 
 use rlox_core::{
     Actions, ActionsMut, AutoresetMode, Error, Pcg64, Policy, PolicyOut, Result, RolloutBuffer, Seeds, VecEnv,
@@ -23,33 +23,33 @@ fn policy() -> PolicyNetworks<Mlp> {
     PolicyNetworks::mlp(env().spec(), &[8], Activation::Tanh, &mut Pcg64::seed_from(0)).unwrap()
 }
 
-/// A finished rollout of 4800 transitions.
+/// Returns a finished rollout of 4800 transitions.
 fn rollout(policy: &mut dyn ActorCritic) -> RolloutBuffer {
     let (mut env, mut streams) = (env(), IterationStreams::new(1, ENVS).unwrap());
     let mut buffer = RolloutBuffer::for_env(STEPS, env.as_ref()).unwrap();
     buffer.begin(env.as_mut(), Seeds::Base(3), None).unwrap();
-    let how = CollectConfig { gamma: 0.99, gae_lambda: 0.95, sde_sample_freq: 0 };
+    let config = CollectConfig { gamma: 0.99, gae_lambda: 0.95, sde_sample_freq: 0 };
     let actions = &mut streams.actions;
-    collect_transitions(env.as_mut(), policy, actions, &mut buffer, None, how, &mut || false).unwrap();
+    collect_transitions(env.as_mut(), policy, actions, &mut buffer, None, config, &mut || false).unwrap();
     buffer
 }
 
-/// Answers yes from the given question on.
-fn after(questions: usize) -> impl FnMut() -> bool {
-    let mut asked = 0;
+/// Returns a stop function that is `false` for `polls` calls and then `true`.
+fn after(polls: usize) -> impl FnMut() -> bool {
+    let mut calls = 0;
     move || {
-        asked += 1;
-        asked > questions
+        calls += 1;
+        calls > polls
     }
 }
 
 fn state(policy: &dyn ActorCritic) -> (NamedTensors, NamedTensors, f32) {
-    let left = policy.gradients().iter().flat_map(|tensor| &tensor.data).map(|x| x.abs()).sum();
-    (policy.tensors(), policy.optimizer_state(), left)
+    let grad_sum = policy.gradients().iter().flat_map(|tensor| &tensor.data).map(|x| x.abs()).sum();
+    (policy.tensors(), policy.optimizer_state(), grad_sum)
 }
 
 #[test]
-fn a_minibatch_that_is_stopped_anywhere_was_never_begun() {
+fn interrupted_minibatches_change_nothing() {
     let rows = 4800;
     let (obs, ones) = (vec![0.1; 4 * rows], vec![1.0; rows]);
     let actions: Vec<_> = (0..rows as i64).map(|i| i % 2).collect();
@@ -70,68 +70,67 @@ fn a_minibatch_that_is_stopped_anywhere_was_never_begun() {
     };
     let (mut stopped, mut other, adam) = (policy(), policy(), Optimizer::adam(1e-3));
     let before = state(&stopped);
-    // Asked before each of five blocks.
-    for questions in 0..5 {
-        let done = stopped.update_with_early_stopping(&batch, &loss, &adam, None, None, &mut after(questions));
-        assert!(matches!(done, Err(Error::Interrupted)), "{questions}");
+    // `stop` is polled before each of five blocks.
+    for polls in 0..5 {
+        let done = stopped.update_with_early_stopping(&batch, &loss, &adam, None, None, &mut after(polls));
+        assert!(matches!(done, Err(Error::Interrupted)), "{polls}");
         assert_eq!(state(&stopped), before);
     }
-    let said = stopped.update_with_early_stopping(&batch, &loss, &adam, None, Some(0.1), &mut || false).unwrap();
-    assert!(said.approx_kl > 0.1, "{said:?}");
-    assert_eq!(state(&stopped), before, "the policy has moved enough");
-    let said = stopped.update_with_early_stopping(&batch, &loss, &adam, None, Some(1e9), &mut after(5)).unwrap();
-    assert_eq!(said, other.update(&batch, &loss, &adam, None).unwrap());
+    let stats = stopped.update_with_early_stopping(&batch, &loss, &adam, None, Some(0.1), &mut || false).unwrap();
+    assert!(stats.approx_kl > 0.1, "{stats:?}");
+    assert_eq!(state(&stopped), before, "the KL is above the limit");
+    let stats = stopped.update_with_early_stopping(&batch, &loss, &adam, None, Some(1e9), &mut after(5)).unwrap();
+    assert_eq!(stats, other.update(&batch, &loss, &adam, None).unwrap());
     assert_eq!(state(&stopped), state(&other));
     assert_ne!(state(&stopped), before);
 }
 
 #[test]
-fn ppo_keeps_the_minibatches_before_the_one_that_was_stopped() {
+fn ppo_keeps_minibatches_before_the_interrupted_one() {
     let config = PpoConfig { batch_size: 2400, n_epochs: 2, ..PpoConfig::default() };
-    let mut whole = policy();
-    let buffer = rollout(&mut whole);
-    let learn = |policy: &mut PolicyNetworks<Mlp>, config: &PpoConfig, questions| {
+    let mut full = policy();
+    let buffer = rollout(&mut full);
+    let learn = |policy: &mut PolicyNetworks<Mlp>, config: &PpoConfig, polls| {
         let (mut order, mut minibatches) = (Pcg64::seed_from(5), Minibatches::new(Encoding::Numbers(4)));
-        config.learn(policy, &buffer, &mut minibatches, &mut order, 0.0, &mut after(questions)).unwrap()
+        config.learn(policy, &buffer, &mut minibatches, &mut order, 0.0, &mut after(polls)).unwrap()
     };
-    // A minibatch is gathered at once, and learned from in three blocks: four questions.
+    // One poll for gathering and three for the blocks of a minibatch.
     let mut states = vec![];
-    for (questions, updates) in [(0, 0), (3, 0), (4, 1), (7, 1), (8, 1), (9, 1), (12, 2), (15, 2), (16, 2), (99, 2)] {
+    for (polls, updates) in [(0, 0), (3, 0), (4, 1), (7, 1), (8, 1), (9, 1), (12, 2), (15, 2), (16, 2), (99, 2)] {
         let mut stopped = policy();
-        let learned = learn(&mut stopped, &config, questions);
-        assert_eq!(learned.updates, updates, "{questions}");
-        assert!(updates == 0 || learned.stats.approx_kl.is_finite(), "{questions}: {learned:?}");
-        states.push((questions / 4, state(&stopped)));
+        let learned = learn(&mut stopped, &config, polls);
+        assert_eq!(learned.updates, updates, "{polls}");
+        assert!(updates == 0 || learned.stats.approx_kl.is_finite(), "{polls}: {learned:?}");
+        states.push((polls / 4, state(&stopped)));
     }
     for pair in states.windows(2) {
         let same = pair[0].0.min(4) == pair[1].0.min(4);
         assert_eq!(pair[0].1 == pair[1].1, same, "after {} and {} minibatches", pair[0].0, pair[1].0);
-        assert_eq!(pair[1].1.2, 0.0, "gradients are left");
+        assert_eq!(pair[1].1.2, 0.0, "gradients remain");
     }
     assert_eq!(states[0].1, state(&policy()));
     let half = PpoConfig { n_epochs: 1, ..config };
-    learn(&mut whole, &half, usize::MAX);
-    assert_eq!(states[4].1, state(&whole), "an epoch is what it was");
+    learn(&mut full, &half, usize::MAX);
+    assert_eq!(states[4].1, state(&full), "one epoch gives the same state");
 }
 
 #[test]
-fn a2c_learns_from_all_or_from_nothing() {
-    let mut whole = policy();
-    let buffer = rollout(&mut whole);
-    let before = state(&whole);
+fn interrupted_a2c_updates_change_nothing() {
+    let mut full = policy();
+    let buffer = rollout(&mut full);
+    let before = state(&full);
     let mut minibatches = Minibatches::new(Encoding::Numbers(4));
-    for (questions, updates) in [(0, 0), (1, 0), (5, 0), (6, 1)] {
-        let learned =
-            A2cConfig::default().learn(&mut whole, &buffer, &mut minibatches, 0.0, &mut after(questions)).unwrap();
-        assert_eq!(learned.updates, updates, "{questions}");
-        assert_eq!(state(&whole) == before, updates == 0, "{questions}");
+    for (polls, updates) in [(0, 0), (1, 0), (5, 0), (6, 1)] {
+        let learned = A2cConfig::default().learn(&mut full, &buffer, &mut minibatches, 0.0, &mut after(polls)).unwrap();
+        assert_eq!(learned.updates, updates, "{polls}");
+        assert_eq!(state(&full) == before, updates == 0, "{polls}");
     }
 }
 
-/// The same policy, updated as the trait does it.
+/// Policy with the provided `update_with_early_stopping` of the trait.
 struct Plain(PolicyNetworks<Mlp>);
 
-/// Methods that are those of the policy inside.
+/// Forwards methods to the wrapped policy.
 macro_rules! forward {
     ($($name:ident($($arg:ident: $ty:ty),*) $(-> $ret:ty)?;)*) => {$(
         fn $name(&mut self, $($arg: $ty),*) $(-> $ret)? { self.0.$name($($arg),*) }
@@ -170,10 +169,10 @@ impl ActorCritic for Plain {
 }
 
 #[test]
-fn gradients_from_before_an_update_go_into_its_step_or_nowhere() {
-    // Of so many rows, `stop` is asked.
-    const MANY: usize = 1200;
-    let (obs, numbers, old, chosen) = (vec![0.1; 4 * MANY], vec![0.5; MANY], vec![-5.0; MANY], vec![1; MANY]);
+fn updates_apply_or_drop_earlier_gradients() {
+    // Enough rows for `stop` to be polled.
+    const ROWS: usize = 1200;
+    let (obs, numbers, old, chosen) = (vec![0.1; 4 * ROWS], vec![0.5; ROWS], vec![-5.0; ROWS], vec![1; ROWS]);
     let rows = |rows: usize| {
         let ([values, advantages, returns], log_probs) = ([&numbers[..rows]; 3], &old[..rows]);
         let (obs, actions) = (&obs[..4 * rows], Actions::Discrete(&chosen[..rows]));
@@ -192,11 +191,11 @@ fn gradients_from_before_an_update_go_into_its_step_or_nowhere() {
             assert!(state(policy.as_ref()).2 > 0.0);
             let done = match case {
                 0 => policy.update_with_early_stopping(&batch, &loss, &adam, None, Some(0.0), &mut || false).map(
-                    |said| {
-                        assert!(said.approx_kl > 0.0 && said.grad_norm == 0.0, "{said:?}");
+                    |stats| {
+                        assert!(stats.approx_kl > 0.0 && stats.grad_norm == 0.0, "{stats:?}");
                     },
                 ),
-                1 => policy.update_with_early_stopping(&rows(MANY), &loss, &adam, None, None, &mut || true).map(drop),
+                1 => policy.update_with_early_stopping(&rows(ROWS), &loss, &adam, None, None, &mut || true).map(drop),
                 2 => policy.update(&wrong, &loss, &adam, None).map(drop),
                 3 => policy.update(&batch, &loss, &Optimizer::adam(-1.0), None).map(drop),
                 _ => policy.update(&batch, &loss, &adam, Some(f32::NAN)).map(drop),
@@ -204,7 +203,7 @@ fn gradients_from_before_an_update_go_into_its_step_or_nowhere() {
             assert_eq!(done.is_ok(), case == 0);
             assert_eq!(state(policy.as_ref()), before, "{case}");
         }
-        // Twice the same gradient is twice as long.
+        // Two equal gradients have twice the norm.
         let alone = policy.update(&batch, &loss, &Optimizer::adam(0.0), None).unwrap().grad_norm;
         policy.evaluate(&batch, &loss).unwrap();
         policy.backward().unwrap();

@@ -1,4 +1,4 @@
-//! Weights and optimiser states, from files and from memory: valid ones restore a network, refused ones change nothing.
+//! Weights and optimiser states from files and memory, and rejection of invalid ones.
 
 use rlox_core::envs::CartPole;
 use rlox_core::testing::{Variant, assert_rejects};
@@ -14,7 +14,7 @@ use crate::support::learners::twin_critics;
 
 fn tensors() -> NamedTensors {
     let mut tensors = NamedTensors::default();
-    // Neither in the order of the names.
+    // Not in the order of the names.
     tensors.push("b.weight", &[2, 3], vec![0.5, -1.0, 3e-9, 7.25, 0.0, -0.0]).unwrap();
     tensors.push("a.bias", &[2], vec![1.0, 2.0]).unwrap();
     tensors.push("a\r", &[], vec![4.0]).unwrap();
@@ -22,7 +22,7 @@ fn tensors() -> NamedTensors {
     tensors
 }
 
-/// A file of a header and numbers.
+/// Returns a file with this header and these numbers.
 fn file(header: &str, numbers: &[f32]) -> Vec<u8> {
     let mut bytes = (header.len() as u64).to_le_bytes().to_vec();
     bytes.extend(header.bytes());
@@ -31,7 +31,7 @@ fn file(header: &str, numbers: &[f32]) -> Vec<u8> {
 }
 
 #[test]
-fn a_file_is_read_as_it_was_written_and_twice_the_same() {
+fn safetensors_round_trip() {
     let bytes = tensors().to_safetensors();
     assert_eq!(NamedTensors::from_safetensors(&bytes).unwrap(), tensors());
     assert_eq!(bytes, tensors().to_safetensors());
@@ -40,21 +40,21 @@ fn a_file_is_read_as_it_was_written_and_twice_the_same() {
 }
 
 #[test]
-fn no_bit_can_be_turned_and_no_end_be_missing() {
-    let whole = tensors().to_safetensors();
-    for at in 0..whole.len() {
+fn flipped_bits_and_truncation_are_detected() {
+    let bytes = tensors().to_safetensors();
+    for at in 0..bytes.len() {
         for bit in 0..8 {
-            let mut damaged = whole.clone();
+            let mut damaged = bytes.clone();
             damaged[at] ^= 1 << bit;
             let read = NamedTensors::from_safetensors(&damaged);
             assert!(matches!(read, Err(Error::Corrupt(_))), "bit {bit} of byte {at}: {read:?}");
         }
-        assert_rejects(NamedTensors::from_safetensors(&whole[..at]), Error::Corrupt, "file");
+        assert_rejects(NamedTensors::from_safetensors(&bytes[..at]), Error::Corrupt, "file");
     }
 }
 
 #[test]
-fn files_of_others_have_no_checksum() {
+fn files_without_checksum_are_accepted() {
     let tensor = r#""b":{"dtype":"F32","shape":[1],"data_offsets":[4,8]}"#;
     let header = format!(
         r#"{{"__metadata__":{{"format":"pt"}}, {tensor}, "a":{{"dtype":"F32","shape":[1],"data_offsets":[0,4]}}}}"#
@@ -65,7 +65,7 @@ fn files_of_others_have_no_checksum() {
 }
 
 #[test]
-fn a_name_stands_once_in_a_header() {
+fn duplicate_names_are_rejected() {
     let tensor = r#""a":{"dtype":"F32","shape":[1],"data_offsets":[0,4]}"#;
     let result = NamedTensors::from_safetensors(&file(&format!("{{{tensor},{tensor}}}"), &[1.0]));
     let rejected = assert_rejects(result, Error::Corrupt, "file");
@@ -73,7 +73,7 @@ fn a_name_stands_once_in_a_header() {
 }
 
 #[test]
-fn names_and_shapes_that_no_file_holds_are_refused() {
+fn invalid_names_and_shapes_are_rejected() {
     let mut tensors = NamedTensors::default();
     for name in ["a\nb", "__metadata__"] {
         assert_eq!(
@@ -85,7 +85,7 @@ fn names_and_shapes_that_no_file_holds_are_refused() {
     assert!(tensors.is_empty());
 }
 
-const ENDLESS: Optimizer = Optimizer::AdamW { lr: 1e30, beta1: 0.9, beta2: 0.999, eps: 1e-5, weight_decay: 1e30 };
+const OVERFLOWING: Optimizer = Optimizer::AdamW { lr: 1e30, beta1: 0.9, beta2: 0.999, eps: 1e-5, weight_decay: 1e30 };
 
 fn net() -> Mlp {
     Mlp::new(&[2, 3, 1], Activation::Tanh, Init::orthogonal(1.0), &mut Pcg64::seed_from(0)).unwrap()
@@ -98,19 +98,19 @@ fn step(net: &mut Mlp, x: [f32; 2], optimizer: &Optimizer) -> rlox_core::Result<
 }
 
 #[test]
-fn weights_that_are_loaded_over_nan_leave_nothing_of_it() {
+fn loading_replaces_non_finite_weights() {
     let adam = Optimizer::adam(1e-3);
-    for (x, spoils) in [([f32::NAN, 1.0], adam), ([0.3, -0.4], ENDLESS)] {
+    for (x, spoils) in [([f32::NAN, 1.0], adam), ([0.3, -0.4], OVERFLOWING)] {
         let (mut good, mut broken) = (net(), net());
         assert!(step(&mut broken, x, &spoils).is_err());
-        // Those that are refused are there still.
+        // Loading does not clear the invalid gradients.
         broken.zero_gradients();
         broken.load(&good.tensors()).unwrap();
         broken.load_optimizer_state(&good.optimizer_state()).unwrap();
-        let (mut expected, mut said, mut scratch) = ([0.0], [0.0], Workspace::default());
+        let (mut expected, mut outputs, mut scratch) = ([0.0], [0.0], Workspace::default());
         good.infer(&[0.3, -0.4], 1, &mut expected, &mut scratch).unwrap();
-        broken.infer(&[0.3, -0.4], 1, &mut said, &mut scratch).unwrap();
-        assert_eq!(said, expected);
+        broken.infer(&[0.3, -0.4], 1, &mut outputs, &mut scratch).unwrap();
+        assert_eq!(outputs, expected);
         for _ in 0..3 {
             step(&mut good, [0.3, -0.4], &adam).unwrap();
             step(&mut broken, [0.3, -0.4], &adam).unwrap();
@@ -119,7 +119,7 @@ fn weights_that_are_loaded_over_nan_leave_nothing_of_it() {
     }
     let good = Parameters::new("log_std", &[3], &[0.5; 3]).unwrap();
     let mut broken = good.clone();
-    assert!(broken.step(&ENDLESS, 1.0).is_err());
+    assert!(broken.step(&OVERFLOWING, 1.0).is_err());
     broken.load(&good.tensors()).unwrap();
     broken.load_optimizer_state(&good.optimizer_state()).unwrap();
     broken.step(&adam, 1.0).unwrap();
@@ -132,16 +132,16 @@ fn trainer(optimizer: Optimizer) -> A2c<PolicyNetworks<Mlp>> {
     A2c::new(Box::new(env), policy, A2cConfig { optimizer, ..A2cConfig::default() }, 1).unwrap()
 }
 
-/// Numbers that are NaN are equal if their bits are.
+/// Returns the bytes of weights and optimiser state, by which NaN equals NaN.
 fn bits(trainer: &A2c<PolicyNetworks<Mlp>>) -> [Vec<u8>; 2] {
     [trainer.policy().tensors().to_safetensors(), trainer.policy().optimizer_state().to_safetensors()]
 }
 
 #[test]
-fn a_refused_checkpoint_leaves_weights_that_are_no_numbers_too_and_is_told_itself() {
+fn rejected_checkpoints_change_nothing_even_non_finite_weights() {
     let scratch = tempfile::tempdir().unwrap();
     let (good, bad) = (scratch.path().join("good"), scratch.path().join("bad"));
-    let mut trainer = trainer(ENDLESS);
+    let mut trainer = trainer(OVERFLOWING);
     trainer.save(&good).unwrap();
     trainer.save(&bad).unwrap();
     let mut checkpoint = Checkpoint::read(&bad).unwrap();
@@ -160,8 +160,8 @@ fn a_refused_checkpoint_leaves_weights_that_are_no_numbers_too_and_is_told_itsel
     assert!(values[0].is_finite());
 }
 
-/// A state in which everything has changed, and one tensor's numbers are `x`.
-fn with(state: &NamedTensors, name: &str, x: f32) -> NamedTensors {
+/// Returns a state with all numbers 1, except for one tensor with numbers `x`.
+fn state_with(state: &NamedTensors, name: &str, x: f32) -> NamedTensors {
     let mut changed = NamedTensors::default();
     for tensor in state {
         let here = if tensor.name == name { x } else { 1.0 };
@@ -171,7 +171,7 @@ fn with(state: &NamedTensors, name: &str, x: f32) -> NamedTensors {
 }
 
 #[test]
-fn a_state_that_is_refused_in_a_later_part_leaves_the_earlier_ones() {
+fn rejected_states_change_no_part() {
     let [observation, action] = [Space::uniform_box(-1.0, 1.0, &[3]), Space::uniform_box(-1.0, 1.0, &[2])];
     let spec = EnvSpec { id: "none".into(), observation, action, max_episode_steps: None };
     let mut policy = PolicyNetworks::mlp(&spec, &[8], Activation::Tanh, &mut Pcg64::seed_from(0)).unwrap();
@@ -182,18 +182,20 @@ fn a_state_that_is_refused_in_a_later_part_leaves_the_earlier_ones() {
         ("log_std.step", -1.0, "a whole number, at least 0"),
         ("log_std.exp_avg_sq", -0.25, "numbers, at least 0"),
     ] {
-        let rejected = assert_rejects(policy.load_optimizer_state(&with(&before.0, name, x)), Error::Config, "state");
+        let rejected =
+            assert_rejects(policy.load_optimizer_state(&state_with(&before.0, name, x)), Error::Config, "state");
         assert_eq!(rejected.expected, expected);
         assert_eq!((rejected.got, rejected.at.section.as_deref()), (x.to_string(), Some(name)));
     }
-    let nan = policy.load_optimizer_state(&with(&before.0, "critic.0.bias.exp_avg", f32::NAN));
+    let nan = policy.load_optimizer_state(&state_with(&before.0, "critic.0.bias.exp_avg", f32::NAN));
     let rejected = assert_rejects(nan, Error::NotFinite, "state");
     assert_eq!((&rejected.got[..], rejected.at.section.as_deref()), ("NaN", Some("critic.0.bias.exp_avg")));
     for (name, x) in [("critic.qf1.step", 0.5), ("critic.qf1.0.weight.exp_avg_sq", -1e-9)] {
-        let rejected = assert_rejects(critics.load_optimizer_state(&with(&before.1, name, x)), Error::Config, "state");
+        let rejected =
+            assert_rejects(critics.load_optimizer_state(&state_with(&before.1, name, x)), Error::Config, "state");
         assert_eq!(rejected.at.section.as_deref(), Some(name));
     }
     assert_eq!((policy.optimizer_state(), critics.optimizer_state()), before);
-    policy.load_optimizer_state(&with(&before.0, "", 0.0)).unwrap();
+    policy.load_optimizer_state(&state_with(&before.0, "", 0.0)).unwrap();
     assert_eq!(policy.optimizer_state().find("critic.step").unwrap().data, [1.0]);
 }

@@ -1,4 +1,4 @@
-//! Small trainers with actors, and all that they save.
+//! Small trainers with actors, and the bytes of their checkpoints.
 
 use std::path::Path;
 
@@ -10,7 +10,7 @@ use serde_json::{Map, Value};
 pub(crate) type Policy = PolicyNetworks<Mlp>;
 pub(crate) type Trainer<A> = AsyncOnPolicy<A, Policy>;
 
-pub(crate) const IN_TURN: StalenessPolicy = StalenessPolicy { max_staleness: 0, deterministic: true };
+pub(crate) const SYNCHRONOUS: StalenessPolicy = StalenessPolicy { max_staleness: 0, deterministic: true };
 
 pub(crate) fn cartpole(num_envs: usize, autoreset_mode: AutoresetMode) -> Box<dyn VectorEnv> {
     let options =
@@ -22,13 +22,18 @@ pub(crate) fn networks(spec: &EnvSpec, rng: &mut Pcg64) -> Result<Policy> {
     PolicyNetworks::mlp(spec, &[8], Activation::Tanh, rng)
 }
 
-pub(crate) fn with<A: OnPolicyAlgorithm>(config: A, actors: usize, ahead: StalenessPolicy, seed: u64) -> Trainer<A> {
+pub(crate) fn async_trainer<A: OnPolicyAlgorithm>(
+    config: A,
+    actors: usize,
+    staleness_policy: StalenessPolicy,
+    seed: u64,
+) -> Trainer<A> {
     let envs = (0..actors).map(|_| cartpole(2, AutoresetMode::SameStep)).collect();
-    AsyncOnPolicy::new(envs, networks, config, ahead, seed).unwrap()
+    AsyncOnPolicy::new(envs, networks, config, staleness_policy, seed).unwrap()
 }
 
-pub(crate) fn impala(actors: usize, ahead: StalenessPolicy, seed: u64) -> Impala<Policy> {
-    with(ImpalaConfig::default(), actors, ahead, seed)
+pub(crate) fn impala(actors: usize, staleness_policy: StalenessPolicy, seed: u64) -> Impala<Policy> {
+    async_trainer(ImpalaConfig::default(), actors, staleness_policy, seed)
 }
 
 pub(crate) fn iterate<A: OnPolicyAlgorithm>(trainer: &mut Trainer<A>, times: usize) {
@@ -37,7 +42,7 @@ pub(crate) fn iterate<A: OnPolicyAlgorithm>(trainer: &mut Trainer<A>, times: usi
     }
 }
 
-/// All that a trainer saves, as bytes.
+/// Checkpoint of a trainer as manifest and members.
 pub(crate) type State = (Map<String, Value>, Vec<Option<Vec<u8>>>);
 
 pub(crate) fn read(path: &Path) -> State {

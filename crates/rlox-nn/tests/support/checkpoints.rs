@@ -1,11 +1,11 @@
-//! Errors of checkpoints that do not fit or make no sense.
+//! Assertions on errors of checkpoints that do not match or are invalid.
 
 use std::path::Path;
 
 use rlox_core::testing::{Variant, assert_rejects};
 use rlox_core::{Error, Mismatch, Result};
 
-/// The variant, the beginning of the section, and parts of the expected and of the rejected value.
+/// Error variant, start of the section, and parts of the expected and the rejected value.
 pub(crate) type Rejection = (Variant, &'static str, &'static str, &'static str);
 
 /// Returns the error of a setting with another value.
@@ -13,7 +13,7 @@ pub(crate) fn setting(expected: &'static str, got: &'static str) -> Rejection {
     (Error::Config, "settings", expected, got)
 }
 
-/// Returns the error of a section that rlox does not write so.
+/// Returns the error of a section with invalid content.
 pub(crate) fn corrupt(section: &'static str, got: &'static str) -> Rejection {
     (Error::Corrupt, section, "", got)
 }

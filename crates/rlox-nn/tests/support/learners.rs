@@ -1,4 +1,4 @@
-//! DQN, SAC and TD3 put together from their parts, and minibatches for them.
+//! DQN, SAC and TD3 composed from their parts, and minibatches for them.
 
 use rlox_core::Pcg64;
 use rlox_nn::losses::{soft_values, td_targets};
@@ -41,7 +41,8 @@ pub(crate) fn squashed(hidden: usize, state_dependent: bool) -> SquashedPolicy<M
     }
 }
 
-/// A minibatch of steps in any direction: `actions` are paid for being near to twice the observation's beginning.
+/// Minibatch of random steps.
+/// Rewards are highest if `actions` are 0.7 times the first observation numbers.
 pub(crate) struct Batch {
     pub(crate) obs: Vec<f32>,
     pub(crate) next_obs: Vec<f32>,
@@ -52,7 +53,7 @@ pub(crate) struct Batch {
     pub(crate) terminated: Vec<bool>,
 }
 
-/// The best action number: which of the observation's numbers is largest.
+/// Returns the best choice: the index of the largest observation number.
 pub(crate) fn largest(obs: &[f32]) -> i64 {
     (0..OBS).max_by(|a, b| obs[*a].total_cmp(&obs[*b])).unwrap() as i64
 }
@@ -92,7 +93,7 @@ impl Batch {
 
 pub(crate) const DOUBLE: QLoss = QLoss { distance: TdLoss::Huber, double: true };
 
-/// Memory of a minibatch outside of what is tested.
+/// Buffers of one minibatch.
 #[derive(Default)]
 struct Memory {
     actions: Vec<f32>,
@@ -128,7 +129,7 @@ impl SacParts {
         }
     }
 
-    /// One update as Stable-Baselines3 orders it.
+    /// Makes one update in the order of Stable-Baselines3.
     pub(crate) fn update(&mut self, batch: &Batch, optimizer: &Optimizer) {
         let Self { policy, critics, temperature, memory, rng } = self;
         let Memory { actions, next_actions, log_probs, values, targets } = memory;

@@ -1,4 +1,4 @@
-//! Code that the integration tests share.
+//! Helpers that the integration tests share.
 #![allow(dead_code, reason = "each test binary uses a part of it")]
 
 pub(crate) mod actors;
@@ -11,7 +11,7 @@ use std::process::Command;
 
 /// Asserts that `checksum` is the same with one thread, with two threads and in this process.
 ///
-/// The number of threads is fixed once per process, so that `test`, the path of the calling test, runs in child processes.
+/// The number of threads is fixed once per process, so `test`, the path of the calling test, runs in child processes.
 pub(crate) fn assert_independent_of_threads(test: &str, checksum: impl Fn() -> String) {
     const CHILD: &str = "RLOX_TEST_CHECKSUM";
     if env::var_os(CHILD).is_some() {

@@ -1,4 +1,4 @@
-//! Small trainers of DQN, SAC and TD3, with all that is random and all that is remembered.
+//! Small trainers of DQN, SAC and TD3 with all kinds of random numbers and replay buffers.
 
 use rlox_core::{
     AutoresetMode, Env, EnvSpec, NormalizerOptions, Pcg64, ResetOptions, Space, Step, VecEnv, VectorEnv, envs,
@@ -43,7 +43,7 @@ pub(crate) fn dqn(num_envs: usize, seed: u64) -> AnyDqn {
     Dqn::new(cartpole(num_envs), network, dqn_config(), seed).unwrap()
 }
 
-/// With every option there is.
+/// Returns a config with all options.
 pub(crate) fn rainbow_config() -> DqnConfig {
     DqnConfig {
         buffer_size: 300,
@@ -107,7 +107,7 @@ pub(crate) fn td3(num_envs: usize, seed: u64) -> AnyTd3 {
     Td3::new(pendulum(num_envs), networks, config.clone(), seed).unwrap()
 }
 
-/// Says what was done, and cannot tell where it stands.
+/// Environment that observes the last action and does not support states.
 struct Silent(EnvSpec);
 
 impl Env for Silent {
@@ -127,7 +127,7 @@ impl Env for Silent {
     }
 }
 
-/// Environments with episodes of seven steps that cannot tell where they stand.
+/// Creates environments with episodes of seven steps that do not support states.
 pub(crate) fn silent(num_envs: usize) -> Box<dyn VectorEnv> {
     let make = || {
         Silent(EnvSpec {

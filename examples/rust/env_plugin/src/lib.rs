@@ -1,8 +1,8 @@
-//! A Rust environment of one's own as a Python module: `import courier_env`, and rlox has the native "Courier-v0".
+//! Rust environment as a Python module: `import courier_env` adds the native "Courier-v0" to rlox.
 //!
-//! A courier on a square of cells fetches a parcel and brings it to a door, by steps to a neighbouring cell. Parcel and
-//! door are somewhere else in every episode. A step costs 0.05, fetching and delivering pay 1 each; who leaves the
-//! square has lost. The action mask says which steps stay inside.
+//! A courier on a square of cells fetches a parcel and brings it to a door, by steps to neighbouring cells. Each
+//! episode draws new positions of parcel and door. A step costs 0.05, fetching and delivering pay 1 each, and leaving
+//! the square ends the episode. The action mask allows the steps that stay inside.
 
 use pyo3::prelude::*;
 use pyo3::types::PyCapsule;
@@ -11,7 +11,7 @@ use rlox_core::{Env, EnvPlugin, EnvSpec, Error, Pcg64, ResetOptions, Result, Spa
 
 type Cell = [i64; 2];
 
-/// North, south, west, east.
+/// Steps to the north, south, west and east.
 const STEPS: [Cell; 4] = [[0, -1], [0, 1], [-1, 0], [1, 0]];
 
 #[derive(Clone)]
@@ -25,7 +25,7 @@ struct Courier {
 }
 
 impl Courier {
-    /// Its one argument is `size`, how many cells a side has.
+    /// Creates the environment. The only argument, `size`, is the number of cells per side.
     fn new(options: &MakeOptions<'_>) -> Result<Self> {
         let size = options.argument(&["size"], "size", 5.0)?;
         if size.fract() != 0.0 || !(2.0..=100.0).contains(&size) {
@@ -52,7 +52,7 @@ impl Courier {
         cell.iter().all(|x| (0..self.size).contains(x))
     }
 
-    /// Where the courier is, how far the goal is to the east and to the south, and whether it has the parcel.
+    /// Writes the courier's position, the east and south distances to the goal, and whether it has the parcel.
     fn observe(&self, obs: &mut [f32]) {
         let (goal, scale) = (self.goal(), (self.size - 1) as f32);
         for i in 0..2 {
@@ -97,7 +97,7 @@ impl Env for Courier {
     }
 }
 
-/// Importing the module registers its environment; one module may register several.
+/// Registers the environment on import. A module may register several.
 #[pymodule]
 mod courier_env {
     use super::{Bound, Courier, EnvPlugin, PyAnyMethods, PyCapsule, PyModule, PyResult};

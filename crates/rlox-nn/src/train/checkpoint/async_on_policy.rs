@@ -1,4 +1,4 @@
-//! Trainers with actors as checkpoints.
+//! Checkpoints of on-policy trainers with actors.
 
 use std::path::Path;
 
@@ -14,28 +14,31 @@ use crate::train::{AsyncOnPolicy, Episodes, ImpalaConfig, OnPolicyAlgorithm};
 const ROLLOUTS: &str = "rollouts";
 
 impl<A: OnPolicyAlgorithm, P: ActorCritic + 'static> AsyncOnPolicy<A, P> {
-    /// Writes a checkpoint into the folder `path`, or leaves what was there ([`Checkpoint::write`]): weights, optimiser,
-    /// random streams and counters. It is as [`OnPolicy::save`](crate::train::OnPolicy::save) writes it, and in lockstep
-    /// without staleness one with a single actor may be loaded by either.
+    /// Writes a checkpoint to the folder `path` ([`Checkpoint::write`]).
     ///
-    /// Rollouts under way are not in it, and go on. With a bound of 0 in lockstep there are none: where all environments
-    /// stand is saved too, if they can tell ([`rlox_core::VectorEnv::state`]) and are actors' in this process, and a
-    /// trainer that loads it goes on as this one does, bit for bit. What an iteration had collected when it was interrupted
-    /// is lost to either.
+    /// The checkpoint has weights, optimiser, random streams and counters.
+    ///
+    /// The format is that of [`OnPolicy::save`](crate::train::OnPolicy::save). With one actor, `max_staleness` 0 and
+    /// `deterministic`, either trainer can load the checkpoint.
+    ///
+    /// Unfinished rollouts are not saved and continue. With `max_staleness` 0 and `deterministic` there are none. Then
+    /// the checkpoint has a snapshot of all environments ([`EnvSnapshot::capture`]), if they support snapshots and run
+    /// in this process, and loading it resumes exactly. The rollout of an interrupted iteration is lost in any case.
     ///
     /// ```
-    /// use rlox_core::{Ahead, AutoresetMode, Result, VecEnv, VectorEnv, envs::CartPole};
+    /// use rlox_core::{AutoresetMode, Result, StalenessPolicy, VecEnv, VectorEnv, envs::CartPole};
     /// use rlox_nn::{Activation, ActorCritic, Mlp, PolicyNetworks, train::{Impala, ImpalaConfig}};
     ///
     /// fn trainer(seed: u64) -> Result<Impala<PolicyNetworks<Mlp>>> {
     ///     let env: Box<dyn VectorEnv> = Box::new(VecEnv::new(4, None, AutoresetMode::SameStep, CartPole::default)?);
     ///     let make = |spec: &_, rng: &mut _| PolicyNetworks::mlp(spec, &[8], Activation::Tanh, rng);
-    ///     Impala::new(vec![env], make, ImpalaConfig::default(), Ahead { max_staleness: 0, deterministic: true }, seed)
+    ///     let staleness_policy = StalenessPolicy { max_staleness: 0, deterministic: true };
+    ///     Impala::new(vec![env], make, ImpalaConfig::default(), staleness_policy, seed)
     /// }
     ///
     /// let folder = std::env::temp_dir().join(format!("rlox-impala-{}", std::process::id()));
     /// let mut first = trainer(1)?;
-    /// first.train(400, |metrics| metrics.timesteps < 200)?; // the run is left halfway
+    /// first.train(400, |metrics| metrics.timesteps < 200)?; // stop halfway
     /// first.save(&folder)?;
     /// let mut second = trainer(2)?;
     /// second.load(&folder)?;
@@ -47,8 +50,10 @@ impl<A: OnPolicyAlgorithm, P: ActorCritic + 'static> AsyncOnPolicy<A, P> {
     /// ```
     ///
     /// # Errors
-    /// Those of [`Checkpoint::write`], [`rlox_core::Error::Config`] for a weight or a return that is not finite; what was
-    /// there stays. In lockstep without staleness those of [`rlox_core::AsyncCollector::pause`], and of a first reset.
+    /// Errors of [`Checkpoint::write`], [`rlox_core::Error::NotFinite`] for weights or returns; an earlier checkpoint
+    /// at
+    /// `path` stays. With `max_staleness` 0 and `deterministic` also errors of [`rlox_core::AsyncCollector::quiesce`]
+    /// and of the first reset.
     pub fn save(&mut self, path: impl AsRef<Path>) -> Result<()> {
         let snapshot = self.snapshot()?;
         let rollouts = self.collector.version()?;
@@ -62,25 +67,25 @@ impl<A: OnPolicyAlgorithm, P: ActorCritic + 'static> AsyncOnPolicy<A, P> {
             }
         };
         add(COUNTERS, ROLLOUTS, rollouts.into());
-        // In Python IMPALA has actors always, and no such setting.
+        // The Python package has this setting for PPO and A2C only; IMPALA always has actors.
         if A::NAME != ImpalaConfig::NAME {
             add("settings", "async_collect", true.into());
         }
         checkpoint.write(path)
     }
 
-    /// Goes back to what [`AsyncOnPolicy::save`] wrote, or the Python package for a learner on its native backend, of a
-    /// trainer with the same settings, as many actors with as many environments, and the same shape of the policy;
-    /// [`AsyncOnPolicy::resume`] goes on from there.
+    /// Loads a checkpoint of [`AsyncOnPolicy::save`] or of a native learner of the Python package.
     ///
-    /// Actors begin new rollouts with the weights that were loaded, and the bound of their staleness holds from there on. Where
-    /// the checkpoint does not say where environments stand, or the bound is not 0 in deterministic, they begin new episodes;
-    /// lockstep is still repeatable. Actors whose environments are elsewhere ([`rlox_core::Collect::state`]) go on with the
-    /// episodes they are in.
+    /// Settings, number of actors, environments and network architecture must match. [`AsyncOnPolicy::resume`] then
+    /// continues the run. Actors start new rollouts with the loaded weights, and `max_staleness` counts from there.
+    ///
+    /// Environments continue their episodes if the checkpoint has a snapshot, `max_staleness` is 0 and `deterministic`
+    /// is set. Otherwise they start new episodes, and deterministic runs stay repeatable. Actors with remote
+    /// environments ([`rlox_core::Collect::state`] returns `None`) continue their current episodes.
     ///
     /// # Errors
-    /// Those of [`Checkpoint::read`], and errors that name the file and the section that is another trainer's. Nothing has
-    /// changed then. Those of [`rlox_core::AsyncCollector::pause`].
+    /// Errors of [`Checkpoint::read`] and [`rlox_core::AsyncCollector::quiesce`], and errors that name the file and
+    /// section that does not match. Nothing changes then.
     pub fn load(&mut self, path: impl AsRef<Path>) -> Result<()> {
         let checkpoint = Checkpoint::read(path)?;
         let config_map = self.config_map();
@@ -106,7 +111,7 @@ impl<A: OnPolicyAlgorithm, P: ActorCritic + 'static> AsyncOnPolicy<A, P> {
                 reset += self.envs.1 as u64;
             }
         }
-        // From here on nothing is refused: the networks' parts have been checked.
+        // Nothing fails from here on: all parts have been checked.
         self.policy.load(&networks)?;
         self.policy.load_optimizer_state(&optimizer)?;
         self.collector.restart_from(rollouts, self.policy.tensors(), all.iterations.clone())?;
@@ -118,12 +123,12 @@ impl<A: OnPolicyAlgorithm, P: ActorCritic + 'static> AsyncOnPolicy<A, P> {
         Ok(())
     }
 
-    /// Whether nothing is under way between two iterations.
+    /// Returns `true` if no rollout is in progress between two iterations.
     fn is_synchronous(&self) -> bool {
         self.staleness_policy.deterministic && self.staleness_policy.max_staleness == 0
     }
 
-    /// Where the environments of all actors stand, one actor's after another's; `None` if that is not known.
+    /// Returns a snapshot of the environments of all actors in order; `None` if any is unavailable.
     fn snapshot(&mut self) -> Result<Option<EnvSnapshot<'static>>> {
         if !self.is_synchronous() {
             return Ok(None);
@@ -135,7 +140,7 @@ impl<A: OnPolicyAlgorithm, P: ActorCritic + 'static> AsyncOnPolicy<A, P> {
         }
         let mut all: Option<EnvSnapshot<'static>> = None;
         for state in actors.iter_mut().filter_map(|actor| actor.state()) {
-            // It was to come before the first rollout, and may as well come now.
+            // The reset due before the first rollout can happen now.
             if let Some(seed) = *state.reset {
                 let mut obs = Vec::new();
                 resize("num_envs", &mut obs, envs_per_actor * spec.observation.dim(), 0.0)?;
@@ -151,7 +156,7 @@ impl<A: OnPolicyAlgorithm, P: ActorCritic + 'static> AsyncOnPolicy<A, P> {
         Ok(all)
     }
 
-    /// Puts the environments of all actors where they stood, or leaves them where they are.
+    /// Restores the environments of all actors, or none of them after an error.
     fn restore_envs(&mut self, checkpoint: &Checkpoint, snapshot: &EnvSnapshot<'_>) -> Result<()> {
         let (envs_per_actor, locate) = (self.envs.1, |error| in_section(error, checkpoint, ENVIRONMENT));
         let actor_snapshot = |number: usize| snapshot.rows(number * envs_per_actor..(number + 1) * envs_per_actor);
@@ -160,7 +165,7 @@ impl<A: OnPolicyAlgorithm, P: ActorCritic + 'static> AsyncOnPolicy<A, P> {
         for (number, actor) in actors.iter_mut().enumerate() {
             let Some(state) = actor.state() else { continue };
             actor_snapshot(number).check(state.env).map_err(locate)?;
-            // What stands nowhere yet is reset before it is used, wherever it is put.
+            // Environments before their first reset need no rollback.
             before.push(if state.reset.is_none() { EnvSnapshot::capture(state.env)? } else { None });
         }
         let (states, mut failure) = (actors.iter_mut().map(|actor| actor.state()).enumerate(), None);
@@ -179,7 +184,7 @@ impl<A: OnPolicyAlgorithm, P: ActorCritic + 'static> AsyncOnPolicy<A, P> {
             }
             return Ok(());
         };
-        // Environments that broke their word.
+        // A checked snapshot failed to restore: roll back.
         for (state, before) in restored.into_iter().zip(before) {
             let rolled_back = before.is_some_and(|before| before.restore_into(state.env).is_ok());
             if !rolled_back && state.reset.is_none() {
@@ -207,7 +212,7 @@ impl<A: OnPolicyAlgorithm, P: ActorCritic + 'static> AsyncOnPolicy<A, P> {
         }
     }
 
-    /// The settings by the names that checkpoints have for them.
+    /// Returns the settings under their names in checkpoints.
     fn config_map(&self) -> ConfigMap {
         let ((_, normalize, collect_config), (_, envs_per_actor, masks)) = (self.config.collect_config(), &self.envs);
         let mut config_map = self.config.config_map();
@@ -223,7 +228,7 @@ impl<A: OnPolicyAlgorithm, P: ActorCritic + 'static> AsyncOnPolicy<A, P> {
     }
 }
 
-/// How many rollouts there were; trainers whose actors have no turns do not tell.
+/// Reads the number of rollouts; synchronous trainers do not store it.
 fn read_rollouts(checkpoint: &Checkpoint) -> Result<u64> {
     match checkpoint.object(COUNTERS)?.get(ROLLOUTS) {
         None => Ok(0),

@@ -1,10 +1,10 @@
-//! The state of environments, as a member of a checkpoint.
+//! Snapshot of the environments as a member of a checkpoint.
 
 use rlox_core::{Checkpoint, EnvSnapshot, FieldMut, Pcg64, Result};
 
 const MEMBER: &str = "environment";
 
-/// Adds where so many environments stand.
+/// Adds the snapshot of `n` environments.
 pub(super) fn write(checkpoint: &mut Checkpoint, snapshot: &EnvSnapshot<'_>, n: usize) -> Result<()> {
     let EnvSnapshot { states, episode_returns, episode_steps, finished, streams } = snapshot;
     checkpoint.insert_arrays(
@@ -19,7 +19,7 @@ pub(super) fn write(checkpoint: &mut Checkpoint, snapshot: &EnvSnapshot<'_>, n: 
     )
 }
 
-/// Where so many environments stood; `None` if they could not tell.
+/// Reads the snapshot of `n` environments; `None` if the checkpoint has none.
 pub(super) fn read(checkpoint: &Checkpoint, n: usize) -> Result<Option<EnvSnapshot<'static>>> {
     if checkpoint.safetensors(MEMBER).is_none() {
         return Ok(None);
@@ -27,7 +27,7 @@ pub(super) fn read(checkpoint: &Checkpoint, n: usize) -> Result<Option<EnvSnapsh
     let shapes = checkpoint.shapes(MEMBER)?;
     let states_shape = shapes.iter().find(|(name, _)| name == "states").map(|(_, shape)| &shape[..]);
     let Some(&[rows, width]) = states_shape.filter(|shape| shape.first() == Some(&n)) else {
-        return Err(checkpoint.corrupt(MEMBER, format!("states of {shapes:?} instead of {n} environments")));
+        return Err(checkpoint.corrupt(MEMBER, format!("arrays {shapes:?} instead of states of {n} environments")));
     };
     let (mut states, mut episode_returns) = (vec![0.0; rows * width], vec![0.0; n]);
     let (mut episode_steps, mut finished, mut streams) = (vec![0; n], vec![0; n], vec![0; n * Pcg64::STATE_LEN]);

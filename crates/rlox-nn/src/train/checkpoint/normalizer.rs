@@ -1,4 +1,4 @@
-//! The statistics of observations and rewards, as a member of a checkpoint.
+//! Running statistics of observations and rewards as a member of a checkpoint.
 
 use rlox_core::{Checkpoint, FieldMut, Normalizer, Result, RunningMeanStd};
 
@@ -6,7 +6,7 @@ use super::in_section;
 
 const MEMBER: &str = "normalizer";
 
-/// Adds what a normaliser knows, if it does something.
+/// Adds the statistics of a normaliser that is enabled.
 pub(super) fn write(checkpoint: &mut Checkpoint, normalizer: Option<&Normalizer>) -> Result<()> {
     let Some(normalizer) = filter_enabled(normalizer) else { return Ok(()) };
     let (obs, reward, returns) = (normalizer.obs(), normalizer.reward(), normalizer.returns());
@@ -17,12 +17,12 @@ pub(super) fn write(checkpoint: &mut Checkpoint, normalizer: Option<&Normalizer>
     checkpoint.insert_arrays(MEMBER, &named)
 }
 
-/// A normaliser that does something.
+/// Returns the normaliser if it normalises observations or rewards.
 fn filter_enabled(normalizer: Option<&Normalizer>) -> Option<&Normalizer> {
     normalizer.filter(|normalizer| normalizer.options().obs || normalizer.options().reward)
 }
 
-/// The arrays of a normaliser, and how many numbers are in them.
+/// Returns names and shapes of a normaliser's arrays.
 fn array_shapes(dim: usize, num_envs: usize) -> [(&'static str, [usize; 1]); 7] {
     [
         ("obs_mean", [dim]),
@@ -35,13 +35,13 @@ fn array_shapes(dim: usize, num_envs: usize) -> [(&'static str, [usize; 1]); 7] 
     ]
 }
 
-/// The same normaliser with the statistics of a checkpoint.
+/// Returns the normaliser with the statistics of the checkpoint.
 pub(super) fn read(checkpoint: &Checkpoint, normalizer: Option<&Normalizer>) -> Result<Option<Normalizer>> {
     let Some(ours) = filter_enabled(normalizer) else {
         return if checkpoint.safetensors(MEMBER).is_none() {
             Ok(normalizer.cloned())
         } else {
-            Err(checkpoint.corrupt(MEMBER, "statistics, though nothing is normalised"))
+            Err(checkpoint.corrupt(MEMBER, "statistics for a trainer without normalisation"))
         };
     };
     let mut arrays = Vec::new();

@@ -1,4 +1,4 @@
-//! Off-policy trainers as checkpoints.
+//! Checkpoints of off-policy trainers.
 
 use std::ops::RangeInclusive;
 use std::path::Path;
@@ -15,11 +15,14 @@ use crate::train::{Episodes, OffPolicy, OffPolicyMethod, OffPolicyUpdateStats};
 const REPLAY: &str = "replay";
 
 impl<A: OffPolicyMethod> OffPolicy<A> {
-    /// Writes a checkpoint into the folder `path`, or leaves what was there ([`rlox_core::Checkpoint::write`]): weights,
-    /// target networks, optimisers, temperature, all that is remembered with its priorities, statistics, noise, random
-    /// streams, counters, and where the environments stand, if they can tell ([`rlox_core::VectorEnv::state`]).
-    /// `DQNTrainer.load`, `SACTrainer.load` and `TD3Trainer.load` of the Python package take it, too, where they have the
-    /// same settings: hidden layers of the same widths everywhere, two critics, an environment by its id.
+    /// Writes a checkpoint to the folder `path` ([`rlox_core::Checkpoint::write`]).
+    ///
+    /// The checkpoint has weights, target networks, optimisers, temperature, replay buffer with priorities, statistics,
+    /// action noise, random streams, counters and, if supported, a snapshot of the environments
+    /// ([`EnvSnapshot::capture`]).
+    ///
+    /// `DQNTrainer.load`, `SACTrainer.load` and `TD3Trainer.load` of the Python package accept checkpoints with equal
+    /// settings: the same hidden layers in all networks, two critics, and an environment with an id.
     ///
     /// ```
     /// use rlox_core::{AutoresetMode, Result, VecEnv, envs::CartPole};
@@ -34,7 +37,7 @@ impl<A: OffPolicyMethod> OffPolicy<A> {
     ///
     /// let folder = std::env::temp_dir().join(format!("rlox-dqn-{}", std::process::id()));
     /// let mut first = trainer(1)?;
-    /// first.train(400, |metrics| metrics.timesteps < 200)?; // the run is left halfway
+    /// first.train(400, |metrics| metrics.timesteps < 200)?; // stop halfway
     /// first.save(&folder)?;
     /// let mut second = trainer(2)?;
     /// second.load(&folder)?;
@@ -46,8 +49,9 @@ impl<A: OffPolicyMethod> OffPolicy<A> {
     /// ```
     ///
     /// # Errors
-    /// Those of [`rlox_core::Checkpoint::write`], [`Error::Config`] for a weight, a return or noise that is not finite,
-    /// [`Error::Memory`] if there is no room for a copy of what is remembered; what was there stays.
+    /// Errors of [`rlox_core::Checkpoint::write`], [`Error::NotFinite`] for weights, returns or noise.
+    /// [`Error::Memory`] if memory is insufficient for a copy of the replay buffer. An earlier checkpoint at `path`
+    /// stays.
     pub fn save(&self, path: impl AsRef<Path>) -> Result<()> {
         let (config_map, learner) = (self.config_map(), self.agent.learner());
         let env_initialized = self.env_restored || self.agent.env_initialized();
@@ -65,15 +69,16 @@ impl<A: OffPolicyMethod> OffPolicy<A> {
         checkpoint.write(path)
     }
 
-    /// Goes back to what [`OffPolicy::save`] wrote, or the Python package for a learner on its native backend, of a trainer
-    /// with the same settings, environments and shape of the networks; [`OffPolicy::resume`] goes on from there, as if
-    /// nothing had come between. Environments that could not tell where they stood start new episodes. What made the
-    /// environments, beside their id and spaces, is not told. Where Python's `save(replay=False)` left out what was
-    /// remembered, nothing is: learning goes on from what comes then, in small minibatches at first.
+    /// Loads a checkpoint of [`OffPolicy::save`] or of a native learner of the Python package.
+    ///
+    /// Settings, environments and network architecture must match. [`OffPolicy::resume`] then continues the run
+    /// exactly. Without a snapshot, environments start new episodes. Arguments of the environments other than id
+    /// and spaces are not checked. After Python's `save(replay=False)`, the replay buffer is empty, and the
+    /// first minibatches are small.
     ///
     /// # Errors
-    /// Those of [`rlox_core::Checkpoint::read`], and errors that name the file and the section that is another trainer's.
-    /// Nothing has changed then.
+    /// Errors of [`rlox_core::Checkpoint::read`], and errors that name the file and section that does not match.
+    /// Nothing changes then.
     pub fn load(&mut self, path: impl AsRef<Path>) -> Result<()> {
         let checkpoint = Checkpoint::read(path)?;
         let config_map = self.config_map();
@@ -99,7 +104,7 @@ impl<A: OffPolicyMethod> OffPolicy<A> {
             agent.detach();
         }
         result?;
-        // From here on nothing is refused: all of it has been checked.
+        // Nothing fails from here on: all parts have been checked.
         let mut streams = streams.into_iter();
         for ((_, stream), stored) in self.streams.named().into_iter().zip(&mut streams) {
             *stream = stored;
@@ -138,7 +143,7 @@ impl<A: OffPolicyMethod> OffPolicy<A> {
         }
     }
 
-    /// All random streams by the names that checkpoints have for them.
+    /// Returns all random streams by their names in checkpoints.
     fn streams(&self) -> Vec<(String, Pcg64)> {
         let actions = (0..self.env.num_envs()).map(|env| format!("actions.{env}"));
         let own = actions.chain(["minibatches", "learning"].map(str::to_owned));
@@ -147,7 +152,7 @@ impl<A: OffPolicyMethod> OffPolicy<A> {
         all
     }
 
-    /// The settings by the names that checkpoints have for them.
+    /// Returns the settings under their names in checkpoints.
     fn config_map(&self) -> ConfigMap {
         let mut all = A::config_map(&self.config);
         all.extend(settings::replay_config(self.agent.replay_config()));
@@ -160,7 +165,7 @@ impl<A: OffPolicyMethod> OffPolicy<A> {
     }
 }
 
-/// Whether what was remembered is there.
+/// Returns `true` if the checkpoint has a replay buffer.
 fn has_replay(checkpoint: &Checkpoint) -> Result<bool> {
     match checkpoint.manifest.get(REPLAY) {
         None => Ok(true),
@@ -169,17 +174,17 @@ fn has_replay(checkpoint: &Checkpoint) -> Result<bool> {
     }
 }
 
-/// Refuses what PyTorch has learned: it draws otherwise.
+/// Rejects checkpoints of torch learners, whose random streams differ.
 fn check_backend(checkpoint: &Checkpoint) -> Result<()> {
     if checkpoint.manifest.get("backend").and_then(Value::as_str) != Some("torch") {
         return Ok(());
     }
     let fix = "load it with the Python package";
-    let expected = "one in Rust, as torch has other random streams";
+    let expected = "the native backend, because torch has other random streams";
     Err(Error::config(checkpoint.file_of("backend"), expected, "torch", fix).in_section("backend"))
 }
 
-/// What off-policy trainers count beside what all do.
+/// State of off-policy trainers in addition to the common one.
 struct ProgressState {
     noise: Vec<f32>,
     pending_updates: f64,
@@ -190,7 +195,7 @@ struct ProgressState {
 impl ProgressState {
     fn write(&self, checkpoint: &mut Checkpoint) -> Result<()> {
         if let Some(non_finite) = self.noise.iter().find(|x| !x.is_finite()) {
-            let fix = "lower the noise's sigma, and go back to the last checkpoint";
+            let fix = "lower sigma of the noise, and load the last checkpoint";
             return Err(Error::not_finite("action_noise", "finite numbers", non_finite.to_string(), fix));
         }
         let entries = [
@@ -205,7 +210,7 @@ impl ProgressState {
         Ok(())
     }
 
-    /// Reads noise of so many numbers from a manifest, at most `pending_limit` minibatches that are due, and the rest.
+    /// Reads the state with `noise` numbers of noise and at most `pending_limit` pending minibatches.
     fn read(checkpoint: &Checkpoint, noise: usize, pending_limit: f64) -> Result<Self> {
         let counters = checkpoint.object(COUNTERS)?;
         let within = |name, range: RangeInclusive<f64>| {
@@ -217,11 +222,11 @@ impl ProgressState {
         let numbers = counters.get("noise").and_then(Value::as_array).filter(|numbers| numbers.len() == noise);
         let finite = |x: &Value| x.as_f64().map(|x| x as f32).filter(|x| x.is_finite());
         let numbers = numbers.and_then(|numbers| numbers.iter().map(finite).collect());
-        let corrupt = || checkpoint.corrupt(COUNTERS, format!("other than {noise} finite numbers as \"noise\""));
+        let corrupt = || checkpoint.corrupt(COUNTERS, format!("no list of {noise} finite numbers as \"noise\""));
         let last_update = match counters.get("learned") {
             None | Some(Value::Null) => None,
             Some(value) => {
-                let corrupt = || checkpoint.corrupt(COUNTERS, "no means as \"learned\"");
+                let corrupt = || checkpoint.corrupt(COUNTERS, "no statistics as \"learned\"");
                 Some(OffPolicyUpdateStats::from_json(value).ok_or_else(corrupt)?)
             }
         };
@@ -245,7 +250,7 @@ impl OffPolicyUpdateStats {
         })
     }
 
-    /// What [`OffPolicyUpdateStats::to_json`] made; `None` of anything else.
+    /// Parses the result of [`OffPolicyUpdateStats::to_json`]; `None` for anything else.
     fn from_json(value: &Value) -> Option<Self> {
         let field = |name: &str| match value.get(name)? {
             Value::Null => Some(None),

@@ -1,4 +1,4 @@
-//! On-policy trainers as checkpoints.
+//! Checkpoints of on-policy trainers.
 
 use std::path::Path;
 
@@ -11,10 +11,11 @@ use crate::train::trainer::Collector;
 use crate::train::{Episodes, OnPolicy, OnPolicyAlgorithm};
 
 impl<A: OnPolicyAlgorithm, P: ActorCritic> OnPolicy<A, P> {
-    /// Writes a checkpoint into the folder `path`, or leaves what was there ([`rlox_core::Checkpoint::write`]): weights,
-    /// optimiser, statistics, random streams, counters, and where the environments stand, if they can tell
-    /// ([`rlox_core::VectorEnv::state`]). `PPOTrainer.load` and `A2CTrainer.load` of the Python package take it, too, where
-    /// they have the same settings: policy and values with hidden layers of the same widths, an environment by its id.
+    /// Writes a checkpoint to the folder `path` ([`rlox_core::Checkpoint::write`]).
+    ///
+    /// The checkpoint has weights, optimiser, statistics, random streams, counters and, if supported, a snapshot of the
+    /// environments ([`EnvSnapshot::capture`]). `PPOTrainer.load` and `A2CTrainer.load` of the Python package accept
+    /// checkpoints with equal settings: the same hidden layers in both networks, and an environment with an id.
     ///
     /// ```
     /// use rlox_core::{AutoresetMode, Result, VecEnv, envs::CartPole};
@@ -28,7 +29,7 @@ impl<A: OnPolicyAlgorithm, P: ActorCritic> OnPolicy<A, P> {
     ///
     /// let folder = std::env::temp_dir().join(format!("rlox-ppo-{}", std::process::id()));
     /// let mut first = trainer(1)?;
-    /// first.train(256, |metrics| metrics.timesteps < 128)?; // the run is left halfway
+    /// first.train(256, |metrics| metrics.timesteps < 128)?; // stop halfway
     /// first.save(&folder)?;
     /// let mut second = trainer(2)?;
     /// second.load(&folder)?;
@@ -40,26 +41,27 @@ impl<A: OnPolicyAlgorithm, P: ActorCritic> OnPolicy<A, P> {
     /// ```
     ///
     /// # Errors
-    /// Those of [`rlox_core::Checkpoint::write`], [`rlox_core::Error::Config`] for a weight or a return that is not
-    /// finite; what was there stays.
+    /// Errors of [`rlox_core::Checkpoint::write`], [`rlox_core::Error::NotFinite`] for weights or returns; an earlier
+    /// checkpoint at `path` stays.
     pub fn save(&self, path: impl AsRef<Path>) -> Result<()> {
         save(path.as_ref(), A::NAME, &self.config_map(), &self.policy, &self.collector)
     }
 
-    /// Goes back to what [`OnPolicy::save`] wrote, or the Python package for a learner on its native backend, of a trainer
-    /// with the same settings, environments and shape of the policy; [`OnPolicy::resume`] goes on from there, as if nothing
-    /// had come between. Environments that could not tell where they stood start new episodes. What made the environments,
-    /// beside their id and spaces, is not told.
+    /// Loads a checkpoint of [`OnPolicy::save`] or of a native learner of the Python package.
+    ///
+    /// Settings, environments and network architecture must match. [`OnPolicy::resume`] then continues the run exactly.
+    /// Without a snapshot, environments start new episodes. Arguments of the environments other than id and spaces
+    /// are not checked.
     ///
     /// # Errors
-    /// Those of [`rlox_core::Checkpoint::read`], and errors that name the file and the section that is another trainer's.
-    /// Nothing has changed then.
+    /// Errors of [`rlox_core::Checkpoint::read`], and errors that name the file and section that does not match.
+    /// Nothing changes then.
     pub fn load(&mut self, path: impl AsRef<Path>) -> Result<()> {
         let config_map = self.config_map();
         load(path.as_ref(), A::NAME, &config_map, &mut self.policy, &mut self.collector)
     }
 
-    /// The settings by the names that checkpoints have for them.
+    /// Returns the settings under their names in checkpoints.
     fn config_map(&self) -> ConfigMap {
         let (_, normalize, collect_config) = self.config.collect_config();
         let mut config_map = self.config.config_map();
@@ -75,7 +77,7 @@ impl<A: OnPolicyAlgorithm, P: ActorCritic> OnPolicy<A, P> {
     }
 }
 
-/// Writes all that a trainer needs to go on.
+/// Writes the full state of a trainer.
 fn save(
     path: &Path,
     algorithm: &'static str,
@@ -88,7 +90,7 @@ fn save(
     info.checkpoint(&policy.tensors(), &policy.optimizer_state(), snapshot.as_ref())?.write(path)
 }
 
-/// Goes back to what [`save`] wrote, whole or not at all.
+/// Loads a checkpoint of [`save`], completely or not at all.
 fn load(
     path: &Path,
     algorithm: &'static str,
@@ -104,7 +106,7 @@ fn load(
     let (networks, optimizer) =
         read_networks(&checkpoint, |it| policy.check_tensors(it), |state| policy.check_optimizer_state(state))?;
     restore_envs(&checkpoint, snapshot.as_ref(), collector.env.as_mut(), &mut collector.env_initialized, || Ok(()))?;
-    // From here on nothing is refused: the networks' parts have been checked.
+    // Nothing fails from here on: all parts have been checked.
     policy.load(&networks)?;
     policy.load_optimizer_state(&optimizer)?;
     collector.env_initialized = snapshot.is_some();

@@ -1,4 +1,4 @@
-//! ConfigMap as checkpoints tell of them: by the names that the Python package has for them.
+//! Settings in checkpoints, under the names of the Python package.
 
 use rlox_core::{Checkpoint, Error, NormalizerOptions, Result, StalenessPolicy};
 use serde_json::{Map, Value, json};
@@ -7,28 +7,28 @@ use crate::optimizer::{ALPHA, BETAS, EPS, ON_POLICY_EPS};
 use crate::train::{ActionNoise, ReplayConfig, Schedule};
 use crate::{ActorCritic, NetworkArch, Optimizer, PolicyArch};
 
-/// The value of a setting.
+/// Value of a setting.
 #[derive(Clone, Debug, PartialEq)]
 pub enum ConfigValue {
-    /// A number, written with the few digits that make it, as a user writes it.
+    /// An f32, stored with the shortest decimal that rounds to it.
     Single(f32),
-    /// A number.
+    /// An f64.
     Double(f64),
-    /// How many.
+    /// An unsigned integer.
     Count(usize),
-    /// Whether.
+    /// A boolean.
     Flag(bool),
-    /// One of several words.
+    /// One of several strings.
     Word(&'static str),
     /// Widths of layers.
     Widths(Vec<usize>),
-    /// A number that is learned, by what it begins with: `"auto_0.1"`, or `"auto"` for 1.
+    /// Initial value of a learned number: `"auto_0.1"`, or `"auto"` for 1.
     Auto(f32),
-    /// Several that belong together.
+    /// Several settings of one object.
     Several(ConfigMap),
-    /// Once an iteration, or as often as there is something new: Python's -1.
+    /// Once per iteration, or as often as there are new transitions: -1 in Python.
     Once,
-    /// Nothing, where there may be a number.
+    /// No number where a number is possible.
     None,
 }
 
@@ -99,12 +99,12 @@ impl ConfigValue {
     }
 }
 
-/// A number, or a word where that is not finite: JSON has only the others.
+/// Returns a JSON number, or a string for numbers that are not finite, which JSON cannot represent.
 pub(super) fn number(x: f64) -> Value {
     if x.is_finite() { json!(x) } else { json!(x.to_string()) }
 }
 
-/// What a number begins with that is learned: of `"auto_0.1"`, or of `"auto"`.
+/// Parses the initial value of a learned number: `"auto_0.1"` or `"auto"`.
 fn parse_auto(word: &str) -> Option<f32> {
     match word.strip_prefix("auto")? {
         "" => Some(1.0),
@@ -112,30 +112,30 @@ fn parse_auto(word: &str) -> Option<f32> {
     }
 }
 
-/// All settings by name.
+/// Settings by name.
 pub type ConfigMap = Vec<(&'static str, ConfigValue)>;
 
 pub(super) fn to_json(config_map: &ConfigMap) -> Map<String, Value> {
     config_map.iter().map(|(name, value)| ((*name).to_owned(), value.to_json())).collect()
 }
 
-/// What an algorithm of the Python package has unless it is told otherwise.
+/// Default settings of an algorithm in the Python package.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Defaults {
-    /// Its hidden layers.
+    /// Widths of the hidden layers.
     pub(super) net_arch: &'static [usize],
-    /// What it adds to roots.
+    /// Epsilon of the optimiser.
     pub(super) optimizer_eps: f32,
 }
 
 pub(super) const ON_POLICY: Defaults = Defaults { net_arch: &[64, 64], optimizer_eps: ON_POLICY_EPS };
 
-/// That of off-policy methods.
+/// Returns the defaults of an off-policy algorithm.
 pub(super) fn off_policy_defaults(net_arch: &'static [usize]) -> Defaults {
     Defaults { net_arch, optimizer_eps: EPS }
 }
 
-/// What goes without saying where the Python package has no such setting.
+/// Returns the value of a setting that the Python package does not have; `None` for other settings.
 fn default_value(name: &str, defaults: Defaults) -> Option<ConfigValue> {
     let [beta1, beta2] = BETAS;
     let NormalizerOptions { clip_obs, clip_reward, epsilon, .. } = NormalizerOptions::default();
@@ -157,8 +157,9 @@ fn default_value(name: &str, defaults: Defaults) -> Option<ConfigValue> {
     })
 }
 
-/// What makes a policy, as far as it is known, by the names that the Python package has for it. Its one `net_arch` is
-/// told where policy and values have the same.
+/// Returns the known architecture of a policy under the names of the Python package.
+///
+/// The result has `net_arch` only if policy and values have equal hidden layers.
 pub(super) fn policy_arch(policy: &dyn ActorCritic) -> ConfigMap {
     let Some(PolicyArch { policy, value, activation, shared_trunk, use_sde }) = policy.arch() else { return vec![] };
     let mut config_map =
@@ -168,7 +169,7 @@ pub(super) fn policy_arch(policy: &dyn ActorCritic) -> ConfigMap {
     config_map
 }
 
-/// The same of the networks of off-policy methods.
+/// Returns the known architecture that all networks of an off-policy algorithm share.
 pub(in crate::train) fn network_arch(networks: &[Option<NetworkArch>]) -> ConfigMap {
     let Some(Some(first)) = networks.first() else { return vec![] };
     let all_match = |same: &dyn Fn(&NetworkArch) -> bool| networks.iter().all(|it| it.as_ref().is_some_and(same));
@@ -182,7 +183,7 @@ pub(in crate::train) fn network_arch(networks: &[Option<NetworkArch>]) -> Config
     config_map
 }
 
-/// The same of an actor and so many critics.
+/// Returns the known architecture of an actor and `n_critics` critics.
 pub(in crate::train) fn actor_critic_arch(
     actor: Option<NetworkArch>,
     critics: Option<NetworkArch>,
@@ -193,14 +194,14 @@ pub(in crate::train) fn actor_critic_arch(
     config_map
 }
 
-/// The names in [`shape`] and [`network_arch`]: checkpoints of policies that do not tell leave them out, and there the tensors
-/// must do.
+/// Names in [`policy_arch`] and [`network_arch`].
+/// Custom policies do not store them; then only the tensors are checked.
 const ARCH_KEYS: [&str; 5] = ["shared_trunk", "use_sde", "activation", "net_arch", "dueling"];
 
-/// The names in [`actors`].
+/// Names in [`actors`].
 const ACTOR_KEYS: [&str; 3] = ["num_actors", "max_staleness", "deterministic"];
 
-/// Who collects, and how far ahead of the learner.
+/// Returns the settings of the actors.
 pub(super) fn actors(num_actors: usize, staleness_policy: StalenessPolicy) -> ConfigMap {
     let values = [
         ConfigValue::Count(num_actors),
@@ -210,10 +211,10 @@ pub(super) fn actors(num_actors: usize, staleness_policy: StalenessPolicy) -> Co
     ACTOR_KEYS.into_iter().zip(values).collect()
 }
 
-/// Refuses a checkpoint of other settings.
+/// Rejects a checkpoint with other settings.
 pub(super) fn check(config_map: &ConfigMap, checkpoint: &Checkpoint, defaults: Defaults) -> Result<()> {
     let stored = checkpoint.object("settings")?;
-    // What Python says of actors where there are none: one thread collects and learns by turns.
+    // The Python package stores actor settings without actors, too; then they have no meaning.
     let is_synchronous = stored.get("async_collect") == Some(&json!(false));
     for (name, ours) in config_map {
         let theirs = match stored.get(*name).filter(|_| !(is_synchronous && ACTOR_KEYS.contains(name))) {
@@ -229,9 +230,9 @@ pub(super) fn check(config_map: &ConfigMap, checkpoint: &Checkpoint, defaults: D
         if !ours.matches(&theirs) {
             let (expected, got) = (format!("{name} = {}", ours.to_json()), theirs.to_string());
             let fix = if *name == "train_freq" && theirs.is_array() {
-                "load it with the Python package: in Rust steps are counted between updates, not episodes"
+                "load it with the Python package; in Rust train_freq counts steps, not episodes"
             } else {
-                "make the trainer with the settings of the checkpoint"
+                "create the trainer with the settings of the checkpoint"
             };
             return Err(Error::config(checkpoint.file_of("settings"), expected, got, fix).in_section("settings"));
         }
@@ -252,7 +253,7 @@ pub(in crate::train) fn optimizer(optimizer: Optimizer) -> ConfigMap {
         Optimizer::RmsProp { alpha, eps, .. } => ("rmsprop", eps, vec![("alpha", Single(alpha))]),
     };
     let lr = ("learning_rate", Single(optimizer.lr()));
-    // The kind first: others have other settings.
+    // The kind first, because other optimisers have other settings.
     let mut config_map = vec![("optimizer", Word(word)), ("optimizer_eps", Single(eps)), lr];
     config_map.extend(rest);
     config_map
@@ -272,7 +273,7 @@ pub(super) fn normalization(options: Option<NormalizerOptions>) -> ConfigMap {
     config_map
 }
 
-/// What the environments and the collection from them are like.
+/// Returns the settings of the environments and the collection.
 pub(super) fn collect_config(num_envs: usize, action_masks: bool, sde_sample_freq: usize) -> ConfigMap {
     vec![
         ("num_envs", ConfigValue::Count(num_envs)),
@@ -281,7 +282,7 @@ pub(super) fn collect_config(num_envs: usize, action_masks: bool, sde_sample_fre
     ]
 }
 
-/// How transitions are collected and sampled, but for priorities, which not every method has.
+/// Returns the settings of collection and sampling without priorities, which only DQN has.
 pub(super) fn replay_config(config: &ReplayConfig) -> ConfigMap {
     let mut config_map = vec![
         ("buffer_size", ConfigValue::Count(config.buffer_size)),
@@ -299,7 +300,7 @@ pub(super) fn replay_config(config: &ReplayConfig) -> ConfigMap {
     config_map
 }
 
-/// A count of steps.
+/// Returns a count of steps.
 pub(in crate::train) fn count(steps: u64) -> ConfigValue {
     ConfigValue::Count(usize::try_from(steps).unwrap_or(usize::MAX))
 }

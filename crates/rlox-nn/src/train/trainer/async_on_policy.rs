@@ -1,4 +1,4 @@
-//! On-policy methods whose environments are stepped in other threads while they learn.
+//! Trainer of on-policy algorithms with actors that step environments in threads.
 
 use std::collections::VecDeque;
 
@@ -14,23 +14,24 @@ use crate::train::streams::{IterationStreams, Streams};
 use crate::train::{Encoding, Episodes, Metrics, Minibatches, check_share, evaluate_policy};
 use crate::{ActorCritic, NamedTensors};
 
-/// The trainer of an on-policy method with the settings `A`, whose actors are threads with environments and a copy of the
-/// policy each: [`Impala`](crate::train::Impala), or PPO and A2C with rollouts that are a bounded number of updates old.
+/// Trainer of an on-policy algorithm `A` with actors in threads, which own copies of the policy.
 ///
-/// In lockstep without staleness, one actor and a learner do what [`OnPolicy`](crate::train::OnPolicy) does, number by number.
+/// Such algorithms are [`Impala`](crate::train::Impala), and PPO and A2C with rollouts that are a bounded number of
+/// updates old. With one actor, `max_staleness` 0 and `deterministic`, results equal those of
+/// [`OnPolicy`](crate::train::OnPolicy) exactly.
 pub struct AsyncOnPolicy<A, P> {
     pub(in crate::train) policy: P,
     pub(in crate::train) config: A,
     pub(in crate::train) collector: AsyncCollector<NamedTensors, Rollout>,
     minibatches: Minibatches,
-    /// What the environments of every actor are, how many each has, and whether they mask actions.
+    /// Spec of the environments, number of environments per actor, and whether they have action masks.
     pub(in crate::train) envs: (EnvSpec, usize, bool),
     pub(in crate::train) num_actors: usize,
     pub(in crate::train) staleness_policy: StalenessPolicy,
     pub(in crate::train) seed: u64,
-    /// That of iterations is the collector's.
+    /// The collector owns the stream `iterations`; its copy here is updated by `save`.
     pub(in crate::train) streams: Streams,
-    /// Those of this iteration.
+    /// Random streams of the current iteration.
     iteration: IterationStreams,
     pub(in crate::train) episodes: Episodes,
     pub(in crate::train) timesteps: u64,
@@ -40,16 +41,16 @@ pub struct AsyncOnPolicy<A, P> {
     interrupt: InterruptCheck,
 }
 
-/// What an actor has to know.
+/// Instructions for one actor.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct ActorPlan {
-    /// Its place among the others.
+    /// Index of the actor.
     pub number: usize,
-    /// The base seed of the first reset of its environments.
+    /// Base seed for the first reset of the actor's environments.
     pub reset: u64,
-    /// Steps of each environment in a rollout.
+    /// Steps of each environment per rollout.
     pub n_steps: usize,
-    /// How rollouts are collected.
+    /// Settings of the collection.
     pub config: CollectConfig,
 }
 
@@ -61,11 +62,14 @@ impl<A: Algorithm, P> std::fmt::Debug for AsyncOnPolicy<A, P> {
 }
 
 impl<A: Algorithm, P: ActorCritic + 'static> AsyncOnPolicy<A, P> {
-    /// A learner, and an actor for each vector of environments, which are alike; `make` makes the policy of each. The
-    /// seed decides everything random but the order in which threads get on, which matters unless `ahead` says lockstep.
+    /// Creates a learner and one actor per vector of environments; `make` creates each policy.
+    ///
+    /// The seed determines all random numbers. Unless `staleness_policy` is deterministic, results still depend on the
+    /// order in which threads finish.
     ///
     /// # Errors
-    /// [`Error::Config`] naming a setting that is out of range, and those of `make` and of [`AsyncCollector::new`].
+    /// [`Error::Config`] for a setting out of range or environments that differ. [`Error::Memory`] if the rollouts,
+    /// one more than `max_staleness`, do not fit into memory. Errors of `make` and of [`AsyncCollector::new`].
     pub fn new(
         envs: Vec<Box<dyn VectorEnv>>,
         mut make: impl FnMut(&EnvSpec, &mut Pcg64) -> Result<P>,
@@ -77,8 +81,8 @@ impl<A: Algorithm, P: ActorCritic + 'static> AsyncOnPolicy<A, P> {
         let largest = envs.iter().map(|env| env.num_envs()).max().unwrap_or(0);
         let sizes_differ = envs.iter().any(|env| env.num_envs() != largest);
         if sizes_differ {
-            let (expected, got) = ("as many environments for each actor", "others");
-            return Err(Error::config("envs", expected, got, "share them evenly"));
+            let (expected, got) = ("equal numbers of environments per actor", "different numbers");
+            return Err(Error::config("envs", expected, got, "divide them evenly"));
         }
         let (spec, masks) = (envs[0].spec().clone(), envs[0].has_action_masks());
         if let Some(other) = envs.iter().find(|env| *env.spec() != spec || env.has_action_masks() != masks) {
@@ -89,23 +93,24 @@ impl<A: Algorithm, P: ActorCritic + 'static> AsyncOnPolicy<A, P> {
                 format!("{} with {observation}, {action}, {limit}, {masks} action masks", spec.id)
             };
             let (expected, got) = (describe(&spec, masks), describe(other.spec(), other.has_action_masks()));
-            return Err(Error::config("envs", expected, got, "make all of them alike"));
+            return Err(Error::config("envs", expected, got, "use identical environments for all actors"));
         }
         let (count, mut envs) = (envs.len(), envs.into_iter());
         let policy = |rng: &mut Pcg64| make(&spec, rng);
         Self::with_actors((&spec, largest, masks), count, policy, config, staleness_policy, seed, |make, plan| {
             let Some(env) = envs.next() else { return Err(Error::Interrupted) };
-            // What they begin with is replaced.
+            // The learner's weights replace the initial ones.
             let policy = make(&mut Pcg64::seed_from(0))?;
             Ok(Box::new(PolicyActor::new(env, policy, plan)?))
         })
     }
 
-    /// As [`AsyncOnPolicy::new`], with actors of any kind: `actor` makes each of `num_actors` as its plan says, of which
-    /// all have environments as `envs` says: what they are, how many, and whether they mask actions.
+    /// Creates a learner and `num_actors` actors of any kind, each of which `actor` creates from its plan.
+    ///
+    /// `envs` describes the environments of each actor: spec, number, and whether they have action masks.
     ///
     /// # Errors
-    /// Those of [`AsyncOnPolicy::new`] and of `actor`.
+    /// Errors of [`AsyncOnPolicy::new`] and of `actor`.
     pub fn with_actors<M: FnMut(&mut Pcg64) -> Result<P>>(
         envs: (&EnvSpec, usize, bool),
         num_actors: usize,
@@ -122,11 +127,11 @@ impl<A: Algorithm, P: ActorCritic + 'static> AsyncOnPolicy<A, P> {
         let policy = make(&mut streams.policy)?;
         let (n_steps, normalize, collect_config) = config.collect_config();
         if normalize.is_some_and(|options| options.obs || options.reward) {
-            let fix = "leave `normalize` out, or collect and learn by turns with OnPolicy";
-            return Err(Error::config("normalize", "none where actors are threads", "some", fix));
+            let fix = "remove `normalize`, or use OnPolicy";
+            return Err(Error::config("normalize", "no normalisation with actors", "normalisation", fix));
         }
         let dim = spec.observation.dim();
-        // Observations, the widest actions there are, and what is always beside them.
+        // Bytes per step: observations, actions of at most 8 bytes, and the fields of fixed size.
         let row = dim.saturating_mul(4).saturating_add(spec.action.dim().saturating_mul(8)).saturating_add(30);
         let bytes = row as u128 * n_steps as u128 * num_envs as u128 * (staleness_policy.max_staleness as u128 + 1);
         check_available("max_staleness", bytes, || {
@@ -164,51 +169,52 @@ impl<A: Algorithm, P: ActorCritic + 'static> AsyncOnPolicy<A, P> {
         })
     }
 
-    /// The policy.
+    /// Returns the policy.
     pub fn policy(&self) -> &P {
         &self.policy
     }
 
-    /// Environment steps learned from so far.
+    /// Returns the number of environment steps learned from so far.
     pub fn timesteps(&self) -> u64 {
         self.timesteps
     }
 
-    /// How old the last rollout's policy was, in updates.
+    /// Returns the age of the last rollout's policy, in updates.
     pub fn staleness(&self) -> u64 {
         self.staleness
     }
 
-    /// What was counted and timed of actors and learner.
+    /// Returns counters and wait times of actors and learner.
     ///
     /// # Errors
-    /// Those of [`AsyncCollector::stats`].
+    /// Errors of [`AsyncCollector::stats`].
     pub fn stats(&self) -> Result<PipelineStats> {
         self.collector.stats()
     }
 
-    /// The returns of whole greedy episodes of other environments ([`evaluate_policy`]).
+    /// Returns the returns of greedy episodes in `env`; see [`evaluate_policy`].
     ///
     /// # Errors
-    /// Those of [`evaluate_policy`].
+    /// Errors of [`evaluate_policy`].
     pub fn evaluate(&mut self, env: &mut dyn VectorEnv, episodes: usize, seed: u64) -> Result<Vec<f64>> {
         evaluate_policy(&mut self.policy, env, episodes, seed, None)
     }
 
-    /// Trains for at least `total_timesteps` more steps, all environments together, or until `progress` returns false; it
-    /// is called after each iteration.
+    /// Trains for at least `total_timesteps` more steps, over all environments.
+    ///
+    /// `progress` is called after each iteration and ends the run early by returning `false`.
     ///
     /// # Errors
-    /// Those of [`AsyncOnPolicy::iterate`].
+    /// Errors of [`AsyncOnPolicy::iterate`].
     pub fn train(&mut self, total_timesteps: u64, progress: impl FnMut(&Metrics) -> bool) -> Result<Metrics> {
         self.run = Run::new(self.timesteps, total_timesteps);
         self.resume(progress)
     }
 
-    /// Goes on with a run that `progress` ended early, to where [`AsyncOnPolicy::train`] was to end.
+    /// Continues an interrupted or loaded run to the end that [`AsyncOnPolicy::train`] set.
     ///
     /// # Errors
-    /// [`Error::Config`] if there is no such run, and those of [`AsyncOnPolicy::iterate`].
+    /// [`Error::Config`] without an unfinished run; errors of [`AsyncOnPolicy::iterate`].
     pub fn resume(&mut self, mut progress: impl FnMut(&Metrics) -> bool) -> Result<Metrics> {
         loop {
             let metrics = self.iterate(self.run.progress(self.timesteps)?)?;
@@ -218,10 +224,11 @@ impl<A: Algorithm, P: ActorCritic + 'static> AsyncOnPolicy<A, P> {
         }
     }
 
-    /// Learns from the next rollout of an actor, which is waited for. Schedules go by `progress`, between 0 and 1.
+    /// Waits for the next rollout and learns from it. Schedules use `progress`, which is in [0, 1].
     ///
     /// # Errors
-    /// As [`OnPolicy::iterate`](crate::train::OnPolicy::iterate), and the first error of an actor, after which nothing goes on.
+    /// Errors of [`OnPolicy::iterate`](crate::train::OnPolicy::iterate), and the first error of an actor, which ends
+    /// all actors.
     pub fn iterate(&mut self, progress: f64) -> Result<Metrics> {
         check_share("progress", progress)?;
         let Self { policy, config, collector, minibatches, iteration, episodes, interrupt, .. } = self;
@@ -252,33 +259,33 @@ impl<A: Algorithm, P: ActorCritic + 'static> AsyncOnPolicy<A, P> {
         Ok(Metrics { timesteps, mean_return, mean_length, episodes: total, last_update, updates })
     }
 
-    /// Ends the actors; see [`AsyncCollector::stop`].
+    /// Ends the actors and returns the policy; see [`AsyncCollector::stop`].
     ///
     /// # Errors
-    /// Those of [`AsyncCollector::stop`].
+    /// Errors of [`AsyncCollector::stop`].
     pub fn stop(self) -> Result<P> {
         self.collector.stop()?;
         Ok(self.policy)
     }
 }
 
-/// Environments, and a copy of the policy that acts in them.
+/// Actor with environments and its own copy of the policy.
 struct PolicyActor<P> {
     env: Box<dyn VectorEnv>,
     policy: P,
     config: CollectConfig,
     streams: IterationStreams,
     version: Option<u64>,
-    /// The base seed of the first reset.
+    /// Base seed of the first reset; `None` after the reset.
     reset: Option<u64>,
-    /// How many episodes the environments had finished.
+    /// Number of episodes that the environments had finished at the last drain.
     known: u64,
 }
 
 impl<P> PolicyActor<P> {
     fn new(mut env: Box<dyn VectorEnv>, policy: P, plan: &ActorPlan) -> Result<Self> {
         let streams = IterationStreams::new(0, env.num_envs())?;
-        // Episodes that were finished before are not ours.
+        // Earlier episodes do not belong to this run.
         env.episodes().drain(&mut Vec::new(), &mut Vec::new());
         let known = env.episodes().total();
         Ok(Self { env, policy, config: plan.config, streams, version: None, reset: Some(plan.reset), known })
@@ -325,7 +332,7 @@ mod tests {
     use crate::train::{A2cConfig, Impala, ImpalaConfig, PpoConfig};
     use crate::{Activation, Mlp, PolicyNetworks};
 
-    const IN_TURN: StalenessPolicy = StalenessPolicy { max_staleness: 0, deterministic: true };
+    const SYNCHRONOUS: StalenessPolicy = StalenessPolicy { max_staleness: 0, deterministic: true };
 
     fn env() -> Box<dyn VectorEnv> {
         Box::new(VecEnv::new(4, None, AutoresetMode::SameStep, CartPole::default).unwrap())
@@ -340,8 +347,8 @@ mod tests {
     }
 
     #[test]
-    fn an_actor_allocates_nothing_for_a_step() {
-        let counted = |n_steps| {
+    fn actors_do_not_allocate_per_step() {
+        let actor_allocations = |n_steps| {
             let config = CollectConfig { gamma: 0.99, gae_lambda: 0.95, sde_sample_freq: 0 };
             let (env, policy) = (env(), make(env().spec(), &mut Pcg64::seed_from(0)).unwrap());
             let weights = Arc::new(policy.tensors());
@@ -349,7 +356,7 @@ mod tests {
             let mut actor = PolicyActor::new(env, policy, &ActorPlan { number: 0, reset: 3, n_steps, config }).unwrap();
             let ticket = RolloutTicket { slot: 0, number: 0, actor: 0, version: 0, seed: 0 };
             let mut job = RolloutJob { ticket, weights, buffer };
-            // Every rollout with weights of its own.
+            // A new version of the weights for every rollout.
             let mut collect = |rollouts: std::ops::Range<u64>| {
                 for number in rollouts {
                     (job.ticket.number, job.ticket.version, job.ticket.seed) = (number, number, number);
@@ -359,12 +366,12 @@ mod tests {
             collect(0..100);
             allocations(|| collect(100..150))
         };
-        assert_eq!(counted(16), counted(64));
+        assert_eq!(actor_allocations(16), actor_allocations(64));
     }
 
-    fn of_learner<A: Algorithm + Clone>(config: impl Fn(usize) -> A) -> [u64; 2] {
+    fn learner_allocations<A: Algorithm + Clone>(config: impl Fn(usize) -> A) -> [u64; 2] {
         [8, 32].map(|n_steps| {
-            let mut trainer = AsyncOnPolicy::new(vec![env()], make, config(n_steps), IN_TURN, 1).unwrap();
+            let mut trainer = AsyncOnPolicy::new(vec![env()], make, config(n_steps), SYNCHRONOUS, 1).unwrap();
             let mut iterate = || {
                 for _ in 0..50 {
                     trainer.iterate(0.0).unwrap();
@@ -376,19 +383,24 @@ mod tests {
     }
 
     #[test]
-    fn a_learner_allocates_nothing_for_a_transition() {
+    fn learners_do_not_allocate_per_transition() {
         for [short, long] in [
-            of_learner(|n_steps| ImpalaConfig { n_steps, ..ImpalaConfig::default() }),
-            of_learner(|n_steps| A2cConfig { n_steps, ..A2cConfig::default() }),
-            // As many minibatches of either.
-            of_learner(|n_steps| PpoConfig { n_steps, batch_size: 2 * n_steps, n_epochs: 2, ..PpoConfig::default() }),
+            learner_allocations(|n_steps| ImpalaConfig { n_steps, ..ImpalaConfig::default() }),
+            learner_allocations(|n_steps| A2cConfig { n_steps, ..A2cConfig::default() }),
+            // The number of minibatches is equal for both lengths.
+            learner_allocations(|n_steps| PpoConfig {
+                n_steps,
+                batch_size: 2 * n_steps,
+                n_epochs: 2,
+                ..PpoConfig::default()
+            }),
         ] {
             assert_eq!(short, long);
         }
     }
 
     #[test]
-    fn environments_that_differ_are_refused() {
+    fn new_rejects_environments_that_differ() {
         let other = |limit| {
             let options = rlox_core::envs::MakeOptions {
                 num_envs: 4,
@@ -400,7 +412,7 @@ mod tests {
             rlox_core::envs::make("CartPole-v1", &options).unwrap()
         };
         let envs = vec![other(Some(500)), other(Some(9))];
-        let result = Impala::new(envs, make, ImpalaConfig::default(), IN_TURN, 1);
+        let result = Impala::new(envs, make, ImpalaConfig::default(), SYNCHRONOUS, 1);
         let rejected = assert_rejects(result, Error::Config, "envs");
         for (text, limit) in
             [(&rejected.expected, "a limit of 500"), (&rejected.got, "a limit of 9, without action masks")]
@@ -410,7 +422,7 @@ mod tests {
     }
 
     #[test]
-    fn a_bound_whose_rollouts_do_not_fit_into_memory_is_refused_by_its_name() {
+    fn new_rejects_max_staleness_beyond_memory() {
         for max_staleness in [usize::MAX, 1 << 50, 1 << 36] {
             let staleness_policy = StalenessPolicy { max_staleness, deterministic: true };
             let result = Impala::new(vec![env()], make, ImpalaConfig::default(), staleness_policy, 1);

@@ -1,4 +1,4 @@
-//! The trainer of off-policy methods: act, remember, learn from what is remembered, and again.
+//! Trainer of off-policy algorithms: collects transitions and learns from minibatches by turns.
 
 use std::collections::VecDeque;
 
@@ -14,35 +14,35 @@ use crate::train::algorithm::Method;
 use crate::train::streams::Streams;
 use crate::train::{EnvInfo, Episodes, OffPolicyUpdateStats};
 
-/// What an iteration of off-policy training said.
+/// Metrics of one iteration of off-policy training.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct OffPolicyMetrics {
-    /// Environment steps made so far, all environments together.
+    /// Number of environment steps so far, over all environments.
     pub timesteps: u64,
-    /// The mean return of the last 100 finished episodes; NaN before the first.
+    /// Mean return of the last 100 finished episodes; NaN before the first.
     pub mean_return: f64,
-    /// Their mean length, in steps.
+    /// Mean length of the last 100 finished episodes, in steps; NaN before the first.
     pub mean_length: f64,
-    /// How many episodes were finished.
+    /// Number of finished episodes.
     pub episodes: u64,
-    /// Minibatches learned from so far.
+    /// Number of minibatches learned from so far.
     pub updates: u64,
-    /// The share of random actions, of DQN.
+    /// Share of random actions; `None` for algorithms without epsilon-greedy exploration.
     pub exploration_rate: Option<f32>,
     /// Means over the minibatches of the last iteration that learned; `None` before the first.
     pub last_update: Option<OffPolicyUpdateStats>,
 }
 
-/// The trainer of an off-policy method, [`Dqn`](crate::train::Dqn), [`Sac`](crate::train::Sac) or
-/// [`Td3`](crate::train::Td3): environments, replay, networks, and the loop over them.
+/// Trainer of an off-policy algorithm: [`Dqn`](crate::train::Dqn), [`Sac`](crate::train::Sac) or
+/// [`Td3`](crate::train::Td3).
 ///
-/// Each iteration makes `train_freq` steps of each environment and then, from `learning_starts` steps on,
-/// `gradient_steps` updates. Replay holds raw observations, rewards and the true next observations; where they are
-/// normalised that is done on sampling, by the statistics of all steps so far.
+/// Each iteration makes `train_freq` steps in each environment and then, after `learning_starts` steps,
+/// `gradient_steps` updates. The replay buffer stores raw observations, raw rewards and the true next observations.
+/// Normalisation applies on sampling, with the statistics of all steps so far.
 pub struct OffPolicy<A: Method> {
     pub(in crate::train) env: Box<dyn VectorEnv>,
     pub(in crate::train) agent: OffPolicyAgent<A>,
-    /// What a buffer tells that remembers nothing.
+    /// State of an empty replay buffer.
     pub(in crate::train) empty_replay: Vec<Field>,
     pub(in crate::train) config: A::Config,
     pub(in crate::train) normalizer: Option<Normalizer>,
@@ -50,9 +50,10 @@ pub struct OffPolicy<A: Method> {
     pub(in crate::train) streams: Streams,
     pub(in crate::train) episodes: Episodes,
     pub(in crate::train) run: Run,
-    /// Whether the environments were put where they stand, in the middle of episodes that the agent has not looked at.
+    /// `true` if the environments were restored in the middle of episodes and the agent has not read their
+    /// observations.
     pub(in crate::train) env_restored: bool,
-    /// Of all iterations: each alone may be too short to be asked whether to stop.
+    /// Persists across iterations, because one iteration may be too short for a poll.
     interrupt: InterruptCheck,
 }
 
@@ -66,13 +67,14 @@ impl<A: Method> std::fmt::Debug for OffPolicy<A> {
 }
 
 impl<A: Method> OffPolicy<A> {
-    /// A learner of environments, which reset in the same step, and of the networks that `make` makes for them. The
-    /// seed decides everything random: initial weights, environments, actions, minibatches.
+    /// Creates a trainer of environments in SAME_STEP mode and of the networks from `make`.
+    ///
+    /// The seed determines all random numbers: initial weights, environments, actions and minibatches.
     ///
     /// # Errors
-    /// [`rlox_core::Error::Config`] naming a setting that is out of range, [`rlox_core::Error::Space`] for a space that
-    /// the method is not for, [`rlox_core::Error::Memory`] for a buffer that does not fit into memory, and those of
-    /// `make`.
+    /// [`rlox_core::Error::Config`] for a setting out of range or another autoreset mode. [`rlox_core::Error::Space`]
+    /// for spaces that the algorithm does not support. [`rlox_core::Error::Memory`] if the buffer does not fit into
+    /// memory. Errors of `make`.
     pub fn new(
         env: Box<dyn VectorEnv>,
         make: impl FnOnce(&EnvSpec, &mut Pcg64) -> Result<A::Networks>,
@@ -107,49 +109,52 @@ impl<A: Method> OffPolicy<A> {
         })
     }
 
-    /// What acts and learns: the networks.
+    /// Returns the learner with its networks.
     pub fn learner(&self) -> &A {
         self.agent.learner()
     }
 
-    /// The same, to act with or to load weights into.
+    /// Returns the learner for changes, such as loading weights.
     pub fn learner_mut(&mut self) -> &mut A {
         self.agent.learner_mut()
     }
 
-    /// The settings.
+    /// Returns the config of the algorithm.
     pub fn config(&self) -> &A::Config {
         &self.config
     }
 
-    /// The transitions that are remembered.
+    /// Returns the storage of the transitions.
     pub fn replay(&self) -> &ReplayStorage {
         self.agent.replay()
     }
 
-    /// The running statistics of observations and rewards, where they are normalised.
+    /// Returns the running statistics of observations and rewards; `None` without normalisation.
     pub fn normalizer(&self) -> Option<&Normalizer> {
         self.normalizer.as_ref()
     }
 
-    /// Environment steps made so far, all environments together.
+    /// Returns the number of environment steps so far, over all environments.
     pub fn timesteps(&self) -> u64 {
         self.agent.timesteps()
     }
 
-    /// The returns of whole greedy episodes of other environments ([`crate::train::evaluate_policy`]), observed as these are.
+    /// Returns the returns of greedy episodes in `env`, with this trainer's normaliser.
+    ///
+    /// See [`crate::train::evaluate_policy`].
     ///
     /// # Errors
-    /// Those of [`crate::train::evaluate_policy`].
+    /// Errors of [`crate::train::evaluate_policy`].
     pub fn evaluate(&mut self, env: &mut dyn VectorEnv, episodes: usize, seed: u64) -> Result<Vec<f64>> {
         self.agent.learner_mut().evaluate(env, episodes, seed, self.normalizer.as_ref())
     }
 
-    /// Trains for at least `total_timesteps` more steps, all environments together, or until `progress` returns false;
-    /// it is called after each iteration.
+    /// Trains for at least `total_timesteps` more steps, over all environments.
+    ///
+    /// `progress` is called after each iteration and ends the run early by returning `false`.
     ///
     /// # Errors
-    /// Those of [`OffPolicy::iterate`].
+    /// Errors of [`OffPolicy::iterate`].
     pub fn train(
         &mut self,
         total_timesteps: u64,
@@ -159,11 +164,10 @@ impl<A: Method> OffPolicy<A> {
         self.resume(progress)
     }
 
-    /// Goes on with a run that was ended early, or that was loaded, to where [`OffPolicy::train`] was to end. Schedules
-    /// go on, too.
+    /// Continues an interrupted or loaded run to the end that [`OffPolicy::train`] set.
     ///
     /// # Errors
-    /// Those of [`OffPolicy::iterate`].
+    /// Errors of [`OffPolicy::iterate`].
     pub fn resume(&mut self, mut progress: impl FnMut(&OffPolicyMetrics) -> bool) -> Result<OffPolicyMetrics> {
         loop {
             let metrics = self.iterate()?;
@@ -173,19 +177,19 @@ impl<A: Method> OffPolicy<A> {
         }
     }
 
-    /// Begins a run of so many steps more, one at least, that schedules go by; [`OffPolicy::iterate`] makes them.
+    /// Starts a run of `total_timesteps` more steps, at least 1, for calls of [`OffPolicy::iterate`].
     pub fn begin(&mut self, total_timesteps: u64) {
         self.run = Run::new(self.timesteps(), total_timesteps);
     }
 
-    /// Makes `train_freq` steps of each environment and learns from what is remembered. Learning goes by the share of the run
-    /// that is done before, exploration by that before each step.
+    /// Makes `train_freq` steps in each environment and learns from minibatches.
+    ///
+    /// Learning schedules use the progress before the iteration, exploration schedules the progress before each step.
     ///
     /// # Errors
-    /// [`rlox_core::Error::Config`] if no run was begun, or it has ended; [`rlox_core::Error::Space`],
-    /// [`rlox_core::Error::Config`] and [`rlox_core::Error::NotFinite`] naming observations, rewards, outputs or
-    /// gradients that are not finite, and the steps before; [`rlox_core::Error::Interrupted`] between two steps
-    /// ([`rlox_core::set_interrupt_check`]).
+    /// [`rlox_core::Error::Config`] without an unfinished run; [`rlox_core::Error::NotFinite`] for observations,
+    /// rewards, outputs or gradients that are not finite; other errors of the environments and networks;
+    /// [`rlox_core::Error::Interrupted`] between two steps or minibatches ([`rlox_core::set_interrupt_check`]).
     pub fn iterate(&mut self) -> Result<OffPolicyMetrics> {
         let progress = self.run.progress(self.timesteps())?;
         let Self { env, agent, normalizer, streams, episodes, env_restored, interrupt, .. } = self;

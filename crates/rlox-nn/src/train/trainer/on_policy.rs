@@ -1,4 +1,4 @@
-//! The trainer of on-policy methods: collect with the policy, learn from it, and again.
+//! Trainer of on-policy algorithms: collects rollouts with the policy and learns from them by turns.
 
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -17,25 +17,27 @@ use crate::train::{
     ConfigMap, Encoding, Episodes, IterationStreams, Metrics, Minibatches, UpdateStats, check_share, evaluate_policy,
 };
 
-/// What sets one on-policy method apart: its settings, and how it learns from a rollout.
+/// An on-policy algorithm: its settings and its update from a rollout.
 pub trait Algorithm: std::fmt::Debug {
-    /// What checkpoints call it.
+    /// Name of the algorithm in checkpoints.
     const NAME: &'static str;
 
-    /// Checks the settings for so many environments.
+    /// Checks the settings for `num_envs` environments.
     ///
     /// # Errors
-    /// [`Error::Config`] naming the one that is out of range.
+    /// [`Error::Config`] for the first setting out of range.
     fn check_for(&self, num_envs: usize) -> Result<()>;
 
-    /// Steps from each environment in an iteration, what is normalised, and the rest of how they are collected.
+    /// Returns the steps of each environment per iteration, the normalisation and other settings.
     fn collect_config(&self) -> (usize, Option<NormalizerOptions>, CollectConfig);
 
-    /// Learns from a finished rollout, until `stop` ends it; what was learned before stays. `order` decides the order of
-    /// the steps; schedules go by `progress`.
+    /// Learns from a finished rollout until the end or until `stop` returns `true`.
+    ///
+    /// Earlier minibatches stay learned after a stop. `order` shuffles the steps. Schedules use `progress`, the
+    /// finished share of the run.
     ///
     /// # Errors
-    /// Those of [`ActorCritic::update`].
+    /// Errors of [`ActorCritic::update`].
     fn update(
         &self,
         policy: &mut dyn ActorCritic,
@@ -46,28 +48,29 @@ pub trait Algorithm: std::fmt::Debug {
         stop: &mut dyn FnMut() -> bool,
     ) -> Result<UpdateStats>;
 
-    /// The settings by the names that checkpoints have for them, but for those of normalisation.
+    /// Returns the settings under their names in checkpoints, without the normalisation.
     fn config_map(&self) -> ConfigMap;
 }
 
-/// How a rollout is collected.
+/// Settings for the collection of a rollout.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct CollectConfig {
-    /// Discount.
+    /// Discount factor.
     pub gamma: f64,
-    /// From one-step advantages (0) to Monte Carlo (1).
+    /// Lambda of GAE, from one-step advantages (0) to Monte Carlo returns (1).
     pub gae_lambda: f64,
-    /// Steps until the noise of state-dependent exploration is drawn anew; 0 for once a rollout.
+    /// Steps between draws of the gSDE noise; 0 draws once per rollout.
     pub sde_sample_freq: usize,
 }
 
-/// The trainer of an on-policy method with the settings `A`, [`Ppo`](crate::train::Ppo) or [`A2c`](crate::train::A2c):
-/// environments, policy, optimiser, and the loop over them.
+/// Trainer of an on-policy algorithm `A`: [`Ppo`](crate::train::Ppo) or [`A2c`](crate::train::A2c).
+///
+/// Owns the environments and the policy with its optimiser state, and runs the training loop.
 pub struct OnPolicy<A, P> {
     pub(in crate::train) policy: P,
     pub(in crate::train) config: A,
     pub(in crate::train) collector: Collector,
-    /// Of all iterations: each alone may be too short to be asked whether to stop.
+    /// Persists across iterations, because one iteration may be too short for a poll.
     interrupt: InterruptCheck,
 }
 
@@ -81,11 +84,13 @@ impl<A: Algorithm, P> std::fmt::Debug for OnPolicy<A, P> {
 }
 
 impl<A: Algorithm, P: ActorCritic> OnPolicy<A, P> {
-    /// A learner of environments and of the policy that `make` makes for them. The seed decides everything random:
-    /// initial weights, environments, actions, minibatches.
+    /// Creates a trainer of the environments and of the policy that `make` returns for them.
+    ///
+    /// The seed determines all random numbers: initial weights, environments, actions and minibatches.
     ///
     /// # Errors
-    /// [`Error::Config`] naming a setting that is out of range, and those of `make`.
+    /// [`Error::Config`] for the first setting out of range, [`Error::Memory`] if the rollout does not fit into memory,
+    /// and errors of `make`.
     pub fn new(
         env: Box<dyn VectorEnv>,
         make: impl FnOnce(&EnvSpec, &mut Pcg64) -> Result<P>,
@@ -100,49 +105,49 @@ impl<A: Algorithm, P: ActorCritic> OnPolicy<A, P> {
         Ok(Self { policy, config, collector, interrupt: InterruptCheck::default() })
     }
 
-    /// The policy.
+    /// Returns the policy.
     pub fn policy(&self) -> &P {
         &self.policy
     }
 
-    /// The policy, to act with or to load weights into.
+    /// Returns the policy for changes, such as loading weights.
     pub fn policy_mut(&mut self) -> &mut P {
         &mut self.policy
     }
 
-    /// The running statistics of observations and rewards, where they are normalised.
+    /// Returns the running statistics of observations and rewards; `None` without normalisation.
     pub fn normalizer(&self) -> Option<&Normalizer> {
         self.collector.normalizer.as_ref()
     }
 
-    /// The returns of whole greedy episodes of other environments ([`evaluate_policy`]), observed as these are.
+    /// Returns the returns of greedy episodes in `env`, with this normaliser; see [`evaluate_policy`].
     ///
     /// # Errors
-    /// Those of [`evaluate_policy`].
+    /// Errors of [`evaluate_policy`].
     pub fn evaluate(&mut self, env: &mut dyn VectorEnv, episodes: usize, seed: u64) -> Result<Vec<f64>> {
         evaluate_policy(&mut self.policy, env, episodes, seed, self.collector.normalizer.as_ref())
     }
 
-    /// Environment steps learned from so far.
+    /// Returns the number of environment steps learned from so far.
     pub fn timesteps(&self) -> u64 {
         self.collector.timesteps
     }
 
-    /// Trains for at least `total_timesteps` more steps, all environments together, or until `progress` returns false; it
-    /// is called after each iteration.
+    /// Trains for at least `total_timesteps` more steps, over all environments.
+    ///
+    /// `progress` is called after each iteration and ends the run early by returning `false`.
     ///
     /// # Errors
-    /// Those of [`OnPolicy::iterate`].
+    /// Errors of [`OnPolicy::iterate`].
     pub fn train(&mut self, total_timesteps: u64, progress: impl FnMut(&Metrics) -> bool) -> Result<Metrics> {
         self.collector.run = Run::new(self.timesteps(), total_timesteps);
         self.resume(progress)
     }
 
-    /// Goes on with a run that `progress` ended early, or that was loaded, to where [`OnPolicy::train`] was to end.
-    /// Schedules go on, too.
+    /// Continues an interrupted or loaded run, schedules included, to the end that [`OnPolicy::train`] set.
     ///
     /// # Errors
-    /// [`Error::Config`] if there is no such run, and those of [`OnPolicy::iterate`].
+    /// [`Error::Config`] without an unfinished run; errors of [`OnPolicy::iterate`].
     pub fn resume(&mut self, mut progress: impl FnMut(&Metrics) -> bool) -> Result<Metrics> {
         loop {
             let metrics = self.iterate(self.collector.run.progress(self.timesteps())?)?;
@@ -152,13 +157,13 @@ impl<A: Algorithm, P: ActorCritic> OnPolicy<A, P> {
         }
     }
 
-    /// Collects steps from each environment and learns from them. Schedules go by `progress`, between 0 and 1.
+    /// Collects a rollout and learns from it. Schedules use `progress`, which is in [0, 1].
     ///
     /// # Errors
-    /// [`Error::Config`] for a progress outside of it; [`Error::Space`], [`Error::NotFinite`]
-    /// and [`Error::Config`] naming observations, outputs or gradients that are not finite, and the steps before;
-    /// [`Error::Interrupted`] between two steps or minibatches ([`rlox_core::set_interrupt_check`]): what was
-    /// learned before stays.
+    /// [`Error::Config`] for `progress` out of range, [`Error::NotFinite`] for observations, rewards, outputs or
+    /// gradients that are not finite; other errors of the environments and the policy. These errors contain
+    /// the number of timesteps. [`Error::Interrupted`] between two steps or minibatches
+    /// ([`rlox_core::set_interrupt_check`]); earlier minibatches stay learned.
     pub fn iterate(&mut self, progress: f64) -> Result<Metrics> {
         check_share("progress", progress)?;
         let Self { policy, config, collector, interrupt } = self;
@@ -183,11 +188,12 @@ impl<A: Algorithm, P: ActorCritic> OnPolicy<A, P> {
     }
 }
 
-/// Fills a rollout, with one transition at least, and estimates advantages; see [`rlox_core::collect`]. The environments
-/// have been reset. `streams` has one for each of them.
+/// Fills a rollout with at least one transition and estimates advantages; see [`rlox_core::collect`].
+///
+/// The caller has reset the environments. `streams` has one random stream per environment.
 ///
 /// # Errors
-/// Those of [`rlox_core::collect`], and [`Error::Interrupted`] where `stop`, asked before each step, says so.
+/// Errors of [`rlox_core::collect`], and [`Error::Interrupted`] if `stop`, polled before each step, returns `true`.
 pub fn collect_transitions(
     env: &mut dyn VectorEnv,
     policy: &mut dyn ActorCritic,
@@ -200,18 +206,20 @@ pub fn collect_transitions(
     loop {
         let mut exploring = Exploring { policy, every: config.sde_sample_freq, step: 0, stop };
         collect(env, &mut exploring, streams, buffer, normalizer.as_deref_mut(), config.gamma, config.gae_lambda)?;
-        // Again if all that happened was resets.
+        // A rollout with only resets has no transition.
         if buffer.transitions() > 0 {
             return Ok(());
         }
     }
 }
 
-/// Values and advantages of a full rollout that other environments than [`VectorEnv`]s gave, whose observations become
-/// inputs as `encoding` says; `inputs` is memory for them.
+/// Estimates values and advantages of a full rollout from environments that are no [`VectorEnv`].
+///
+/// `encoding` converts observations to network inputs, for which `inputs` is the buffer.
 ///
 /// # Errors
-/// [`Error::Shape`] for observations of another width; those of [`Encoding::encode`], of the policy and of [`RolloutBuffer::finish`].
+/// [`Error::Shape`] without the field `obs` or for a wrong width; errors of [`Encoding::encode`], the policy and
+/// [`RolloutBuffer::finish`].
 pub fn estimate_advantages(
     policy: &mut dyn ActorCritic,
     buffer: &mut RolloutBuffer,
@@ -228,7 +236,7 @@ pub fn estimate_advantages(
         policy.value(inputs, &mut values)?;
         Ok(values)
     };
-    let none = || Error::shape("buffer", "a field \"obs\"", "none", "make another");
+    let none = || Error::shape("buffer", "a field \"obs\"", "no such field", "create the buffer with it");
     let obs = buffer.field("obs").ok_or_else(none)?;
     encoding.check(obs)?;
     profile::enter(Phase::Inference);
@@ -238,7 +246,7 @@ pub fn estimate_advantages(
     buffer.finish(&last, &finals, gamma, gae_lambda)
 }
 
-/// A policy whose exploration noise is drawn anew every few steps, and which may be told to stop.
+/// Policy wrapper that redraws the gSDE noise every `every` steps and polls `stop`.
 struct Exploring<'a> {
     policy: &'a mut dyn ActorCritic,
     every: usize,
@@ -263,7 +271,7 @@ impl Policy for Exploring<'_> {
     }
 }
 
-/// Environments, the rollout they fill, and what is counted.
+/// Environments, rollout buffer, normaliser, random streams and counters.
 pub(in crate::train) struct Collector {
     pub(in crate::train) env: Box<dyn VectorEnv>,
     pub(in crate::train) buffer: RolloutBuffer,
@@ -271,7 +279,7 @@ pub(in crate::train) struct Collector {
     pub(in crate::train) minibatches: Minibatches,
     pub(in crate::train) seed: u64,
     pub(in crate::train) streams: Streams,
-    /// Those of this iteration.
+    /// Random streams of the current iteration.
     pub(in crate::train) iteration: IterationStreams,
     config: CollectConfig,
     pub(in crate::train) env_initialized: bool,
@@ -322,17 +330,17 @@ impl Collector {
         let actions = &mut iteration.actions;
         let result =
             collect_transitions(env.as_mut(), policy, actions, buffer, normalizer.as_mut(), *config, &mut || false);
-        // Those of a rollout that failed have ended, too.
+        // Episodes of a failed rollout count as well.
         self.episodes.update(self.env.as_mut());
         result
     }
 
-    /// Counts the rollout's steps, once they were learned from.
+    /// Counts the steps of the rollout after an update.
     pub(in crate::train) fn count_steps(&mut self) {
         self.timesteps += self.buffer.transitions() as u64;
     }
 
-    /// What is known of the episodes, and the number of steps.
+    /// Returns the episode statistics and counters.
     pub(in crate::train) fn metrics(&self) -> Metrics {
         let Episodes { mean_return, mean_length, total, .. } = self.episodes;
         Metrics {

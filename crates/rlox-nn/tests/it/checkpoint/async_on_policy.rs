@@ -1,4 +1,4 @@
-//! Checkpoints of trainers with actors: they go on as the trainer that was saved, wherever the environments are.
+//! Checkpoints of trainers with actors: exact resume, stale rollouts, and rejection of invalid files.
 
 use std::fs;
 use std::path::Path;
@@ -17,100 +17,105 @@ use rlox_nn::train::{
 use rlox_nn::{ActorCritic, NamedTensors};
 use serde_json::json;
 
-use crate::support::actors::{IN_TURN, Policy, Trainer, cartpole, impala, iterate, networks, read, state, with};
+use crate::support::actors::{
+    Policy, SYNCHRONOUS, Trainer, async_trainer, cartpole, impala, iterate, networks, read, state,
+};
 use crate::support::checkpoints::{Rejection, assert_checkpoint_rejects, corrupt, setting};
 
-fn goes_on_exactly<A: OnPolicyAlgorithm>(name: &str, steps: u64, make: impl Fn(u64) -> Trainer<A>) {
+fn assert_resumes_exactly<A: OnPolicyAlgorithm>(name: &str, steps: u64, make: impl Fn(u64) -> Trainer<A>) {
     let scratch = tempfile::tempdir().unwrap();
-    let mut whole = make(1);
-    let said = whole.train(steps, |_| true).unwrap();
+    let mut full = make(1);
+    let metrics = full.train(steps, |_| true).unwrap();
     let mut first = make(1);
     first.train(steps, |metrics| metrics.timesteps < steps / 2).unwrap();
     first.save(scratch.path()).unwrap();
-    // Of another seed, and in the middle of something else.
+    // Loading replaces another seed and run.
     let mut second = make(2);
     second.train(steps / 4, |_| true).unwrap();
     second.load(scratch.path()).unwrap();
-    assert!(state(&mut first) == state(&mut second), "{name}: what was loaded is not what was saved");
+    assert!(state(&mut first) == state(&mut second), "{name}: the loaded state differs");
     let (one, other) = (first.resume(|_| true).unwrap(), second.resume(|_| true).unwrap());
-    assert_eq!(format!("{said:?}"), format!("{one:?}"), "{name}: saving has changed something");
-    assert_eq!(format!("{said:?}"), format!("{other:?}"), "{name}");
-    let whole = state(&mut whole);
-    assert!(whole.1[2].is_some() && whole == state(&mut first), "{name}");
-    assert!(whole == state(&mut second), "{name}");
+    assert_eq!(format!("{metrics:?}"), format!("{one:?}"), "{name}: saving changed the run");
+    assert_eq!(format!("{metrics:?}"), format!("{other:?}"), "{name}");
+    let full = state(&mut full);
+    assert!(full.1[2].is_some() && full == state(&mut first), "{name}");
+    assert!(full == state(&mut second), "{name}");
 }
 
 #[test]
-fn actors_in_turn_with_the_learner_go_on_as_if_nothing_had_happened() {
-    // The half is no multiple of three actors' rollouts.
+fn synchronous_actors_resume_exactly() {
+    // The run stops where three actors have unequal numbers of rollouts.
     for actors in [1, 3] {
-        goes_on_exactly("impala", 20 * 10 * 2, |seed| impala(actors, IN_TURN, seed));
-        goes_on_exactly("a2c", 20 * 10 * 2, |seed| with(A2cConfig::default(), actors, IN_TURN, seed));
+        assert_resumes_exactly("impala", 20 * 10 * 2, |seed| impala(actors, SYNCHRONOUS, seed));
+        assert_resumes_exactly("a2c", 20 * 10 * 2, |seed| {
+            async_trainer(A2cConfig::default(), actors, SYNCHRONOUS, seed)
+        });
         let ppo = PpoConfig { n_steps: 16, batch_size: 16, n_epochs: 2, ..PpoConfig::default() };
-        goes_on_exactly("ppo", 20 * 32, |seed| with(ppo.clone(), actors, IN_TURN, seed));
+        assert_resumes_exactly("ppo", 20 * 32, |seed| async_trainer(ppo.clone(), actors, SYNCHRONOUS, seed));
     }
-    goes_on_exactly("next step", 2000, |seed| {
+    assert_resumes_exactly("next step", 2000, |seed| {
         let envs = (0..2).map(|_| cartpole(3, AutoresetMode::NextStep)).collect();
-        AsyncOnPolicy::new(envs, networks, ImpalaConfig::default(), IN_TURN, seed).unwrap()
+        AsyncOnPolicy::new(envs, networks, ImpalaConfig::default(), SYNCHRONOUS, seed).unwrap()
     });
 }
 
 #[test]
-fn what_was_saved_before_all_actors_had_their_turn_goes_on_exactly() {
+fn checkpoints_before_the_first_rollouts_resume_exactly() {
     for before in 0..3 {
         let scratch = tempfile::tempdir().unwrap();
-        let (mut whole, mut first, mut second) = (impala(3, IN_TURN, 1), impala(3, IN_TURN, 1), impala(3, IN_TURN, 2));
+        let (mut full, mut first, mut second) =
+            (impala(3, SYNCHRONOUS, 1), impala(3, SYNCHRONOUS, 1), impala(3, SYNCHRONOUS, 2));
         iterate(&mut first, before);
         first.save(scratch.path()).unwrap();
         second.load(scratch.path()).unwrap();
-        assert!(matches!(second.resume(|_| true), Err(Error::Config(_))), "there is no run to go on with");
-        iterate(&mut whole, 10);
+        assert!(matches!(second.resume(|_| true), Err(Error::Config(_))), "no run to resume");
+        iterate(&mut full, 10);
         iterate(&mut first, 10 - before);
         iterate(&mut second, 10 - before);
-        assert_eq!(whole.policy().tensors(), first.policy().tensors());
-        assert_eq!(whole.policy().tensors(), second.policy().tensors());
+        assert_eq!(full.policy().tensors(), first.policy().tensors());
+        assert_eq!(full.policy().tensors(), second.policy().tensors());
     }
 }
 
 #[test]
-fn the_loop_and_one_actor_in_turn_with_the_learner_load_each_others() {
+fn on_policy_and_one_synchronous_actor_share_checkpoints() {
     let scratch = tempfile::tempdir().unwrap();
-    let (loops, turns) = (scratch.path().join("loop"), scratch.path().join("turns"));
+    let (loop_path, threads_path) = (scratch.path().join("loop"), scratch.path().join("threads_path"));
     let alone = |seed| A2c::new(cartpole(2, AutoresetMode::SameStep), networks, A2cConfig::default(), seed).unwrap();
-    let threads = |seed| with(A2cConfig::default(), 1, IN_TURN, seed);
-    let mut whole = alone(1);
-    whole.train(400, |_| true).unwrap();
+    let threads = |seed| async_trainer(A2cConfig::default(), 1, SYNCHRONOUS, seed);
+    let mut full = alone(1);
+    full.train(400, |_| true).unwrap();
     let (mut first, mut second) = (alone(1), threads(1));
     first.train(400, |metrics| metrics.timesteps < 200).unwrap();
     second.train(400, |metrics| metrics.timesteps < 200).unwrap();
-    first.save(&loops).unwrap();
-    second.save(&turns).unwrap();
-    assert_eq!(read(&loops).1, read(&turns).1);
+    first.save(&loop_path).unwrap();
+    second.save(&threads_path).unwrap();
+    assert_eq!(read(&loop_path).1, read(&threads_path).1);
     let (mut first, mut second) = (alone(2), threads(2));
-    first.load(&turns).unwrap();
-    second.load(&loops).unwrap();
+    first.load(&threads_path).unwrap();
+    second.load(&loop_path).unwrap();
     assert_eq!(first.resume(|_| true).unwrap(), second.resume(|_| true).unwrap());
-    assert_eq!(whole.policy().tensors(), first.policy().tensors());
-    assert_eq!(whole.policy().tensors(), second.policy().tensors());
+    assert_eq!(full.policy().tensors(), first.policy().tensors());
+    assert_eq!(full.policy().tensors(), second.policy().tensors());
 }
 
 #[test]
-fn with_a_lag_new_episodes_begin_and_lockstep_stays_repeatable() {
+fn stale_deterministic_runs_resume_repeatably_with_new_episodes() {
     for (actors, max_staleness) in [(1, 1), (2, 3)] {
-        let ahead = StalenessPolicy { max_staleness, deterministic: true };
+        let staleness_policy = StalenessPolicy { max_staleness, deterministic: true };
         let scratch = tempfile::tempdir().unwrap();
-        let mut first = impala(actors, ahead, 1);
+        let mut first = impala(actors, staleness_policy, 1);
         let before = first.train(2000, |metrics| metrics.timesteps < 1000).unwrap();
         first.save(scratch.path()).unwrap();
         let saved = read(scratch.path());
-        assert!(saved.1[2].is_none(), "rollouts under way are not in it");
-        assert!(saved == state(&mut first), "actors have gone on meanwhile");
+        assert!(saved.1[2].is_none(), "unfinished rollouts are not saved");
+        assert!(saved == state(&mut first), "saving changed the state");
         let resumed = [2, 3].map(|seed| {
-            let mut other = impala(actors, ahead, seed);
+            let mut other = impala(actors, staleness_policy, seed);
             other.train(70 * seed, |_| true).unwrap();
             other.load(scratch.path()).unwrap();
             let mut loaded = state(&mut other);
-            // From which the seed of the new episodes has been drawn.
+            // Loading drew the seed of the new episodes from this stream.
             loaded.0["streams"]["resets"] = saved.0["streams"]["resets"].clone();
             assert!(loaded == saved);
             let mut lags = Vec::new();
@@ -125,17 +130,18 @@ fn with_a_lag_new_episodes_begin_and_lockstep_stays_repeatable() {
         assert!(resumed[0] == resumed[1]);
         let after = first.resume(|_| true).unwrap();
         assert!(after.episodes > before.episodes && after.timesteps == 2000);
-        assert_ne!(first.policy().tensors(), impala(actors, ahead, 1).policy().tensors());
+        assert_ne!(first.policy().tensors(), impala(actors, staleness_policy, 1).policy().tensors());
     }
 }
 
 #[test]
-fn free_actors_go_on_within_the_bound() {
-    let (scratch, ahead) = (tempfile::tempdir().unwrap(), StalenessPolicy { max_staleness: 3, deterministic: false });
-    let mut first = impala(2, ahead, 1);
+fn free_actors_resume_within_max_staleness() {
+    let (scratch, staleness_policy) =
+        (tempfile::tempdir().unwrap(), StalenessPolicy { max_staleness: 3, deterministic: false });
+    let mut first = impala(2, staleness_policy, 1);
     let before = first.train(2000, |metrics| metrics.timesteps < 1000).unwrap();
     first.save(scratch.path()).unwrap();
-    let mut second = impala(2, ahead, 2);
+    let mut second = impala(2, staleness_policy, 2);
     second.train(500, |_| true).unwrap();
     second.load(scratch.path()).unwrap();
     assert_eq!(first.policy().tensors(), second.policy().tensors());
@@ -146,49 +152,53 @@ fn free_actors_go_on_within_the_bound() {
     }
 }
 
-/// A change and the error that it causes.
+/// Change of a checkpoint and the error that it causes.
 type Change = (fn(&mut Checkpoint), Rejection);
 
-/// Checks the error of a load, which must have changed nothing, and that training goes on as if it had not been.
+/// Asserts that a load is rejected, changes nothing, and does not affect further training.
 fn rejects<A: OnPolicyAlgorithm>(make: impl Fn() -> Trainer<A>, path: &Path, rejection: Rejection) {
     let (mut trainer, mut other) = (make(), make());
     iterate(&mut trainer, 3);
     iterate(&mut other, 3);
     assert_checkpoint_rejects(trainer.load(path), path, rejection);
-    assert!(state(&mut trainer) == state(&mut other), "{rejection:?}: something has changed");
+    assert!(state(&mut trainer) == state(&mut other), "{rejection:?}: the load changed the state");
     iterate(&mut trainer, 3);
     iterate(&mut other, 3);
-    assert!(state(&mut trainer) == state(&mut other), "{rejection:?}: it does not go on");
+    assert!(state(&mut trainer) == state(&mut other), "{rejection:?}: training differs");
 }
 
 #[test]
-fn checkpoints_of_other_trainers_are_refused() {
+fn checkpoints_of_other_trainers_are_rejected() {
     let scratch = tempfile::tempdir().unwrap();
     let path = scratch.path().join("saved");
-    let mut saved = impala(2, IN_TURN, 1);
+    let mut saved = impala(2, SYNCHRONOUS, 1);
     saved.train(100, |_| true).unwrap();
     saved.save(&path).unwrap();
-    rejects(|| with(A2cConfig::default(), 2, IN_TURN, 1), &path, (Error::Config, "algorithm", "a2c", "impala"));
-    rejects(|| impala(3, IN_TURN, 1), &path, setting("num_actors = 3", "2"));
-    let ahead = StalenessPolicy { max_staleness: 1, deterministic: true };
-    rejects(|| impala(2, ahead, 1), &path, setting("max_staleness = 1", "0"));
+    rejects(
+        || async_trainer(A2cConfig::default(), 2, SYNCHRONOUS, 1),
+        &path,
+        (Error::Config, "algorithm", "a2c", "impala"),
+    );
+    rejects(|| impala(3, SYNCHRONOUS, 1), &path, setting("num_actors = 3", "2"));
+    let staleness_policy = StalenessPolicy { max_staleness: 1, deterministic: true };
+    rejects(|| impala(2, staleness_policy, 1), &path, setting("max_staleness = 1", "0"));
     let more_envs = || {
         let envs = (0..2).map(|_| cartpole(3, AutoresetMode::SameStep)).collect();
-        Impala::new(envs, networks, ImpalaConfig::default(), IN_TURN, 1).unwrap()
+        Impala::new(envs, networks, ImpalaConfig::default(), SYNCHRONOUS, 1).unwrap()
     };
     rejects(more_envs, &path, setting("num_envs = 6", "4"));
     let config = ImpalaConfig { rho_bar: 2.0, ..ImpalaConfig::default() };
-    rejects(|| with(config.clone(), 2, IN_TURN, 1), &path, setting("rho_bar = 2.0", "1.0"));
-    let loops = Ppo::new(cartpole(4, AutoresetMode::SameStep), networks, PpoConfig::default(), 1).unwrap();
-    loops.save(&path).unwrap();
-    rejects(|| with(PpoConfig::default(), 2, IN_TURN, 1), &path, setting("num_actors = 2", "1"));
+    rejects(|| async_trainer(config.clone(), 2, SYNCHRONOUS, 1), &path, setting("rho_bar = 2.0", "1.0"));
+    let ppo = Ppo::new(cartpole(4, AutoresetMode::SameStep), networks, PpoConfig::default(), 1).unwrap();
+    ppo.save(&path).unwrap();
+    rejects(|| async_trainer(PpoConfig::default(), 2, SYNCHRONOUS, 1), &path, setting("num_actors = 2", "1"));
 }
 
 #[test]
-fn damaged_checkpoints_and_those_that_make_no_sense_are_refused() {
+fn damaged_and_invalid_checkpoints_are_rejected() {
     let scratch = tempfile::tempdir().unwrap();
-    let (path, make) = (scratch.path().join("saved"), || impala(2, IN_TURN, 1));
-    let mut saved = impala(2, IN_TURN, 2);
+    let (path, make) = (scratch.path().join("saved"), || impala(2, SYNCHRONOUS, 1));
+    let mut saved = impala(2, SYNCHRONOUS, 2);
     saved.train(100, |_| true).unwrap();
     saved.save(&path).unwrap();
     let mut rng = Pcg64::seed_from(0);
@@ -214,10 +224,10 @@ fn damaged_checkpoints_and_those_that_make_no_sense_are_refused() {
         (|c| c.manifest["counters"]["rollouts"] = json!(-1), corrupt("counters", "no count")),
         (|c| c.manifest["counters"]["rollouts"] = json!(u64::MAX), corrupt("counters", "no count \"rollouts\"")),
         (|c| c.manifest["settings"]["num_actors"] = json!("2"), setting("num_actors = 2", "\"2\"")),
-        // Of the second actor.
+        // State of the second actor.
         (
             |c| {
-                let (n, words) = ([4], [4, Pcg64::STATE_LEN]);
+                let (n, stream_shape) = ([4], [4, Pcg64::STATE_LEN]);
                 let states = [0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, f64::NAN, 0.0, 0.0, 0.0];
                 let stream: Vec<i64> = (0..4).flat_map(|i| Pcg64::seed_from(i).to_state_array()).collect();
                 c.insert_arrays(
@@ -227,7 +237,7 @@ fn damaged_checkpoints_and_those_that_make_no_sense_are_refused() {
                         ("episode_returns", &n, [0.0; 4][..].into()),
                         ("episode_steps", &n, [0_i64; 4][..].into()),
                         ("finished", &n, [false; 4][..].into()),
-                        ("streams", &words, stream[..].into()),
+                        ("streams", &stream_shape, stream[..].into()),
                     ],
                 )
                 .unwrap();
@@ -244,36 +254,36 @@ fn damaged_checkpoints_and_those_that_make_no_sense_are_refused() {
     }
 }
 
-/// Environments of which nobody here knows where they stand.
-struct Elsewhere {
+/// Actor whose environments do not give access to their states.
+struct RemoteActor {
     env: Box<dyn VectorEnv>,
     policy: Policy,
     plan: ActorPlan,
-    begun: bool,
+    started: bool,
 }
 
-impl Collect<NamedTensors, Rollout> for Elsewhere {
-    fn collect(&mut self, begun: &mut RolloutJob<NamedTensors, Rollout>, stop: &dyn Fn() -> bool) -> Result<()> {
+impl Collect<NamedTensors, Rollout> for RemoteActor {
+    fn collect(&mut self, job: &mut RolloutJob<NamedTensors, Rollout>, stop: &dyn Fn() -> bool) -> Result<()> {
         let Self { env, policy, plan, .. } = self;
-        policy.load(&begun.weights)?;
-        if !std::mem::replace(&mut self.begun, true) {
-            begun.buffer.steps.begin(env.as_mut(), Seeds::Base(plan.reset), None)?;
+        policy.load(&job.weights)?;
+        if !std::mem::replace(&mut self.started, true) {
+            job.buffer.steps.begin(env.as_mut(), Seeds::Base(plan.reset), None)?;
         }
-        let mut streams = IterationStreams::new(begun.ticket.seed, env.num_envs())?;
-        let (steps, how) = (&mut begun.buffer.steps, plan.config);
-        collect_transitions(env.as_mut(), policy, &mut streams.actions, steps, None, how, &mut || stop())
+        let mut streams = IterationStreams::new(job.ticket.seed, env.num_envs())?;
+        let (steps, collect_config) = (&mut job.buffer.steps, plan.config);
+        collect_transitions(env.as_mut(), policy, &mut streams.actions, steps, None, collect_config, &mut || stop())
     }
 }
 
 #[test]
-fn actors_elsewhere_go_on_where_they_are_and_all_else_is_loaded() {
+fn remote_actors_continue_their_episodes_after_a_load() {
     let make = |seed| {
         let env = || cartpole(2, AutoresetMode::SameStep);
         let (spec, config) = (env().spec().clone(), ImpalaConfig::default());
         let policy = |rng: &mut Pcg64| networks(&spec, rng);
-        AsyncOnPolicy::with_actors((&spec, 2, false), 2, policy, config, IN_TURN, seed, |make, plan| {
+        AsyncOnPolicy::with_actors((&spec, 2, false), 2, policy, config, SYNCHRONOUS, seed, |make, plan| {
             let policy = make(&mut Pcg64::seed_from(0))?;
-            Ok(Box::new(Elsewhere { env: env(), policy, plan: *plan, begun: false }))
+            Ok(Box::new(RemoteActor { env: env(), policy, plan: *plan, started: false }))
         })
         .unwrap()
     };
@@ -286,18 +296,18 @@ fn actors_elsewhere_go_on_where_they_are_and_all_else_is_loaded() {
     second.load(scratch.path()).unwrap();
     assert!(state(&mut first).1 == state(&mut second).1);
     assert_eq!(second.resume(|_| true).unwrap().timesteps, 400);
-    // Where they stand, of actors here, is of no use to them.
-    let mut here = impala(2, IN_TURN, 3);
+    // Remote actors do not use the snapshot of local ones.
+    let mut here = impala(2, SYNCHRONOUS, 3);
     here.train(200, |_| true).unwrap();
     here.save(scratch.path()).unwrap();
     second.load(scratch.path()).unwrap();
     assert_eq!(second.iterate(0.0).unwrap().timesteps, 210);
 }
 
-/// Counts, and refuses to be put somewhere a few times, though it said that it would not.
-struct Liar(EnvSpec, f64, Arc<AtomicUsize>);
+/// Environment that fails to restore a valid state a number of times.
+struct FailingRestore(EnvSpec, f64, Arc<AtomicUsize>);
 
-impl Env for Liar {
+impl Env for FailingRestore {
     type Action = i64;
 
     fn spec(&self) -> &EnvSpec {
@@ -323,7 +333,7 @@ impl Env for Liar {
         let times = self.2.load(Ordering::SeqCst);
         if times > 0 {
             self.2.store(times - 1, Ordering::SeqCst);
-            return Err(Error::Backend("not now".into()));
+            return Err(Error::Backend("cannot restore".into()));
         }
         (self.1, obs[0]) = (state[0], state[0] as f32);
         Ok(())
@@ -331,32 +341,32 @@ impl Env for Liar {
 }
 
 #[test]
-fn environments_that_break_their_word_are_put_back_or_begin_new_episodes() {
-    let make = |seed, lies: &Arc<AtomicUsize>| {
+fn failed_restores_roll_back_or_start_new_episodes() {
+    let make = |seed, failures: &Arc<AtomicUsize>| {
         let none = Arc::default();
-        let envs = [&none, lies].map(|lies| -> Box<dyn VectorEnv> {
+        let envs = [&none, failures].map(|failures| -> Box<dyn VectorEnv> {
             let observation = Space::uniform_box(0.0, 1.0, &[1]);
-            let id = "Liar-v0".to_owned();
+            let id = "FailingRestore-v0".to_owned();
             let spec = EnvSpec { id, observation, action: Space::discrete(2), max_episode_steps: Some(17) };
-            let one = || Liar(spec.clone(), 0.0, Arc::clone(lies));
+            let one = || FailingRestore(spec.clone(), 0.0, Arc::clone(failures));
             Box::new(VecEnv::new(2, None, AutoresetMode::SameStep, one).unwrap())
         });
-        Impala::new(envs.into(), networks, ImpalaConfig::default(), IN_TURN, seed).unwrap()
+        Impala::new(envs.into(), networks, ImpalaConfig::default(), SYNCHRONOUS, seed).unwrap()
     };
-    let (scratch, lies) = (tempfile::tempdir().unwrap(), Arc::<AtomicUsize>::default());
-    make(1, &lies).save(scratch.path()).unwrap();
-    let (mut trainer, mut other) = (make(2, &lies), make(2, &lies));
+    let (scratch, failures) = (tempfile::tempdir().unwrap(), Arc::<AtomicUsize>::default());
+    make(1, &failures).save(scratch.path()).unwrap();
+    let (mut trainer, mut other) = (make(2, &failures), make(2, &failures));
     iterate(&mut trainer, 3);
     iterate(&mut other, 3);
-    lies.store(1, Ordering::SeqCst);
+    failures.store(1, Ordering::SeqCst);
     let error = trainer.load(scratch.path()).unwrap_err().to_string();
-    assert!(error.contains("not now") && lies.load(Ordering::SeqCst) == 0, "{error}");
-    assert!(state(&mut trainer) == state(&mut other), "both actors' are where they were");
+    assert!(error.contains("cannot restore") && failures.load(Ordering::SeqCst) == 0, "{error}");
+    assert!(state(&mut trainer) == state(&mut other), "environments of both actors are rolled back");
     iterate(&mut trainer, 3);
     iterate(&mut other, 3);
     assert!(state(&mut trainer) == state(&mut other));
-    lies.store(2, Ordering::SeqCst);
+    failures.store(2, Ordering::SeqCst);
     trainer.load(scratch.path()).unwrap_err();
     iterate(&mut trainer, 3);
-    assert_eq!((trainer.timesteps(), lies.load(Ordering::SeqCst)), (90, 0));
+    assert_eq!((trainer.timesteps(), failures.load(Ordering::SeqCst)), (90, 0));
 }

@@ -1,4 +1,4 @@
-//! A trainer that is killed while it saves, or finds the disk full, leaves a whole checkpoint.
+//! A trainer that is killed during a save, or runs out of disk space, leaves a complete checkpoint.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -22,10 +22,10 @@ fn trainer(seed: u64) -> Ppo<PolicyNetworks<Mlp>> {
     Ppo::new(Box::new(env), make, config, seed).unwrap()
 }
 
-/// What a child does until it is killed: learn and save, and save again.
+/// Child process that alternates learning and saving until it is killed.
 #[test]
 #[ignore = "the child of the tests below"]
-fn saves_until_it_is_killed() {
+fn saves_until_killed() {
     let Some(path) = std::env::var_os("RLOX_SAVE_TO") else { return };
     let path = PathBuf::from(path);
     let mut learner = trainer(1);
@@ -34,59 +34,59 @@ fn saves_until_it_is_killed() {
         learner.iterate(0.0).unwrap();
         match learner.save(&path) {
             Err(error) => return assert!(matches!(error, Error::Io { .. }), "{error}"),
-            Ok(()) => assert!(std::env::var_os("RLOX_DISK_FULL").is_none(), "there was room"),
+            Ok(()) => assert!(std::env::var_os("RLOX_DISK_FULL").is_none(), "the disk was not full"),
         }
     }
 }
 
 fn child(program: &mut Command, path: &Path) -> Child {
-    let arguments = ["--exact", "checkpoint::kill::saves_until_it_is_killed", "--ignored"];
+    let arguments = ["--exact", "checkpoint::kill::saves_until_killed", "--ignored"];
     program.args(arguments).env("RLOX_SAVE_TO", path).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap()
 }
 
-fn kill_often(times: u32) {
+fn assert_kills_leave_checkpoints(times: u32) {
     let scratch = tempfile::tempdir().unwrap();
     let path = scratch.path().join("saved");
     let mut rng = Pcg64::seed_from(times.into());
     trainer(1).save(&path).unwrap();
     let mut learner = trainer(1);
-    let (mut steps, mut between) = (0, 0);
+    let (mut steps, mut during_save) = (0, 0);
     for _ in 0..times {
         let mut running = child(&mut Command::new(std::env::current_exe().unwrap()), &path);
         std::thread::sleep(Duration::from_micros(rng.integers(1_000, 120_000) as u64));
         running.kill().unwrap();
         running.wait().unwrap();
-        between += u32::from(!path.exists() || scratch.path().join(".saved.partial").exists());
+        during_save += u32::from(!path.exists() || scratch.path().join(".saved.partial").exists());
         learner.load(&path).unwrap();
         assert!(learner.timesteps() >= steps, "{} steps after {steps}", learner.timesteps());
         steps = learner.timesteps();
         learner.iterate(0.0).unwrap();
     }
-    assert!(steps > 0, "no child lived long enough to save");
-    eprintln!("{times} kills, {between} of them in the middle of a save, after {steps} steps in all");
+    assert!(steps > 0, "no child saved before the kill");
+    eprintln!("{times} kills, {during_save} of them during a save, after {steps} steps in total");
     learner.save(&path).unwrap();
-    assert_eq!(fs::read_dir(scratch.path()).unwrap().count(), 1, "something was left behind");
+    assert_eq!(fs::read_dir(scratch.path()).unwrap().count(), 1, "a partial checkpoint remains");
 }
 
 #[test]
-fn a_kill_at_any_time_leaves_a_whole_checkpoint() {
-    kill_often(20);
+fn kills_leave_complete_checkpoints() {
+    assert_kills_leave_checkpoints(20);
 }
 
 #[test]
-#[ignore = "takes a quarter of a minute"]
-fn two_hundred_kills_leave_whole_checkpoints() {
-    kill_often(200);
+#[ignore = "slow: 15 s"]
+fn two_hundred_kills_leave_complete_checkpoints() {
+    assert_kills_leave_checkpoints(200);
 }
 
 #[cfg(target_os = "linux")]
 #[test]
-fn a_full_disk_leaves_the_former_checkpoint() {
+fn full_disks_leave_the_previous_checkpoint() {
     let scratch = tempfile::tempdir().unwrap();
     let path = scratch.path().join("saved");
     let learner = trainer(1);
     learner.save(&path).unwrap();
-    // No file may be longer than one block: writing it fails as on a full disk.
+    // The size limit of one block makes writes fail as on a full disk.
     let mut shell = Command::new("sh");
     shell.args(["-c", "trap '' XFSZ; ulimit -f 1; exec \"$0\" \"$@\""]).arg(std::env::current_exe().unwrap());
     let done = child(shell.env("RLOX_DISK_FULL", "1"), &path).wait().unwrap();
@@ -94,5 +94,5 @@ fn a_full_disk_leaves_the_former_checkpoint() {
     let mut read = trainer(2);
     read.load(&path).unwrap();
     assert_eq!((read.timesteps(), read.policy().tensors()), (0, learner.policy().tensors()));
-    assert_eq!(fs::read_dir(scratch.path()).unwrap().count(), 1, "something was left behind");
+    assert_eq!(fs::read_dir(scratch.path()).unwrap().count(), 1, "a partial checkpoint remains");
 }

@@ -1,4 +1,4 @@
-//! DQN, SAC and TD3 that were saved go on as those that were not; damaged and foreign checkpoints change nothing.
+//! Checkpoints of DQN, SAC and TD3: exact resume, and rejection of damaged and foreign files.
 
 use std::fs;
 use std::path::Path;
@@ -19,12 +19,12 @@ use crate::support::trainers::{
     AnyDqn, cartpole, dqn, make, pendulum, rainbow, rainbow_config, sac, sac_config, td3, td3_config,
 };
 
-/// A change and the error that it causes.
+/// Change of a checkpoint and the error that it causes.
 type Change<T> = (fn(&mut T), Rejection);
 
 const MEMBERS: [&str; 5] = ["networks", "optimizer", "normalizer", "environment", "replay"];
 
-/// All that a trainer saves, as bytes.
+/// Saves a trainer and returns the manifest and the bytes of the members.
 fn state<A: OffPolicyMethod>(trainer: &OffPolicy<A>, scratch: &TempDir) -> (Map<String, Value>, Vec<Option<Vec<u8>>>) {
     let path = scratch.path().join("state");
     trainer.save(&path).unwrap();
@@ -32,13 +32,13 @@ fn state<A: OffPolicyMethod>(trainer: &OffPolicy<A>, scratch: &TempDir) -> (Map<
     (read.manifest.clone(), MEMBERS.map(|member| read.safetensors(member).map(<[u8]>::to_vec)).into())
 }
 
-fn goes_on_as_if_nothing_had_happened<A: OffPolicyMethod>(name: &str, steps: u64, make: impl Fn(u64) -> OffPolicy<A>) {
+fn assert_resumes_exactly<A: OffPolicyMethod>(name: &str, steps: u64, make: impl Fn(u64) -> OffPolicy<A>) {
     let scratch = tempfile::tempdir().unwrap();
-    // As numbers that are equal only if they are bit for bit; an iteration each.
-    let mut told = [vec![], vec![], vec![]];
-    let [by_whole, by_first, by_second] = &mut told;
-    let mut whole = make(1);
-    whole.train(steps, |metrics| (by_whole.push(format!("{metrics:?}")), true).1).unwrap();
+    // Texts of the metrics of each iteration, which differ if any bit differs.
+    let mut metrics_logs = [vec![], vec![], vec![]];
+    let [by_full, by_first, by_second] = &mut metrics_logs;
+    let mut full = make(1);
+    full.train(steps, |metrics| (by_full.push(format!("{metrics:?}")), true).1).unwrap();
     let mut first = make(1);
     let half = |timesteps| timesteps < steps / 2;
     let at_half =
@@ -46,57 +46,58 @@ fn goes_on_as_if_nothing_had_happened<A: OffPolicyMethod>(name: &str, steps: u64
     assert!(at_half.updates > 0 && at_half.timesteps < steps, "{name}: {at_half:?}");
     let path = scratch.path().join("half");
     first.save(&path).unwrap();
-    // Of another seed, and in the middle of something else.
+    // Loading replaces another seed and run.
     let mut second = make(2);
     second.train(steps / 4, |_| true).unwrap();
     second.load(&path).unwrap();
-    assert!(state(&first, &scratch) == state(&second, &scratch), "{name}: what was loaded is not what was saved");
+    assert!(state(&first, &scratch) == state(&second, &scratch), "{name}: the loaded state differs");
     by_second.clone_from(by_first);
     first.resume(|metrics| (by_first.push(format!("{metrics:?}")), true).1).unwrap();
     second.resume(|metrics| (by_second.push(format!("{metrics:?}")), true).1).unwrap();
-    assert_eq!(told[0], told[1], "{name}: saving has changed something");
-    assert_eq!(told[0], told[2], "{name}");
-    assert_eq!(whole.learner().tensors(), second.learner().tensors(), "{name}");
-    assert_eq!(whole.learner().optimizer_state(), second.learner().optimizer_state(), "{name}");
-    let (manifest, members) = state(&whole, &scratch);
-    let (again, others) = state(&second, &scratch);
-    assert_eq!(manifest, again, "{name}");
+    assert_eq!(metrics_logs[0], metrics_logs[1], "{name}: saving changed the run");
+    assert_eq!(metrics_logs[0], metrics_logs[2], "{name}");
+    assert_eq!(full.learner().tensors(), second.learner().tensors(), "{name}");
+    assert_eq!(full.learner().optimizer_state(), second.learner().optimizer_state(), "{name}");
+    let (manifest, members) = state(&full, &scratch);
+    let (other_manifest, others) = state(&second, &scratch);
+    assert_eq!(manifest, other_manifest, "{name}");
     for (member, (one, other)) in MEMBERS.iter().zip(members.iter().zip(&others)) {
         assert!(one == other, "{name}: {member} differs");
     }
 }
 
 #[test]
-fn dqn_goes_on_as_if_nothing_had_happened() {
-    // Three are stepped one by one, 19 in lanes. The buffer is full before the save, and episodes end on both sides of it.
+fn dqn_resumes_exactly() {
+    // Three environments step one by one, 19 in SIMD lanes. The buffer is full and episodes end before and after the
+    // save.
     for num_envs in [1, 3, 19] {
         let steps = 400 * num_envs as u64;
-        goes_on_as_if_nothing_had_happened(&format!("DQN, {num_envs}"), steps, |seed| dqn(num_envs, seed));
+        assert_resumes_exactly(&format!("DQN, {num_envs}"), steps, |seed| dqn(num_envs, seed));
     }
-    goes_on_as_if_nothing_had_happened("prioritized, n-step, dueling", 1800, |seed| rainbow(3, seed));
+    assert_resumes_exactly("prioritized, n-step, dueling", 1800, |seed| rainbow(3, seed));
 }
 
 #[test]
-fn sac_goes_on_as_if_nothing_had_happened() {
+fn sac_resumes_exactly() {
     // An episode has 200 steps.
     for num_envs in [1, 3] {
         let steps = 500 * num_envs as u64;
-        goes_on_as_if_nothing_had_happened(&format!("SAC, {num_envs}"), steps, |seed| sac(num_envs, false, seed));
-        goes_on_as_if_nothing_had_happened(&format!("gSDE, {num_envs}"), steps, |seed| sac(num_envs, true, seed));
+        assert_resumes_exactly(&format!("SAC, {num_envs}"), steps, |seed| sac(num_envs, false, seed));
+        assert_resumes_exactly(&format!("gSDE, {num_envs}"), steps, |seed| sac(num_envs, true, seed));
     }
 }
 
 #[test]
-fn td3_goes_on_as_if_nothing_had_happened() {
+fn td3_resumes_exactly() {
     for num_envs in [1, 3] {
-        // An odd number of minibatches before the save: the actor learns from every second one.
+        // An odd number of minibatches before the save, because the actor learns from every second one.
         let steps = 502 * num_envs as u64;
-        goes_on_as_if_nothing_had_happened(&format!("TD3, {num_envs}"), steps, |seed| td3(num_envs, seed));
+        assert_resumes_exactly(&format!("TD3, {num_envs}"), steps, |seed| td3(num_envs, seed));
     }
 }
 
 #[test]
-fn what_was_loaded_can_be_saved_again_before_it_goes_on() {
+fn loaded_trainers_can_be_saved_before_they_resume() {
     let scratch = tempfile::tempdir().unwrap();
     let (one, other) = (scratch.path().join("one"), scratch.path().join("other"));
     let mut first = td3(2, 1);
@@ -112,19 +113,19 @@ fn what_was_loaded_can_be_saved_again_before_it_goes_on() {
 }
 
 #[test]
-fn what_was_saved_before_the_first_step_is_a_beginning() {
+fn checkpoints_before_the_first_step_can_be_trained() {
     let scratch = tempfile::tempdir().unwrap();
     dqn(2, 1).save(scratch.path()).unwrap();
     let (mut first, mut second) = (dqn(2, 1), dqn(2, 2));
     second.load(scratch.path()).unwrap();
-    assert!(matches!(second.resume(|_| true), Err(Error::Config(_))), "there is no run to go on with");
+    assert!(matches!(second.resume(|_| true), Err(Error::Config(_))), "no run to resume");
     first.train(200, |_| true).unwrap();
     second.train(200, |_| true).unwrap();
     assert_eq!(first.learner().tensors(), second.learner().tensors());
 }
 
 #[test]
-fn environments_that_cannot_tell_start_new_episodes_and_all_else_goes_on() {
+fn environments_without_states_start_new_episodes() {
     let scratch = tempfile::tempdir().unwrap();
     let make = |seed| {
         let network = |spec: &_, rng: &mut _| QNetworks::mlp(spec, &[8], Activation::Relu, rng);
@@ -142,17 +143,17 @@ fn environments_that_cannot_tell_start_new_episodes_and_all_else_goes_on() {
     assert!(after.episodes > before.episodes && after.mean_return == 7.0);
 }
 
-/// Checks the error of a load, which must have changed nothing.
+/// Asserts that a load is rejected and changes nothing.
 fn rejects<A: OffPolicyMethod>(trainer: &mut OffPolicy<A>, path: &Path, rejection: Rejection) -> Mismatch {
     let scratch = tempfile::tempdir().unwrap();
     let before = state(trainer, &scratch);
     let rejected = assert_checkpoint_rejects(trainer.load(path), path, rejection);
-    assert!(state(trainer, &scratch) == before, "{rejection:?}: something has changed");
+    assert!(state(trainer, &scratch) == before, "{rejection:?}: the load changed the state");
     rejected
 }
 
 #[test]
-fn checkpoints_of_other_trainers_are_refused() {
+fn checkpoints_of_other_trainers_are_rejected() {
     let scratch = tempfile::tempdir().unwrap();
     let path = scratch.path().join("saved");
     let mut saved = sac(2, true, 1);
@@ -187,13 +188,13 @@ fn checkpoints_of_other_trainers_are_refused() {
     for (change, rejection) in changes {
         let mut config = sac_config(true);
         change(&mut config);
-        let made = Sac::new(pendulum(2), |s: &_, r: &mut _| config.mlp(s, &[8], r), config.clone(), 1);
-        rejects(&mut made.unwrap(), &path, rejection);
+        let trainer = Sac::new(pendulum(2), |s: &_, r: &mut _| config.mlp(s, &[8], r), config.clone(), 1);
+        rejects(&mut trainer.unwrap(), &path, rejection);
     }
 }
 
 #[test]
-fn settings_of_dqn_and_td3_are_compared_too() {
+fn settings_of_dqn_and_td3_must_match() {
     let scratch = tempfile::tempdir().unwrap();
     let path = scratch.path().join("saved");
     rainbow(2, 1).save(&path).unwrap();
@@ -226,15 +227,15 @@ fn settings_of_dqn_and_td3_are_compared_too() {
     for (change, rejection) in changes {
         let mut config = td3_config();
         change(&mut config);
-        let made = Td3::new(pendulum(2), |s: &_, r: &mut _| config.mlp(s, &[8], r), config.clone(), 1);
-        rejects(&mut made.unwrap(), &path, rejection);
+        let trainer = Td3::new(pendulum(2), |s: &_, r: &mut _| config.mlp(s, &[8], r), config.clone(), 1);
+        rejects(&mut trainer.unwrap(), &path, rejection);
     }
     forge(&path, |saved| saved.manifest["settings"]["train_freq"] = serde_json::json!([1, "episode"]));
     let episodes = rejects(&mut td3(2, 1), &path, setting("train_freq = ", "[1,\"episode\"]"));
     assert!(episodes.hint.contains("Python"), "{episodes}");
 }
 
-fn damage_everywhere<A: OffPolicyMethod>(mut trainer: OffPolicy<A>) {
+fn assert_damage_is_detected<A: OffPolicyMethod>(mut trainer: OffPolicy<A>) {
     let scratch = tempfile::tempdir().unwrap();
     let path = scratch.path().join("saved");
     trainer.train(150, |_| true).unwrap();
@@ -265,21 +266,21 @@ fn damage_everywhere<A: OffPolicyMethod>(mut trainer: OffPolicy<A>) {
 }
 
 #[test]
-fn a_damaged_checkpoint_is_refused_wherever_the_damage_is() {
-    damage_everywhere(rainbow(2, 1));
-    damage_everywhere(sac(2, true, 1));
-    damage_everywhere(td3(2, 1));
+fn damaged_checkpoints_are_rejected() {
+    assert_damage_is_detected(rainbow(2, 1));
+    assert_damage_is_detected(sac(2, true, 1));
+    assert_damage_is_detected(td3(2, 1));
 }
 
-/// The checkpoint at `path` with what somebody changed.
+/// Changes the checkpoint at `path`.
 fn forge(path: &Path, change: impl FnOnce(&mut Checkpoint)) {
     let mut checkpoint = Checkpoint::read(path).unwrap();
     change(&mut checkpoint);
     checkpoint.write(path).unwrap();
 }
 
-/// Every number of an array of what is remembered is this.
-fn remember(checkpoint: &mut Checkpoint, name: &str, x: f64) {
+/// Sets all numbers of an array of the replay buffer to `x`.
+fn fill_replay(checkpoint: &mut Checkpoint, name: &str, x: f64) {
     let mut fields = checkpoint.fields("replay").unwrap();
     let field = fields.iter_mut().find(|field| field.name() == name).unwrap();
     match field.data_mut() {
@@ -302,8 +303,8 @@ fn fill(checkpoint: &mut Checkpoint, member: &str, name: &str, x: f32) {
     checkpoint.insert_safetensors(member, changed.to_safetensors()).unwrap();
 }
 
-/// Changes that are refused in a trainer that is going and in one that is new.
-fn refuses<A: OffPolicyMethod>(make: impl Fn(u64) -> OffPolicy<A>, changes: &[Change<Checkpoint>]) {
+/// Asserts that trained and new trainers reject the changed checkpoints.
+fn assert_rejects_changes<A: OffPolicyMethod>(make: impl Fn(u64) -> OffPolicy<A>, changes: &[Change<Checkpoint>]) {
     let mut trainer = make(1);
     trainer.train(700, |_| true).unwrap();
     for (change, rejection) in changes {
@@ -314,7 +315,7 @@ fn refuses<A: OffPolicyMethod>(make: impl Fn(u64) -> OffPolicy<A>, changes: &[Ch
         rejects(&mut make(2), &path, *rejection);
         rejects(&mut trainer, &path, *rejection);
     }
-    // It has not lost its way by all that.
+    // Rejected loads do not affect further training.
     let (mut other, scratch) = (make(1), tempfile::tempdir().unwrap());
     other.train(700, |_| true).unwrap();
     trainer.train(100, |_| true).unwrap();
@@ -323,19 +324,19 @@ fn refuses<A: OffPolicyMethod>(make: impl Fn(u64) -> OffPolicy<A>, changes: &[Ch
 }
 
 #[test]
-fn whole_checkpoints_that_make_no_sense_are_refused() {
-    refuses(
+fn invalid_checkpoints_are_rejected() {
+    assert_rejects_changes(
         |seed| td3(2, seed),
         &[
-            (|c| c.manifest["backend"] = json!("torch"), (Error::Config, "backend", "one in Rust", "torch")),
+            (|c| c.manifest["backend"] = json!("torch"), (Error::Config, "backend", "the native backend", "torch")),
             (|c| drop(c.manifest.remove("counters")), corrupt("manifest", "no key \"counters\"")),
             (
                 |c| c.manifest["counters"]["noise"] = json!([0.5]),
-                corrupt("counters", "other than 2 finite numbers as \"noise\""),
+                corrupt("counters", "no list of 2 finite numbers as \"noise\""),
             ),
             (
                 |c| c.manifest["counters"]["noise"] = json!([0.5, 1e300]),
-                corrupt("counters", "other than 2 finite numbers as \"noise\""),
+                corrupt("counters", "no list of 2 finite numbers as \"noise\""),
             ),
             (|c| c.manifest["counters"]["due"] = json!(-0.5), corrupt("counters", "no number in 0 to 1 as \"due\"")),
             (
@@ -348,25 +349,28 @@ fn whole_checkpoints_that_make_no_sense_are_refused() {
             ),
             (
                 |c| c.manifest["counters"]["learned"]["critic_loss"] = json!([]),
-                corrupt("counters", "no means as \"learned\""),
+                corrupt("counters", "no statistics as \"learned\""),
             ),
             (
                 |c| c.manifest["counters"]["timesteps"] = json!(u64::MAX - 3),
                 corrupt("counters", "no count \"timesteps\""),
             ),
-            (|c| c.manifest["streams"]["learning"] = json!({}), corrupt("streams", "no PCG64's state as \"learning\"")),
+            (|c| c.manifest["streams"]["learning"] = json!({}), corrupt("streams", "no PCG64 state as \"learning\"")),
             (
                 |c| drop(c.manifest["streams"].as_object_mut().unwrap().remove("actions.1")),
-                corrupt("streams", "no PCG64's state as \"actions.1\""),
+                corrupt("streams", "no PCG64 state as \"actions.1\""),
             ),
             (
                 |c| drop(c.manifest["settings"].as_object_mut().unwrap().remove("policy_delay")),
                 corrupt("settings", "no key \"policy_delay\""),
             ),
             (|c| c.insert_safetensors("replay", b"\x80\x04cos\nsystem\n.".to_vec()).unwrap(), corrupt("replay", "")),
-            (|c| remember(c, "pushed", 7.0), (Error::Shape, "replay, arrays[", "", "")),
-            (|c| remember(c, "step.rewards", f64::NAN), (Error::NotFinite, "replay, arrays[\"step.rewards\"]", "", "")),
-            (|c| remember(c, "tails", 9.0), (Error::Config, "replay, arrays[\"tails\"]", "", "")),
+            (|c| fill_replay(c, "pushed", 7.0), (Error::Shape, "replay, arrays[", "", "")),
+            (
+                |c| fill_replay(c, "step.rewards", f64::NAN),
+                (Error::NotFinite, "replay, arrays[\"step.rewards\"]", "", ""),
+            ),
+            (|c| fill_replay(c, "tails", 9.0), (Error::Config, "replay, arrays[\"tails\"]", "", "")),
             (
                 |c| c.insert_arrays("environment", &[("states", &[3, 1], [0.0_f64; 3][..].into())]).unwrap(),
                 corrupt("environment", ""),
@@ -385,20 +389,20 @@ fn whole_checkpoints_that_make_no_sense_are_refused() {
 }
 
 #[test]
-fn priorities_that_make_no_sense_are_refused() {
-    refuses(
+fn invalid_priorities_are_rejected() {
+    assert_rejects_changes(
         |seed| rainbow(2, seed),
         &[
-            (|c| remember(c, "n_step", 2.0), (Error::Config, "replay, arrays[\"n_step\"]", "3", "2")),
-            (|c| remember(c, "priorities", f64::NAN), (Error::Config, "replay, arrays[\"priorities\"]", "", "")),
-            (|c| remember(c, "priorities", -1.0), (Error::Config, "replay, arrays[\"priorities\"]", "", "")),
+            (|c| fill_replay(c, "n_step", 2.0), (Error::Config, "replay, arrays[\"n_step\"]", "3", "2")),
+            (|c| fill_replay(c, "priorities", f64::NAN), (Error::Config, "replay, arrays[\"priorities\"]", "", "")),
+            (|c| fill_replay(c, "priorities", -1.0), (Error::Config, "replay, arrays[\"priorities\"]", "", "")),
             (|c| c.insert_fields("replay", &[]).unwrap(), (Error::Config, "replay, arrays[", "", "")),
         ],
     );
 }
 
 #[test]
-fn weights_that_are_not_finite_do_not_replace_those_that_are() {
+fn non_finite_weights_are_not_saved() {
     let scratch = tempfile::tempdir().unwrap();
     let path = scratch.path().join("saved");
     let mut optimizer = Optimizer::adam_w(1e30);
@@ -416,7 +420,7 @@ fn weights_that_are_not_finite_do_not_replace_those_that_are() {
 }
 
 #[test]
-fn what_is_not_a_checkpoint_is_neither_read_nor_overwritten() {
+fn other_files_are_neither_read_nor_overwritten() {
     let scratch = tempfile::tempdir().unwrap();
     let (notes, nowhere) = (scratch.path().join("notes"), scratch.path().join("nowhere"));
     fs::write(&notes, "mine").unwrap();

@@ -1,4 +1,4 @@
-//! A trainer that was saved goes on as the one that was not; damaged and foreign checkpoints change nothing.
+//! Checkpoints of PPO and A2C: exact resume, and rejection of damaged and foreign files.
 
 use std::fs;
 use std::path::Path;
@@ -17,7 +17,7 @@ use crate::support::checkpoints::{Rejection, assert_checkpoint_rejects, corrupt,
 
 type Policy = PolicyNetworks<Mlp>;
 
-/// A change and the error that it causes.
+/// Change of a checkpoint and the error that it causes.
 type Change<T> = (fn(&mut T), Rejection);
 
 fn make(id: &str, num_envs: usize, autoreset_mode: AutoresetMode) -> Box<dyn VectorEnv> {
@@ -50,7 +50,7 @@ fn pendulum_config() -> PpoConfig {
     }
 }
 
-/// PPO with a normaliser, gSDE and schedules, on enough environments for SIMD lanes.
+/// Creates a PPO trainer with normaliser, gSDE and schedules, on enough environments for SIMD lanes.
 fn pendulum(num_envs: usize, mode: AutoresetMode, seed: u64) -> Ppo<Policy> {
     Ppo::new(make("Pendulum-v1", num_envs, mode), sde, pendulum_config(), seed).unwrap()
 }
@@ -59,7 +59,7 @@ fn cartpole(mode: AutoresetMode, seed: u64) -> A2c<Policy> {
     A2c::new(make("CartPole-v1", 4, mode), tanh, A2cConfig::default(), seed).unwrap()
 }
 
-/// What the tests need of either trainer.
+/// Common interface of both trainers for the tests.
 trait Trainer {
     fn train(&mut self, steps: u64, until: u64) -> Metrics;
     fn resume(&mut self) -> Metrics;
@@ -96,7 +96,7 @@ macro_rules! trainer {
 trainer!(Ppo);
 trainer!(A2c);
 
-/// All that a trainer saves, as bytes.
+/// Saves a trainer and returns the manifest and the bytes of the members.
 fn state(trainer: &dyn Trainer, scratch: &TempDir) -> (Map<String, Value>, Vec<Option<Vec<u8>>>) {
     let path = scratch.path().join("state");
     trainer.save(&path).unwrap();
@@ -106,57 +106,55 @@ fn state(trainer: &dyn Trainer, scratch: &TempDir) -> (Map<String, Value>, Vec<O
     (read.manifest, bytes.into())
 }
 
-/// Metrics as numbers that are equal only if they are bit for bit.
+/// Returns a text of the metrics, which differs if any bit differs.
 fn bits(metrics: &Metrics) -> String {
     format!("{metrics:?}")
 }
 
-fn goes_on_as_if_nothing_had_happened<T: Trainer>(name: &str, steps: u64, make: impl Fn(u64) -> T) {
+fn assert_resumes_exactly<T: Trainer>(name: &str, steps: u64, make: impl Fn(u64) -> T) {
     let scratch = tempfile::tempdir().unwrap();
-    let mut whole = make(1);
-    let said = whole.train(steps, u64::MAX);
+    let mut full = make(1);
+    let metrics = full.train(steps, u64::MAX);
     let mut first = make(1);
     first.train(steps, steps / 2);
     let half = scratch.path().join("half");
     first.save(&half).unwrap();
-    // Of another seed, and in the middle of something else.
+    // Loading replaces another seed and run.
     let mut second = make(2);
     second.train(steps / 4, u64::MAX);
     second.load(&half).unwrap();
-    assert_eq!(state(&first, &scratch), state(&second, &scratch), "{name}: what was loaded is not what was saved");
+    assert_eq!(state(&first, &scratch), state(&second, &scratch), "{name}: the loaded state differs");
     let (one, other) = (first.resume(), second.resume());
-    assert_eq!(bits(&said), bits(&one), "{name}: saving has changed something");
-    assert_eq!(bits(&said), bits(&other), "{name}");
-    assert_eq!(whole.tensors(), second.tensors(), "{name}");
-    assert_eq!(state(&whole, &scratch), state(&second, &scratch), "{name}");
+    assert_eq!(bits(&metrics), bits(&one), "{name}: saving changed the run");
+    assert_eq!(bits(&metrics), bits(&other), "{name}");
+    assert_eq!(full.tensors(), second.tensors(), "{name}");
+    assert_eq!(state(&full, &scratch), state(&second, &scratch), "{name}");
 }
 
 #[test]
-fn ppo_with_normaliser_and_sde_goes_on_as_if_nothing_had_happened() {
+fn ppo_with_normalizer_and_sde_resumes_exactly() {
     for mode in [AutoresetMode::SameStep, AutoresetMode::NextStep] {
-        // Three are stepped one by one, 19 in lanes. An episode has 200 steps: some end before the save and some after.
+        // Three environments step one by one, 19 in SIMD lanes. Episodes of 200 steps end before and after the save.
         for num_envs in [3, 19] {
             let steps = 28 * 16 * num_envs as u64;
-            goes_on_as_if_nothing_had_happened(&format!("{mode:?}, {num_envs}"), steps, |seed| {
-                pendulum(num_envs, mode, seed)
-            });
+            assert_resumes_exactly(&format!("{mode:?}, {num_envs}"), steps, |seed| pendulum(num_envs, mode, seed));
         }
     }
 }
 
 #[test]
-fn a2c_goes_on_as_if_nothing_had_happened() {
+fn a2c_resumes_exactly() {
     for mode in [AutoresetMode::SameStep, AutoresetMode::NextStep] {
-        // Long enough that more than 100 episodes have ended, and that a rollout ends with an episode.
-        goes_on_as_if_nothing_had_happened(&format!("{mode:?}"), 6000, |seed| cartpole(mode, seed));
+        // More than 100 episodes end, and some rollout ends with an episode.
+        assert_resumes_exactly(&format!("{mode:?}"), 6000, |seed| cartpole(mode, seed));
     }
     let adam = A2cConfig { optimizer: Optimizer::adam_w(1e-3), lr_schedule: Schedule::Linear, ..A2cConfig::default() };
-    goes_on_as_if_nothing_had_happened("shared, AdamW", 400, |seed| {
+    assert_resumes_exactly("shared, AdamW", 400, |seed| {
         A2c::new(make("CartPole-v1", 4, AutoresetMode::SameStep), shared, adam.clone(), seed).unwrap()
     });
 }
 
-/// Counts, and cannot tell where it stands.
+/// Environment that observes the last action and does not support states.
 struct Silent(EnvSpec);
 
 impl Silent {
@@ -184,7 +182,7 @@ impl Env for Silent {
 }
 
 #[test]
-fn environments_that_cannot_tell_start_new_episodes_and_all_else_goes_on() {
+fn environments_without_states_start_new_episodes() {
     let scratch = tempfile::tempdir().unwrap();
     let make = |seed| {
         let env = VecEnv::new(2, None, AutoresetMode::SameStep, Silent::new).unwrap();
@@ -201,27 +199,27 @@ fn environments_that_cannot_tell_start_new_episodes_and_all_else_goes_on() {
 }
 
 #[test]
-fn what_was_saved_before_the_first_step_is_a_beginning() {
+fn checkpoints_before_the_first_step_can_be_trained() {
     let scratch = tempfile::tempdir().unwrap();
     cartpole(AutoresetMode::SameStep, 1).save(scratch.path()).unwrap();
     let (mut first, mut second) = (cartpole(AutoresetMode::SameStep, 1), cartpole(AutoresetMode::SameStep, 2));
     second.load(scratch.path()).unwrap();
-    assert!(matches!(second.resume(|_| true), Err(Error::Config(_))), "there is no run to go on with");
+    assert!(matches!(second.resume(|_| true), Err(Error::Config(_))), "no run to resume");
     Trainer::train(&mut first, 100, u64::MAX);
     Trainer::train(&mut second, 100, u64::MAX);
     assert_eq!(first.tensors(), second.tensors());
 }
 
-/// Checks the error of a load, which must have changed nothing.
+/// Asserts that a load is rejected and changes nothing.
 fn rejects(trainer: &mut dyn Trainer, path: &Path, rejection: Rejection) {
     let scratch = tempfile::tempdir().unwrap();
     let before = state(trainer, &scratch);
     assert_checkpoint_rejects(trainer.load(path), path, rejection);
-    assert!(state(trainer, &scratch) == before, "{rejection:?}: something has changed");
+    assert!(state(trainer, &scratch) == before, "{rejection:?}: the load changed the state");
 }
 
 #[test]
-fn checkpoints_of_other_trainers_are_refused() {
+fn checkpoints_of_other_trainers_are_rejected() {
     let scratch = tempfile::tempdir().unwrap();
     let path = scratch.path().join("saved");
     let mut saved = pendulum(3, AutoresetMode::SameStep, 1);
@@ -237,10 +235,10 @@ fn checkpoints_of_other_trainers_are_refused() {
     let mut plain = Ppo::new(env(), tanh, pendulum_config(), 1).unwrap();
     Trainer::train(&mut plain, 100, u64::MAX);
     rejects(&mut plain, &path, setting("use_sde = false", "true"));
-    let untold = scratch.path().join("untold");
-    saved.save(&untold).unwrap();
-    forge(&untold, |c| drop(c.manifest["settings"].as_object_mut().unwrap().remove("use_sde")));
-    rejects(&mut plain, &untold, (Error::Shape, "networks, tensors", "\"log_std\" of shape [1]", ""));
+    let without_use_sde = scratch.path().join("without_use_sde");
+    saved.save(&without_use_sde).unwrap();
+    forge(&without_use_sde, |c| drop(c.manifest["settings"].as_object_mut().unwrap().remove("use_sde")));
+    rejects(&mut plain, &without_use_sde, (Error::Shape, "networks, tensors", "\"log_std\" of shape [1]", ""));
     let changes: [Change<PpoConfig>; 6] = [
         (|c| c.gamma = 0.98, setting("gamma = 0.98", "0.99")),
         (|c| c.optimizer = Optimizer::adam(3e-4), setting("optimizer_eps = 1e-8", "0.00001")),
@@ -257,7 +255,7 @@ fn checkpoints_of_other_trainers_are_refused() {
 }
 
 #[test]
-fn a_damaged_checkpoint_is_refused_wherever_the_damage_is() {
+fn damaged_checkpoints_are_rejected() {
     let scratch = tempfile::tempdir().unwrap();
     let path = scratch.path().join("saved");
     let mut trainer = pendulum(3, AutoresetMode::SameStep, 1);
@@ -287,7 +285,7 @@ fn a_damaged_checkpoint_is_refused_wherever_the_damage_is() {
     trainer.load(&path).unwrap();
 }
 
-/// The checkpoint at `path` with a manifest that somebody changed.
+/// Changes the checkpoint at `path`.
 fn forge(path: &Path, change: impl FnOnce(&mut Checkpoint)) {
     let mut checkpoint = Checkpoint::read(path).unwrap();
     change(&mut checkpoint);
@@ -295,7 +293,7 @@ fn forge(path: &Path, change: impl FnOnce(&mut Checkpoint)) {
 }
 
 #[test]
-fn whole_checkpoints_that_make_no_sense_are_refused() {
+fn invalid_checkpoints_are_rejected() {
     let changes: [Change<Checkpoint>; 15] = [
         (|c| drop(c.manifest.remove("counters")), corrupt("manifest", "no key \"counters\"")),
         (|c| c.manifest["counters"]["updates"] = json!(-1), corrupt("counters", "no count")),
@@ -306,7 +304,7 @@ fn whole_checkpoints_that_make_no_sense_are_refused() {
         (|c| c.manifest["streams"]["resets"]["state"]["inc"] = json!("2"), corrupt("streams", "")),
         (
             |c| drop(c.manifest["streams"].as_object_mut().unwrap().remove("iterations")),
-            corrupt("streams", "no PCG64's state as \"iterations\""),
+            corrupt("streams", "no PCG64 state as \"iterations\""),
         ),
         (
             |c| drop(c.manifest["settings"].as_object_mut().unwrap().remove("gamma")),
@@ -351,7 +349,7 @@ fn fill(checkpoint: &mut Checkpoint, member: &str, name: &str, x: f32) {
 }
 
 #[test]
-fn weights_that_are_not_finite_do_not_replace_those_that_are() {
+fn non_finite_weights_are_not_saved() {
     let scratch = tempfile::tempdir().unwrap();
     let path = scratch.path().join("saved");
     let mut optimizer = Optimizer::adam_w(1e30);
@@ -370,7 +368,7 @@ fn weights_that_are_not_finite_do_not_replace_those_that_are() {
 }
 
 #[test]
-fn what_is_not_a_checkpoint_is_neither_read_nor_overwritten() {
+fn other_files_are_neither_read_nor_overwritten() {
     let scratch = tempfile::tempdir().unwrap();
     let (notes, nowhere) = (scratch.path().join("notes"), scratch.path().join("nowhere"));
     fs::write(&notes, "mine").unwrap();

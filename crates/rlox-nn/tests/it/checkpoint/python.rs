@@ -1,6 +1,7 @@
-//! Learners of the Python package on its native backend and the trainers here are the same, and read each other's
-//! checkpoints. The fixtures are from `tests/fixtures/make_checkpoint.py`; Python reads the fixtures written here in
-//! `tests/test_checkpoint_rust.py`, and compares bit for bit in `tests/learners/test_rust_trainers.py`.
+//! Trainers equal the native learners of the Python package, and both read each other's checkpoints.
+//!
+//! `tests/fixtures/make_checkpoint.py` writes the Python fixtures. In Python, `tests/test_checkpoint_rust.py` reads the
+//! fixtures written here, and `tests/learners/test_rust_trainers.py` compares bit for bit.
 
 use std::path::{Path, PathBuf};
 
@@ -17,8 +18,8 @@ fn make(id: &str, num_envs: usize) -> Box<dyn VectorEnv> {
     envs::make(id, &options).unwrap()
 }
 
-/// The trainer that `tests/fixtures/make_checkpoint.py` makes, too, but for the shape of the policy.
-fn shaped(widths: &[usize], activation: Activation, seed: u64) -> Ppo<PolicyNetworks<Mlp>> {
+/// Creates the trainer of `tests/fixtures/make_checkpoint.py` with this architecture of the policy.
+fn trainer_with(widths: &[usize], activation: Activation, seed: u64) -> Ppo<PolicyNetworks<Mlp>> {
     let config = PpoConfig {
         n_steps: 16,
         batch_size: 24,
@@ -32,41 +33,41 @@ fn shaped(widths: &[usize], activation: Activation, seed: u64) -> Ppo<PolicyNetw
 }
 
 fn trainer(seed: u64) -> Ppo<PolicyNetworks<Mlp>> {
-    shaped(&[4], Activation::Tanh, seed)
+    trainer_with(&[4], Activation::Tanh, seed)
 }
 
 fn fixture(name: &str) -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/checkpoint").join(name)
 }
 
-/// Sums are rounded otherwise on machines with other vectors, and learning makes a little of it more.
-fn agrees(trainer: &Ppo<PolicyNetworks<Mlp>>, name: &str) {
+/// Asserts that weights agree up to rounding, which depends on the SIMD width.
+fn assert_agrees(trainer: &Ppo<PolicyNetworks<Mlp>>, name: &str) {
     let saved = Checkpoint::read(fixture(name)).unwrap();
-    let there = NamedTensors::from_safetensors(saved.safetensors("networks").unwrap()).unwrap();
+    let stored_tensors = NamedTensors::from_safetensors(saved.safetensors("networks").unwrap()).unwrap();
     for ours in &trainer.policy().tensors() {
-        let theirs = &there.find(&ours.name).unwrap().data;
-        let off = ours.data.iter().zip(theirs).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
-        assert!(off < 1e-3, "{name}: {off} in {}", ours.name);
+        let theirs = &stored_tensors.find(&ours.name).unwrap().data;
+        let max_error = ours.data.iter().zip(theirs).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
+        assert!(max_error < 1e-3, "{name}: {max_error} in {}", ours.name);
     }
     assert_eq!(Some(trainer.timesteps()), saved.manifest["counters"]["timesteps"].as_u64());
 }
 
 #[test]
-fn a_seed_makes_the_same_trainer_as_in_python() {
+fn trainers_equal_pythons_with_the_same_seed() {
     let mut ours = trainer(1);
     ours.train(28 * 48, |metrics| metrics.timesteps < 14 * 48).unwrap();
-    agrees(&ours, "python-half");
+    assert_agrees(&ours, "python-half");
     ours.resume(|_| true).unwrap();
-    agrees(&ours, "python-whole");
+    assert_agrees(&ours, "python-whole");
 }
 
 #[test]
-fn a_checkpoint_of_python_s_is_gone_on_with() {
+fn python_checkpoints_resume_exactly() {
     let mut ours = trainer(2);
     ours.load(fixture("python-half")).unwrap();
-    agrees(&ours, "python-half");
+    assert_agrees(&ours, "python-half");
     let metrics = ours.resume(|_| true).unwrap();
-    agrees(&ours, "python-whole");
+    assert_agrees(&ours, "python-whole");
     let saved = Checkpoint::read(fixture("python-whole")).unwrap();
     let counters = &saved.manifest["counters"];
     assert_eq!(Some(metrics.updates), counters["updates"].as_u64());
@@ -74,10 +75,10 @@ fn a_checkpoint_of_python_s_is_gone_on_with() {
 }
 
 #[test]
-fn policies_of_another_shape_are_refused_by_name() {
+fn other_architectures_are_rejected_by_name() {
     for (mut other, rejection) in [
-        (shaped(&[4], Activation::Relu, 1), setting("activation = \"relu\"", "\"tanh\"")),
-        (shaped(&[4, 4], Activation::Tanh, 1), setting("net_arch = [4,4]", "[4]")),
+        (trainer_with(&[4], Activation::Relu, 1), setting("activation = \"relu\"", "\"tanh\"")),
+        (trainer_with(&[4, 4], Activation::Tanh, 1), setting("net_arch = [4,4]", "[4]")),
     ] {
         for name in ["python-half", "rust-half"] {
             assert_checkpoint_rejects(other.load(fixture(name)), &fixture(name), rejection);
@@ -87,7 +88,7 @@ fn policies_of_another_shape_are_refused_by_name() {
 }
 
 #[test]
-fn checkpoints_that_do_not_tell_the_shape_are_loaded_by_their_tensors() {
+fn checkpoints_without_architecture_are_checked_by_tensors() {
     let mut saved = Checkpoint::read(fixture("rust-half")).unwrap();
     let settings = saved.manifest["settings"].as_object_mut().unwrap();
     settings.retain(|name, _| !["activation", "net_arch", "shared_trunk", "use_sde"].contains(&name.as_str()));
@@ -96,8 +97,8 @@ fn checkpoints_that_do_not_tell_the_shape_are_loaded_by_their_tensors() {
     saved.write(&folder).unwrap();
     let mut ours = trainer(2);
     ours.load(&folder).unwrap();
-    agrees(&ours, "rust-half");
-    let result = shaped(&[5], Activation::Tanh, 2).load(&folder);
+    assert_agrees(&ours, "rust-half");
+    let result = trainer_with(&[5], Activation::Tanh, 2).load(&folder);
     assert_checkpoint_rejects(result, &folder, (Error::Shape, "networks, tensors", "", ""));
 }
 
@@ -107,7 +108,7 @@ fn regenerates() -> bool {
 }
 
 #[test]
-#[ignore = "writes into the tree, with RLOX_REGENERATE"]
+#[ignore = "writes fixtures if RLOX_REGENERATE is set"]
 fn writes_the_fixtures_for_python() {
     if !regenerates() {
         return;
@@ -130,42 +131,42 @@ fn train_halfway<A: OffPolicyMethod>(trainer: &mut OffPolicy<A>) {
     trainer.train(STEPS, |metrics| metrics.timesteps < STEPS / 2).unwrap();
 }
 
-/// Sums are rounded otherwise on machines with other vectors, and learning makes a little of it more.
-fn off_policy_agrees<A: OffPolicyMethod>(trainer: &OffPolicy<A>, name: &str) {
+/// Asserts that weights agree up to rounding, which depends on the SIMD width.
+fn assert_off_policy_agrees<A: OffPolicyMethod>(trainer: &OffPolicy<A>, name: &str) {
     let saved = Checkpoint::read(fixture(name)).unwrap();
-    let there = NamedTensors::from_safetensors(saved.safetensors("networks").unwrap()).unwrap();
+    let stored_tensors = NamedTensors::from_safetensors(saved.safetensors("networks").unwrap()).unwrap();
     for ours in &trainer.learner().tensors() {
-        let theirs = &there.find(&ours.name).unwrap().data;
-        let off = ours.data.iter().zip(theirs).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
-        assert!(off < 1e-3, "{name}: {off} in {}", ours.name);
+        let theirs = &stored_tensors.find(&ours.name).unwrap().data;
+        let max_error = ours.data.iter().zip(theirs).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
+        assert!(max_error < 1e-3, "{name}: {max_error} in {}", ours.name);
     }
     assert_eq!(Some(trainer.timesteps()), saved.manifest["counters"]["timesteps"].as_u64());
     assert_eq!(trainer.replay().len() as u64, saved.manifest["settings"]["buffer_size"].as_u64().unwrap());
 }
 
-fn is_the_same_in_python<A: OffPolicyMethod>(name: &str, make: impl Fn(u64) -> OffPolicy<A>) {
+fn assert_equals_python<A: OffPolicyMethod>(name: &str, make: impl Fn(u64) -> OffPolicy<A>) {
     let name = format!("python-{name}");
     let mut ours = make(1);
     train_halfway(&mut ours);
-    off_policy_agrees(&ours, &name);
+    assert_off_policy_agrees(&ours, &name);
     let mut other = make(2);
     other.load(fixture(&name)).unwrap();
-    off_policy_agrees(&other, &name);
+    assert_off_policy_agrees(&other, &name);
     let (one, other) = (ours.resume(|_| true).unwrap(), other.resume(|_| true).unwrap());
-    let counts = [one, other].map(|said| (said.timesteps, said.updates, said.episodes));
+    let counts = [one, other].map(|metrics| (metrics.timesteps, metrics.updates, metrics.episodes));
     assert_eq!(counts[0], counts[1], "{name}");
     assert_eq!(counts[0].0, STEPS);
 }
 
 #[test]
-fn a_seed_makes_the_same_trainers_as_in_python_and_their_checkpoints_are_gone_on_with() {
-    is_the_same_in_python("dqn", |seed| rainbow(2, seed));
-    is_the_same_in_python("sac", |seed| sac(2, true, seed));
-    is_the_same_in_python("td3", |seed| td3(2, seed));
+fn off_policy_trainers_equal_pythons_and_resume_their_checkpoints() {
+    assert_equals_python("dqn", |seed| rainbow(2, seed));
+    assert_equals_python("sac", |seed| sac(2, true, seed));
+    assert_equals_python("td3", |seed| td3(2, seed));
 }
 
 #[test]
-#[ignore = "writes into the tree, with RLOX_REGENERATE"]
+#[ignore = "writes fixtures if RLOX_REGENERATE is set"]
 fn writes_the_off_policy_fixtures_for_python() {
     fn write<A: OffPolicyMethod>(mut trainer: OffPolicy<A>, name: &str) {
         train_halfway(&mut trainer);
@@ -179,9 +180,9 @@ fn writes_the_off_policy_fixtures_for_python() {
     write(td3(2, 1), "rust-td3");
 }
 
-/// Trains where Python says, half a run and the whole of it, and the rest of the run of which Python saved half.
+/// Trains half a run, the full run, and the second half of a run that Python saved.
 #[test]
-#[ignore = "Python compares what it writes"]
+#[ignore = "called by the Python tests"]
 fn trains_for_python() {
     fn write<A: OffPolicyMethod>(folder: &Path, name: &str, make: impl Fn(u64) -> OffPolicy<A>) {
         let mut trainer = make(1);
@@ -200,30 +201,30 @@ fn trains_for_python() {
     write(&folder, "td3", |seed| td3(2, seed));
 }
 
-/// The same checkpoint as `save(replay=False)` writes it.
-fn without_replay(from: &Path, to: &Path, said: serde_json::Value) {
+/// Writes a copy of a checkpoint as `save(replay=False)` of Python does.
+fn without_replay(from: &Path, to: &Path, replay_entry: serde_json::Value) {
     let saved = Checkpoint::read(from).unwrap();
-    let mut less = Checkpoint::default();
-    less.manifest.clone_from(&saved.manifest);
-    less.manifest.insert("replay".into(), said);
+    let mut reduced = Checkpoint::default();
+    reduced.manifest.clone_from(&saved.manifest);
+    reduced.manifest.insert("replay".into(), replay_entry);
     for member in ["networks", "optimizer", "normalizer", "environment"] {
         if let Some(bytes) = saved.safetensors(member) {
-            less.insert_safetensors(member, bytes.to_vec()).unwrap();
+            reduced.insert_safetensors(member, bytes.to_vec()).unwrap();
         }
     }
-    less.write(to).unwrap();
+    reduced.write(to).unwrap();
 }
 
-fn begins_to_remember_anew<A: OffPolicyMethod>(make: impl Fn(u64) -> OffPolicy<A>) {
+fn assert_starts_with_empty_replay<A: OffPolicyMethod>(make: impl Fn(u64) -> OffPolicy<A>) {
     let scratch = tempfile::tempdir().unwrap();
-    let [whole, less] = ["whole", "less"].map(|name| scratch.path().join(name));
+    let [complete, reduced] = ["whole", "reduced"].map(|name| scratch.path().join(name));
     let (mut first, mut second) = (make(1), make(2));
     train_halfway(&mut first);
-    first.save(&whole).unwrap();
-    without_replay(&whole, &less, false.into());
-    // In the middle of something else, which is forgotten.
+    first.save(&complete).unwrap();
+    without_replay(&complete, &reduced, false.into());
+    // Loading replaces another run and its replay buffer.
     train_halfway(&mut second);
-    second.load(&less).unwrap();
+    second.load(&reduced).unwrap();
     assert_eq!((second.replay().len(), second.timesteps()), (0, first.timesteps()));
     assert_eq!(second.learner().tensors(), first.learner().tensors());
     second.resume(|_| true).unwrap();
@@ -232,14 +233,14 @@ fn begins_to_remember_anew<A: OffPolicyMethod>(make: impl Fn(u64) -> OffPolicy<A
 }
 
 #[test]
-fn checkpoints_without_what_was_remembered_begin_to_remember_anew() {
-    begins_to_remember_anew(|seed| dqn(2, seed));
-    begins_to_remember_anew(|seed| rainbow(2, seed));
-    begins_to_remember_anew(|seed| sac(2, false, seed));
+fn checkpoints_without_replay_start_with_an_empty_buffer() {
+    assert_starts_with_empty_replay(|seed| dqn(2, seed));
+    assert_starts_with_empty_replay(|seed| rainbow(2, seed));
+    assert_starts_with_empty_replay(|seed| sac(2, false, seed));
     let scratch = tempfile::tempdir().unwrap();
-    let [whole, odd] = ["whole", "odd"].map(|name| scratch.path().join(name));
+    let [complete, odd] = ["whole", "odd"].map(|name| scratch.path().join(name));
     let mut trainer = td3(2, 1);
-    trainer.save(&whole).unwrap();
-    without_replay(&whole, &odd, 1.into());
+    trainer.save(&complete).unwrap();
+    without_replay(&complete, &odd, 1.into());
     assert_checkpoint_rejects(trainer.load(&odd), &odd, corrupt("replay", ""));
 }

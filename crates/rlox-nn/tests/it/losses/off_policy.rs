@@ -1,5 +1,4 @@
-//! The losses of DQN, SAC and TD3: gradients against finite differences, and wrong arguments are refused before anything
-//! has changed.
+//! Losses of DQN, SAC and TD3: gradients against finite differences, and invalid arguments.
 
 use proptest::prelude::*;
 use rlox_core::testing::{Variant, assert_rejects};
@@ -29,7 +28,7 @@ fn dot(x: &[f32], y: &[f32]) -> f64 {
     x.iter().zip(y).map(|(x, y)| f64::from(*x) * f64::from(*y)).sum()
 }
 
-/// The slope of a function along one of its numbers.
+/// Returns the slope of a function along one of its numbers.
 fn slope(x: &mut [f32], i: usize, mut f: impl FnMut(&[f32]) -> f64) -> f64 {
     let there = x[i];
     x[i] = there + STEP;
@@ -44,7 +43,7 @@ fn near(difference: f64, gradient: f32) -> bool {
     (difference - f64::from(gradient)).abs() < 4e-3 * (1.0 + difference.abs())
 }
 
-/// The same tensors, with one number of one of them moved.
+/// Returns the tensors with `by` added to one number of one tensor.
 fn moved(tensors: &NamedTensors, name: &str, i: usize, by: f32) -> NamedTensors {
     let mut all = NamedTensors::default();
     for tensor in tensors {
@@ -60,7 +59,7 @@ fn moved(tensors: &NamedTensors, name: &str, i: usize, by: f32) -> NamedTensors 
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(40))]
     #[test]
-    fn td_losses(rows in 1_usize..9, huber: bool, seed: u64) {
+    fn td_loss_gradients_equal_finite_differences(rows in 1_usize..9, huber: bool, seed: u64) {
         let kind = if huber { TdLoss::Huber } else { TdLoss::SquaredError };
         let (mut values, targets) = (draws(rows, seed, 2.0), draws(rows, seed ^ 1, 2.0));
         let weights: Vec<f32> = draws(rows, seed ^ 2, 1.0).iter().map(|x| x.abs()).collect();
@@ -77,7 +76,7 @@ proptest! {
     }
 
     #[test]
-    fn temperatures(rows in 1_usize..9, log_alpha in -2.0_f32..1.0, seed: u64) {
+    fn temperature_gradients_equal_finite_differences(rows in 1_usize..9, log_alpha in -2.0_f32..1.0, seed: u64) {
         let log_probs = draws(rows, seed, 4.0);
         let (_, gradient) = temperature_loss(log_alpha, &log_probs, -1.0).unwrap();
         let difference = slope(&mut [log_alpha], 0, |x| f64::from(temperature_loss(x[0], &log_probs, -1.0).unwrap().0));
@@ -85,23 +84,23 @@ proptest! {
     }
 
     #[test]
-    fn squashed_gaussians(rows in 1_usize..5, dim in 1_usize..4, seed: u64) {
+    fn squashed_gaussian_gradients_equal_finite_differences(rows in 1_usize..5, dim in 1_usize..4, seed: u64) {
         let (mut outputs, noise) = (draws(rows * 2 * dim, seed, 0.9), draws(rows * dim, seed ^ 1, 1.5));
         let (d_actions, d_log_probs) = (draws(rows * dim, seed ^ 2, 1.0), draws(rows, seed ^ 3, 1.0));
         let mut policy = SquashedGaussian::new(dim).unwrap();
         let (mut actions, mut log_probs) = (vec![0.0; rows * dim], vec![0.0; rows]);
         policy.sample(&outputs, &noise, &mut actions, &mut log_probs).unwrap();
-        // What was drawn has the log-probability that it was drawn with.
-        let mut again = vec![0.0; rows];
+        // Samples have the log-probability that `sample` returns.
+        let mut recomputed = vec![0.0; rows];
         let mut other = SquashedGaussian::new(dim).unwrap();
-        other.log_prob(&outputs, &actions, &mut again).unwrap();
-        for (one, two) in log_probs.iter().zip(&again) {
+        other.log_prob(&outputs, &actions, &mut recomputed).unwrap();
+        for (one, two) in log_probs.iter().zip(&recomputed) {
             prop_assert!((one - two).abs() < 1e-2, "{} {}", one, two);
         }
         let [mut reparameterised, mut fixed] = [vec![0.0; outputs.len()], vec![0.0; outputs.len()]];
         policy.backward(&outputs, &d_actions, &d_log_probs, &mut reparameterised).unwrap();
         other.log_prob_backward(&outputs, &d_log_probs, &mut fixed).unwrap();
-        let given = actions.clone();
+        let fixed_actions = actions.clone();
         for i in 0..outputs.len() {
             let difference = slope(&mut outputs, i, |outputs| {
                 policy.sample(outputs, &noise, &mut actions, &mut log_probs).unwrap();
@@ -109,8 +108,8 @@ proptest! {
             });
             prop_assert!(near(difference, reparameterised[i]), "{}: {} {}", i, difference, reparameterised[i]);
             let difference = slope(&mut outputs, i, |outputs| {
-                other.log_prob(outputs, &given, &mut again).unwrap();
-                dot(&again, &d_log_probs)
+                other.log_prob(outputs, &fixed_actions, &mut recomputed).unwrap();
+                dot(&recomputed, &d_log_probs)
             });
             // Third derivatives grow with the distance from the mean.
             let most = 2e-2 * (1.0 + difference.abs());
@@ -119,7 +118,7 @@ proptest! {
     }
 
     #[test]
-    fn actions_through_critics(rows in 1_usize..5, count in 1_usize..4, smallest: bool, seed: u64) {
+    fn action_gradients_equal_finite_differences(rows in 1_usize..5, count in 1_usize..4, smallest: bool, seed: u64) {
         let pairs = (0..count as u64).map(|i| [mlp(5, 1, seed ^ i), mlp(5, 1, seed ^ i)]).collect();
         let mut critics = CriticEnsemble::new(pairs, 3).unwrap();
         let which = if smallest { CriticReduction::Min } else { CriticReduction::First };
@@ -129,10 +128,10 @@ proptest! {
         critics.action_gradients(&obs, &actions, which, &mut values, &mut slopes).unwrap();
         critics.values(&obs, &actions, &mut each).unwrap();
         for (row, value) in values.iter().enumerate() {
-            let said = (0..if smallest { count } else { 1 }).map(|critic| each[critic * rows + row]);
-            prop_assert_eq!(*value, said.clone().fold(f32::INFINITY, f32::min));
-            // Near a kink of the minimum, differences mean nothing.
-            if said.clone().filter(|other| (other - value).abs() < 0.1).count() > 1 {
+            let critic_values = (0..if smallest { count } else { 1 }).map(|critic| each[critic * rows + row]);
+            prop_assert_eq!(*value, critic_values.clone().fold(f32::INFINITY, f32::min));
+            // Skips points near a kink of the minimum, where differences are inexact.
+            if critic_values.clone().filter(|other| (other - value).abs() < 0.1).count() > 1 {
                 continue;
             }
             for (i, gradient) in slopes.iter().enumerate().skip(row * 2).take(2) {
@@ -148,7 +147,7 @@ proptest! {
     }
 
     #[test]
-    fn parameters_of_stochastic_policies(rows in 1_usize..5, state_dependent: bool, seed: u64) {
+    fn stochastic_policy_gradients_equal_finite_differences(rows in 1_usize..5, state_dependent: bool, seed: u64) {
         let mut policy = if state_dependent {
             SquashedPolicy::state_dependent(mlp(3, 2, seed), 2, -1.0).unwrap()
         } else {
@@ -168,14 +167,14 @@ proptest! {
                 dot(&actions, &d_actions) + dot(&log_probs, &d_log_probs)
             };
             let mut slope = |step: f32| (loss(step) - loss(-step)) / f64::from(2.0 * step);
-            // Richardson's: where variances are small the loss bends too much for one difference.
+            // Richardson extrapolation, because the loss bends strongly for small variances.
             let difference = (4.0 * slope(0.5 * STEP) - slope(STEP)) / 3.0;
             prop_assert!(near(difference, gradient.data[i]), "{}: {} {}", tensor.name, difference, gradient.data[i]);
         }
     }
 
     #[test]
-    fn parameters_of_deterministic_policies(rows in 1_usize..5, seed: u64) {
+    fn deterministic_policy_gradients_equal_finite_differences(rows in 1_usize..5, seed: u64) {
         let mut policy = DeterministicActor::new(mlp(3, 2, seed), mlp(3, 2, seed)).unwrap();
         let (obs, d_actions) = (draws(rows * 3, seed ^ 1, 1.0), draws(rows * 2, seed ^ 2, 1.0));
         let mut actions = vec![0.0; rows * 2];
@@ -195,13 +194,13 @@ proptest! {
     }
 }
 
-/// The numbers with a NaN among them.
-fn spoilt(numbers: &[f32], at: usize) -> Vec<f32> {
+/// Returns the numbers with a NaN at one index.
+fn with_nan(numbers: &[f32], at: usize) -> Vec<f32> {
     numbers.iter().enumerate().map(|(i, x)| if i == at { f32::NAN } else { *x }).collect()
 }
 
 #[test]
-fn what_comes_after_a_terminated_state_may_be_anything() {
+fn next_observations_of_terminated_states_are_ignored() {
     let good = batch(4, true, &mut Pcg64::seed_from(5));
     let (mut one, mut other) = (q_networks(8), q_networks(8));
     let expected = one.update(&good.transitions(), DOUBLE, &Optimizer::adam(1e-3), None).unwrap();
@@ -209,7 +208,7 @@ fn what_comes_after_a_terminated_state_may_be_anything() {
     let anything = QBatch { next_masks: Some(&[false; 12]), next_obs: &next, ..good.transitions() };
     assert_eq!(other.update(&anything, DOUBLE, &Optimizer::adam(1e-3), None).unwrap(), expected);
     assert_eq!(one.tensors(), other.tensors());
-    // One goes on.
+    // The third row is not terminal.
     let terminated = [true, true, false, true];
     let masked = QBatch { terminated: &terminated, next_masks: Some(&[false; 12]), ..good.transitions() };
     let result = q_networks(8).update(&masked, DOUBLE, &Optimizer::adam(1e-3), None);
@@ -217,14 +216,14 @@ fn what_comes_after_a_terminated_state_may_be_anything() {
 }
 
 #[test]
-fn wrong_minibatches_are_named_and_change_nothing() {
+fn invalid_minibatches_are_rejected_without_changes() {
     let optimizer = Optimizer::adam(1e-3);
     let good = batch(4, false, &mut Pcg64::seed_from(5));
     let mut q = q_networks(8);
     let before = q.tensors();
     assert_rejects(q.backward(), Error::Shape, "backward");
     let all = good.transitions();
-    let (obs, next_obs) = (spoilt(&good.obs, 4), spoilt(&good.next_obs, 3));
+    let (obs, next_obs) = (with_nan(&good.obs, 4), with_nan(&good.next_obs, 3));
     let cases: [(_, Variant, _, _, _); 10] = [
         (QBatch { actions: &[0, 1, 3, 0], ..all }, Error::Action, "actions", "3", Some(2)),
         (QBatch { rewards: &[0.0; 3], ..all }, Error::Shape, "rewards", "3", None),
@@ -249,7 +248,7 @@ fn wrong_minibatches_are_named_and_change_nothing() {
     assert_eq!(q.tensors(), before);
 }
 
-/// Checks that an argument is rejected because it has a NaN, and returns its row.
+/// Asserts that an argument is rejected because of a NaN, and returns the row.
 fn nan_row<T>(result: Result<T>, argument: &str) -> Option<usize> {
     let rejected = assert_rejects(result, Error::NotFinite, argument);
     assert_eq!(rejected.got, "NaN", "{argument}");
@@ -257,7 +256,7 @@ fn nan_row<T>(result: Result<T>, argument: &str) -> Option<usize> {
 }
 
 #[test]
-fn wrong_arguments_of_critics_and_actors_are_named_and_change_nothing() {
+fn invalid_arguments_of_critics_and_actors_are_rejected() {
     let optimizer = Optimizer::adam(1e-3);
     let good = batch(4, false, &mut Pcg64::seed_from(5));
     let mut critics = twin_critics(8);
@@ -268,8 +267,8 @@ fn wrong_arguments_of_critics_and_actors_are_named_and_change_nothing() {
     let all = good.valued(&[0.0; 4]);
     for (batch, argument, row) in [
         (good.valued(&[0.0, 0.0, f32::NAN, 0.0]), "targets", 2),
-        (CriticBatch { obs: &spoilt(&good.obs, 4), ..all }, "obs", 1),
-        (CriticBatch { actions: &spoilt(&good.actions, 7), ..all }, "actions", 3),
+        (CriticBatch { obs: &with_nan(&good.obs, 4), ..all }, "obs", 1),
+        (CriticBatch { actions: &with_nan(&good.actions, 7), ..all }, "actions", 3),
         (CriticBatch { weights: Some(&[1.0, f32::NAN, 1.0, 1.0]), ..all }, "weights", 1),
     ] {
         assert_eq!(nan_row(critics.update(&batch, 0.5, &optimizer, None), argument), Some(row), "{argument}");
@@ -295,7 +294,7 @@ fn wrong_arguments_of_critics_and_actors_are_named_and_change_nothing() {
 }
 
 #[test]
-fn wrong_temperatures_and_spaces_are_named() {
+fn invalid_temperatures_and_spaces_are_rejected() {
     let optimizer = Optimizer::adam(1e-3);
     let mut temperature = Temperature::learned(1.0, -1.0).unwrap();
     let infinite = assert_rejects(temperature.update(&[0.0, f32::INFINITY], &optimizer), Error::NotFinite, "log_probs");
@@ -309,10 +308,10 @@ fn wrong_temperatures_and_spaces_are_named() {
 }
 
 #[test]
-fn policies_that_say_nan_are_named_and_draw_nothing() {
+fn non_finite_policy_outputs_are_rejected_before_sampling() {
     for (state_dependent, huge, expected) in [(false, 0, "mean"), (false, 1, "log_std"), (true, 0, "mean")] {
         let mut policy = squashed(8, state_dependent);
-        // Infinite where the others are finite.
+        // Only the means or only the log_stds overflow.
         let mut tensors = rlox_nn::NamedTensors::default();
         for tensor in &policy.tensors() {
             let mut data = tensor.data.clone();
@@ -343,13 +342,13 @@ fn policies_that_say_nan_are_named_and_draw_nothing() {
 }
 
 #[test]
-fn deterministic_policies_that_say_nan_are_named() {
+fn non_finite_deterministic_outputs_are_rejected() {
     let mut policy = actor(8);
     let (obs, mut actions) = ([[0.1; OBS], [f32::NAN; OBS]].concat(), [9.0; 2 * ACT]);
     assert_eq!(nan_row(policy.act(&obs, &mut actions), "obs"), Some(1));
     assert_eq!(nan_row(policy.forward(&obs, &mut actions), "obs"), Some(1));
     assert_eq!(actions, [9.0; 2 * ACT]);
-    // Neither the refused rows nor those before are gone back from.
+    // A rejected forward discards the rows of the forward before it, so `backward` fails.
     policy.forward(&[0.1; 2 * OBS], &mut actions).unwrap();
     assert!(policy.forward(&obs, &mut [0.0; 2 * ACT]).is_err());
     assert_rejects(policy.backward(&[1.0; 2 * ACT]), Error::Shape, "backward");
@@ -359,7 +358,7 @@ fn deterministic_policies_that_say_nan_are_named() {
 }
 
 #[test]
-fn clones_go_their_own_way() {
+fn clones_are_independent() {
     let good = batch(4, false, &mut Pcg64::seed_from(5));
     let (mut q, mut critics) = (q_networks(8), twin_critics(8));
     let (twin, other) = (q.clone(), critics.clone());
@@ -379,7 +378,7 @@ fn clones_go_their_own_way() {
 }
 
 #[test]
-fn squashed_gaussians_keep_each_calls_rows_and_refuse_other_actions() {
+fn squashed_gaussians_store_log_prob_and_sample_separately() {
     assert_rejects(SquashedGaussian::new(0), Error::Config, "dim");
     let (outputs, mut two) = ([0.1, 0.0, 0.2, 0.3], [0.0; 2]);
     let mut policy = SquashedGaussian::new(1).unwrap();
@@ -410,7 +409,7 @@ fn squashed_gaussians_keep_each_calls_rows_and_refuse_other_actions() {
 }
 
 #[test]
-fn losses_refuse_slices_of_other_lengths() {
+fn losses_reject_mismatched_lengths() {
     let (two, one) = (&[0.5, 3.0][..], &[1.0][..]);
     let (mut a, mut b) = ([7.0; 2], [7.0; 2]);
     let squared = TdLoss::SquaredError;
@@ -439,7 +438,7 @@ fn losses_refuse_slices_of_other_lengths() {
 }
 
 #[test]
-fn actors_and_q_functions_go_back_from_what_the_weights_there_are_said() {
+fn backward_requires_a_forward_with_the_current_weights() {
     let (good, adam) = (batch(4, false, &mut Pcg64::seed_from(5)), Optimizer::adam(1e-3));
     let (mut q, mut td3, mut sac) = (q_networks(8), actor(8), squashed(8, true));
     let (of_q, of_td3, of_sac) = (q.tensors(), td3.tensors(), sac.tensors());
@@ -467,7 +466,7 @@ fn actors_and_q_functions_go_back_from_what_the_weights_there_are_said() {
 }
 
 #[test]
-fn bounds_at_the_ends_of_f32_scale_there_and_back() {
+fn scaling_round_trips_at_the_limits_of_f32() {
     for (low, high) in [(-f32::MAX, f32::MAX), (0.0, f32::MIN_POSITIVE / 8.0)] {
         let scaling = ActionScaling::new(&Space::uniform_box(low, high, &[1])).unwrap();
         let mut actions = [-1.0, 0.0, 1.0, 0.5];
@@ -480,7 +479,7 @@ fn bounds_at_the_ends_of_f32_scale_there_and_back() {
 }
 
 #[test]
-fn an_element_whose_bounds_are_equal_is_constant() {
+fn actions_with_equal_bounds_are_constant() {
     let (low, high) = (vec![-1.0, 0.1, -3.0], vec![1.0, 0.1, 5.0]);
     let scaling = ActionScaling::new(&Space::Box { low, high, shape: vec![3] }).unwrap();
     for action in [-1.0, -0.7, 0.3, 1.0] {

@@ -1,5 +1,4 @@
-//! The losses of PPO, A2C and IMPALA: gradients against finite differences for every distribution, and wrong arguments are
-//! refused before anything has changed.
+//! Losses of PPO, A2C and IMPALA: gradients against finite differences, and invalid arguments.
 
 use proptest::prelude::*;
 use rlox_core::testing::{Variant, assert_rejects};
@@ -22,8 +21,7 @@ fn draws(count: usize, seed: u64, size: f64) -> Vec<f32> {
     (0..count).map(|_| rng.uniform(-size, size) as f32).collect()
 }
 
-/// What is tested: a space, whether something is masked, whether exploration depends on the state, and whether the
-/// trunk is shared.
+/// Distribution and architecture of a tested policy.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Kind {
     Categorical,
@@ -50,7 +48,7 @@ impl Kind {
         }
     }
 
-    /// Some flags are false, and one of each choice's is true.
+    /// Returns random masks with at least one allowed option per choice.
     fn masks(self, rows: usize, seed: u64) -> Option<Vec<bool>> {
         let choices: &[usize] = match self {
             Categorical | Shared => &[4],
@@ -61,13 +59,13 @@ impl Kind {
         let mut rng = Pcg64::seed_from(seed.into());
         let mut masks = Vec::new();
         for choice in choices.iter().cycle().take(rows * choices.len()) {
-            let kept = rng.integers(0, *choice as i64) as usize;
-            masks.extend((0..*choice).map(|i| i == kept || rng.random() < 0.6));
+            let allowed = rng.integers(0, *choice as i64) as usize;
+            masks.extend((0..*choice).map(|i| i == allowed || rng.random() < 0.6));
         }
         Some(masks)
     }
 
-    /// Weights of about 0.5, so that all chances differ.
+    /// Returns a policy with weights of about 0.5, so that all probabilities differ.
     fn policy(self, seed: u64) -> PolicyNetworks<Mlp> {
         let (action, state_dependent) = (self.space(), matches!(self, StateDependent | SharedStateDependent));
         let distribution = if state_dependent {
@@ -92,9 +90,10 @@ impl Kind {
         policy
     }
 
-    /// Whether differences of a tensor say what the gradient does: state-dependent exploration takes its hidden layer for
-    /// a constant, which they do not.
-    fn tells(self, name: &str) -> bool {
+    /// Returns whether finite differences of a tensor equal its gradient.
+    ///
+    /// gSDE treats its hidden layer as a constant, which finite differences do not.
+    fn has_exact_differences(self, name: &str) -> bool {
         match self {
             StateDependent => !name.starts_with("actor.0."),
             SharedStateDependent => !name.starts_with("trunk."),
@@ -103,7 +102,7 @@ impl Kind {
     }
 }
 
-/// The same tensors, with one number of one of them moved.
+/// Returns the tensors with `by` added to one number of one tensor.
 fn moved(tensors: &NamedTensors, name: &str, i: usize, by: f32) -> NamedTensors {
     let mut all = NamedTensors::default();
     for tensor in tensors {
@@ -116,8 +115,8 @@ fn moved(tensors: &NamedTensors, name: &str, i: usize, by: f32) -> NamedTensors 
     all
 }
 
-/// Every tensor's gradient, of one number of it, is between the differences to both sides.
-fn gradients_are_differences(
+/// Asserts for one number of each tensor that the gradient is between the one-sided differences.
+fn assert_gradients_equal_differences(
     policy: &mut PolicyNetworks<Mlp>,
     kind: Kind,
     batch: &Minibatch<'_>,
@@ -125,15 +124,15 @@ fn gradients_are_differences(
     seed: u64,
 ) {
     let tensors = policy.tensors();
-    let there = f64::from(policy.evaluate(batch, loss).unwrap().loss);
+    let loss_before = f64::from(policy.evaluate(batch, loss).unwrap().loss);
     policy.backward().unwrap();
     let gradients = policy.gradients();
     assert_eq!(gradients.len(), tensors.len());
-    for gradient in gradients.iter().filter(|gradient| kind.tells(&gradient.name)) {
+    for gradient in gradients.iter().filter(|gradient| kind.has_exact_differences(&gradient.name)) {
         let i = seed as usize % gradient.data.len();
         let mut slope = |by: f32| {
             policy.load(&moved(&tensors, &gradient.name, i, by)).unwrap();
-            (f64::from(policy.evaluate(batch, loss).unwrap().loss) - there) / f64::from(by)
+            (f64::from(policy.evaluate(batch, loss).unwrap().loss) - loss_before) / f64::from(by)
         };
         let (above, below) = (slope(STEP), slope(-STEP));
         let (got, margin) = (f64::from(gradient.data[i]), 2e-3 * (1.0 + above.abs()));
@@ -143,39 +142,45 @@ fn gradients_are_differences(
     policy.load(&tensors).unwrap();
 }
 
-/// Actions that the policy draws, their log-probabilities and values.
-fn drawn(policy: &mut PolicyNetworks<Mlp>, obs: &[f32], masks: Option<&[bool]>, space: &Space) -> Drawn {
+/// Samples actions with their log-probabilities and values.
+fn sample_actions(
+    policy: &mut PolicyNetworks<Mlp>,
+    obs: &[f32],
+    masks: Option<&[bool]>,
+    space: &Space,
+) -> SampledActions {
     let rows = obs.len() / OBS;
-    let mut drawn = Drawn { log_probs: vec![0.0; rows], values: vec![0.0; rows], ..Drawn::default() };
+    let mut sampled =
+        SampledActions { log_probs: vec![0.0; rows], values: vec![0.0; rows], ..SampledActions::default() };
     let mut rngs: Vec<_> = (0..rows as u128).map(Pcg64::seed_from).collect();
     let actions = if matches!(space, Space::Box { .. }) {
-        drawn.continuous.resize(rows * space.dim(), 0.0);
-        ActionsMut::Continuous(&mut drawn.continuous)
+        sampled.continuous.resize(rows * space.dim(), 0.0);
+        ActionsMut::Continuous(&mut sampled.continuous)
     } else {
-        drawn.discrete.resize(rows * space.dim(), 0);
-        ActionsMut::Discrete(&mut drawn.discrete)
+        sampled.discrete.resize(rows * space.dim(), 0);
+        ActionsMut::Discrete(&mut sampled.discrete)
     };
-    let out = PolicyOut { actions, log_probs: &mut drawn.log_probs, values: &mut drawn.values };
+    let out = PolicyOut { actions, log_probs: &mut sampled.log_probs, values: &mut sampled.values };
     policy.act(obs, masks, &mut rngs, out).unwrap();
-    drawn
+    sampled
 }
 
 #[derive(Default)]
-struct Drawn {
+struct SampledActions {
     discrete: Vec<i64>,
     continuous: Vec<f32>,
     log_probs: Vec<f32>,
     values: Vec<f32>,
 }
 
-/// The numbers, each moved a little or much: what clipping leaves, and what it cuts, and nothing that is near its kinks.
-fn away(numbers: &[f32], seed: u64, [little, much]: [f32; 2]) -> Vec<f32> {
+/// Moves each number by `small` or `large` in either direction, off the kinks of clipping.
+fn moved_off_kinks(numbers: &[f32], seed: u64, [small, large]: [f32; 2]) -> Vec<f32> {
     let mut rng = Pcg64::seed_from(seed.into());
-    let mut way = || [little, -little, much, -much][rng.integers(0, 4) as usize];
-    numbers.iter().map(|x| x + way()).collect()
+    let mut offset = || [small, -small, large, -large][rng.integers(0, 4) as usize];
+    numbers.iter().map(|x| x + offset()).collect()
 }
 
-impl Drawn {
+impl SampledActions {
     fn actions(&self) -> Actions<'_> {
         if self.continuous.is_empty() {
             Actions::Discrete(&self.discrete)
@@ -188,18 +193,20 @@ impl Drawn {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(30))]
     #[test]
-    fn losses_of_ppo_and_a2c(which in 0..KINDS.len(), masked: bool, ppo: bool, rows in 1_usize..7, seed: u64) {
-        let kind = KINDS[which];
+    fn ppo_and_a2c_gradients_equal_finite_differences(
+        kind_index in 0..KINDS.len(), masked: bool, ppo: bool, rows in 1_usize..7, seed: u64,
+    ) {
+        let kind = KINDS[kind_index];
         let (mut policy, obs) = (kind.policy(seed), draws(rows * OBS, seed ^ 1, 1.0));
         let masks = kind.masks(rows, seed ^ 2).filter(|_| masked);
-        let drawn = drawn(&mut policy, &obs, masks.as_deref(), &kind.space());
+        let sampled = sample_actions(&mut policy, &obs, masks.as_deref(), &kind.space());
         let (advantages, returns) = (draws(rows, seed ^ 4, 1.0), draws(rows, seed ^ 5, 1.0));
         let batch = Minibatch {
             obs: &obs,
-            actions: drawn.actions(),
+            actions: sampled.actions(),
             masks: masks.as_deref(),
-            log_probs: &away(&drawn.log_probs, seed ^ 3, [0.05, 0.5]),
-            values: &away(&drawn.values, seed ^ 6, [0.1, 0.5]),
+            log_probs: &moved_off_kinks(&sampled.log_probs, seed ^ 3, [0.05, 0.5]),
+            values: &moved_off_kinks(&sampled.values, seed ^ 6, [0.1, 0.5]),
             advantages: &advantages,
             returns: &returns,
         };
@@ -209,23 +216,25 @@ proptest! {
             vf_coef: 0.5,
             ent_coef: 0.1,
         };
-        gradients_are_differences(&mut policy, kind, &batch, &loss, seed);
+        assert_gradients_equal_differences(&mut policy, kind, &batch, &loss, seed);
     }
 
     #[test]
-    fn losses_of_impala(which in 0..KINDS.len(), masked: bool, steps in 1_usize..4, seed: u64) {
-        let kind = KINDS[which];
+    fn impala_gradients_equal_finite_differences(
+        kind_index in 0..KINDS.len(), masked: bool, steps in 1_usize..4, seed: u64,
+    ) {
+        let kind = KINDS[kind_index];
         let rows = steps * ENVS;
         let (mut policy, obs) = (kind.policy(seed), draws(rows * OBS, seed ^ 1, 1.0));
         let masks = kind.masks(rows, seed ^ 2).filter(|_| masked);
-        let drawn = drawn(&mut policy, &obs, masks.as_deref(), &kind.space());
+        let sampled = sample_actions(&mut policy, &obs, masks.as_deref(), &kind.space());
         let ended: Vec<bool> = draws(rows, seed ^ 7, 1.0).iter().map(|x| *x > 0.5).collect();
         let trajectories = Trajectories {
             obs: &obs,
             next_obs: &draws(ENVS * OBS, seed ^ 4, 1.0),
-            actions: drawn.actions(),
+            actions: sampled.actions(),
             masks: masks.as_deref(),
-            log_probs: &away(&drawn.log_probs, seed ^ 3, [0.05, 0.5]),
+            log_probs: &moved_off_kinks(&sampled.log_probs, seed ^ 3, [0.05, 0.5]),
             rewards: &draws(rows, seed ^ 5, 1.0),
             ends: EpisodeEnds::dones(&ended),
             num_envs: ENVS,
@@ -233,7 +242,7 @@ proptest! {
         let mut targets = VtraceTargets::default();
         let batch = targets.minibatch(&mut policy, &trajectories, VtraceConfig::default()).unwrap();
         let loss = ActorCriticLoss { policy: PolicyLoss::Gradient, clip_coef_vf: None, vf_coef: 0.5, ent_coef: 0.1 };
-        gradients_are_differences(&mut policy, kind, &batch, &loss, seed);
+        assert_gradients_equal_differences(&mut policy, kind, &batch, &loss, seed);
     }
 }
 
@@ -255,7 +264,7 @@ fn policy(space: &Space) -> PolicyNetworks<Mlp> {
     PolicyNetworks::mlp(&spec, &[8], Activation::Relu, &mut Pcg64::seed_from(0)).unwrap()
 }
 
-/// The policy with weights that are finite, and outputs that overflow.
+/// Returns a policy with finite weights whose outputs overflow.
 fn overflowing(space: &Space) -> PolicyNetworks<Mlp> {
     let mut policy = policy(space);
     let mut tensors = NamedTensors::default();
@@ -268,19 +277,19 @@ fn overflowing(space: &Space) -> PolicyNetworks<Mlp> {
     policy
 }
 
-/// Checks an error that reports a number that is not finite, with its row.
+/// Asserts that an error reports a number that is not finite, with its row.
 fn rejects_nan<T>(result: Result<T>, argument: &str, got: f32, row: usize) {
     let rejected = assert_rejects(result, Error::NotFinite, argument);
     assert_eq!((rejected.got, rejected.at.row), (got.to_string(), Some(row)), "{argument}");
 }
 
-/// Checks an error that reports another rejected value.
+/// Asserts that an error reports this rejected value.
 #[expect(clippy::needless_pass_by_value, reason = "calls pass numbers and literals")]
 fn rejects<T>(result: Result<T>, variant: Variant, argument: &str, got: impl ToString) {
     assert_eq!(assert_rejects(result, variant, argument).got, got.to_string(), "{argument}");
 }
 
-/// Room for the actions of two rows.
+/// Calls `run` with a buffer for the actions of two rows, which must stay unchanged.
 fn with_actions(space: &Space, run: impl FnOnce(ActionsMut<'_>)) {
     if matches!(space, Space::Box { .. }) {
         let mut actions = vec![9.0; 2 * space.dim()];
@@ -294,12 +303,12 @@ fn with_actions(space: &Space, run: impl FnOnce(ActionsMut<'_>)) {
 }
 
 #[test]
-fn outputs_that_are_no_numbers_are_named_and_choose_nothing() {
+fn non_finite_outputs_are_rejected_before_sampling() {
     for space in spaces() {
         let name = if matches!(space, Space::Box { .. }) { "mean" } else { "logits" };
         let nan = [[0.1; OBS], [f32::NAN; OBS]].concat();
         for (mut policy, obs, row) in [(policy(&space), nan, 1), (overflowing(&space), vec![1.0; 2 * OBS], 0)] {
-            // Of observations that are none themselves, they are to blame.
+            // Observations that are not finite are reported instead of the outputs.
             let (argument, got) = if row == 1 { ("obs", f32::NAN) } else { (name, f32::INFINITY) };
             let before = policy.tensors();
             with_actions(&space, |actions| {
@@ -326,7 +335,7 @@ fn outputs_that_are_no_numbers_are_named_and_choose_nothing() {
 }
 
 #[test]
-fn a_single_output_that_is_no_number_is_named() {
+fn single_non_finite_outputs_are_rejected() {
     for wrong in [f32::NAN, f32::INFINITY, f32::NEG_INFINITY] {
         let mut integers = [9; 4];
         for (space, outputs) in [(Space::discrete(2), 2), (Space::MultiBinary { n: 2 }, 2)] {
@@ -335,21 +344,21 @@ fn a_single_output_that_is_no_number_is_named() {
             logits[3] = wrong;
             let allowed = [true; 8];
             for masks in [None, Some(&allowed[..2 * outputs * if outputs == space.dim() { 2 } else { 1 }])] {
-                let given = DistInputs { outputs: &logits, hidden: &[], masks };
+                let inputs = DistInputs { outputs: &logits, hidden: &[], masks };
                 let len = 2 * space.dim();
-                let result = distribution.mode(given, ActionsMut::Discrete(&mut integers[..len]));
+                let result = distribution.mode(inputs, ActionsMut::Discrete(&mut integers[..len]));
                 rejects_nan(result, "logits", wrong, 1);
             }
         }
         assert_eq!(integers, [9; 4]);
         let mut normal = Distribution::new(&Space::uniform_box(-1.0, 1.0, &[1]), 0.0).unwrap();
-        let given = DistInputs { outputs: &[0.0, wrong], hidden: &[], masks: None };
-        rejects_nan(normal.mode(given, ActionsMut::Continuous(&mut [0.0; 2])), "mean", wrong, 1);
+        let inputs = DistInputs { outputs: &[0.0, wrong], hidden: &[], masks: None };
+        rejects_nan(normal.mode(inputs, ActionsMut::Continuous(&mut [0.0; 2])), "mean", wrong, 1);
     }
 }
 
 #[test]
-fn numbers_of_a_minibatch_that_are_none_are_named_and_change_nothing() {
+fn non_finite_minibatches_are_rejected_without_changes() {
     let mut policy = policy(&Space::discrete(2));
     let before = policy.tensors();
     for (at, name) in ["obs", "log_probs", "values", "advantages", "returns"].into_iter().enumerate() {
@@ -367,7 +376,7 @@ fn numbers_of_a_minibatch_that_are_none_are_named_and_change_nothing() {
 }
 
 #[test]
-fn actions_and_hidden_layers_that_are_no_numbers_are_named() {
+fn non_finite_actions_and_hidden_layers_are_rejected() {
     let space = Space::uniform_box(-1.0, 1.0, &[2]);
     let one = |wrong: f32| [vec![0.5; 3], vec![wrong]].concat();
     for wrong in [f32::NAN, f32::INFINITY] {
@@ -377,23 +386,23 @@ fn actions_and_hidden_layers_that_are_no_numbers_are_named() {
                 if sde { Distribution::state_dependent(&space, 2, 0.0) } else { Distribution::new(&space, 0.0) }
                     .unwrap();
             let hidden = if sde { &good[..] } else { &[] };
-            let given = DistInputs { outputs: &good, hidden, masks: None };
+            let inputs = DistInputs { outputs: &good, hidden, masks: None };
             let (mut log_probs, mut entropies, mut out) = ([9.0; 2], [9.0; 2], [9.0; 4]);
             let actions = Actions::Continuous(&bad);
-            rejects_nan(it.evaluate(given, actions, &mut log_probs, &mut entropies), "actions", wrong, 1);
-            it.evaluate(given, Actions::Continuous(&good), &mut [0.0; 2], &mut [0.0; 2]).unwrap();
-            rejects_nan(it.backward(given, actions, &[1.0; 2], 0.0, &mut out), "actions", wrong, 1);
+            rejects_nan(it.evaluate(inputs, actions, &mut log_probs, &mut entropies), "actions", wrong, 1);
+            it.evaluate(inputs, Actions::Continuous(&good), &mut [0.0; 2], &mut [0.0; 2]).unwrap();
+            rejects_nan(it.backward(inputs, actions, &[1.0; 2], 0.0, &mut out), "actions", wrong, 1);
             assert!(it.parameters().unwrap().tensors().iter().all(|tensor| tensor.data.iter().all(|x| *x == 0.0)));
             if sde {
-                let (given, actions) = (DistInputs { hidden: &bad, ..given }, Actions::Continuous(&good));
-                rejects_nan(it.evaluate(given, actions, &mut log_probs, &mut entropies), "hidden", wrong, 1);
-                rejects_nan(it.mode(given, ActionsMut::Continuous(&mut out)), "hidden", wrong, 1);
+                let (inputs, actions) = (DistInputs { hidden: &bad, ..inputs }, Actions::Continuous(&good));
+                rejects_nan(it.evaluate(inputs, actions, &mut log_probs, &mut entropies), "hidden", wrong, 1);
+                rejects_nan(it.mode(inputs, ActionsMut::Continuous(&mut out)), "hidden", wrong, 1);
                 let mut rngs = [0, 1].map(Pcg64::seed_from);
-                let result = it.sample(given, &mut rngs, ActionsMut::Continuous(&mut out), &mut log_probs);
+                let result = it.sample(inputs, &mut rngs, ActionsMut::Continuous(&mut out), &mut log_probs);
                 rejects_nan(result, "hidden", wrong, 1);
                 assert_eq!(rngs, [0, 1].map(Pcg64::seed_from));
-                it.evaluate(DistInputs { hidden, ..given }, actions, &mut [0.0; 2], &mut [0.0; 2]).unwrap();
-                rejects_nan(it.backward(given, actions, &[1.0; 2], 0.0, &mut out), "hidden", wrong, 1);
+                it.evaluate(DistInputs { hidden, ..inputs }, actions, &mut [0.0; 2], &mut [0.0; 2]).unwrap();
+                rejects_nan(it.backward(inputs, actions, &[1.0; 2], 0.0, &mut out), "hidden", wrong, 1);
             }
             assert_eq!((log_probs, entropies, out), ([9.0; 2], [9.0; 2], [9.0; 4]));
         }
@@ -401,7 +410,7 @@ fn actions_and_hidden_layers_that_are_no_numbers_are_named() {
 }
 
 #[test]
-fn rows_of_long_minibatches_are_counted_from_where_they_are_told() {
+fn errors_count_rows_from_the_start_of_the_minibatch() {
     const ROWS: usize = 2000;
     let mut policy = policy(&Space::discrete(2));
     let mut actions = [1; ROWS];
@@ -416,7 +425,7 @@ fn rows_of_long_minibatches_are_counted_from_where_they_are_told() {
 }
 
 #[test]
-fn losses_and_optimizers_that_make_no_sense_are_named_and_change_nothing() {
+fn invalid_losses_and_optimizers_are_rejected() {
     let space = Space::discrete(2);
     let mut policy = policy(&space);
     let before = policy.tensors();
@@ -456,7 +465,7 @@ fn losses_and_optimizers_that_make_no_sense_are_named_and_change_nothing() {
 }
 
 #[test]
-fn losses_refuse_slices_of_other_lengths() {
+fn losses_reject_mismatched_lengths() {
     let (two, one, mut out) = (&[0.5, 3.0][..], &[1.0][..], [7.0; 2]);
     rejects(clipped_policy_loss(two, one, two, 0.2, &mut out), Error::Shape, "old_log_probs", 1);
     rejects(clipped_policy_loss(two, two, one, 0.2, &mut out), Error::Shape, "advantages", 1);
@@ -474,7 +483,7 @@ fn losses_refuse_slices_of_other_lengths() {
 }
 
 #[test]
-fn distributions_go_back_from_what_was_evaluated_last_alone() {
+fn backward_requires_an_evaluate_of_the_same_rows() {
     let discrete = Space::discrete(2);
     let torque = Space::uniform_box(-1.0, 1.0, &[1]);
     let cases: [(Distribution, usize, usize, bool); 4] = [
@@ -485,37 +494,37 @@ fn distributions_go_back_from_what_was_evaluated_last_alone() {
     ];
     for (mut distribution, width, hidden, continuous) in cases {
         let (outputs, hidden, mut d_outputs) = (vec![0.1; 2 * width], vec![0.5; 2 * hidden], vec![7.0; 2 * width]);
-        let given = DistInputs { outputs: &outputs, hidden: &hidden, masks: None };
+        let inputs = DistInputs { outputs: &outputs, hidden: &hidden, masks: None };
         let actions = if continuous { Actions::Continuous(&[0.1, 0.2]) } else { Actions::Discrete(&[1, 0]) };
         let rejects_backward = |result| {
             let rejected = assert_rejects(result, Error::Shape, "backward");
             assert_eq!(rejected.expected, "an evaluate of 2 rows before it");
         };
-        rejects_backward(distribution.backward(given, actions, &[1.0; 2], 0.0, &mut d_outputs));
+        rejects_backward(distribution.backward(inputs, actions, &[1.0; 2], 0.0, &mut d_outputs));
         // One row is not two, and a sample is no evaluation.
         let less = DistInputs { outputs: &outputs[..width], hidden: &hidden[..hidden.len() / 2], masks: None };
         let first = if continuous { Actions::Continuous(&[0.1]) } else { Actions::Discrete(&[1]) };
         distribution.evaluate(less, first, &mut [0.0], &mut [0.0]).unwrap();
-        rejects_backward(distribution.backward(given, actions, &[1.0; 2], 0.0, &mut d_outputs));
-        distribution.evaluate(given, actions, &mut [0.0; 2], &mut [0.0; 2]).unwrap();
+        rejects_backward(distribution.backward(inputs, actions, &[1.0; 2], 0.0, &mut d_outputs));
+        distribution.evaluate(inputs, actions, &mut [0.0; 2], &mut [0.0; 2]).unwrap();
         let (mut integers, mut numbers) = ([0; 2], [0.0; 2]);
         let out = if continuous { ActionsMut::Continuous(&mut numbers) } else { ActionsMut::Discrete(&mut integers) };
-        distribution.sample(given, &mut [0, 1].map(Pcg64::seed_from), out, &mut [0.0; 2]).unwrap();
-        rejects_backward(distribution.backward(given, actions, &[1.0; 2], 0.0, &mut d_outputs));
-        distribution.evaluate(given, actions, &mut [0.0; 2], &mut [0.0; 2]).unwrap();
+        distribution.sample(inputs, &mut [0, 1].map(Pcg64::seed_from), out, &mut [0.0; 2]).unwrap();
+        rejects_backward(distribution.backward(inputs, actions, &[1.0; 2], 0.0, &mut d_outputs));
+        distribution.evaluate(inputs, actions, &mut [0.0; 2], &mut [0.0; 2]).unwrap();
         if !continuous {
             let wrong = Actions::Discrete(&[1, 7]);
-            let result = distribution.backward(given, wrong, &[1.0; 2], 0.0, &mut d_outputs);
+            let result = distribution.backward(inputs, wrong, &[1.0; 2], 0.0, &mut d_outputs);
             assert_rejects(result, Error::Action, "actions");
         }
         assert!(d_outputs.iter().all(|x| *x == 7.0));
-        distribution.backward(given, actions, &[1.0; 2], 0.0, &mut d_outputs).unwrap();
+        distribution.backward(inputs, actions, &[1.0; 2], 0.0, &mut d_outputs).unwrap();
         assert!(d_outputs.iter().all(|x| *x != 7.0));
     }
 }
 
 #[test]
-fn actions_that_masks_forbid_are_not_evaluated() {
+fn masked_actions_are_rejected() {
     let multi = [true, true, true, false, true, true, false, true, true, true];
     for (space, masks, good, wrong, got, row) in [
         (Space::discrete(2), &[true, true, true, false][..], &[1, 0][..], &[1, 1][..], "1", 1),
@@ -524,19 +533,19 @@ fn actions_that_masks_forbid_are_not_evaluated() {
     ] {
         let mut distribution = Distribution::new(&space, 0.0).unwrap();
         let outputs = vec![0.1; 2 * distribution.outputs()];
-        let given = DistInputs { outputs: &outputs, hidden: &[], masks: Some(masks) };
+        let inputs = DistInputs { outputs: &outputs, hidden: &[], masks: Some(masks) };
         let (mut log_probs, mut entropies) = ([7.0; 2], [7.0; 2]);
-        let evaluated = distribution.evaluate(given, Actions::Discrete(wrong), &mut log_probs, &mut entropies);
+        let evaluated = distribution.evaluate(inputs, Actions::Discrete(wrong), &mut log_probs, &mut entropies);
         let rejected = assert_rejects(evaluated, Error::Action, "actions");
         assert_eq!((&rejected.got[..], rejected.at.row), (got, Some(row)));
         assert_eq!((log_probs, entropies), ([7.0; 2], [7.0; 2]));
-        distribution.evaluate(given, Actions::Discrete(good), &mut log_probs, &mut entropies).unwrap();
+        distribution.evaluate(inputs, Actions::Discrete(good), &mut log_probs, &mut entropies).unwrap();
         assert!(log_probs.iter().all(|x| x.is_finite()));
     }
 }
 
 #[test]
-fn standard_deviations_begin_far_from_the_ends_of_f32() {
+fn initial_log_std_is_bounded() {
     let space = Space::uniform_box(-1.0, 1.0, &[1]);
     for wrong in [100.0, -21.0] {
         rejects(Distribution::new(&space, wrong), Error::Config, "log_std_init", wrong);
@@ -548,15 +557,15 @@ fn standard_deviations_begin_far_from_the_ends_of_f32() {
             (Distribution::new(&space, log_std_init).unwrap(), &[][..]),
             (Distribution::state_dependent(&space, 2, log_std_init).unwrap(), &[100.0, -3.0]),
         ] {
-            let given = DistInputs { outputs: &[0.0], hidden, masks: None };
-            distribution.sample(given, rngs, ActionsMut::Continuous(&mut actions), &mut log_probs).unwrap();
+            let inputs = DistInputs { outputs: &[0.0], hidden, masks: None };
+            distribution.sample(inputs, rngs, ActionsMut::Continuous(&mut actions), &mut log_probs).unwrap();
             assert!(actions[0].is_finite() && log_probs[0].is_finite());
         }
     }
 }
 
 #[test]
-fn policies_go_back_from_what_the_weights_there_are_said() {
+fn backward_requires_an_evaluate_with_the_current_weights() {
     let mut policy = policy(&Space::discrete(2));
     let [log_probs, values, advantages, returns] = [&[0.5; 2]; 4].map(|x| &x[..]);
     let (obs, actions) = ([0.3; 2 * OBS], Actions::Discrete(&[0, 1]));
