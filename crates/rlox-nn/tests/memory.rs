@@ -24,7 +24,7 @@ fn torque() -> Space {
 }
 
 fn refused<T>(made: Result<T>, argument: &str) {
-    assert!(assert_rejects(made, Error::Memory, argument).expected.starts_with("what fits into "));
+    assert!(assert_rejects(made, Error::Memory, argument).expected.starts_with("at most "));
 }
 
 #[test]

@@ -151,7 +151,7 @@ fn a_refused_checkpoint_leaves_weights_that_are_no_numbers_too_and_is_told_itsel
     checkpoint.write(&bad).unwrap();
     assert!(trainer.iterate(0.0).is_err());
     let before = bits(&trainer);
-    let missing = (Error::Shape as Variant, "optimizer, state", "one named \"actor.0.weight.exp_avg\"", "");
+    let missing = (Error::Shape as Variant, "optimizer, state", "a tensor named \"actor.0.weight.exp_avg\"", "");
     assert_checkpoint_rejects(trainer.load(&bad), &bad, missing);
     assert_eq!(bits(&trainer), before);
     trainer.load(&good).unwrap();
@@ -178,9 +178,9 @@ fn a_state_that_is_refused_in_a_later_part_leaves_the_earlier_ones() {
     let mut critics = twin_critics(8);
     let before = (policy.optimizer_state(), critics.optimizer_state());
     for (name, x, expected) in [
-        ("critic.step", 0.5, "a whole number, at least 0"),
-        ("log_std.step", -1.0, "a whole number, at least 0"),
-        ("log_std.exp_avg_sq", -0.25, "numbers, at least 0"),
+        ("critic.step", 0.5, "a non-negative integer"),
+        ("log_std.step", -1.0, "a non-negative integer"),
+        ("log_std.exp_avg_sq", -0.25, "non-negative numbers"),
     ] {
         let rejected = assert_rejects(policy.load_optimizer_state(&with(&before.0, name, x)), Error::Config, "state");
         assert_eq!(rejected.expected, expected);
