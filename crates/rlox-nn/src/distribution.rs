@@ -72,8 +72,9 @@ enum Kind {
 impl Distribution {
     /// Returns the distribution for an action space.
     ///
-    /// The distribution is categorical for Discrete and MultiDiscrete, Bernoulli for MultiBinary, and a diagonal Gaussian for Box.
-    /// The Gaussian has one log standard deviation per action element, with the initial value `log_std_init`.
+    /// The distribution is categorical for Discrete and MultiDiscrete, Bernoulli for MultiBinary, and a diagonal
+    /// Gaussian for Box. The Gaussian has one log standard deviation per action element, with the initial value
+    /// `log_std_init`.
     ///
     /// # Errors
     /// [`Error::Space`] for an invalid space or a space with too many values, [`Error::Config`] for a `log_std_init`

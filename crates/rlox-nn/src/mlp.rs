@@ -29,8 +29,8 @@ const SIZES: &str = "sizes";
 /// first step with the largest batch nothing is allocated. Two threads share the rows and then the parameters of a
 /// large network, unless each thread computes a network of its own. Products with the zeros of a `ReLU` are skipped.
 ///
-/// The same inputs give the same bits for any number of rows or threads. Between instruction sets, results differ in the
-/// last digits.
+/// The same inputs give the same bits for any number of rows or threads. Between instruction sets, results differ in
+/// the last digits.
 ///
 /// ```
 /// use rlox_core::Pcg64;

@@ -158,7 +158,8 @@ impl SquashedGaussian {
 
     /// Computes the gradient of a loss with respect to the outputs.
     ///
-    /// `d_actions`, `[N, a]`, and `d_log_probs`, `[N]`, are the gradients of the loss with respect to the results of the last [`SquashedGaussian::sample`] with the same outputs. With `u = mean + std * noise`: `da/du = 1 - a^2`,
+    /// `d_actions`, `[N, a]`, and `d_log_probs`, `[N]`, are the gradients of the loss with respect to the results of
+    /// the last [`SquashedGaussian::sample`] with the same outputs. With `u = mean + std * noise`: `da/du = 1 - a^2`,
     /// `d log_prob / du = 2 a` through the tangent, and a direct `d log_prob / d log_std = -1`.
     ///
     /// # Errors
