@@ -229,7 +229,7 @@ pub trait ActorCritic: Policy + Send {
 
     /// Works as [`ActorCritic::update`], but skips the step if the approximate KL exceeds `max_kl`.
     ///
-    /// `stop` is called before the work, and between the parts of a large minibatch.
+    /// `stop` is called between the parts of a large minibatch. The default implementation calls it once, at the start.
     ///
     /// # Errors
     /// The errors of [`ActorCritic::update`], and [`Error::Interrupted`] if `stop` returned true. The gradients are

@@ -58,8 +58,8 @@ fn actions_beyond_counting_are_refused() {
         assert!(rejected.expected.starts_with(expected), "{rejected}");
     };
     shape(SquashedPolicy::state_dependent(net(1), HUGE, -3.0), "1125899906842624 outputs");
-    shape(SquashedPolicy::new(net(2), usize::MAX), "2 outputs for each of an action's 18446744");
-    shape(SquashedPolicy::new(net(2), 0), "2 outputs for each of an action's 0 numbers");
+    shape(SquashedPolicy::new(net(2), usize::MAX), "2 outputs for each of 18446744");
+    shape(SquashedPolicy::new(net(2), 0), "2 outputs for each of 0 action elements");
     assert_rejects(SquashedGaussian::new(usize::MAX), Error::Config, "dim");
     assert!(SquashedGaussian::new(usize::MAX / 2).unwrap().mode(&[], &mut []).is_ok());
 }

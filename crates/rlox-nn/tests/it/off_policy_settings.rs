@@ -210,16 +210,16 @@ fn spaces_that_an_algorithm_is_not_for_are_refused_with_those_that_are() {
     let (sac, td3) = (SacConfig::default(), Td3Config::default());
     let hint = "use PPO or A2C";
     for action in [Space::MultiDiscrete { nvec: vec![2, 3] }, Space::MultiBinary { n: 3 }] {
-        rejects_space(new_dqn(envs(&action), DqnConfig::default()), "a Discrete one", hint);
+        rejects_space(new_dqn(envs(&action), DqnConfig::default()), "a Discrete space", hint);
         rejects_space(new_sac(envs(&action), &sac), "a Box", hint);
         rejects_space(new_td3(envs(&action), &td3), "a Box", hint);
     }
     let rejected = rejects_space(new_sac(cartpole(2), &sac), "a Box", "use DQN, PPO or A2C");
     assert_eq!(rejected.got, cartpole(2).spec().action.to_json().to_string());
     rejects_space(new_td3(cartpole(2), &td3), "a Box", "use DQN, PPO or A2C");
-    rejects_space(new_dqn(pendulum(2), DqnConfig::default()), "a Discrete one", "use SAC, TD3, PPO or A2C");
+    rejects_space(new_dqn(pendulum(2), DqnConfig::default()), "a Discrete space", "use SAC, TD3, PPO or A2C");
     let endless = Space::uniform_box(f32::NEG_INFINITY, f32::INFINITY, &[1]);
-    rejects_space(new_dqn(envs(&endless), DqnConfig::default()), "a Discrete one", "use PPO or A2C");
+    rejects_space(new_dqn(envs(&endless), DqnConfig::default()), "a Discrete space", "use PPO or A2C");
     rejects_space(new_sac(envs(&endless), &sac), "finite bounds", "or use PPO or A2C");
     rejects_space(new_td3(envs(&endless), &td3), "finite bounds", "or use PPO or A2C");
 }
@@ -403,7 +403,7 @@ fn spaces_modes_and_networks_that_do_not_fit_are_named() {
     type AnyDqn = Dqn<QNetworks<Mlp>>;
     rejects_space(AnySac::new(cartpole(2), unmade, SacConfig::default(), 0), "a Box", "");
     rejects_space(AnyTd3::new(cartpole(2), unmade, Td3Config::default(), 0), "a Box", "");
-    rejects_space(AnyDqn::new(pendulum(2), unmade, DqnConfig::default(), 0), "a Discrete one", "");
+    rejects_space(AnyDqn::new(pendulum(2), unmade, DqnConfig::default(), 0), "a Discrete space", "");
     let next_step = Box::new(VecEnv::new(2, None, AutoresetMode::NextStep, envs::CartPole::default).unwrap());
     let result = AnyDqn::new(next_step, unmade, DqnConfig::default(), 0);
     assert_eq!(assert_rejects(result, Error::Config, "env").got, "NextStep");
