@@ -66,7 +66,7 @@ pub trait DeterministicPolicy: Send {
     fn target_actions(&mut self, obs: &[f32], smoothing: Smoothing, rng: &mut Pcg64, actions: &mut [f32])
     -> Result<()>;
 
-    /// Works as [`DeterministicPolicy::act`], and caches what the backward pass needs until the weights change.
+    /// Computes the actions and caches what the backward pass needs until the weights change.
     ///
     /// # Errors
     /// The errors of [`DeterministicPolicy::act`].

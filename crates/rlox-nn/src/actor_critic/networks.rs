@@ -107,8 +107,9 @@ impl<N: Network> PolicyNetworks<N> {
         Ok(rows)
     }
 
-    /// Runs forward, loss and backward in blocks of rows, which limits memory and allows `stop` or Ctrl-C between
-    /// blocks.
+    /// Runs forward, loss and backward by blocks of rows.
+    ///
+    /// Blocks limit memory; `stop` and Ctrl-C are checked between them.
     fn learn(
         &mut self,
         batch: &Minibatch<'_>,

@@ -101,9 +101,9 @@ impl Mlp {
         rows * self.layout.parameters() / 6 / MIGRATION_COST
     }
 
-    /// Returns how many rows the first thread computes: about half, or all of them if there are few.
+    /// Returns the number of rows of the first thread: about half, or all rows of a small batch.
     ///
-    /// Few rows are computed by one thread even in a huge network.
+    /// One thread computes a small batch even in a huge network.
     fn first_rows(&self, rows: usize) -> usize {
         if rows < 2 * TILE_MULTIPLE || !worth_forking(self.half_a_pass(rows)) {
             return rows;
