@@ -1,4 +1,4 @@
-//! An environment of one's own: one `impl Env`, and rollouts, statistics and advantages come with it.
+//! A custom environment: one `impl Env` gives rollouts, episode statistics and advantages.
 //!
 //! Run it with `cargo run --release -p rlox-core --example custom_env`.
 
@@ -7,7 +7,7 @@ use rlox_core::{
     RolloutBuffer, Space, Step, VecEnv, VectorEnv, collect,
 };
 
-/// A walker on a line of cells starts in the middle; the right end pays 1, the left end nothing.
+/// A walker on a line of cells; the reward is 1 at the right end and 0 at the left end.
 struct Walk {
     cell: i64,
     cells: i64,
@@ -50,7 +50,7 @@ impl Env for Walk {
     }
 }
 
-/// Goes right with the probability it is given.
+/// Policy that goes right with a fixed probability.
 struct Biased(f64);
 
 impl Policy for Biased {
@@ -66,12 +66,13 @@ impl Policy for Biased {
     }
 
     fn value(&mut self, obs: &[f32], values: &mut [f32]) -> Result<()> {
-        // The chance of a fair walker to end on the right is how far right it stands.
+        // The value of a fair walker is its observation: the probability of ending on the right.
         values.copy_from_slice(obs);
         Ok(())
     }
 }
 
+/// Collects a rollout; returns the mean return and the mean advantage.
 fn mean_return(policy: &mut dyn Policy) -> Result<(f64, f32)> {
     let mut env = VecEnv::new(16, Some(0), AutoresetMode::SameStep, || Walk::new(9))?;
     let mut buffer = RolloutBuffer::for_env(256, &env)?;
@@ -88,7 +89,7 @@ fn mean_return(policy: &mut dyn Policy) -> Result<(f64, f32)> {
 
 #[expect(clippy::print_stdout, reason = "an example prints")]
 fn main() -> Result<()> {
-    // The values are those of the fair walker, whose advantages are therefore 0 on average.
+    // The values belong to the fair walker, so its mean advantage is 0.
     for right in [0.5, 0.75] {
         let (mean, advantage) = mean_return(&mut Biased(right))?;
         println!("right with {right:.2}: mean return {mean:.2}, mean advantage {advantage:+.3}");
@@ -99,7 +100,7 @@ fn main() -> Result<()> {
 #[cfg(test)]
 mod tests {
     #[test]
-    fn a_walker_that_prefers_the_right_ends_there_more_often() {
+    fn a_biased_walker_ends_on_the_right_more_often() {
         let (fair, advantage) = super::mean_return(&mut super::Biased(0.5)).unwrap();
         let (biased, _) = super::mean_return(&mut super::Biased(0.75)).unwrap();
         assert!((fair - 0.5).abs() < 0.1 && biased > 0.9, "{fair} {biased}");

@@ -1,6 +1,6 @@
-//! DQN learns CartPole in pure Rust: environment, replay, network and algorithm, no Python and no tensor library.
+//! Trains DQN on CartPole in pure Rust, without Python and without a tensor library.
 //!
-//! Run it with `cargo run --release -p rlox-nn --example dqn_cartpole`.
+//! Run the example with `cargo run --release -p rlox-nn --example dqn_cartpole`.
 
 use std::time::Instant;
 
@@ -8,10 +8,10 @@ use rlox_core::{AutoresetMode, Result, VectorEnv, envs};
 use rlox_nn::train::{Dqn, DqnConfig};
 use rlox_nn::{Activation, Optimizer, QNetworks};
 
-/// About half of all seeds end at 475 or more with these settings, whose last networks still swing.
+/// About half of all seeds reach 475 with these settings; the last networks still vary.
 const SEED: u64 = 2;
 
-/// The environment equals Gymnasium's: same seed, same actions, same trajectory.
+/// Returns CartPole environments that equal Gymnasium's: same seed, same actions, same trajectory.
 fn cartpole(num_envs: usize) -> Result<Box<dyn VectorEnv>> {
     let options = envs::MakeOptions {
         num_envs,
@@ -23,7 +23,7 @@ fn cartpole(num_envs: usize) -> Result<Box<dyn VectorEnv>> {
     envs::make("CartPole-v1", &options)
 }
 
-/// Trains for so many steps; the mean return of greedy episodes afterwards.
+/// Trains for `timesteps` steps; returns the mean return of greedy episodes.
 #[expect(clippy::print_stdout, reason = "an example prints")]
 fn train(timesteps: u64) -> Result<f64> {
     // rl-zoo3's settings for CartPole: 128 updates every 256 steps.
@@ -40,7 +40,7 @@ fn train(timesteps: u64) -> Result<f64> {
         ..DqnConfig::default()
     };
 
-    // The values of the two actions, after two hidden layers of 256 each, drawn from the seed as everything else is.
+    // A network with two hidden layers of 256 units and a value for each of the two actions, drawn from the seed.
     let network = |spec: &_, rng: &mut _| QNetworks::mlp(spec, &[256, 256], Activation::Relu, rng);
     let mut dqn = Dqn::new(cartpole(1)?, network, config, SEED)?;
 
@@ -77,7 +77,7 @@ fn main() -> Result<()> {
 #[cfg(test)]
 mod tests {
     #[test]
-    fn a_few_updates_run_and_evaluate() {
+    fn a_short_run_trains_and_evaluates() {
         let score = super::train(1_280).unwrap();
         assert!((1.0..=500.0).contains(&score), "{score}");
     }

@@ -1,6 +1,6 @@
-//! PPO learns CartPole in pure Rust: environments, network and algorithm, no Python and no tensor library.
+//! Trains PPO on CartPole in pure Rust, without Python and without a tensor library.
 //!
-//! Run it with `cargo run --release -p rlox-nn --example ppo_cartpole`.
+//! Run the example with `cargo run --release -p rlox-nn --example ppo_cartpole`.
 
 use std::time::Instant;
 
@@ -16,10 +16,10 @@ fn main() -> Result<()> {
     train(TIMESTEPS).map(|_| ())
 }
 
-/// Trains for this many steps of all environments together; returns the mean return of greedy episodes.
+/// Trains for `timesteps` steps, summed over environments; returns the mean return of greedy episodes.
 #[expect(clippy::print_stdout, reason = "an example prints")]
 fn train(timesteps: u64) -> Result<f64> {
-    // The environment equals Gymnasium's: same seed, same actions, same trajectory.
+    // The environments equal Gymnasium's: same seed, same actions, same trajectory.
     let env = || {
         let options = envs::MakeOptions {
             num_envs: NUM_ENVS,
@@ -44,7 +44,7 @@ fn train(timesteps: u64) -> Result<f64> {
         ..PpoConfig::default()
     };
 
-    // Actor and critic with two hidden layers of 64 each, drawn from the seed as everything else is.
+    // An actor and a critic with two hidden layers of 64 units each, drawn from the seed.
     let policy = |spec: &_, rng: &mut _| PolicyNetworks::mlp(spec, &[64, 64], Activation::Tanh, rng);
     let mut ppo = Ppo::new(env()?, policy, config, SEED)?;
 

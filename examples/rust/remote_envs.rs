@@ -1,7 +1,8 @@
-//! Starts two workers and trains PPO on CartPole with environments that they step:
-//! `cargo run --release -p rlox-grpc --example remote_envs`.
+//! Trains PPO on CartPole with environments on two workers.
 //!
-//! On machines of your own, start `rlox-worker` on each and name their addresses instead.
+//! Run the example with `cargo run --release -p rlox-grpc --example remote_envs`.
+//!
+//! With several machines, start `rlox-worker` on each machine and pass the addresses instead.
 
 use std::io::{BufRead, BufReader, Read};
 use std::process::{Child, Command, Stdio};
@@ -12,7 +13,7 @@ use rlox_nn::train::{Ppo, PpoConfig, Schedule};
 use rlox_nn::{Activation, Optimizer, PolicyNetworks};
 
 fn main() -> Result<()> {
-    if std::env::args().any(|word| word == "worker") {
+    if std::env::args().any(|argument| argument == "worker") {
         return serve();
     }
     let mut workers: Vec<_> = (0..2).map(|_| start()).collect();
@@ -47,7 +48,7 @@ fn main() -> Result<()> {
     Ok(())
 }
 
-/// This program again, as a worker, and its address.
+/// Starts this program as a worker; returns the process and its address.
 fn start() -> (Child, String) {
     let program = std::env::current_exe().expect("a program");
     let mut command = Command::new(program);
@@ -58,11 +59,11 @@ fn start() -> (Child, String) {
     (child, line.trim().to_owned())
 }
 
-/// What a worker's process does: it serves until whoever started it is gone.
+/// Runs the worker process, which serves until its standard input is closed.
 fn serve() -> Result<()> {
     let worker = Worker::start(WorkerOptions::default())?;
     print(&worker.address());
-    // Nothing is ever written there.
+    // Blocks until the parent closes the pipe; nothing is written to it.
     let _ = std::io::stdin().read(&mut [0]);
     worker.stop()
 }

@@ -1,7 +1,8 @@
-//! Starts two workers and trains IMPALA on CartPole with rollouts that they collect:
-//! `cargo run --release -p rlox-grpc --example remote_rollouts`.
+//! Trains IMPALA on CartPole with rollouts that two workers collect.
 //!
-//! On machines of your own, start `rlox-worker` on each and name their addresses instead.
+//! Run the example with `cargo run --release -p rlox-grpc --example remote_rollouts`.
+//!
+//! With several machines, start `rlox-worker` on each machine and pass the addresses instead.
 
 use std::io::{BufRead, BufReader, Read};
 use std::process::{Child, Command, Stdio};
@@ -12,18 +13,18 @@ use rlox_nn::train::ImpalaConfig;
 use rlox_nn::{Activation, PolicyNetworks};
 
 fn main() -> Result<()> {
-    if std::env::args().any(|word| word == "worker") {
+    if std::env::args().any(|argument| argument == "worker") {
         return serve();
     }
     let mut workers: Vec<_> = (0..2).map(|_| start()).collect();
     let addresses: Vec<_> = workers.iter().map(|(_, address)| address.clone()).collect();
     print(&format!("workers: {}", addresses.join(", ")));
-    // Two actors of eight environments each, one on each worker.
+    // Two actors with eight environments each, one actor per worker.
     let env = EnvOptions::new("CartPole-v1", 8, 0);
     let config = ImpalaConfig::default();
     let make = |spec: &_, rng: &mut Pcg64| PolicyNetworks::mlp(spec, &[64, 64], Activation::Tanh, rng);
-    let ahead = StalenessPolicy { max_staleness: 2, deterministic: false };
-    let mut impala = build_async_on_policy(&addresses, &env, 2, make, config, ahead, 1, &ClientOptions::default())?;
+    let staleness = StalenessPolicy { max_staleness: 2, deterministic: false };
+    let mut impala = build_async_on_policy(&addresses, &env, 2, make, config, staleness, 1, &ClientOptions::default())?;
     impala.train(500_000, |metrics| {
         if metrics.updates % 1000 == 0 {
             print(&format!("{:>7} steps: mean return {:.1}", metrics.timesteps, metrics.mean_return));
@@ -44,7 +45,7 @@ fn main() -> Result<()> {
     Ok(())
 }
 
-/// This program again, as a worker, and its address.
+/// Starts this program as a worker; returns the process and its address.
 fn start() -> (Child, String) {
     let program = std::env::current_exe().expect("a program");
     let mut command = Command::new(program);
@@ -55,11 +56,11 @@ fn start() -> (Child, String) {
     (child, line.trim().to_owned())
 }
 
-/// What a worker's process does: it serves until whoever started it is gone.
+/// Runs the worker process, which serves until its standard input is closed.
 fn serve() -> Result<()> {
     let worker = Worker::start(WorkerOptions::default())?;
     print(&worker.address());
-    // Nothing is ever written there.
+    // Blocks until the parent closes the pipe; nothing is written to it.
     let _ = std::io::stdin().read(&mut [0]);
     worker.stop()
 }

@@ -1,6 +1,6 @@
-//! SAC swings up a pendulum in pure Rust: environment, replay, networks and algorithm, no Python and no tensor library.
+//! Trains SAC on Pendulum in pure Rust, without Python and without a tensor library.
 //!
-//! Run it with `cargo run --release -p rlox-nn --example sac_pendulum`.
+//! Run the example with `cargo run --release -p rlox-nn --example sac_pendulum`.
 
 use std::time::Instant;
 
@@ -10,7 +10,7 @@ use rlox_nn::train::{Sac, SacConfig};
 
 const SEED: u64 = 1;
 
-/// The environment equals Gymnasium's: same seed, same actions, same trajectory.
+/// Returns Pendulum environments that equal Gymnasium's: same seed, same actions, same trajectory.
 fn pendulum(num_envs: usize) -> Result<Box<dyn VectorEnv>> {
     let options = envs::MakeOptions {
         num_envs,
@@ -22,13 +22,13 @@ fn pendulum(num_envs: usize) -> Result<Box<dyn VectorEnv>> {
     envs::make("Pendulum-v1", &options)
 }
 
-/// Trains for so many steps; the mean return of greedy episodes afterwards.
+/// Trains for `timesteps` steps; returns the mean return of greedy episodes.
 #[expect(clippy::print_stdout, reason = "an example prints")]
 fn train(timesteps: u64) -> Result<f64> {
-    // rl-zoo3's settings for Pendulum: one update of 256 transitions a step, and a temperature that is learned.
+    // rl-zoo3's settings for Pendulum: one update with 256 transitions per step, and a learned temperature.
     let config = SacConfig { optimizer: Optimizer::adam(1e-3), ..SacConfig::default() };
 
-    // Policy and twin critics with two hidden layers of 256 each, drawn from the seed as everything else is.
+    // A policy and two critics with two hidden layers of 256 units each, drawn from the seed.
     let networks = |spec: &_, rng: &mut _| config.mlp(spec, &[256, 256], rng);
     let mut sac = Sac::new(pendulum(1)?, networks, config.clone(), SEED)?;
 
@@ -63,8 +63,8 @@ fn main() -> Result<()> {
 #[cfg(test)]
 mod tests {
     #[test]
-    fn a_few_updates_run_and_evaluate() {
-        // An episode of a pendulum pays at most 0 and no less than -16.3 a step.
+    fn a_short_run_trains_and_evaluates() {
+        // The reward of a step is between -16.3 and 0.
         let score = super::train(110).unwrap();
         assert!((-3300.0..0.0).contains(&score), "{score}");
     }

@@ -1,7 +1,7 @@
-//! Serves a trained policy: loads a checkpoint that Python or Rust has made, and answers observations with greedy actions.
+//! Serves a trained policy: answers observations with the greedy actions of a checkpoint.
 //!
-//! Run it with `cargo run --release -p rlox-nn --example serve_policy -- CHECKPOINT < OBSERVATIONS`. Observations are lines
-//! of numbers with spaces between them, and so are the answers.
+//! Run the example with `cargo run --release -p rlox-nn --example serve_policy -- CHECKPOINT < OBSERVATIONS`.
+//! Observations and answers are lines of numbers separated by spaces.
 
 use std::io::{BufRead, Write};
 use std::path::Path;
@@ -10,26 +10,26 @@ use rlox_core::{AutoresetMode, Checkpoint, Error, FieldMut, Pcg64, Result, Runni
 use rlox_nn::{Activation, Init, Mlp, NamedTensors, Network, Workspace};
 use serde_json::Value;
 
-/// Where SAC cuts the means of gSDE.
+/// Limit of the means of gSDE in SAC.
 const CLIP_MEAN: f32 = 2.0;
 
-/// A policy, ready to answer.
-struct Served {
+/// A policy loaded from a checkpoint.
+struct LoadedPolicy {
     algorithm: String,
     network: Mlp,
     normalizer: Option<RunningMeanStd>,
     actions: Space,
     clip_mean: f32,
-    scratch: Workspace,
+    workspace: Workspace,
 }
 
-impl Served {
-    /// Loads a checkpoint, or that of a run folder, of a native environment and built-in networks.
+impl LoadedPolicy {
+    /// Loads a checkpoint, or that of a run folder, with a native environment and built-in networks.
     fn load(path: impl AsRef<Path>) -> Result<Self> {
-        let saved = Checkpoint::read(path)?;
-        let word = |key: &str| saved.manifest.get(key).and_then(Value::as_str).unwrap_or_default().to_owned();
-        let (algorithm, settings) = (word("algorithm"), saved.object("settings")?);
-        let set = |key: &str| settings.get(key).and_then(Value::as_bool).unwrap_or(false);
+        let checkpoint = Checkpoint::read(path)?;
+        let text = |key: &str| checkpoint.manifest.get(key).and_then(Value::as_str).unwrap_or_default().to_owned();
+        let (algorithm, settings) = (text("algorithm"), checkpoint.object("settings")?);
+        let flag = |key: &str| settings.get(key).and_then(Value::as_bool).unwrap_or(false);
         let activation = match settings.get("activation").and_then(Value::as_str) {
             Some("tanh") => Activation::Tanh,
             Some("relu") => Activation::Relu,
@@ -40,7 +40,8 @@ impl Served {
                 return Err(Error::config("activation", "tanh, relu, silu or gelu", got, "extend this example"));
             }
         };
-        let bytes = saved.safetensors("networks").ok_or_else(|| saved.corrupt("networks", "no such member"))?;
+        let bytes =
+            checkpoint.safetensors("networks").ok_or_else(|| checkpoint.corrupt("networks", "no such member"))?;
         let layers = layers(&NamedTensors::from_safetensors(bytes)?, &algorithm)?;
         let widths = layers.iter().filter(|tensor| tensor.shape.len() == 2).map(|tensor| tensor.shape[0]);
         let first = layers.iter().next().and_then(|tensor| tensor.shape.get(1).copied());
@@ -48,7 +49,7 @@ impl Served {
         let mut network = Mlp::new(&sizes, activation, Init::orthogonal(1.0), &mut Pcg64::seed_from(0))?;
         network.load(&layers)?;
 
-        let normalizer = if set("normalize_obs") { Some(statistics(&saved, network.in_dim())?) } else { None };
+        let normalizer = if flag("normalize_obs") { Some(statistics(&checkpoint, network.in_dim())?) } else { None };
         let options = envs::MakeOptions {
             num_envs: 1,
             seed: None,
@@ -56,25 +57,30 @@ impl Served {
             max_episode_steps: None,
             arguments: &[],
         };
-        let actions = envs::make(&word("env"), &options)?.spec().action.clone();
-        let clip_mean = if set("use_sde") { CLIP_MEAN } else { f32::INFINITY };
-        Ok(Self { algorithm, network, normalizer, actions, clip_mean, scratch: Workspace::default() })
+        let actions = envs::make(&text("env"), &options)?.spec().action.clone();
+        let clip_mean = if flag("use_sde") { CLIP_MEAN } else { f32::INFINITY };
+        Ok(Self { algorithm, network, normalizer, actions, clip_mean, workspace: Workspace::default() })
     }
 
-    /// The greedy action at a raw observation, as the environment takes it.
+    /// Returns the greedy action for a raw observation, scaled for the environment.
     fn act(&mut self, observation: &[f32]) -> Result<Vec<f32>> {
         let (expected, mut row) = (self.network.in_dim(), observation.to_vec());
         if row.len() != expected || row.iter().any(|x| !x.is_finite()) {
             let got = format!("{observation:?}");
-            return Err(Error::shape("observation", format!("{expected} finite numbers"), got, "pass one of them"));
+            return Err(Error::shape(
+                "observation",
+                format!("{expected} finite numbers"),
+                got,
+                "pass a complete observation",
+            ));
         }
         if let Some(statistics) = &self.normalizer {
             statistics.normalize(&mut row, 10.0, 1e-8)?;
         }
         let mut out = vec![0.0; self.network.out_dim()];
-        self.network.infer(&row, 1, &mut out, &mut self.scratch)?;
+        self.network.infer(&row, 1, &mut out, &mut self.workspace)?;
         match &self.actions {
-            // What comes after the actions' values, of a dueling network, is the value of the state.
+            // A dueling network has the value of the state after the outputs of the actions.
             Space::Discrete { n, start } => {
                 let values = out.iter().take(usize::try_from(*n).unwrap_or(0));
                 let (best, _) = values
@@ -96,41 +102,41 @@ impl Served {
     }
 }
 
-/// The layers of what acts, as one network's.
+/// Returns the layers of the acting network under the names of one network.
 fn layers(networks: &NamedTensors, algorithm: &str) -> Result<NamedTensors> {
     let parts = if algorithm == "dqn" { vec!["q_net"] } else { vec!["trunk", "actor"] };
-    let (mut layers, mut begin) = (NamedTensors::default(), 0);
+    let (mut layers, mut first) = (NamedTensors::default(), 0);
     for part in parts {
         let tensors = networks.strip_prefix(part);
         let mut count = 0;
         while let Some(weight) = tensors.find(&format!("{count}.weight")) {
             for (name, tensor) in [("weight", Some(weight)), ("bias", tensors.find(&format!("{count}.bias")))] {
                 let Some(tensor) = tensor else { continue };
-                layers.push(format!("{}.{name}", begin + count), &tensor.shape, tensor.data.clone())?;
+                layers.push(format!("{}.{name}", first + count), &tensor.shape, tensor.data.clone())?;
             }
             count += 2;
         }
-        begin += count;
+        first += count;
     }
     Ok(layers)
 }
 
-/// What observations are normalised by.
-fn statistics(saved: &Checkpoint, dim: usize) -> Result<RunningMeanStd> {
+/// Returns the statistics that normalize observations.
+fn statistics(checkpoint: &Checkpoint, dim: usize) -> Result<RunningMeanStd> {
     let (mut mean, mut var, mut count) = (vec![0.0; dim], vec![0.0; dim], [0.0]);
-    saved.read_array("normalizer", "obs_mean", &[dim], FieldMut::F64(&mut mean))?;
-    saved.read_array("normalizer", "obs_var", &[dim], FieldMut::F64(&mut var))?;
-    saved.read_array("normalizer", "obs_count", &[1], FieldMut::F64(&mut count))?;
+    checkpoint.read_array("normalizer", "obs_mean", &[dim], FieldMut::F64(&mut mean))?;
+    checkpoint.read_array("normalizer", "obs_var", &[dim], FieldMut::F64(&mut var))?;
+    checkpoint.read_array("normalizer", "obs_count", &[1], FieldMut::F64(&mut count))?;
     RunningMeanStd::from_parts(mean, var, count[0])
 }
 
-/// Answers each line.
+/// Writes the action for each line of observations.
 fn serve(path: impl AsRef<Path>, lines: impl BufRead, mut answers: impl Write) -> Result<()> {
     let failed = |source| Error::Io { path: "the observations or answers".to_owned(), source };
-    let mut policy = Served::load(path)?;
+    let mut policy = LoadedPolicy::load(path)?;
     for line in lines.lines() {
         let line = line.map_err(failed)?;
-        let numbers: Vec<_> = line.split_whitespace().map(|word| word.parse().unwrap_or(f32::NAN)).collect();
+        let numbers: Vec<_> = line.split_whitespace().map(|text| text.parse().unwrap_or(f32::NAN)).collect();
         let action: Vec<_> = policy.act(&numbers)?.iter().map(f32::to_string).collect();
         writeln!(answers, "{}", action.join(" ")).map_err(failed)?;
     }
@@ -139,7 +145,7 @@ fn serve(path: impl AsRef<Path>, lines: impl BufRead, mut answers: impl Write) -
 
 fn main() -> Result<()> {
     let Some(path) = std::env::args().nth(1) else {
-        return Err(Error::config("CHECKPOINT", "the folder of a checkpoint", "nothing", "say which"));
+        return Err(Error::config("CHECKPOINT", "the folder of a checkpoint", "no argument", "pass the folder"));
     };
     serve(path, std::io::stdin().lock(), std::io::stdout().lock())
 }
@@ -148,7 +154,7 @@ fn main() -> Result<()> {
 mod tests {
     use std::path::PathBuf;
 
-    use super::{Served, serve};
+    use super::{LoadedPolicy, serve};
 
     // The actions are those of `rlox.load(checkpoint).predict` in Python.
     const PENDULUM: &str = "0.5 -0.25 1.5\n-0.9 0.4 -6\n";
@@ -159,7 +165,7 @@ mod tests {
     }
 
     #[test]
-    fn checkpoints_of_python_and_of_rust_answer_as_in_python() {
+    fn actions_equal_those_of_python() {
         let cases: [(&str, &str, [f32; 2]); 9] = [
             ("python-half", PENDULUM, [0.012_746_958, -0.006_467_344_3]),
             ("rust-half", PENDULUM, [0.012_746_958, -0.006_467_344_3]),
@@ -184,11 +190,11 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_observation_or_no_checkpoint_is_refused() {
+    fn invalid_observations_and_missing_checkpoints_are_rejected() {
         for line in ["1 2", "1 2 x", "1 2 inf", ""] {
-            let said = serve(fixture("python-half"), format!("{line}\n").as_bytes(), Vec::new());
-            assert!(said.unwrap_err().to_string().contains("expected 3 finite numbers"), "{line:?}");
+            let result = serve(fixture("python-half"), format!("{line}\n").as_bytes(), Vec::new());
+            assert!(result.unwrap_err().to_string().contains("expected 3 finite numbers"), "{line:?}");
         }
-        assert!(Served::load(fixture("nowhere")).is_err());
+        assert!(LoadedPolicy::load(fixture("nowhere")).is_err());
     }
 }

@@ -1,8 +1,8 @@
-//! A Rust environment of one's own as a Python module: `import courier_env`, and rlox has the native "Courier-v0".
+//! A custom Rust environment as a Python module, which registers "Courier-v0" in rlox on import.
 //!
-//! A courier on a square of cells fetches a parcel and brings it to a door, by steps to a neighbouring cell. Parcel and
-//! door are somewhere else in every episode. A step costs 0.05, fetching and delivering pay 1 each; who leaves the
-//! square has lost. The action mask says which steps stay inside.
+//! A courier on a square grid fetches a parcel and brings it to a door, one cell per step. The positions of parcel and
+//! door change in every episode. The reward is -0.05 per step, 1 for fetching, 1 for delivering, and -10 for leaving
+//! the grid, which ends the episode. The action mask allows the steps that stay inside.
 
 use pyo3::prelude::*;
 use pyo3::types::PyCapsule;
@@ -11,7 +11,7 @@ use rlox_core::{Env, EnvPlugin, EnvSpec, Error, Pcg64, ResetOptions, Result, Spa
 
 type Cell = [i64; 2];
 
-/// North, south, west, east.
+/// Steps of the actions: north, south, west, east.
 const STEPS: [Cell; 4] = [[0, -1], [0, 1], [-1, 0], [1, 0]];
 
 #[derive(Clone)]
@@ -25,11 +25,16 @@ struct Courier {
 }
 
 impl Courier {
-    /// Its one argument is `size`, how many cells a side has.
+    /// Creates a grid; the only argument is `size`, the number of cells per side.
     fn new(options: &MakeOptions<'_>) -> Result<Self> {
         let size = options.argument(&["size"], "size", 5.0)?;
         if size.fract() != 0.0 || !(2.0..=100.0).contains(&size) {
-            return Err(Error::config("size", "a whole number in [2, 100]", size.to_string(), "correct it"));
+            return Err(Error::config(
+                "size",
+                "an integer in [2, 100]",
+                size.to_string(),
+                "pass an integer in that range",
+            ));
         }
         let spec = EnvSpec {
             id: "Courier-v0".into(),
@@ -52,7 +57,7 @@ impl Courier {
         cell.iter().all(|x| (0..self.size).contains(x))
     }
 
-    /// Where the courier is, how far the goal is to the east and to the south, and whether it has the parcel.
+    /// Writes the position, the scaled offset to the goal (east, south), and 1 if the parcel is carried.
     fn observe(&self, obs: &mut [f32]) {
         let (goal, scale) = (self.goal(), (self.size - 1) as f32);
         for i in 0..2 {
@@ -78,12 +83,12 @@ impl Env for Courier {
 
     fn step(&mut self, action: &i64, _: &mut Pcg64, obs: &mut [f32]) -> Step {
         self.at = self.after(*action as usize);
-        let (lost, there) = (!self.is_inside(self.at), self.at == self.goal());
-        let delivered = there && self.carries;
-        self.carries |= there;
+        let (left_grid, at_goal) = (!self.is_inside(self.at), self.at == self.goal());
+        let delivered = at_goal && self.carries;
+        self.carries |= at_goal;
         self.observe(obs);
-        let reward = f64::from(u8::from(there)) - 0.05 - if lost { 10.0 } else { 0.0 };
-        Step { reward, terminated: lost || delivered, truncated: false }
+        let reward = f64::from(u8::from(at_goal)) - 0.05 - if left_grid { 10.0 } else { 0.0 };
+        Step { reward, terminated: left_grid || delivered, truncated: false }
     }
 
     fn has_action_mask(&self) -> bool {
@@ -97,7 +102,7 @@ impl Env for Courier {
     }
 }
 
-/// Importing the module registers its environment; one module may register several.
+/// Registers the environment on import; a module may register several environments.
 #[pymodule]
 mod courier_env {
     use super::{Bound, Courier, EnvPlugin, PyAnyMethods, PyCapsule, PyModule, PyResult};
