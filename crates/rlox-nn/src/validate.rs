@@ -23,7 +23,7 @@ pub(crate) fn check_some(name: &'static str, rows: usize) -> Result<()> {
     if rows > 0 {
         return Ok(());
     }
-    Err(Error::shape(name, "at least one row", "no rows", "pass a batch that is not empty"))
+    Err(Error::shape(name, "at least one row", "none", "pass a batch that is not empty"))
 }
 
 /// Checks that the numbers of an argument, in rows of `dim`, are finite.

@@ -267,7 +267,7 @@ fn split_flat(flat: &[f32], layer: LayerLayout) -> Tensors {
 /// Checks that there was a forward pass.
 fn check_forward_before(rows: usize) -> Result<()> {
     if rows == 0 {
-        return Err(Error::shape("rows", "the rows of a forward pass", "no forward pass", "call forward first"));
+        return Err(Error::shape("rows", "the rows of a forward pass", "none", "call forward first"));
     }
     Ok(())
 }
