@@ -218,8 +218,8 @@ mod tests {
     fn small_batches_of_a_huge_network_are_not_shared() {
         let of = |rows: usize| {
             let (mut net, x) = (net(&[800, 800], 4, 1), vec![0.5; rows * 4]);
-            let (mut y, mut scratch) = (vec![0.0; rows], Workspace::default());
-            [forks(|| net.infer(&x, rows, &mut y, &mut scratch)), forks(|| net.forward(&x, rows, &mut y))]
+            let (mut y, mut workspace) = (vec![0.0; rows], Workspace::default());
+            [forks(|| net.infer(&x, rows, &mut y, &mut workspace)), forks(|| net.forward(&x, rows, &mut y))]
         };
         assert_eq!([of(1), of(12), of(23)], [[0; 2]; 3]);
         assert_eq!(of(24), [1; 2]);
@@ -254,14 +254,14 @@ mod tests {
         let rows = 256;
         let (net, x) = (net(&[256, 256], 4, 1), vec![0.5; rows * 4]);
         let infer = || {
-            let (mut y, mut scratch) = (vec![0.0; rows], Workspace::default());
-            net.infer(&x, rows, &mut y, &mut scratch).map(|()| FORKS.get())
+            let (mut y, mut workspace) = (vec![0.0; rows], Workspace::default());
+            net.infer(&x, rows, &mut y, &mut workspace).map(|()| FORKS.get())
         };
         assert_eq!(forks(infer), 1);
         FORKS.set(0);
-        let (here, there) = join_if_worth(FORK_THRESHOLD, infer, infer).unwrap();
+        let (first, second) = join_if_worth(FORK_THRESHOLD, infer, infer).unwrap();
         // A single thread may run both tasks if the other thread starts too late.
-        assert!(here <= 1 && there <= 1, "{here} {there}");
+        assert!(first <= 1 && second <= 1, "{first} {second}");
         // A task that fails or panics resets the flag, too.
         let failed: Result<((), ())> = join_if_worth(FORK_THRESHOLD, || Err(rlox_core::Error::Interrupted), || Ok(()));
         assert!(failed.is_err());

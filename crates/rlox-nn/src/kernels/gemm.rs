@@ -276,26 +276,26 @@ pub(super) mod tests {
         #[test]
         fn products_match_sums_in_f64(rows in 0_usize..30, inner in 0_usize..40, columns in 1_usize..8, seed: u32) {
             let extent = Extent { rows, inner, columns };
-            let (b, bias, there) = (matrix(inner, columns, seed), matrix(1, columns, 7), matrix(rows, columns, 8));
+            let (b, bias, initial) = (matrix(inner, columns, seed), matrix(1, columns, 7), matrix(rows, columns, 8));
             let b = Lines { lines: &b, stride: columns };
             let a: Vec<f32> = numbers(&matrix(1, lines(rows * inner), 9))[..rows * inner].to_vec();
             let plain = Numbers { numbers: &a, stride: inner };
             let across = Numbers { numbers: &a, stride: rows };
             on_each_isa(|isa| {
-                let mut c = there.clone();
+                let mut c = initial.clone();
                 product(extent, plain, b, Accumulate::Bias(&bias), &mut c);
-                let wanted = expected(extent, |i, p| a[i * inner + p], b.lines, |_, j| numbers(&bias)[j]);
-                assert!(near(&c, &wanted), "{isa:?}");
-                let mut c = there.clone();
+                let expected_sums = expected(extent, |i, p| a[i * inner + p], b.lines, |_, j| numbers(&bias)[j]);
+                assert!(near(&c, &expected_sums), "{isa:?}");
+                let mut c = initial.clone();
                 transposed_product(extent, across, b, Accumulate::Output, &mut c);
-                let start = |i: usize, j: usize| numbers(&there)[i * columns * LANES + j];
+                let start = |i: usize, j: usize| numbers(&initial)[i * columns * LANES + j];
                 assert!(near(&c, &expected(extent, |i, p| a[p * rows + i], b.lines, start)), "{isa:?}");
                 let mut sums = bias.clone();
                 let part = rows / 4 * 2 * columns;
-                column_sums([&there[..part], &there[part..]], true, &mut sums);
+                column_sums([&initial[..part], &initial[part..]], true, &mut sums);
                 let ones = Extent { rows: 1, inner: rows, columns };
-                let wanted = expected(ones, |_, _| 1.0, &there, |_, j| numbers(&bias)[j]);
-                assert!(near(&sums, &wanted), "{isa:?}");
+                let expected_sums = expected(ones, |_, _| 1.0, &initial, |_, j| numbers(&bias)[j]);
+                assert!(near(&sums, &expected_sums), "{isa:?}");
             });
         }
 

@@ -211,25 +211,25 @@ mod tests {
         fn sparse_products_equal_dense_products(
             rows in 1_usize..40, inner in 1_usize..40, columns in 1_usize..30, first in 0_usize..20, seed: u32,
         ) {
-            let (bias, there) = (matrix(1, columns, 7), matrix(rows, columns, 8));
+            let (bias, initial) = (matrix(1, columns, 7), matrix(rows, columns, 8));
             let extent = Extent { rows, inner, columns };
             let (a, b) = (halved(rows, inner, seed), matrix(inner, columns, seed ^ 1));
             let a = Lines { lines: &a, stride: inner.div_ceil(LANES) };
             let b = Lines { lines: &b, stride: columns };
-            let across = halved(inner, first + rows, seed ^ 2);
-            let across = Lines { lines: &across, stride: (first + rows).div_ceil(LANES) };
+            let transposed = halved(inner, first + rows, seed ^ 2);
+            let transposed = Lines { lines: &transposed, stride: (first + rows).div_ceil(LANES) };
             on_each_isa(|isa| {
-                for onto in [Accumulate::Zero, Accumulate::Bias(&bias), Accumulate::Output] {
-                    let (mut c, mut expected) = (there.clone(), there.clone());
-                    sparse_product(extent, a, b, onto, &mut c);
-                    product(extent, a.into(), b, onto, &mut expected);
-                    assert_eq!(numbers(&c), numbers(&expected), "{isa:?} {onto:?}");
-                    let (mut c, mut expected) = (there.clone(), there.clone());
-                    transposed_sparse_product(extent, across, first, b, onto, &mut c);
-                    let all = Numbers::from(across);
+                for accumulate in [Accumulate::Zero, Accumulate::Bias(&bias), Accumulate::Output] {
+                    let (mut c, mut expected) = (initial.clone(), initial.clone());
+                    sparse_product(extent, a, b, accumulate, &mut c);
+                    product(extent, a.into(), b, accumulate, &mut expected);
+                    assert_eq!(numbers(&c), numbers(&expected), "{isa:?} {accumulate:?}");
+                    let (mut c, mut expected) = (initial.clone(), initial.clone());
+                    transposed_sparse_product(extent, transposed, first, b, accumulate, &mut c);
+                    let all = Numbers::from(transposed);
                     let all = Numbers { numbers: &all.numbers[first..], stride: all.stride };
-                    transposed_product(extent, all, b, onto, &mut expected);
-                    assert_eq!(numbers(&c), numbers(&expected), "{isa:?} {onto:?}, transposed");
+                    transposed_product(extent, all, b, accumulate, &mut expected);
+                    assert_eq!(numbers(&c), numbers(&expected), "{isa:?} {accumulate:?}, transposed");
                 }
             });
         }
