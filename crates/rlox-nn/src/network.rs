@@ -158,11 +158,11 @@ pub trait Network: Send {
     /// Returns the gradients since the last step, by parameter name.
     fn gradients(&self) -> NamedTensors;
 
-    /// Returns the state of the optimizer by parameter name and torch's names: `0.weight.exp_avg`,
-    /// `0.weight.exp_avg_sq` and `step`.
+    /// Returns the state of the optimizer by parameter name.
     ///
-    /// The first two are running means of the gradients and of their squares. For `RMSprop`, `exp_avg_sq` is torch's
-    /// `square_avg`, and `exp_avg` is zero.
+    /// The names are torch's: `0.weight.exp_avg` and `0.weight.exp_avg_sq` are the running means of the gradients and of
+    /// their squares, and `step` is the number of steps. For `RMSprop`, `exp_avg_sq` is torch's `square_avg`, and
+    /// `exp_avg` is zero.
     fn optimizer_state(&self) -> NamedTensors;
 
     /// Loads a state that [`Network::optimizer_state`] returned.

@@ -223,6 +223,8 @@ fn not_finite(gradients: &[NamedTensor]) -> Error {
 /// Coefficients of one optimizer step with gradient `g` and running means `m` of `g` and `v` of `g^2`.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Update {
+    /// Step of Adam or `AdamW`.
+    ///
     /// `m = beta1 m + (1 - beta1) g`, `v = beta2 v + (1 - beta2) g^2`,
     /// `p = decay p - step_size m / (root_scale sqrt(v) + eps)`.
     Adam {
@@ -239,7 +241,7 @@ pub enum Update {
         /// Factor of parameters before the step; 1 without weight decay.
         decay: f32,
     },
-    /// `v = alpha v + (1 - alpha) g^2`, `p -= lr g / (sqrt(v) + eps)`.
+    /// Step of `RMSprop`: `v = alpha v + (1 - alpha) g^2`, `p -= lr g / (sqrt(v) + eps)`.
     RmsProp {
         /// Learning rate.
         lr: f32,

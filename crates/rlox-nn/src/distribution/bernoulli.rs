@@ -134,8 +134,9 @@ impl Bernoulli {
         Err(Error::action("actions", "zeros and ones", got, "pass 0 or 1").at_row(index / self.dim))
     }
 
-    /// Computes the gradients: with p the probability of a one, `d log_prob / d z = a - p` and
-    /// `d H / d z = -z p (1 - p)`.
+    /// Computes the gradients.
+    ///
+    /// With p the probability of a one: `d log_prob / d z = a - p` and `d H / d z = -z p (1 - p)`.
     pub(super) fn backward(
         &mut self,
         actions: &[i64],

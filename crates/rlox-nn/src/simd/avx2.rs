@@ -16,6 +16,8 @@ use super::{AlignedF32x16, F32s, LANES};
 pub(crate) struct Avx2(());
 
 impl Avx2 {
+    /// Creates the token.
+    ///
     /// # Safety
     /// The CPU must have AVX2 and FMA.
     #[inline(always)]

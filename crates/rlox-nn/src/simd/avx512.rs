@@ -16,6 +16,8 @@ use super::{AlignedF32x16, F32s, LANES};
 pub(crate) struct Avx512(());
 
 impl Avx512 {
+    /// Creates the token.
+    ///
     /// # Safety
     /// The CPU must have AVX-512 F, BW, DQ and VL, AVX2 and FMA.
     #[inline(always)]
