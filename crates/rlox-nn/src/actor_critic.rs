@@ -192,8 +192,9 @@ pub trait ActorCritic: Policy + Send {
     /// The gradients of the parameters do not change.
     ///
     /// # Errors
-    /// [`Error::Shape`] and [`Error::Action`] for a minibatch that does not fit, [`Error::Config`] for an invalid loss,
-    /// [`Error::NotFinite`] naming an array of the minibatch, or the `logits` or the `mean` of the policy.
+    /// - [`Error::Shape`], [`Error::Action`]: the minibatch does not fit.
+    /// - [`Error::Config`]: the loss is invalid.
+    /// - [`Error::NotFinite`]: an array of the minibatch, or the `logits` or the `mean` of the policy, is not finite.
     fn evaluate(&mut self, batch: &Minibatch<'_>, loss: &ActorCriticLoss) -> Result<ActorCriticStats>;
 
     /// Adds the gradient of the last [`ActorCritic::evaluate`] to the gradients of the parameters.

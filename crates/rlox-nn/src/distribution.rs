@@ -77,8 +77,9 @@ impl Distribution {
     /// `log_std_init`.
     ///
     /// # Errors
-    /// [`Error::Space`] for an invalid space or a space with too many values, [`Error::Config`] for a `log_std_init`
-    /// outside [-20, 20], [`Error::Memory`] for a Box that does not fit into memory.
+    /// - [`Error::Space`]: the space is invalid or has too many values.
+    /// - [`Error::Config`]: `log_std_init` is outside [-20, 20].
+    /// - [`Error::Memory`]: a Box does not fit into memory.
     pub fn new(space: &Space, log_std_init: f32) -> Result<Self> {
         let masks = mask_width(space)?;
         check_log_std(log_std_init, "start with 0, which is a standard deviation of 1")?;
@@ -97,8 +98,9 @@ impl Distribution {
     /// Robotic Reinforcement Learning"). [`Distribution::draw_noise`] draws a matrix for each environment.
     ///
     /// # Errors
-    /// [`Error::Space`] if the space is invalid or not a Box, [`Error::Config`] for a `hidden` of 0 or a `log_std_init`
-    /// outside [-20, 20], [`Error::Memory`] for a matrix that does not fit into memory.
+    /// - [`Error::Space`]: the space is invalid or not a Box.
+    /// - [`Error::Config`]: `hidden` is 0, or `log_std_init` is outside [-20, 20].
+    /// - [`Error::Memory`]: a matrix does not fit into memory.
     pub fn state_dependent(space: &Space, hidden: usize, log_std_init: f32) -> Result<Self> {
         space.validate("action space")?;
         check_log_std(log_std_init, "start with 0, which is a standard deviation of 1")?;
@@ -174,9 +176,12 @@ impl Distribution {
     /// Draws actions and computes their log-probabilities, `[N]`; row i draws from `rngs[i]` alone.
     ///
     /// # Errors
-    /// [`Error::Shape`] for slices that do not fit, [`Error::Space`] for actions of the wrong type, [`Error::Action`]
-    /// for a row whose mask allows no action, [`Error::NotFinite`] for `logits`, a `mean` or a `hidden` layer that are
-    /// NaN or infinite. Nothing is written or drawn then.
+    /// - [`Error::Shape`]: slices do not fit.
+    /// - [`Error::Space`]: actions have the wrong type.
+    /// - [`Error::Action`]: the mask of a row allows no action.
+    /// - [`Error::NotFinite`]: `logits`, `mean` or `hidden` are NaN or infinite.
+    ///
+    /// Nothing is written or drawn then.
     pub fn sample(
         &mut self,
         inputs: DistInputs<'_>,

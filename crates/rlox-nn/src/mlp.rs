@@ -64,9 +64,9 @@ impl Mlp {
     /// Creates a network with the given widths, the input's first: `[4, 64, 64, 2]`.
     ///
     /// # Errors
-    /// [`rlox_core::Error::Config`] for fewer than two widths, a width of 0 or a gain that is not finite,
-    /// [`rlox_core::Error::Memory`] for parameters that do not fit into memory with their padding,
-    /// [`rlox_core::Error::Interrupted`] if the interrupt check asks to stop.
+    /// - [`rlox_core::Error::Config`]: there are fewer than two widths, a width is 0, or a gain is not finite.
+    /// - [`rlox_core::Error::Memory`]: the padded parameters do not fit into memory.
+    /// - [`rlox_core::Error::Interrupted`]: the interrupt check asks to stop.
     pub fn new(sizes: &[usize], activation: Activation, init: Init, rng: &mut Pcg64) -> Result<Self> {
         let layout = MlpLayout::new(sizes, activation)?;
         let mut layers: Vec<Layer> = Vec::new();

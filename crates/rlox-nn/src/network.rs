@@ -69,8 +69,8 @@ pub trait Network: Send {
 
     /// Computes `y = f(x)` and stores nothing for [`Network::backward`].
     ///
-    /// A row's result does not depend on the other rows: bit for bit in the built-in network, and up to rounding in
-    /// libraries that sum in another order for more rows.
+    /// A row's result does not depend on the other rows: bit for bit in the built-in network, up to rounding in other
+    /// libraries, whose order of summation can depend on the number of rows.
     ///
     /// # Errors
     /// [`rlox_core::Error::Shape`] for slices of wrong lengths or without rows.
@@ -160,8 +160,8 @@ pub trait Network: Send {
 
     /// Returns the state of the optimizer by parameter name.
     ///
-    /// The names are torch's: `0.weight.exp_avg` and `0.weight.exp_avg_sq` are the running means of the gradients and of
-    /// their squares, and `step` is the number of steps. For `RMSprop`, `exp_avg_sq` is torch's `square_avg`, and
+    /// The names are torch's: `0.weight.exp_avg` and `0.weight.exp_avg_sq` are the running means of the gradients and
+    /// of their squares, and `step` is the number of steps. For `RMSprop`, `exp_avg_sq` is torch's `square_avg`, and
     /// `exp_avg` is zero.
     fn optimizer_state(&self) -> NamedTensors;
 

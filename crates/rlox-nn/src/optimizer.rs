@@ -172,8 +172,8 @@ impl Optimizer {
     ///
     /// # Errors
     /// The errors of [`Optimizer::check`], [`Error::Config`] for a `scale` that is negative or not finite.
-    /// [`Error::NotFinite`] naming the first gradient that is not finite, or else the largest if squares leave the
-    /// range of f32: an infinite running mean of squares would freeze its parameter.
+    /// [`Error::NotFinite`] naming the first gradient that is not finite, or else the largest gradient if
+    /// squares leave the range of f32. An infinite running mean of squares would freeze its parameter.
     ///
     /// ```
     /// use rlox_nn::{NamedTensors, Optimizer};

@@ -100,8 +100,10 @@ pub trait QFunction: Send {
     /// `masks`, `[N, n]`, are the allowed actions. Row i draws from `rngs[i]` alone.
     ///
     /// # Errors
-    /// [`Error::Shape`] for slices that do not fit, [`Error::Config`] for an `epsilon` outside [0, 1],
-    /// [`Error::NotFinite`] for values that are NaN, [`Error::Action`] for a row whose mask allows no action.
+    /// - [`Error::Shape`]: slices do not fit.
+    /// - [`Error::Config`]: `epsilon` is outside [0, 1].
+    /// - [`Error::NotFinite`]: a value is NaN.
+    /// - [`Error::Action`]: the mask of a row allows no action.
     fn act(
         &mut self,
         obs: &[f32],

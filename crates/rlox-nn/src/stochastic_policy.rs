@@ -200,8 +200,9 @@ impl<N: Network> SquashedPolicy<N> {
     /// `log_std_init` is the initial log standard deviation, usually -3.
     ///
     /// # Errors
-    /// [`Error::Shape`] for another number of outputs or a network without a hidden layer, [`Error::Config`] for a
-    /// `log_std_init` outside [-20, 20], [`Error::Memory`] for a matrix that does not fit into memory.
+    /// - [`Error::Shape`]: the network has another number of outputs, or no hidden layer.
+    /// - [`Error::Config`]: `log_std_init` is outside [-20, 20].
+    /// - [`Error::Memory`]: a matrix does not fit into memory.
     pub fn state_dependent(actor: N, action_dim: usize, log_std_init: f32) -> Result<Self> {
         check_log_std(log_std_init, "start with -3")?;
         check_outputs(&actor, action_dim, 1)?;
