@@ -1,4 +1,4 @@
-//! What every backend promises, of Burn's network; and that Burn's autodiff says the same of its gradients.
+//! Backend tests of Burn's network, and a comparison of its gradients with Burn's autodiff.
 
 use burn::tensor::{Device, Tensor, TensorData, activation};
 use rlox_burn::BurnMlp;
@@ -10,14 +10,14 @@ use rlox_testkit::{
 
 backend_tests!(BurnMlp::new);
 
-/// By Burn's autodiff.
+/// Computes outputs and gradients with Burn's autodiff.
 fn differentiate(tensors: &NamedTensors, activation: Activation, x: &[f32], dy: &[f32], rows: usize) -> Derivatives {
     let device = Device::flex().autodiff();
     let matrix = |numbers: &[f32], rows: usize| {
         Tensor::<2>::from_data(TensorData::new(numbers.to_vec(), [rows, numbers.len() / rows]), &device)
     };
     let x = matrix(x, rows).require_grad();
-    // Biases as one row.
+    // Biases are matrices of one row.
     let outputs = |shape: &[usize]| if shape.len() == 2 { shape[0] } else { 1 };
     let parameters: Vec<_> =
         tensors.iter().map(|tensor| matrix(&tensor.data, outputs(&tensor.shape)).require_grad()).collect();

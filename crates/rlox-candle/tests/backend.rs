@@ -1,4 +1,4 @@
-//! What every backend promises, of Candle's network; and that Candle's own backward says the same of its gradients.
+//! Backend tests of Candle's network, and a comparison of its gradients with Candle's autograd.
 
 use candle_core::{Device, Result, Tensor, Var};
 use rlox_candle::CandleMlp;
@@ -10,7 +10,7 @@ use rlox_testkit::{
 
 backend_tests!(CandleMlp::new);
 
-/// By Candle's `Tensor::backward`.
+/// Computes outputs and gradients with Candle's `Tensor::backward`.
 fn differentiate(tensors: &NamedTensors, activation: Activation, x: &[f32], dy: &[f32], rows: usize) -> Derivatives {
     let differentiate = || -> Result<_> {
         let x = Var::from_slice(x, (rows, x.len() / rows), &Device::Cpu)?;

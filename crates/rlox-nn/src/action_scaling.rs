@@ -1,11 +1,12 @@
-//! Between actions of a policy, from -1 to 1, and those of an environment.
+//! Scaling between policy actions in [-1, 1] and environment actions.
 
 use rlox_core::{Error, Result, Space, check_len};
 
 use crate::builders::suggest_algorithms;
 
-/// The bounds of a Box space, to which actions between -1 and 1 are scaled. Replay buffers hold the unscaled ones. An
-/// element whose bounds are equal is constant, whatever the policy says of it.
+/// Scales actions between [-1, 1] and the bounds of a Box space.
+///
+/// Replay buffers hold the unscaled actions. An element with equal bounds is constant, whatever the policy's action is.
 ///
 /// ```
 /// use rlox_core::Space;
@@ -26,10 +27,10 @@ pub struct ActionScaling {
 }
 
 impl ActionScaling {
-    /// Scaling to the bounds of a space.
+    /// Returns the scaling to the bounds of a space.
     ///
     /// # Errors
-    /// [`Error::Space`] if it is no Box, or has bounds that are infinite.
+    /// The errors of [`Space::validate`], and [`Error::Space`] if the space is not a Box or has infinite bounds.
     pub fn new(space: &Space) -> Result<Self> {
         const FIX: &str = "wrap the environment so that its actions have finite bounds, or use PPO or A2C";
         space.validate("action space")?;
@@ -44,7 +45,7 @@ impl ActionScaling {
         Ok(Self { low: low.clone(), high: high.clone() })
     }
 
-    /// Numbers in an action.
+    /// Returns the number of elements of an action.
     pub fn dim(&self) -> usize {
         self.low.len()
     }
@@ -53,25 +54,25 @@ impl ActionScaling {
         check_len("actions", actions.len(), actions.len() / self.dim() * self.dim())
     }
 
-    /// From [-1, 1] to the bounds, in place, `[N, a]`.
+    /// Scales actions from [-1, 1] to the bounds, in place, `[N, a]`.
     ///
     /// # Errors
-    /// [`Error::Shape`] for a broken row.
+    /// [`Error::Shape`] for an incomplete row.
     pub fn scale(&self, actions: &mut [f32]) -> Result<()> {
         self.check(actions)?;
         for row in actions.chunks_exact_mut(self.dim()) {
             for (action, (low, high)) in row.iter_mut().zip(self.low.iter().zip(&self.high)) {
-                // The halves cannot overflow; the bounds themselves come out as they are, those of a constant, too.
+                // The halves cannot overflow. The bounds are exact, also for a constant.
                 *action = ((0.5 - 0.5 * *action) * low + (0.5 + 0.5 * *action) * high).clamp(*low, *high);
             }
         }
         Ok(())
     }
 
-    /// From the bounds to [-1, 1], in place, `[N, a]`; a constant becomes 0.
+    /// Scales actions from the bounds to [-1, 1], in place, `[N, a]`; a constant becomes 0.
     ///
     /// # Errors
-    /// [`Error::Shape`] for a broken row.
+    /// [`Error::Shape`] for an incomplete row.
     pub fn unscale(&self, actions: &mut [f32]) -> Result<()> {
         self.check(actions)?;
         for row in actions.chunks_exact_mut(self.dim()) {
@@ -80,7 +81,7 @@ impl ActionScaling {
                     *action = 0.0;
                     continue;
                 }
-                // The range of f32 bounds can exceed f32.
+                // The difference of two f32 bounds can exceed the range of f32.
                 let [action_f64, low, high] = [*action, *low, *high].map(f64::from);
                 *action = (2.0 * ((action_f64 - low) / (high - low)) - 1.0) as f32;
             }

@@ -1,4 +1,4 @@
-//! A policy and the values of states: what PPO, A2C and IMPALA learn.
+//! Actor-critic models: a policy and values of states, trained by PPO, A2C and IMPALA.
 
 mod networks;
 mod vtrace;
@@ -14,27 +14,27 @@ use crate::optimizer::check_state;
 use crate::validate::check_not_negative;
 use crate::{Activation, NamedTensors, Optimizer};
 
-/// A minibatch of B steps. All but the observations and actions are `[B]`.
+/// A minibatch of B steps; arrays have the shape `[B]` unless stated otherwise.
 #[derive(Clone, Copy, Debug)]
 pub struct Minibatch<'a> {
-    /// `[B, d]`.
+    /// Observations, `[B, d]`.
     pub obs: &'a [f32],
-    /// `[B, a]`, discrete ones counted from 0, continuous ones as they were sampled.
+    /// Actions, `[B, a]`; discrete actions count from 0, continuous actions are as sampled.
     pub actions: Actions<'a>,
-    /// What was allowed, `[B, n]`.
+    /// Action masks, `[B, n]`.
     pub masks: Option<&'a [bool]>,
-    /// The log-probabilities the actions had when they were chosen.
+    /// Log-probabilities of the actions when they were chosen.
     pub log_probs: &'a [f32],
-    /// The values the observations had then.
+    /// Values of the observations when the actions were chosen.
     pub values: &'a [f32],
     /// Advantages, normalised or not.
     pub advantages: &'a [f32],
-    /// What values are to be.
+    /// Targets of the values.
     pub returns: &'a [f32],
 }
 
 impl Minibatch<'_> {
-    /// Some of `total` rows.
+    /// Returns a range of the `total` rows.
     fn rows(&self, rows: Range<usize>, total: usize) -> Self {
         let element_range = |len: usize| len / total * rows.start..len / total * rows.end;
         Self {
@@ -52,24 +52,24 @@ impl Minibatch<'_> {
     }
 }
 
-/// How the policy learns from advantages.
+/// Loss of the policy.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum PolicyLoss {
-    /// [`crate::losses::clipped_policy_loss`], PPO's.
+    /// PPO's loss, [`crate::losses::clipped_policy_loss`].
     Clipped {
-        /// How far the ratio of new to old probability may pay off.
+        /// Distance of the probability ratio from 1 at which the ratio is clipped.
         clip_coef: f32,
     },
-    /// [`crate::losses::policy_gradient_loss`], A2C's and, with V-trace's advantages and targets ([`VtraceTargets`]), IMPALA's.
+    /// Policy gradient of A2C and, with [`VtraceTargets`], IMPALA: [`crate::losses::policy_gradient_loss`].
     Gradient,
 }
 
-/// `policy + vf_coef value - ent_coef entropy`.
+/// Loss of a minibatch: `policy + vf_coef value - ent_coef entropy`.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct ActorCriticLoss {
-    /// How the policy learns.
+    /// Loss of the policy.
     pub policy: PolicyLoss,
-    /// How far values may move; `None` for any way.
+    /// Largest change of a value before clipping; `None` for no clipping.
     pub clip_coef_vf: Option<f32>,
     /// Weight of the value loss.
     pub vf_coef: f32,
@@ -81,7 +81,7 @@ impl ActorCriticLoss {
     /// Checks the weights and the clips.
     ///
     /// # Errors
-    /// [`Error::Config`] naming one that is not finite or below 0.
+    /// [`Error::Config`] naming a number that is negative or not finite.
     pub fn check(&self) -> Result<()> {
         if let PolicyLoss::Clipped { clip_coef } = self.policy {
             check_not_negative("clip_coef", clip_coef)?;
@@ -92,42 +92,42 @@ impl ActorCriticLoss {
     }
 }
 
-/// How the networks of a policy are made, as checkpoints tell it.
+/// Architecture of the networks of a policy, for checkpoints.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PolicyArch {
     /// Widths of the hidden layers of the policy.
     pub policy: Vec<usize>,
-    /// Widths of those of the values; the same ones where the trunk is shared.
+    /// Widths of the hidden layers of the values; the same layers if the trunk is shared.
     pub value: Vec<usize>,
-    /// What they apply; `None` if it is unknown.
+    /// Activation of the hidden layers; `None` if unknown.
     pub activation: Option<Activation>,
-    /// Whether policy and values have them in common.
+    /// True if policy and values share the hidden layers.
     pub shared_trunk: bool,
-    /// Whether exploration depends on the state.
+    /// True if exploration depends on the state.
     pub use_sde: bool,
 }
 
-/// What a minibatch said.
+/// Loss statistics of a minibatch.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct ActorCriticStats {
-    /// The policy's part of the loss.
+    /// Loss of the policy.
     pub policy_loss: f32,
-    /// The mean squared error of the values.
+    /// Mean squared error of the values.
     pub value_loss: f32,
     /// Minus the mean entropy.
     pub entropy_loss: f32,
-    /// The whole.
+    /// Total loss.
     pub loss: f32,
-    /// As [`crate::losses::ClippedLoss::approx_kl`]; 0 for [`PolicyLoss::Gradient`].
+    /// See [`crate::losses::ClippedLoss::approx_kl`]; 0 for [`PolicyLoss::Gradient`].
     pub approx_kl: f32,
-    /// As [`crate::losses::ClippedLoss::clip_fraction`]; 0 for [`PolicyLoss::Gradient`].
+    /// See [`crate::losses::ClippedLoss::clip_fraction`]; 0 for [`PolicyLoss::Gradient`].
     pub clip_fraction: f32,
-    /// The norm of all gradients before they were clipped.
+    /// Norm of all gradients before clipping.
     pub grad_norm: f32,
 }
 
 impl ActorCriticStats {
-    /// Adds what a share of the rows said.
+    /// Adds the statistics of a share `weight` of the rows.
     fn add(&mut self, stats: &Self, weight: f32) {
         for (total, value) in [
             (&mut self.policy_loss, stats.policy_loss),
@@ -142,7 +142,7 @@ impl ActorCriticStats {
     }
 }
 
-/// A policy with values, of any backend: acts, evaluates, learns.
+/// A policy with values, of any backend.
 ///
 /// ```
 /// use rlox_core::{Actions, AutoresetMode, Pcg64, VecEnv, VectorEnv, envs::CartPole};
@@ -150,7 +150,7 @@ impl ActorCriticStats {
 ///
 /// let env = VecEnv::new(1, Some(0), AutoresetMode::SameStep, CartPole::default)?;
 /// let mut policy = PolicyNetworks::mlp(env.spec(), &[64, 64], Activation::Tanh, &mut Pcg64::seed_from(0))?;
-/// // Two steps of CartPole; the second action was better than was thought.
+/// // Two steps of CartPole; the second action has a positive advantage.
 /// let batch = Minibatch {
 ///     obs: &[0.01, -0.02, 0.03, 0.04, 0.02, 0.17, 0.03, -0.24],
 ///     actions: Actions::Discrete(&[1, 0]),
@@ -167,17 +167,17 @@ impl ActorCriticStats {
 /// # Ok::<(), rlox_core::Error>(())
 /// ```
 pub trait ActorCritic: Policy + Send {
-    /// The likeliest actions of `obs`, `[N, d]`.
+    /// Computes the most probable actions for `obs`, `[N, d]`.
     ///
     /// # Errors
-    /// Those of [`Policy::act`].
+    /// The errors of [`Policy::act`].
     fn act_deterministic(&mut self, obs: &[f32], masks: Option<&[bool]>, actions: ActionsMut<'_>) -> Result<()>;
 
-    /// The log-probabilities, `[N]`, that actions of `obs`, `[N, d]`, have now, and the values, `[N]`.
+    /// Computes the current log-probabilities of actions for `obs`, `[N, d]`, and the values, both `[N]`.
     ///
     /// # Errors
-    /// [`Error::Shape`] and [`Error::Action`] for slices that do not fit, [`Error::NotFinite`] naming actions that are NaN
-    /// or infinite, and those of [`Policy::act`].
+    /// [`Error::Shape`] and [`Error::Action`] for slices that do not fit, [`Error::NotFinite`] for actions that are NaN
+    /// or infinite, and the errors of [`Policy::act`].
     fn evaluate_actions(
         &mut self,
         obs: &[f32],
@@ -187,35 +187,37 @@ pub trait ActorCritic: Policy + Send {
         values: &mut [f32],
     ) -> Result<()>;
 
-    /// The loss of a minibatch, and its gradient with respect to the networks' outputs. The parameters' gradients stay as
-    /// they are.
+    /// Computes the loss of a minibatch and its gradient with respect to the network outputs.
+    ///
+    /// The gradients of the parameters do not change.
     ///
     /// # Errors
-    /// [`Error::Shape`] and [`Error::Action`] for a minibatch that does not fit, [`Error::Config`] for a loss that makes no
-    /// sense, [`Error::NotFinite`] naming an array of the minibatch, or an output of the policy, one of
-    /// the `logits` or of the `mean`.
+    /// - [`Error::Shape`], [`Error::Action`]: the minibatch does not fit.
+    /// - [`Error::Config`]: the loss is invalid.
+    /// - [`Error::NotFinite`]: an array of the minibatch, or the `logits` or the `mean` of the policy, is not finite.
     fn evaluate(&mut self, batch: &Minibatch<'_>, loss: &ActorCriticLoss) -> Result<ActorCriticStats>;
 
-    /// Adds the gradient of what [`ActorCritic::evaluate`] said last to the parameters' gradients.
+    /// Adds the gradient of the last [`ActorCritic::evaluate`] to the gradients of the parameters.
     ///
     /// # Errors
     /// [`Error::Shape`] if nothing was evaluated since the last step or load.
     fn backward(&mut self) -> Result<()>;
 
-    /// One step of the optimiser with the parameters' gradients, cut together to a norm; returns the norm before.
+    /// Clips the gradients together and applies one optimizer step; returns the norm before clipping.
     ///
     /// # Errors
-    /// [`Error::Config`] naming a gradient that is not finite; nothing has changed then.
+    /// The errors of [`crate::clip_and_step`].
     fn step(&mut self, optimizer: &Optimizer, max_grad_norm: Option<f32>) -> Result<f32>;
 
-    /// Drops the gradients: the next backward starts from zero.
+    /// Zeroes the gradients.
     fn zero_gradients(&mut self);
 
-    /// All three in one. Gradients from before go into the step with those of the minibatch. None are left afterwards:
-    /// where no step is taken, because something failed or otherwise, they are dropped, those from before too.
+    /// Runs [`ActorCritic::evaluate`], [`ActorCritic::backward`] and [`ActorCritic::step`].
+    ///
+    /// Earlier gradients take part in the step. Afterwards all gradients are zero, even if no step was applied.
     ///
     /// # Errors
-    /// Those of the three.
+    /// The errors of the three methods.
     fn update(
         &mut self,
         batch: &Minibatch<'_>,
@@ -226,12 +228,13 @@ pub trait ActorCritic: Policy + Send {
         self.update_with_early_stopping(batch, loss, optimizer, max_grad_norm, None, &mut || false)
     }
 
-    /// As [`ActorCritic::update`], but takes no step where [`ActorCriticStats::approx_kl`] is above `max_kl`, or where
-    /// `stop` says so, which is asked between the parts of a large minibatch.
+    /// Works as [`ActorCritic::update`], but skips the step if the approximate KL exceeds `max_kl`.
+    ///
+    /// `stop` is called between the parts of a large minibatch. The default implementation calls it once, at the start.
     ///
     /// # Errors
-    /// Those of [`ActorCritic::update`], and [`Error::Interrupted`] where it was stopped; but for the gradients, nothing has
-    /// changed then.
+    /// The errors of [`ActorCritic::update`], and [`Error::Interrupted`] if `stop` returned true. The gradients are
+    /// zero then; nothing else has changed.
     fn update_with_early_stopping(
         &mut self,
         batch: &Minibatch<'_>,
@@ -258,16 +261,16 @@ pub trait ActorCritic: Policy + Send {
         result
     }
 
-    /// Draws the noise of state-dependent exploration anew.
+    /// Draws new noise for state-dependent exploration.
     ///
     /// # Errors
-    /// [`rlox_core::Error::Memory`] if it does not fit into memory.
+    /// [`rlox_core::Error::Memory`] if the noise does not fit into memory.
     fn draw_noise(&mut self, rngs: &mut [Pcg64]) -> Result<()>;
 
-    /// As [`Policy::act`] with noise that is drawn for this call: that of a rollout under way stays.
+    /// Works as [`Policy::act`] with noise drawn for this call, and keeps the noise of the current rollout.
     ///
     /// # Errors
-    /// Those of [`Policy::act`].
+    /// The errors of [`Policy::act`].
     fn act_stateless(
         &mut self,
         obs: &[f32],
@@ -276,51 +279,51 @@ pub trait ActorCritic: Policy + Send {
         out: PolicyOut<'_>,
     ) -> Result<()>;
 
-    /// The mean standard deviation that is learned beside the networks, if one is.
+    /// Returns the mean of the learned standard deviations, if there are any.
     fn mean_std(&self) -> Option<f32> {
         None
     }
 
-    /// How its networks are made; `None` if it is not of fully connected layers.
+    /// Returns the architecture; `None` for networks other than fully connected layers.
     fn arch(&self) -> Option<PolicyArch> {
         None
     }
 
-    /// All parameters by name: `actor.0.weight`, `critic.0.weight`, `log_std`.
+    /// Returns all parameters by name: `actor.0.weight`, `critic.0.weight`, `log_std`.
     fn tensors(&self) -> NamedTensors;
 
-    /// Checks that [`ActorCritic::load`] takes these parameters: who loads more than them checks all of it first.
+    /// Checks that [`ActorCritic::load`] accepts the parameters, for callers that load several parts.
     ///
     /// # Errors
-    /// Those of [`NamedTensors::check`].
+    /// The errors of [`NamedTensors::check`].
     fn check_tensors(&self, tensors: &NamedTensors) -> Result<()> {
         tensors.check(&self.tensors())
     }
 
-    /// Checks that [`ActorCritic::load_optimizer_state`] takes this state.
+    /// Checks that [`ActorCritic::load_optimizer_state`] accepts the state.
     ///
     /// # Errors
-    /// Those of [`ActorCritic::load_optimizer_state`].
+    /// The errors of [`ActorCritic::load_optimizer_state`].
     fn check_optimizer_state(&self, state: &NamedTensors) -> Result<()> {
         check_state(state, &self.optimizer_state())
     }
 
-    /// Takes parameters by name.
+    /// Loads parameters by name.
     ///
     /// # Errors
-    /// Those of [`NamedTensors::check`]; nothing has changed then.
+    /// The errors of [`NamedTensors::check`]; nothing has changed then.
     fn load(&mut self, tensors: &NamedTensors) -> Result<()>;
 
-    /// The gradients since the last step, by the parameters' names.
+    /// Returns the gradients since the last step by parameter name.
     fn gradients(&self) -> NamedTensors;
 
-    /// What the optimiser keeps, by the parameters' names.
+    /// Returns the state of the optimizer by parameter name.
     fn optimizer_state(&self) -> NamedTensors;
 
-    /// Takes what [`ActorCritic::optimizer_state`] gave.
+    /// Loads a state that [`ActorCritic::optimizer_state`] returned.
     ///
     /// # Errors
-    /// Those of [`NamedTensors::check`], and [`Error::Config`] for a number of steps or a mean of squares that is none;
-    /// nothing has changed then.
+    /// The errors of [`NamedTensors::check`], and [`Error::Config`] for an impossible number of steps or mean of
+    /// squares. Nothing has changed then.
     fn load_optimizer_state(&mut self, state: &NamedTensors) -> Result<()>;
 }

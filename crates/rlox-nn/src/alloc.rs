@@ -1,11 +1,13 @@
-//! Fallible allocation: `Error::Memory` names the argument that asked for too much.
+//! Fallible allocation: [`Error::Memory`] names the argument that needs more memory than there is.
 
 use rlox_core::{Error, Result, available_memory};
 
-/// So many bytes are asked for without a look at what is free, which takes some 20 us.
+/// Allocations up to this many bytes skip the check of the free memory, which takes about 20 us.
 const MEMINFO_CHECK_ABOVE: u128 = 1 << 20;
 
-/// Checks that so many bytes are free: where the system promises more memory than there is, it ends the process later.
+/// Checks that `bytes` of memory are free.
+///
+/// A system that overcommits would grant the allocation and end the process later.
 ///
 /// # Errors
 /// [`Error::Memory`] naming the argument and what was `got`.
@@ -18,14 +20,14 @@ pub(crate) fn check_available(argument: &'static str, bytes: u128, got: impl Fn(
     if bytes <= free {
         return Ok(());
     }
-    let got = format!("{}, which needs {bytes}", got());
-    Err(Error::memory(argument, format!("what fits into {free} free bytes"), got, "ask for less"))
+    let got = format!("{}, which needs {bytes} bytes", got());
+    Err(Error::memory(argument, format!("at most {free} bytes of memory"), got, "ask for less"))
 }
 
-/// Makes sure that there is memory for so many items.
+/// Reserves memory so that the vector can hold `len` items.
 ///
 /// # Errors
-/// [`Error::Memory`] naming the argument that asked for them.
+/// [`Error::Memory`] naming the argument that needs the memory.
 pub(crate) fn try_reserve<T>(argument: &'static str, vector: &mut Vec<T>, len: usize) -> Result<()> {
     if len <= vector.capacity() {
         return Ok(());
@@ -36,20 +38,20 @@ pub(crate) fn try_reserve<T>(argument: &'static str, vector: &mut Vec<T>, len: u
     vector.try_reserve(len - vector.len()).map_err(out_of_memory)
 }
 
-/// Makes a vector so long; what is new holds `item`.
+/// Resizes a vector to `len` items; new items are copies of `item`.
 ///
 /// # Errors
-/// Those of [`resize_buffers`].
+/// The errors of [`try_reserve`].
 pub(crate) fn resize<T: Clone>(argument: &'static str, vector: &mut Vec<T>, len: usize, item: T) -> Result<()> {
     try_reserve(argument, vector, len)?;
     vector.resize(len, item);
     Ok(())
 }
 
-/// A vector of so many times the same.
+/// Returns a vector of `len` copies of `item`.
 ///
 /// # Errors
-/// Those of [`resize_buffers`].
+/// The errors of [`try_reserve`].
 pub(crate) fn try_vec<T: Clone>(argument: &'static str, len: usize, item: T) -> Result<Vec<T>> {
     let mut vector = Vec::new();
     resize(argument, &mut vector, len, item)?;

@@ -1,5 +1,4 @@
-//! Policies, critics and Q-functions around networks of an environment's spaces: of any backend, or the built-in one,
-//! initialised as Stable-Baselines3 does.
+//! Constructors of policies, critics and Q-functions for the spaces of an environment.
 
 use rlox_core::{EnvSpec, Error, Pcg64, Result, Space};
 
@@ -8,17 +7,19 @@ use crate::{
     PolicyNetworks, QNetworks, SquashedPolicy,
 };
 
-/// The logarithm of standard deviations to begin with.
+/// Initial log standard deviation.
 const LOG_STD_INIT: f32 = 0.0;
-/// The gains of the last layers: a policy begins with nearly equal chances.
+/// Gains of the last layers of actor and critic; 0.01 makes initial probabilities nearly equal.
 const GAINS: [f32; 2] = [0.01, 1.0];
 
 impl<N: Network> PolicyNetworks<N> {
-    /// A policy and values of networks of any backend for an environment's spaces: `make` makes one of the given widths
-    /// whose last layer has the given gain, first the actor, 0.01, then the critic, 1.
+    /// Creates a policy with values from networks of any backend, for the spaces of an environment.
+    ///
+    /// `make` returns a network of the given widths whose last layer has the given gain. The first call is for the
+    /// actor, with gain 0.01, the second for the critic, with gain 1.
     ///
     /// # Errors
-    /// Those of `make` and of [`PolicyNetworks::new`].
+    /// The errors of `make` and of [`PolicyNetworks::new`].
     ///
     /// ```
     /// use rlox_core::{AutoresetMode, Pcg64, VecEnv, VectorEnv, envs::CartPole};
@@ -45,11 +46,12 @@ impl<N: Network> PolicyNetworks<N> {
         Self::new(actor, critic, distribution)
     }
 
-    /// As [`PolicyNetworks::with`], with the hidden layers in common: `make` makes the network, and then one of each head
-    /// alone, whose weights it takes.
+    /// Works as [`PolicyNetworks::with`], with shared hidden layers.
+    ///
+    /// `make` returns the network and then each head alone, whose weights the network takes over.
     ///
     /// # Errors
-    /// Those of `make`.
+    /// The errors of `make` and of [`PolicyNetworks::with_shared_trunk`].
     pub fn shared_with(
         spec: &EnvSpec,
         net_arch: &[usize],
@@ -78,11 +80,13 @@ impl<N: Network> PolicyNetworks<N> {
 }
 
 impl PolicyNetworks<Mlp> {
-    /// A policy and values of the built-in network for an environment's spaces, with hidden layers of these widths each,
-    /// initialised as Stable-Baselines3 does: orthogonally with the gains root of 2, 0.01 for actions and 1 for values.
+    /// Creates a policy with values from built-in networks with these hidden layers.
+    ///
+    /// The weights are orthogonal, as in Stable-Baselines3, with the gains `sqrt(2)`, 0.01 for actions and 1 for
+    /// values.
     ///
     /// # Errors
-    /// [`Error::Config`] for a width of 0, [`Error::Space`] for spaces that make no sense.
+    /// [`Error::Space`] for invalid spaces, and the errors of [`Mlp::new`].
     ///
     /// ```
     /// use rlox_core::{AutoresetMode, Pcg64, VecEnv, VectorEnv, envs::CartPole};
@@ -98,10 +102,10 @@ impl PolicyNetworks<Mlp> {
         Self::around(spec, net_arch, activation, distribution, rng)
     }
 
-    /// As [`PolicyNetworks::mlp`], with state-dependent exploration through the last hidden layer.
+    /// Works as [`PolicyNetworks::mlp`], with state-dependent exploration through the last hidden layer.
     ///
     /// # Errors
-    /// Those of [`PolicyNetworks::mlp`] and of [`Distribution::state_dependent`].
+    /// The errors of [`PolicyNetworks::mlp`] and of [`Distribution::state_dependent`].
     pub fn mlp_with_sde(
         spec: &EnvSpec,
         net_arch: &[usize],
@@ -115,10 +119,10 @@ impl PolicyNetworks<Mlp> {
         Self::around(spec, net_arch, activation, distribution, rng)
     }
 
-    /// As [`PolicyNetworks::mlp`], around a distribution.
+    /// Works as [`PolicyNetworks::mlp`], with another distribution.
     ///
     /// # Errors
-    /// [`Error::Config`] for a width of 0.
+    /// The errors of [`Mlp::new`] and of [`PolicyNetworks::new`].
     pub fn around(
         spec: &EnvSpec,
         net_arch: &[usize],
@@ -129,10 +133,10 @@ impl PolicyNetworks<Mlp> {
         Self::with(spec, net_arch, distribution, |sizes, gain| Mlp::new(sizes, activation, Init::orthogonal(gain), rng))
     }
 
-    /// As [`PolicyNetworks::around`], with the hidden layers in common.
+    /// Works as [`PolicyNetworks::around`], with shared hidden layers.
     ///
     /// # Errors
-    /// [`Error::Config`] for a width of 0.
+    /// The errors of [`Mlp::new`] and of [`PolicyNetworks::with_shared_trunk`].
     pub fn shared_around(
         spec: &EnvSpec,
         net_arch: &[usize],
@@ -146,11 +150,10 @@ impl PolicyNetworks<Mlp> {
 }
 
 impl<N: Network> QNetworks<N> {
-    /// A Q-function of networks that `make` makes, given their sizes and a stream, for an environment's spaces, with hidden
-    /// layers of these widths.
+    /// Creates a Q-function with these hidden layers; `make` returns a network of the given widths.
     ///
     /// # Errors
-    /// [`Error::Space`] for actions that are not Discrete, and those of `make`.
+    /// [`Error::Space`] for actions that are not Discrete, and the errors of `make`.
     pub fn with(
         spec: &EnvSpec,
         net_arch: &[usize],
@@ -163,10 +166,10 @@ impl<N: Network> QNetworks<N> {
 }
 
 impl<N: Network> QNetworks<Dueling<N>> {
-    /// As [`QNetworks::with`], of advantages and the state's value ([`Dueling`]).
+    /// Works as [`QNetworks::with`], with advantages and a state value ([`Dueling`]).
     ///
     /// # Errors
-    /// Those of [`QNetworks::with`].
+    /// The errors of [`QNetworks::with`].
     pub fn dueling_with(
         spec: &EnvSpec,
         net_arch: &[usize],
@@ -180,11 +183,11 @@ impl<N: Network> QNetworks<Dueling<N>> {
 }
 
 impl<N: Network> CriticEnsemble<N> {
-    /// CriticReduction of networks that `make` makes, given their sizes and a stream, for an environment's spaces: `n_critics` of
-    /// them, each with hidden layers of these widths.
+    /// Creates `n_critics` critics with these hidden layers; `make` returns a network of the given widths.
     ///
     /// # Errors
-    /// [`Error::Shape`] for no critic, [`Error::Space`] for actions that are no Box, and those of `make`.
+    /// [`Error::Shape`] for an `n_critics` of 0, [`Error::Space`] for actions that are not a Box, and the errors of
+    /// `make`.
     pub fn with(
         spec: &EnvSpec,
         net_arch: &[usize],
@@ -200,12 +203,13 @@ impl<N: Network> CriticEnsemble<N> {
 }
 
 impl<N: Network> SquashedPolicy<N> {
-    /// A policy of a network that `make` makes, given its sizes and a stream, for an environment's spaces, with hidden layers
-    /// of these widths; with state-dependent exploration if logarithms of standard deviations to begin with are given
-    /// ([`SquashedPolicy::state_dependent`]).
+    /// Creates a policy with these hidden layers; `make` returns a network of the given widths.
+    ///
+    /// With `log_std_init` the policy has state-dependent exploration ([`SquashedPolicy::state_dependent`]).
     ///
     /// # Errors
-    /// [`Error::Space`] for actions that are no Box, those of [`SquashedPolicy::state_dependent`] and of `make`.
+    /// [`Error::Space`] for actions that are not a Box, the errors of [`SquashedPolicy::state_dependent`] and of
+    /// `make`.
     pub fn with(
         spec: &EnvSpec,
         net_arch: &[usize],
@@ -224,11 +228,10 @@ impl<N: Network> SquashedPolicy<N> {
 }
 
 impl<N: Network> DeterministicActor<N> {
-    /// A policy of networks that `make` makes, given their sizes and a stream, for an environment's spaces, with hidden
-    /// layers of these widths.
+    /// Creates a policy with these hidden layers; `make` returns a network of the given widths.
     ///
     /// # Errors
-    /// [`Error::Space`] for actions that are no Box, and those of `make`.
+    /// [`Error::Space`] for actions that are not a Box, and the errors of `make`.
     pub fn with(
         spec: &EnvSpec,
         net_arch: &[usize],
@@ -241,31 +244,31 @@ impl<N: Network> DeterministicActor<N> {
 }
 
 impl QNetworks<Mlp> {
-    /// A Q-function of the built-in network for an environment's spaces, with hidden layers of these widths.
+    /// Creates a Q-function from built-in networks with these hidden layers.
     ///
     /// # Errors
-    /// [`Error::Config`] for a width of 0, [`Error::Space`] for actions that are not Discrete.
+    /// [`Error::Space`] for actions that are not Discrete, and the errors of [`Mlp::new`].
     pub fn mlp(spec: &EnvSpec, net_arch: &[usize], activation: Activation, rng: &mut Pcg64) -> Result<Self> {
         Self::with(spec, net_arch, rng, mlp(activation))
     }
 }
 
 impl QNetworks<Dueling<Mlp>> {
-    /// As [`QNetworks::mlp`], of advantages and the state's value ([`Dueling`]).
+    /// Works as [`QNetworks::mlp`], with advantages and a state value ([`Dueling`]).
     ///
     /// # Errors
-    /// Those of [`QNetworks::mlp`].
+    /// The errors of [`QNetworks::mlp`].
     pub fn dueling(spec: &EnvSpec, net_arch: &[usize], activation: Activation, rng: &mut Pcg64) -> Result<Self> {
         Self::dueling_with(spec, net_arch, rng, mlp(activation))
     }
 }
 
 impl CriticEnsemble<Mlp> {
-    /// CriticReduction of the built-in network for an environment's spaces, `n_critics` of them, each with hidden layers of these
-    /// widths.
+    /// Creates `n_critics` critics from built-in networks with these hidden layers.
     ///
     /// # Errors
-    /// [`Error::Config`] for a width of 0, [`Error::Shape`] for no critic, [`Error::Space`] for actions that are no Box.
+    /// [`Error::Shape`] for an `n_critics` of 0, [`Error::Space`] for actions that are not a Box, and the errors of
+    /// [`Mlp::new`].
     pub fn mlp(
         spec: &EnvSpec,
         net_arch: &[usize],
@@ -278,18 +281,18 @@ impl CriticEnsemble<Mlp> {
 }
 
 impl SquashedPolicy<Mlp> {
-    /// A policy of the built-in network for an environment's spaces, with hidden layers of these widths.
+    /// Creates a policy from a built-in network with these hidden layers.
     ///
     /// # Errors
-    /// [`Error::Config`] for a width of 0, [`Error::Space`] for actions that are no Box.
+    /// [`Error::Space`] for actions that are not a Box, and the errors of [`Mlp::new`].
     pub fn mlp(spec: &EnvSpec, net_arch: &[usize], activation: Activation, rng: &mut Pcg64) -> Result<Self> {
         Self::with(spec, net_arch, None, rng, mlp(activation))
     }
 
-    /// The same with state-dependent exploration; see [`SquashedPolicy::state_dependent`].
+    /// Works as [`SquashedPolicy::mlp`], with state-dependent exploration.
     ///
     /// # Errors
-    /// Those of [`SquashedPolicy::mlp`], and [`Error::Shape`] without a hidden layer.
+    /// The errors of [`SquashedPolicy::mlp`] and of [`SquashedPolicy::state_dependent`].
     pub fn mlp_with_sde(
         spec: &EnvSpec,
         net_arch: &[usize],
@@ -302,26 +305,26 @@ impl SquashedPolicy<Mlp> {
 }
 
 impl DeterministicActor<Mlp> {
-    /// A policy of the built-in network for an environment's spaces, with hidden layers of these widths.
+    /// Creates a policy from built-in networks with these hidden layers.
     ///
     /// # Errors
-    /// [`Error::Config`] for a width of 0, [`Error::Space`] for actions that are no Box.
+    /// [`Error::Space`] for actions that are not a Box, and the errors of [`Mlp::new`].
     pub fn mlp(spec: &EnvSpec, net_arch: &[usize], activation: Activation, rng: &mut Pcg64) -> Result<Self> {
         Self::with(spec, net_arch, rng, mlp(activation))
     }
 }
 
-/// The widths of a network, hidden layers between its inputs and outputs.
+/// Returns the widths of a network from inputs to outputs.
 pub(crate) fn sizes(inputs: usize, net_arch: &[usize], outputs: usize) -> Vec<usize> {
     [inputs].into_iter().chain(net_arch.iter().copied()).chain([outputs]).collect()
 }
 
-/// Makes built-in networks with an activation.
+/// Returns a function that creates built-in networks with an activation.
 fn mlp(activation: Activation) -> impl FnMut(&[usize], &mut Pcg64) -> Result<Mlp> {
     move |sizes, rng| Mlp::new(sizes, activation, Init::Kaiming, rng)
 }
 
-/// A network, and another of the same sizes, which is to become its copy and takes nothing from the stream.
+/// Returns a network and its target, which becomes a copy and draws nothing from `rng`.
 fn make_pair<N>(
     sizes: &[usize],
     rng: &mut Pcg64,
@@ -330,7 +333,7 @@ fn make_pair<N>(
     Ok([make(sizes, rng)?, make(sizes, &mut Pcg64::seed_from(0))?])
 }
 
-/// What to do in a space of actions that another algorithm is for.
+/// Returns the hint of errors about an action space that the algorithm does not support.
 pub(crate) fn suggest_algorithms(space: &Space) -> &'static str {
     match space {
         Space::Discrete { .. } => "use DQN, PPO or A2C",
@@ -341,7 +344,7 @@ pub(crate) fn suggest_algorithms(space: &Space) -> &'static str {
     }
 }
 
-/// Numbers in an action of a Box space.
+/// Returns the number of elements of an action of a Box space.
 fn action_dim(spec: &EnvSpec) -> Result<usize> {
     spec.action.validate("action space")?;
     if matches!(spec.action, Space::Box { .. }) {
@@ -350,7 +353,7 @@ fn action_dim(spec: &EnvSpec) -> Result<usize> {
     Err(Error::space("action space", "a Box", spec.action.to_json().to_string(), suggest_algorithms(&spec.action)))
 }
 
-/// How many actions a Discrete space has.
+/// Returns the number of actions of a Discrete space.
 pub(crate) fn num_actions(spec: &EnvSpec) -> Result<usize> {
     spec.action.validate("action space")?;
     if let Space::Discrete { n, .. } = spec.action {
@@ -358,7 +361,7 @@ pub(crate) fn num_actions(spec: &EnvSpec) -> Result<usize> {
     }
     Err(Error::space(
         "action space",
-        "a Discrete one",
+        "a Discrete space",
         spec.action.to_json().to_string(),
         suggest_algorithms(&spec.action),
     ))

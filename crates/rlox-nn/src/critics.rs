@@ -1,4 +1,4 @@
-//! The values of continuous actions, and which way they rise: the critics of SAC and TD3.
+//! Critics of SAC and TD3: values of continuous actions and their gradients.
 
 use rlox_core::{Error, Result, check_len};
 
@@ -10,23 +10,23 @@ use crate::{
     CriticStats, Learnable, NamedTensors, Network, NetworkArch, Optimizer, TdLoss, Workspace, clip_and_step, validate,
 };
 
-/// Which critics speak to an actor.
+/// Reduction of the values of several critics to the value that an actor maximizes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CriticReduction {
-    /// The one that says least, row by row: SAC's way.
+    /// The smallest value of each row, as in SAC.
     Min,
-    /// The first one: TD3's way.
+    /// The value of the first critic, as in TD3.
     First,
 }
 
-/// A minibatch of B state-action pairs for critics. All but the observations and actions are `[B]`.
+/// A minibatch of B state-action pairs; arrays have the shape `[B]` unless stated otherwise.
 #[derive(Clone, Copy, Debug)]
 pub struct CriticBatch<'a> {
-    /// `[B, d]`.
+    /// Observations, `[B, d]`.
     pub obs: &'a [f32],
-    /// `[B, a]`, between -1 and 1.
+    /// Actions in [-1, 1], `[B, a]`.
     pub actions: &'a [f32],
-    /// What values are to be ([`crate::losses::td_targets`]).
+    /// Targets of the values ([`crate::losses::td_targets`]).
     pub targets: &'a [f32],
     /// Importance weights of prioritized replay.
     pub weights: Option<&'a [f32]>,
@@ -52,32 +52,35 @@ impl CriticBatch<'_> {
     }
 }
 
-/// The values of actions, of any backend: Q(s, a) and dQ/da.
+/// Values of continuous actions, Q(s, a), and their gradients dQ/da, of any backend.
 pub trait ActionValue: Send {
-    /// Numbers in an observation.
+    /// Returns the number of elements of an observation.
     fn obs_dim(&self) -> usize;
 
-    /// Numbers in an action.
+    /// Returns the number of elements of an action.
     fn action_dim(&self) -> usize;
 
-    /// How many critics there are.
+    /// Returns the number of critics.
     fn num_critics(&self) -> usize;
 
-    /// What each critic says of `obs`, `[N, d]`, and `actions`, `[N, a]`, as `[critics, N]`.
+    /// Computes the values of each critic for `obs`, `[N, d]`, and `actions`, `[N, a]`, as `[critics, N]`.
     ///
     /// # Errors
     /// [`Error::Shape`] for slices that do not fit.
     fn values(&mut self, obs: &[f32], actions: &[f32], values: &mut [f32]) -> Result<()>;
 
-    /// The least that a target network says, `[N]`: values of next states (clipped double Q-learning, Fujimoto et al.
-    /// 2018).
+    /// Computes the smallest value of the target networks, `[N]`, for next states.
+    ///
+    /// See clipped double Q-learning, Fujimoto et al. 2018.
     ///
     /// # Errors
     /// [`Error::Shape`] for slices that do not fit.
     fn target_values(&mut self, obs: &[f32], actions: &[f32], values: &mut [f32]) -> Result<()>;
 
-    /// Q(s, a), `[N]`, and each row's own gradient dQ/da, `[N, a]`. Where two critics say the same, the first one counts.
-    /// The gradients of the critics' parameters stay as they are.
+    /// Computes Q(s, a), `[N]`, and the gradient dQ/da of each row, `[N, a]`.
+    ///
+    /// The first critic counts where several critics have the same value. The gradients of the parameters do not
+    /// change.
     ///
     /// # Errors
     /// [`Error::Shape`] for slices that do not fit.
@@ -90,24 +93,26 @@ pub trait ActionValue: Send {
         d_actions: &mut [f32],
     ) -> Result<()>;
 
-    /// The loss of a minibatch, `coef` times the sum over critics of mean squared errors (SAC has 0.5, TD3 has 1), and its
-    /// gradient, which is added to the parameters' gradients.
+    /// Computes the loss of a minibatch and adds its gradient to the gradients of the parameters.
+    ///
+    /// The loss is `coef` times the sum over critics of mean squared errors; `coef` is 0.5 in SAC and 1 in TD3.
     ///
     /// # Errors
-    /// [`Error::Shape`] and [`Error::Config`] for a minibatch that does not fit; [`Error::Config`] naming a number of it that
-    /// is not finite. Of a critic that fails after that all gradients are dropped.
+    /// [`Error::Shape`] for a minibatch that does not fit, [`Error::Config`] for a `coef` that is negative or not
+    /// finite, [`Error::NotFinite`] naming a number that is not finite. If a critic fails after these checks, all
+    /// gradients are zeroed.
     fn backward(&mut self, batch: &CriticBatch<'_>, coef: f32) -> Result<CriticStats>;
 
-    /// One step of the optimiser with the parameters' gradients, cut together to a norm; returns the norm before.
+    /// Clips the gradients together and applies one optimizer step; returns the norm before clipping.
     ///
     /// # Errors
-    /// [`Error::Config`] naming a gradient that is not finite; nothing has changed then.
+    /// The errors of [`clip_and_step`].
     fn step(&mut self, optimizer: &Optimizer, max_grad_norm: Option<f32>) -> Result<f32>;
 
-    /// Both in one.
+    /// Runs [`ActionValue::backward`] and [`ActionValue::step`].
     ///
     /// # Errors
-    /// Those of the two.
+    /// The errors of the two methods.
     fn update(
         &mut self,
         batch: &CriticBatch<'_>,
@@ -120,44 +125,47 @@ pub trait ActionValue: Send {
         Ok(CriticStats { grad_norm: self.step(optimizer, max_grad_norm)?, ..stats })
     }
 
-    /// `target - value` of each row of the last minibatch, the mean over critics: priorities are made from them.
+    /// Returns `target - value` of each row of the last minibatch, averaged over critics, for priorities.
     fn td_errors(&self) -> &[f32];
 
-    /// Moves the target networks towards the online ones by a share `tau`; 1 copies.
+    /// Moves the target networks towards the online networks by a share `tau`; 1 copies the parameters.
     ///
     /// # Errors
-    /// [`Error::Config`] for a share outside of 0 to 1.
+    /// [`Error::Config`] for a `tau` outside [0, 1].
     fn soft_update(&mut self, tau: f32) -> Result<()>;
 
-    /// How its networks are made; `None` if they are not of fully connected layers of the same widths.
+    /// Returns the architecture; `None` unless all networks are fully connected layers of the same widths.
     fn arch(&self) -> Option<NetworkArch> {
         None
     }
 
-    /// All parameters by name: `critic.qf0.0.weight`, `critic_target.qf0.0.weight`.
+    /// Returns all parameters by name: `critic.qf0.0.weight`, `critic_target.qf0.0.weight`.
     fn tensors(&self) -> NamedTensors;
 
-    /// Takes parameters by name.
+    /// Loads parameters by name.
     ///
     /// # Errors
-    /// Those of [`NamedTensors::check`]; nothing has changed then.
+    /// The errors of [`NamedTensors::check`]; nothing has changed then.
     fn load(&mut self, tensors: &NamedTensors) -> Result<()>;
 
-    /// The gradients since the last step, by the parameters' names.
+    /// Returns the gradients since the last step by parameter name.
     fn gradients(&self) -> NamedTensors;
 
-    /// What the optimiser keeps, by the parameters' names.
+    /// Returns the state of the optimizer by parameter name.
     fn optimizer_state(&self) -> NamedTensors;
 
-    /// Takes what [`ActionValue::optimizer_state`] gave.
+    /// Loads a state that [`ActionValue::optimizer_state`] returned.
     ///
     /// # Errors
-    /// Those of [`NamedTensors::check`].
+    /// The errors of [`NamedTensors::check`], and [`Error::Config`] for an impossible number of steps or mean of
+    /// squares.
     fn load_optimizer_state(&mut self, state: &NamedTensors) -> Result<()>;
 }
 
-/// An [`ActionValue`] of two critics, or any other number of them, each a network of `[observation | action]` rows with
-/// one output, and a target that follows it. Two halves of the critics are computed at once where that pays.
+/// [`ActionValue`] with any number of critics, usually two, and their target networks.
+///
+/// Each critic is a network of `[observation | action]` rows with one output. Two threads share the critics if that is
+/// faster.
 ///
 /// ```
 /// use rlox_core::{AutoresetMode, Pcg64, VecEnv, VectorEnv, envs::Pendulum};
@@ -168,9 +176,9 @@ pub trait ActionValue: Send {
 /// let (obs, actions) = ([1.0, 0.0, 0.5], [-0.3]);
 /// let batch = CriticBatch { obs: &obs, actions: &actions, targets: &[-1.0], weights: None };
 /// critics.update(&batch, 0.5, &Optimizer::adam(3e-4), None)?;
-/// critics.track(0.005)?;
+/// critics.soft_update(0.005)?;
 /// let (mut values, mut slopes) = ([0.0], [0.0]);
-/// critics.action_gradients(&obs, &actions, CriticReduction::Smallest, &mut values, &mut slopes)?;
+/// critics.action_gradients(&obs, &actions, CriticReduction::Min, &mut values, &mut slopes)?;
 /// # Ok::<(), rlox_core::Error>(())
 /// ```
 #[derive(Clone, Debug)]
@@ -180,20 +188,22 @@ pub struct CriticEnsemble<N> {
     /// `[observation | action]` rows.
     inputs: Vec<f32>,
     td_errors: Vec<f32>,
-    /// Which critic says least of each row.
+    /// Index of the critic with the smallest value, for each row.
     min_indices: Vec<usize>,
-    /// So many rows were learned from last, and by two threads; 0 otherwise.
+    /// Rows of the last minibatch if two threads learned from it, else 0.
     forked_rows: usize,
 }
 
 impl<N: Network> CriticEnsemble<N> {
-    /// CriticReduction for observations of `obs_dim` numbers, each a pair of networks, the online one and its target, of one
-    /// architecture. Targets become copies.
+    /// Creates critics for observations of `obs_dim` elements from pairs of online and target networks.
+    ///
+    /// The networks of a pair must have the same architecture; the target becomes a copy.
     ///
     /// # Errors
-    /// [`Error::Shape`] for networks that differ, that have other than one output, or no room for an action.
+    /// [`Error::Shape`] without networks, for networks with different architectures, with another number of outputs
+    /// than one, or with too few inputs for an action.
     pub fn new(networks: Vec<[N; 2]>, obs_dim: usize) -> Result<Self> {
-        const FIX: &str = "make pairs of networks of [observation | action] rows with one output";
+        const FIX: &str = "pass pairs of networks of [observation | action] rows with one output";
         let Some([first, _]) = networks.first() else {
             return Err(Error::shape("networks", "at least one pair", "none", FIX));
         };
@@ -205,7 +215,7 @@ impl<N: Network> CriticEnsemble<N> {
         let mut critics = Vec::with_capacity(networks.len());
         for [online, mut target] in networks {
             if (online.in_dim(), online.out_dim()) != (inputs, 1) {
-                let got = format!("{} and {}", online.in_dim(), online.out_dim());
+                let got = format!("{} inputs and {} outputs", online.in_dim(), online.out_dim());
                 return Err(Error::shape("networks", format!("{inputs} inputs and 1 output"), got, FIX));
             }
             target.soft_update(&online, 1.0)?;
@@ -221,12 +231,12 @@ impl<N: Network> CriticEnsemble<N> {
         })
     }
 
-    /// The online networks.
+    /// Returns an iterator over the online networks.
     pub fn online(&self) -> impl Iterator<Item = &N> {
         self.critics.iter().map(|critic| &critic.online)
     }
 
-    /// Checks the rows of a batch and puts them together.
+    /// Checks the rows of a batch and concatenates observations and actions.
     fn concat_inputs(&mut self, obs: &[f32], actions: &[f32]) -> Result<usize> {
         let (obs_dim, action_dim) = (self.obs_dim, self.action_dim());
         let rows = validate::count_rows("actions", actions, action_dim)?;
@@ -239,7 +249,7 @@ impl<N: Network> CriticEnsemble<N> {
         Ok(rows)
     }
 
-    /// `work` with each critic, given the inputs: two halves of them at once, or one after the other.
+    /// Calls `work` with each critic and the inputs; with `fork`, two threads share the critics.
     fn for_each_critic(
         &mut self,
         fork: bool,
@@ -249,21 +259,23 @@ impl<N: Network> CriticEnsemble<N> {
         for_each_critic(&mut self.critics, fork, |critic| work(critic, inputs))
     }
 
-    /// Whether two threads share some passes over a batch: where that pays, or where as many rows have just been
-    /// learned from by two, of which each has its critics at hand.
+    /// Returns true if two threads should share `passes` passes over a batch.
+    ///
+    /// Large batches are worth two threads, and batches that two threads have just learned from: the critics are in
+    /// their caches.
     fn worth_forking(&self, rows: usize, passes: usize) -> bool {
         rows == self.forked_rows || worth_forking(self.multiplications(rows, passes))
     }
 
-    /// How much work some passes over a batch are to each critic; forward and backward, with two products, are three.
+    /// Returns the multiplications per thread of passes over a batch; a training step is three passes.
     fn multiplications(&self, rows: usize, passes: usize) -> usize {
         rows * self.critics[0].online.num_parameters() * passes / 3 * self.critics.len().div_ceil(2)
     }
 
-    /// What each network gives, by name.
+    /// Adds the tensors of each critic by name.
     fn named(&self, prefix: &str, all: &mut NamedTensors, get_tensors: impl Fn(&Critic<N>) -> NamedTensors) {
         for (i, critic) in self.critics.iter().enumerate() {
-            // Each has a number of its own: nothing is refused.
+            // Each critic has its own number, so `extend` cannot fail.
             let _ = all.extend(&format!("{prefix}qf{i}"), &get_tensors(critic));
         }
     }
@@ -320,7 +332,7 @@ impl<N: Network> ActionValue for CriticEnsemble<N> {
         let Self { critics, inputs, min_indices, .. } = self;
         let critics = &mut critics[..num_used];
         if fork_both_passes && !fork_each_pass {
-            // Worth two threads only in one piece.
+            // Two threads are faster only if they run both passes at once.
             for_each_critic(critics, true, |critic| {
                 critic.forward(inputs, rows)?;
                 critic.d_values.fill(1.0);
@@ -330,7 +342,7 @@ impl<N: Network> ActionValue for CriticEnsemble<N> {
         } else {
             for_each_critic(critics, fork_each_pass, |critic| critic.forward(inputs, rows))?;
             fill_min_indices(critics, rows, min_indices);
-            // Of a row of which another one says less no gradient is wanted, and networks need not compute it.
+            // Rows where another critic is smaller have a gradient of 0, which networks can skip.
             for (which, critic) in critics.iter_mut().enumerate() {
                 let wanted = min_indices.iter().map(|smallest| f32::from(u8::from(*smallest == which)));
                 critic.d_values.iter_mut().zip(wanted).for_each(|(d_value, wanted)| *d_value = wanted);
@@ -355,7 +367,7 @@ impl<N: Network> ActionValue for CriticEnsemble<N> {
         let result = self.for_each_critic(fork, |critic, inputs| critic.learn(inputs, rows, batch, coef));
         let Self { critics, td_errors, .. } = self;
         if result.is_err() {
-            // One may have learned where another has not.
+            // Some critics may have gradients and others not.
             OnlineCritics { critics, fork }.zero_grad();
         }
         result?;
@@ -428,17 +440,17 @@ impl<N: Network> ActionValue for CriticEnsemble<N> {
     }
 }
 
-/// One critic: a network of `[observation | action]` rows, its target, and the memory of a batch.
+/// A critic: a network of `[observation | action]` rows, its target, and the memory of a batch.
 #[derive(Clone, Debug)]
 struct Critic<N> {
     online: N,
     target: N,
     workspace: Workspace,
-    /// `[B]`, and so are the next two.
+    /// Values, `[B]`, as the fields up to `d_values`.
     values: Vec<f32>,
     td_errors: Vec<f32>,
     d_values: Vec<f32>,
-    /// `[B, d + a]`.
+    /// Gradients with respect to the inputs, `[B, d + a]`.
     d_inputs: Vec<f32>,
     loss: f32,
 }
@@ -449,27 +461,27 @@ impl<N: Network> Critic<N> {
         Self { online, target, workspace: Workspace::default(), values, td_errors, d_values, d_inputs, loss: 0.0 }
     }
 
-    /// What the network, or its target, says.
+    /// Computes the values of the network or of its target.
     fn infer(&mut self, inputs: &[f32], rows: usize, target: bool) -> Result<()> {
         resize("obs", &mut self.values, rows, 0.0)?;
         let network = if target { &self.target } else { &self.online };
         network.infer(inputs, rows, &mut self.values, &mut self.workspace)
     }
 
-    /// What the network says, keeping what [`Critic::slopes`] needs.
+    /// Computes the values and caches what [`Critic::input_gradients`] needs.
     fn forward(&mut self, inputs: &[f32], rows: usize) -> Result<()> {
         resize("obs", &mut self.values, rows, 0.0)?;
         resize("obs", &mut self.d_values, rows, 0.0)?;
         self.online.forward(inputs, rows, &mut self.values)
     }
 
-    /// The gradients with respect to so many numbers of inputs of what it said, times `d_values`.
+    /// Computes the gradients with respect to the `inputs` numbers of the inputs, for `d_values`.
     fn input_gradients(&mut self, inputs: usize) -> Result<()> {
         resize("obs", &mut self.d_inputs, inputs, 0.0)?;
         self.online.backward(&self.d_values, false, Some(&mut self.d_inputs))
     }
 
-    /// The loss of a minibatch; adds its gradient to the parameters'.
+    /// Computes the loss of a minibatch and adds its gradient to the gradients of the parameters.
     fn learn(&mut self, inputs: &[f32], rows: usize, batch: &CriticBatch<'_>, coef: f32) -> Result<()> {
         let Self { online, values, d_values, td_errors, .. } = self;
         for vector in [&mut *values, &mut *d_values, &mut *td_errors] {
@@ -482,7 +494,7 @@ impl<N: Network> Critic<N> {
     }
 }
 
-/// The first critic that said least of a row, and what it said. One that did not say a number says least.
+/// Returns the first critic with the smallest value of a row, and the value; NaN is smallest.
 fn min_critic<N>(critics: &[Critic<N>], row: usize) -> (usize, f32) {
     let mut least = (0, critics.first().map_or(f32::NAN, |critic| critic.values[row]));
     for (which, critic) in critics.iter().enumerate() {
@@ -494,13 +506,13 @@ fn min_critic<N>(critics: &[Critic<N>], row: usize) -> (usize, f32) {
     least
 }
 
-/// Which critic said least, of each row.
+/// Stores the critic with the smallest value of each row.
 fn fill_min_indices<N>(critics: &[Critic<N>], rows: usize, which: &mut Vec<usize>) {
     which.clear();
     which.extend((0..rows).map(|row| min_critic(critics, row).0));
 }
 
-/// `work` with each critic: two halves of them at once, or one after the other.
+/// Calls `work` with each critic; with `fork`, two threads share the critics.
 fn for_each_critic<N: Network>(
     critics: &mut [Critic<N>],
     fork: bool,
@@ -515,10 +527,10 @@ fn for_each_critic<N: Network>(
     Ok(())
 }
 
-/// All critics as one part of a joint step.
+/// All online networks as one part of a joint step.
 struct OnlineCritics<'a, N> {
     critics: &'a mut [Critic<N>],
-    /// Whether two threads have computed their gradients.
+    /// True if two threads have computed the gradients.
     fork: bool,
 }
 

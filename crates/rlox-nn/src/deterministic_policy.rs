@@ -1,4 +1,4 @@
-//! A policy of one action a state, between -1 and 1, with a target that follows it: TD3's actor.
+//! Deterministic policies with a target network: TD3's actor.
 
 use rlox_core::{Error, Pcg64, Result, check_len};
 
@@ -11,18 +11,19 @@ use crate::{
     validate,
 };
 
-/// Target policy smoothing (Fujimoto et al. 2018, section 5.3): noise that is added to the actions that next states are
-/// valued by.
+/// Target policy smoothing of TD3: noise on the actions by which next states are valued.
+///
+/// See Fujimoto et al. 2018, section 5.3.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Smoothing {
-    /// Standard deviation of the noise; TD3 has 0.2.
+    /// Standard deviation of the noise; 0.2 in TD3.
     pub noise: f32,
-    /// What the noise is cut to; TD3 has 0.5.
+    /// Limit of the noise; 0.5 in TD3.
     pub clip: f32,
 }
 
 impl Smoothing {
-    /// Adds standard normal noise times the standard deviation, cut to the clip, to actions, which stay within [-1, 1].
+    /// Adds clipped noise to actions and clamps them to [-1, 1]; `noise` is standard normal.
     ///
     /// ```
     /// use rlox_nn::Smoothing;
@@ -33,60 +34,67 @@ impl Smoothing {
     /// ```
     pub fn apply(&self, noise: &[f32], actions: &mut [f32]) {
         for (action, noise) in actions.iter_mut().zip(noise) {
-            // What is no number stays none; a clip below 0 is as 0.
+            // NaN stays NaN. A negative clip counts as 0.
             let noise = (self.noise * noise).clamp(-self.clip.max(0.0), self.clip.max(0.0));
             *action = (*action + noise).clamp(-1.0, 1.0);
         }
     }
 }
 
-/// A policy of one action a state, between -1 and 1, of any backend: acts, explores, learns.
+/// A policy with one action per state, in [-1, 1], of any backend.
 ///
-/// [`crate::ActionScaling`] takes actions to an environment's bounds.
+/// [`crate::ActionScaling`] scales actions to the bounds of an environment.
 pub trait DeterministicPolicy: Send {
-    /// Numbers in an observation.
+    /// Returns the number of elements of an observation.
     fn obs_dim(&self) -> usize;
 
-    /// Numbers in an action.
+    /// Returns the number of elements of an action.
     fn action_dim(&self) -> usize;
 
-    /// The actions of `obs`, `[N, d]`, as `[N, a]`.
+    /// Computes the actions for `obs`, `[N, d]`, as `[N, a]`.
     ///
     /// # Errors
-    /// [`rlox_core::Error::Shape`] for slices that do not fit.
+    /// [`rlox_core::Error::Shape`] for slices that do not fit, [`rlox_core::Error::NotFinite`] for actions or
+    /// observations that are NaN or infinite.
     fn act(&mut self, obs: &[f32], actions: &mut [f32]) -> Result<()>;
 
-    /// What the target network would do, smoothed, to value next states with.
+    /// Computes the smoothed actions of the target network, by which next states are valued.
     ///
     /// # Errors
-    /// Those of [`DeterministicPolicy::act`], and [`rlox_core::Error::Config`] for a smoothing below 0.
+    /// The errors of [`DeterministicPolicy::act`], and [`rlox_core::Error::Config`] for a smoothing that is negative or
+    /// not finite.
     fn target_actions(&mut self, obs: &[f32], smoothing: Smoothing, rng: &mut Pcg64, actions: &mut [f32])
     -> Result<()>;
 
-    /// As [`DeterministicPolicy::act`], keeping what [`DeterministicPolicy::backward`] needs, until the weights change.
+    /// Computes the actions and caches what the backward pass needs until the weights change.
     ///
     /// # Errors
-    /// Those of [`DeterministicPolicy::act`].
+    /// The errors of [`DeterministicPolicy::act`].
     fn forward(&mut self, obs: &[f32], actions: &mut [f32]) -> Result<()>;
 
-    /// Adds to the parameters' gradients that of a loss, given that with respect to the actions of the last
+    /// Adds the gradient of a loss to the gradients of the parameters.
+    ///
+    /// `d_actions` is the gradient of the loss with respect to the actions of the last
     /// [`DeterministicPolicy::forward`].
     ///
     /// # Errors
-    /// [`rlox_core::Error::Shape`] for a slice that does not fit, or if there was no forward since the
-    /// last step or load.
+    /// [`rlox_core::Error::Shape`] for a slice that does not fit, or without a forward pass since the last step or
+    /// load.
     fn backward(&mut self, d_actions: &[f32]) -> Result<()>;
 
-    /// One step of the optimiser with the parameters' gradients, cut to a norm; returns the norm before.
+    /// Clips the gradients and applies one optimizer step; returns the norm before clipping.
     ///
     /// # Errors
-    /// [`rlox_core::Error::Config`] naming a gradient that is not finite; nothing has changed then.
+    /// The errors of [`clip_and_step`].
     fn step(&mut self, optimizer: &Optimizer, max_grad_norm: Option<f32>) -> Result<f32>;
 
-    /// One step on [`td3_actor_loss`] for `obs`, through the first critic, whose parameters' gradients stay as they are.
+    /// Applies one step on [`td3_actor_loss`] for `obs`, through the first critic.
+    ///
+    /// The gradients of the critics' parameters do not change.
     ///
     /// # Errors
-    /// Those of [`DeterministicPolicy::forward`], [`DeterministicPolicy::step`] and [`ActionValue::action_gradients`].
+    /// The errors of [`DeterministicPolicy::forward`], [`DeterministicPolicy::step`] and
+    /// [`ActionValue::action_gradients`].
     fn update(
         &mut self,
         obs: &[f32],
@@ -95,41 +103,41 @@ pub trait DeterministicPolicy: Send {
         max_grad_norm: Option<f32>,
     ) -> Result<ActorStats>;
 
-    /// Moves the target network towards the online one by a share `tau`; 1 copies.
+    /// Moves the target network towards the online network by a share `tau`; 1 copies the parameters.
     ///
     /// # Errors
-    /// [`rlox_core::Error::Config`] for a share outside of 0 to 1.
+    /// [`rlox_core::Error::Config`] for a `tau` outside [0, 1].
     fn soft_update(&mut self, tau: f32) -> Result<()>;
 
-    /// How its networks are made; `None` if they are not of fully connected layers.
+    /// Returns the architecture; `None` for networks other than fully connected layers.
     fn arch(&self) -> Option<NetworkArch> {
         None
     }
 
-    /// All parameters by name: `actor.0.weight`, `actor_target.0.weight`.
+    /// Returns all parameters by name: `actor.0.weight`, `actor_target.0.weight`.
     fn tensors(&self) -> NamedTensors;
 
-    /// Takes parameters by name.
+    /// Loads parameters by name.
     ///
     /// # Errors
-    /// Those of [`NamedTensors::check`]; nothing has changed then.
+    /// The errors of [`NamedTensors::check`]; nothing has changed then.
     fn load(&mut self, tensors: &NamedTensors) -> Result<()>;
 
-    /// The gradients since the last step, by the parameters' names.
+    /// Returns the gradients since the last step by parameter name.
     fn gradients(&self) -> NamedTensors;
 
-    /// What the optimiser keeps, by the parameters' names.
+    /// Returns the state of the optimizer by parameter name.
     fn optimizer_state(&self) -> NamedTensors;
 
-    /// Takes what [`DeterministicPolicy::optimizer_state`] gave.
+    /// Loads a state that [`DeterministicPolicy::optimizer_state`] returned.
     ///
     /// # Errors
-    /// Those of [`NamedTensors::check`].
+    /// The errors of [`NamedTensors::check`], and [`rlox_core::Error::Config`] for an impossible number of steps or
+    /// mean of squares.
     fn load_optimizer_state(&mut self, state: &NamedTensors) -> Result<()>;
 }
 
-/// A [`DeterministicPolicy`] of two networks of one architecture, whose outputs a hyperbolic tangent squashes: an online
-/// one that learns, and a target that follows it.
+/// [`DeterministicPolicy`] with an online and a target network of one architecture and `tanh` outputs.
 ///
 /// ```
 /// use rlox_core::{AutoresetMode, Pcg64, VecEnv, VectorEnv, envs::Pendulum};
@@ -141,7 +149,7 @@ pub trait DeterministicPolicy: Send {
 /// let mut critics = CriticEnsemble::mlp(env.spec(), &[64, 64], Activation::Relu, 2, &mut rng)?;
 /// let stats = policy.update(&[1.0, 0.0, 0.5], &mut critics, &Optimizer::adam(1e-3), None)?;
 /// assert!(stats.grad_norm > 0.0);
-/// policy.track(0.005)?;
+/// policy.soft_update(0.005)?;
 /// # Ok::<(), rlox_core::Error>(())
 /// ```
 #[derive(Clone, Debug)]
@@ -158,7 +166,7 @@ struct Memory {
     outputs: Vec<f32>,
     noise: Vec<f32>,
     acting: Squash,
-    /// Of the last forward.
+    /// Slopes of the last forward pass.
     learning: Squash,
     d_outputs: Vec<f32>,
     actions: Vec<f32>,
@@ -167,22 +175,21 @@ struct Memory {
 }
 
 impl<N: Network> DeterministicActor<N> {
-    /// A policy of an online network with an output for each number of an action, and of another one of the same
-    /// architecture, which becomes its copy.
+    /// Creates a policy from two networks with one output per action element; the target becomes a copy.
     ///
     /// # Errors
-    /// [`rlox_core::Error::Shape`] if they differ.
+    /// [`rlox_core::Error::Shape`] if the architectures are different.
     pub fn new(online: N, mut target: N) -> Result<Self> {
         target.soft_update(&online, 1.0)?;
         Ok(Self { online, target, memory: Memory::default() })
     }
 
-    /// The network that learns.
+    /// Returns the network that is trained.
     pub fn online(&self) -> &N {
         &self.online
     }
 
-    /// The network that follows.
+    /// Returns the network that follows the online network.
     pub fn target(&self) -> &N {
         &self.target
     }
@@ -239,7 +246,7 @@ impl<N: Network> DeterministicPolicy for DeterministicActor<N> {
     fn forward(&mut self, obs: &[f32], actions: &mut [f32]) -> Result<()> {
         let rows = self.rows(obs, actions.len())?;
         let Memory { outputs, learning, .. } = &mut self.memory;
-        // Until all is said and finite there is nothing to go back from.
+        // A failed forward pass leaves nothing for backward.
         learning.slopes.clear();
         resize("obs", outputs, actions.len(), 0.0)?;
         self.online.forward(obs, rows, outputs)?;
@@ -252,7 +259,8 @@ impl<N: Network> DeterministicPolicy for DeterministicActor<N> {
     fn backward(&mut self, d_actions: &[f32]) -> Result<()> {
         let Memory { learning, d_outputs, .. } = &mut self.memory;
         if learning.slopes.is_empty() {
-            return Err(Error::shape("backward", "a forward before it", "none", "call forward first, once a step"));
+            let fix = "call forward first, once per step";
+            return Err(Error::shape("backward", "a previous forward call", "none", fix));
         }
         check_len("d_actions", d_actions.len(), learning.slopes.len())?;
         d_outputs.clear();
@@ -262,7 +270,7 @@ impl<N: Network> DeterministicPolicy for DeterministicActor<N> {
 
     fn step(&mut self, optimizer: &Optimizer, max_grad_norm: Option<f32>) -> Result<f32> {
         let norm = clip_and_step(&mut [("actor", &mut self.online)], optimizer, max_grad_norm)?;
-        // The actions were the former weights'.
+        // The actions belong to the old weights.
         self.memory.learning.slopes.clear();
         Ok(norm)
     }
@@ -302,7 +310,7 @@ impl<N: Network> DeterministicPolicy for DeterministicActor<N> {
 
     fn tensors(&self) -> NamedTensors {
         let mut all = NamedTensors::default();
-        // The two names differ: nothing is refused.
+        // The names are different, so `extend` cannot fail.
         let _ = all.extend("actor", &self.online.tensors());
         let _ = all.extend("actor_target", &self.target.tensors());
         all

@@ -1,4 +1,4 @@
-//! Distributions of actions, given what a network says: samples, modes, log-probabilities, entropies and their gradients.
+//! Distributions of actions: samples, modes, log-probabilities, entropies and their gradients.
 
 mod bernoulli;
 mod categorical;
@@ -22,31 +22,33 @@ pub(crate) use sde::{Exploration, Explored};
 pub(crate) use squashed::Squash;
 pub use squashed::SquashedGaussian;
 
-/// What a network says about a batch of N rows, and what goes with it.
+/// Network outputs and action masks for a batch of N rows.
 #[derive(Clone, Copy, Debug)]
 pub struct DistInputs<'a> {
-    /// The network's outputs, `[N, outputs]`.
+    /// Outputs of the network, `[N, outputs]`.
     pub outputs: &'a [f32],
-    /// The last hidden layer, `[N, hidden]`; read with state-dependent exploration only.
+    /// Last hidden layer, `[N, hidden]`; read by state-dependent exploration only.
     pub hidden: &'a [f32],
-    /// Which actions are allowed, `[N, outputs]`, of zeros and ones `[N, 2 outputs]`: 0 and 1 of each component.
+    /// Allowed actions, `[N, outputs]`.
+    ///
+    /// Masks of MultiBinary spaces are `[N, 2 outputs]`: flags of 0 and 1 of each component.
     pub masks: Option<&'a [bool]>,
 }
 
-/// How actions are spread around what a network says.
+/// Distribution of actions, parameterized by the outputs of a network.
 ///
 /// ```
 /// use rlox_core::{Actions, Space};
 /// use rlox_nn::{Distribution, DistInputs};
 ///
 /// let mut policy = Distribution::new(&Space::discrete(2), 0.0)?;
-/// let given = DistInputs { outputs: &[0.0, 0.0], hidden: &[], masks: None };
+/// let inputs = DistInputs { outputs: &[0.0, 0.0], hidden: &[], masks: None };
 /// let (mut log_probs, mut entropies) = ([0.0], [0.0]);
-/// policy.evaluate(given, Actions::Discrete(&[1]), &mut log_probs, &mut entropies)?;
+/// policy.evaluate(inputs, Actions::Discrete(&[1]), &mut log_probs, &mut entropies)?;
 /// assert!((log_probs[0] - 0.5_f32.ln()).abs() < 1e-6 && (entropies[0] - 2.0_f32.ln()).abs() < 1e-6);
-/// // With more of action 1, its log-probability rises.
+/// // A larger logit of action 1 increases its log-probability.
 /// let mut d_outputs = [0.0; 2];
-/// policy.backward(given, Actions::Discrete(&[1]), &[1.0], 0.0, &mut d_outputs)?;
+/// policy.backward(inputs, Actions::Discrete(&[1]), &[1.0], 0.0, &mut d_outputs)?;
 /// assert_eq!(d_outputs, [-0.5, 0.5]);
 /// # Ok::<(), rlox_core::Error>(())
 /// ```
@@ -57,26 +59,30 @@ pub struct Distribution {
 
 #[derive(Clone, Debug)]
 enum Kind {
-    /// One choice, or several independent ones.
+    /// One choice, or several independent choices.
     Categorical(Categorical),
     /// Independent zeros and ones.
     Bernoulli(Bernoulli),
-    /// Independent normal numbers, whose standard deviations do not depend on the observation.
+    /// Independent normal numbers with standard deviations that do not depend on the observation.
     Gaussian(Gaussian),
     /// Generalised state-dependent exploration.
     StateDependent(StateDependent),
 }
 
 impl Distribution {
-    /// The distribution for an action space: categorical for Discrete and MultiDiscrete, Bernoulli for MultiBinary, a
-    /// diagonal Gaussian for Box, whose log standard deviations, one an action, begin at `log_std_init`.
+    /// Returns the distribution for an action space.
+    ///
+    /// The distribution is categorical for Discrete and MultiDiscrete, Bernoulli for MultiBinary, and a diagonal
+    /// Gaussian for Box. The Gaussian has one log standard deviation per action element, with the initial value
+    /// `log_std_init`.
     ///
     /// # Errors
-    /// [`Error::Space`] if the space makes no sense or has more values than can be counted, [`Error::Config`] for a
-    /// `log_std_init` that is not between -20 and 20, [`Error::Memory`] for a Box that does not fit into memory.
+    /// - [`Error::Space`]: the space is invalid or has too many values.
+    /// - [`Error::Config`]: `log_std_init` is outside [-20, 20].
+    /// - [`Error::Memory`]: a Box does not fit into memory.
     pub fn new(space: &Space, log_std_init: f32) -> Result<Self> {
         let masks = mask_width(space)?;
-        check_log_std(log_std_init, "begin with 0, a standard deviation of 1")?;
+        check_log_std(log_std_init, "start with 0, which is a standard deviation of 1")?;
         let kind = match space {
             Space::Discrete { n, .. } => Kind::Categorical(Categorical::new(&[*n], masks)),
             Space::MultiDiscrete { nvec } => Kind::Categorical(Categorical::new(nvec, masks)),
@@ -86,28 +92,30 @@ impl Distribution {
         Ok(Self { kind })
     }
 
-    /// Generalised state-dependent exploration (Raffin et al. 2021, "Smooth Exploration for Robotic Reinforcement
-    /// Learning"): the noise is a matrix, drawn now and then for each environment ([`Distribution::draw_noise`]), times
-    /// the last hidden layer, of `hidden` numbers.
+    /// Returns generalised state-dependent exploration (gSDE) for a Box space.
+    ///
+    /// The noise is a matrix times the last hidden layer of `hidden` units (Raffin et al. 2021, "Smooth Exploration for
+    /// Robotic Reinforcement Learning"). [`Distribution::draw_noise`] draws a matrix for each environment.
     ///
     /// # Errors
-    /// [`Error::Space`] if the space is no Box, [`Error::Config`] without a hidden layer or for a `log_std_init` that is
-    /// not between -20 and 20, [`Error::Memory`] for a hidden layer so wide that the matrix does not fit into memory.
+    /// - [`Error::Space`]: the space is invalid or not a Box.
+    /// - [`Error::Config`]: `hidden` is 0, or `log_std_init` is outside [-20, 20].
+    /// - [`Error::Memory`]: a matrix does not fit into memory.
     pub fn state_dependent(space: &Space, hidden: usize, log_std_init: f32) -> Result<Self> {
         space.validate("action space")?;
-        check_log_std(log_std_init, "begin with 0, a standard deviation of 1")?;
+        check_log_std(log_std_init, "start with 0, which is a standard deviation of 1")?;
         if !matches!(space, Space::Box { .. }) {
-            let fix = "leave use_sde off for other spaces";
+            let fix = "disable use_sde for this action space";
             return Err(Error::space("use_sde", "a Box action space", format!("{space:?}"), fix));
         }
         if hidden == 0 {
-            return Err(Error::config("use_sde", "a hidden layer", "none", "give the network one"));
+            return Err(Error::config("use_sde", "a hidden layer", "none", "use a network with a hidden layer"));
         }
         let result = StateDependent::new(hidden, space.dim(), log_std_init);
         Ok(Self { kind: Kind::StateDependent(result.map_err(|error| error.rename_argument("shape", "hidden"))?) })
     }
 
-    /// How many numbers a row of the network has for it.
+    /// Returns the number of network outputs per row.
     pub fn outputs(&self) -> usize {
         match &self.kind {
             Kind::Categorical(it) => it.outputs(),
@@ -117,7 +125,7 @@ impl Distribution {
         }
     }
 
-    /// How many numbers an action has.
+    /// Returns the number of elements of an action.
     pub fn action_dim(&self) -> usize {
         match &self.kind {
             Kind::Categorical(it) => it.action_dim(),
@@ -125,7 +133,7 @@ impl Distribution {
         }
     }
 
-    /// What is learned beside the network, if anything is: the logarithms of standard deviations.
+    /// Returns the parameters outside the network, if any: log standard deviations.
     pub fn parameters(&self) -> Option<&Parameters> {
         match &self.kind {
             Kind::Categorical(_) | Kind::Bernoulli(_) => None,
@@ -134,7 +142,7 @@ impl Distribution {
         }
     }
 
-    /// The same, to be stepped and loaded.
+    /// Returns the parameters outside the network mutably.
     pub fn parameters_mut(&mut self) -> Option<&mut Parameters> {
         match &mut self.kind {
             Kind::Categorical(_) | Kind::Bernoulli(_) => None,
@@ -143,33 +151,37 @@ impl Distribution {
         }
     }
 
-    /// How many numbers of the last hidden layer it reads; 0 for none.
+    /// Returns the number of units of the last hidden layer that the distribution reads; 0 for none.
     pub fn hidden_dim(&self) -> usize {
         if let Kind::StateDependent(it) = &self.kind { it.hidden } else { 0 }
     }
 
-    /// Draws the exploration matrices of state-dependent exploration anew, that of environment i from `rngs[i]`. Other
-    /// distributions have none.
+    /// Draws new matrices of state-dependent exploration, the one of environment i from `rngs[i]`.
+    ///
+    /// Other distributions do nothing.
     ///
     /// # Errors
-    /// [`Error::Memory`] if they do not fit into memory.
+    /// [`Error::Memory`] if the matrices do not fit into memory.
     pub fn draw_noise(&mut self, rngs: &mut [Pcg64]) -> Result<()> {
         if let Kind::StateDependent(it) = &mut self.kind { it.draw_noise(rngs) } else { Ok(()) }
     }
 
-    /// Exchanges the exploration matrices, those of all environments in a row, for others or for none.
+    /// Exchanges the exploration matrices of all environments for others or for none.
     pub(crate) fn swap_noise(&mut self, noise: &mut Vec<f32>) {
         if let Kind::StateDependent(it) = &mut self.kind {
             std::mem::swap(&mut it.noise, noise);
         }
     }
 
-    /// Draws actions and gives their log-probabilities, `[N]`. Row i draws from `rngs[i]` alone.
+    /// Draws actions and computes their log-probabilities, `[N]`; row i draws from `rngs[i]` alone.
     ///
     /// # Errors
-    /// [`Error::Shape`] for slices that do not fit, [`Error::Space`] for actions of the other kind, [`Error::Action`] for
-    /// a row whose mask allows nothing, [`Error::NotFinite`] naming an output, one of the `logits` or of the `mean`, or a
-    /// number of the `hidden` layer that is NaN or infinite. Nothing is written or drawn then.
+    /// - [`Error::Shape`]: slices do not fit.
+    /// - [`Error::Space`]: actions have the wrong type.
+    /// - [`Error::Action`]: the mask of a row allows no action.
+    /// - [`Error::NotFinite`]: `logits`, `mean` or `hidden` are NaN or infinite.
+    ///
+    /// Nothing is written or drawn then.
     pub fn sample(
         &mut self,
         inputs: DistInputs<'_>,
@@ -191,10 +203,10 @@ impl Distribution {
         }
     }
 
-    /// The likeliest actions.
+    /// Computes the most probable actions.
     ///
     /// # Errors
-    /// Those of [`Distribution::sample`].
+    /// The errors of [`Distribution::sample`].
     pub fn mode(&mut self, inputs: DistInputs<'_>, actions: ActionsMut<'_>) -> Result<()> {
         let len = actions_len(&actions);
         self.check(inputs, len, len / self.action_dim())?;
@@ -209,12 +221,13 @@ impl Distribution {
         }
     }
 
-    /// The log-probabilities of actions and the entropies, `[N]` each; keeps what [`Distribution::backward`] needs.
+    /// Computes log-probabilities and entropies, both `[N]`, and caches what the backward pass needs.
+    ///
+    /// The masks must be the masks under which the actions were chosen.
     ///
     /// # Errors
-    /// Those of [`Distribution::sample`], [`Error::NotFinite`] for `actions` that are NaN or infinite, and
-    /// [`Error::Action`] for those outside of the space, or that a mask forbids: masks are those that were in force when
-    /// the actions were chosen.
+    /// The errors of [`Distribution::sample`], [`Error::NotFinite`] for `actions` that are NaN or infinite,
+    /// [`Error::Action`] for actions outside the space or forbidden by a mask.
     pub fn evaluate(
         &mut self,
         inputs: DistInputs<'_>,
@@ -238,12 +251,14 @@ impl Distribution {
         }
     }
 
-    /// The gradient of a loss with respect to the outputs, given those with respect to the log-probabilities, `[N]`, and
-    /// to each row's entropy, as [`Distribution::evaluate`] computed them last, for the same rows and actions. What is
-    /// learned beside the network adds to its gradients.
+    /// Computes the gradient with respect to the outputs and adds to the gradients of the parameters.
+    ///
+    /// `d_log_probs`, `[N]`, and `d_entropy`, for each row's entropy, are the gradients of the loss. The
+    /// inputs and actions must be those of the last [`Distribution::evaluate`].
     ///
     /// # Errors
-    /// Those of [`Distribution::evaluate`], and [`Error::Shape`] if that was not called last for as many rows.
+    /// The errors of [`Distribution::evaluate`], and [`Error::Shape`] if it was not the last call or had another number
+    /// of rows.
     pub fn backward(
         &mut self,
         inputs: DistInputs<'_>,
@@ -257,8 +272,7 @@ impl Distribution {
         Ok(())
     }
 
-    /// As [`Distribution::backward`], but what is learned beside the network waits for
-    /// [`Distribution::add_gradients`].
+    /// Works as [`Distribution::backward`] without adding to the gradients of the parameters.
     pub(crate) fn differentiate(
         &mut self,
         inputs: DistInputs<'_>,
@@ -286,7 +300,7 @@ impl Distribution {
         }
     }
 
-    /// Adds what [`Distribution::differentiate`] found last to the gradients of what is learned beside the network.
+    /// Adds the result of the last [`Distribution::differentiate`] to the gradients of the parameters.
     pub(crate) fn add_gradients(&mut self) {
         match &mut self.kind {
             Kind::Categorical(_) | Kind::Bernoulli(_) => {}
@@ -305,20 +319,20 @@ impl Distribution {
         inputs.masks.map_or(Ok(()), |masks| self.check_masks(masks, rows))
     }
 
-    /// Checks the masks of so many rows.
+    /// Checks the masks of `rows` rows.
     pub(crate) fn check_masks(&self, masks: &[bool], rows: usize) -> Result<()> {
         let width = match self.kind {
             Kind::Categorical(_) => self.outputs(),
             Kind::Bernoulli(_) => 2 * self.outputs(),
             _ => {
-                let fix = "mask no actions of a Box";
-                return Err(Error::space("masks", "none for this action space", "some", fix));
+                let fix = "pass no masks";
+                return Err(Error::space("masks", "no masks for a Box action space", "masks", fix));
             }
         };
         check_len("masks", masks.len(), rows.saturating_mul(width))
     }
 
-    /// The same, of actions that were chosen before.
+    /// Checks inputs together with actions that were chosen before.
     fn check_inputs_and_actions(&self, inputs: DistInputs<'_>, actions: Actions<'_>, rows: usize) -> Result<()> {
         let len = match actions {
             Actions::Discrete(actions) => actions.len(),
@@ -331,18 +345,17 @@ impl Distribution {
     fn action_type_error(&self) -> Error {
         let integers = matches!(self.kind, Kind::Categorical(_) | Kind::Bernoulli(_));
         let [expected, got] = if integers { ["integers", "f32"] } else { ["f32", "integers"] };
-        Error::space("actions", expected, got, "match the policy to the action space")
+        Error::space("actions", expected, got, "use a policy for this action space")
     }
 }
 
-/// How far logarithms of standard deviations may begin from 0: the squares of what follows from them stay far from the
-/// ends of f32.
+/// Largest initial log standard deviation in absolute value; squares stay far from the limits of f32.
 const MAX_LOG_STD: f32 = 20.0;
 
-/// Checks what logarithms of standard deviations begin at.
+/// Checks an initial log standard deviation.
 ///
 /// # Errors
-/// [`Error::Config`] for what is NaN or too far from 0.
+/// [`Error::Config`] for a number that is NaN or outside [-20, 20].
 pub(crate) fn check_log_std(init: f32, fix: &'static str) -> Result<()> {
     if init.abs() <= MAX_LOG_STD {
         return Ok(());
@@ -351,26 +364,26 @@ pub(crate) fn check_log_std(init: f32, fix: &'static str) -> Result<()> {
     Err(Error::config("log_std_init", expected, init.to_string(), fix))
 }
 
-/// Checks that actions that were chosen before, rows of `dim`, are finite.
+/// Checks that actions, rows of `dim`, are finite.
 ///
 /// # Errors
-/// [`Error::NotFinite`] naming the first that is not, and its row.
+/// [`Error::NotFinite`] naming the first number that is not finite, and its row.
 pub(crate) fn check_actions(actions: Actions<'_>, dim: usize) -> Result<()> {
     if let Actions::Continuous(actions) = actions { validate::check_finite("actions", actions, dim) } else { Ok(()) }
 }
 
-/// Adds the log-probability of one more choice, down to the smallest number: the logits of several may reach it each.
+/// Adds a log-probability and clamps the sum to `f32::MIN`, which each term can reach.
 fn add_log_prob(sum: &mut f32, log_prob: f32) {
     *sum = (*sum + log_prob).max(f32::MIN);
 }
 
-/// Checks that the last call was an evaluation of so many rows.
+/// Checks that the last call was an evaluation of `rows` rows.
 fn check_evaluated(evaluated: usize, rows: usize) -> Result<()> {
     if evaluated == rows {
         return Ok(());
     }
-    let [expected, got] = [rows, evaluated].map(|rows| format!("an evaluate of {rows} rows before it"));
-    Err(Error::shape("backward", expected, got, "call evaluate first, for the same rows"))
+    let [expected, got] = [rows, evaluated].map(|rows| format!("a previous evaluate call with {rows} rows"));
+    Err(Error::shape("backward", expected, got, "call evaluate first, with the same rows"))
 }
 
 fn actions_len(actions: &ActionsMut<'_>) -> usize {
@@ -380,7 +393,7 @@ fn actions_len(actions: &ActionsMut<'_>) -> usize {
     }
 }
 
-/// Room for `len` numbers.
+/// Returns the first `len` numbers; the vector grows if necessary.
 fn ensure_len(numbers: &mut Vec<f32>, len: usize) -> Result<&mut [f32]> {
     if numbers.len() < len {
         resize("outputs", numbers, len, 0.0)?;

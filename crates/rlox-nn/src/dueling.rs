@@ -1,13 +1,14 @@
-//! Values of actions as the value of the state and the advantages of the actions.
+//! Dueling networks: action values from the value of the state and the advantages of actions.
 
 use rlox_core::{Error, Result, check_len};
 
 use crate::alloc::resize;
 use crate::{Activation, NamedTensors, Network, Optimizer, Workspace};
 
-/// A network of the values of actions, `Q = V + A - mean(A)` (Wang et al. 2016, "Dueling Network Architectures for Deep
-/// Reinforcement Learning", eq. 9), around one whose outputs are `[advantages | value]`; the hidden layers are common to
-/// both.
+/// Network of action values `Q = V + A - mean(A)` around one with outputs `[advantages | value]`.
+///
+/// Advantages and value share the hidden layers (Wang et al. 2016, "Dueling Network Architectures for Deep
+/// Reinforcement Learning", eq. 9).
 ///
 /// ```
 /// use rlox_core::{AutoresetMode, Pcg64, VecEnv, VectorEnv, envs::CartPole};
@@ -21,35 +22,35 @@ use crate::{Activation, NamedTensors, Network, Optimizer, Workspace};
 #[derive(Clone, Debug)]
 pub struct Dueling<N> {
     network: N,
-    /// `[rows, n + 1]`: outputs of the last forward, and their gradients.
+    /// Outputs of the last forward pass or their gradients, `[rows, n + 1]`.
     outputs: Vec<f32>,
 }
 
 impl<N: Network> Dueling<N> {
-    /// The values of as many actions as the network has outputs, less one.
+    /// Wraps a network; the number of actions is the number of its outputs minus one.
     ///
     /// # Errors
-    /// [`Error::Shape`] for a network of fewer than two outputs.
+    /// [`Error::Shape`] for a network with fewer than two outputs.
     pub fn new(network: N) -> Result<Self> {
         if network.out_dim() < 2 {
-            let fix = "give it an output for each action and one for the state";
+            let fix = "pass a network with one output per action and one for the state";
             return Err(Error::shape("network", "at least 2 outputs", network.out_dim().to_string(), fix));
         }
         Ok(Self { network, outputs: Vec::new() })
     }
 
-    /// The network of advantages and value.
+    /// Returns the network of advantages and value.
     pub fn network(&self) -> &N {
         &self.network
     }
 
-    /// The number of actions.
+    /// Returns the number of actions.
     fn actions(&self) -> usize {
         self.network.out_dim() - 1
     }
 }
 
-/// The values of actions, `[rows, n]`, of advantages and values, `[rows, n + 1]`.
+/// Computes action values, `[rows, n]`, from advantages and values, `[rows, n + 1]`.
 fn combine(outputs: &[f32], actions: usize, values: &mut [f32]) {
     for (values, row) in values.chunks_exact_mut(actions).zip(outputs.chunks_exact(actions + 1)) {
         let (advantages, value) = row.split_at(actions);
@@ -58,7 +59,7 @@ fn combine(outputs: &[f32], actions: usize, values: &mut [f32]) {
     }
 }
 
-/// The gradient with respect to advantages and values, given that with respect to the values of actions.
+/// Computes the gradient with respect to advantages and values from the gradient of action values.
 fn separate(d_values: &[f32], actions: usize, d_outputs: &mut [f32]) {
     for (d_row, d_values) in d_outputs.chunks_exact_mut(actions + 1).zip(d_values.chunks_exact(actions)) {
         let (d_advantages, d_value) = d_row.split_at_mut(actions);

@@ -1,4 +1,4 @@
-//! Kernels of small networks on lines of f32: products of matrices, activations, and the steps of the optimisers.
+//! Kernels of small networks on lines of f32: matrix products, activations and optimizer steps.
 
 pub(crate) mod activations;
 pub(crate) mod elementwise;

@@ -1,7 +1,10 @@
-//! Small neural networks on the CPU, and the reinforcement learning algorithms that train them.
+//! Small neural networks on the CPU and the reinforcement-learning algorithms that train them.
 //!
-//! Losses and their gradients with respect to a network's outputs are written once; a [`Network`] multiplies them back.
-//! The built-in one is [`Mlp`].
+//! - [`Network`] is the interface of a network backend. [`Mlp`] is the built-in implementation.
+//! - [`losses`] computes losses and their gradients with respect to network outputs; a [`Network`] backpropagates them.
+//! - [`ActorCritic`], [`QFunction`], [`StochasticPolicy`], [`DeterministicPolicy`] and [`ActionValue`] are the models
+//!   that algorithms train.
+//! - [`train`] has the algorithms (PPO, A2C, IMPALA, DQN, SAC, TD3) and the training loops.
 
 mod action_scaling;
 mod actor_critic;

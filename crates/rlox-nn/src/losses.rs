@@ -1,4 +1,4 @@
-//! The losses of all algorithms and their gradients with respect to what networks and distributions say, on slices.
+//! Losses of all algorithms and their gradients with respect to network outputs, on slices.
 
 pub(crate) mod off_policy;
 mod on_policy;

@@ -20,24 +20,25 @@ use crate::simd::AlignedF32x16;
 use crate::{NamedTensors, Network, Optimizer, Workspace};
 use forward::{ForwardCache, Layer};
 
-/// The argument that all memory follows from.
+/// Argument that determines all memory.
 const SIZES: &str = "sizes";
 
-/// Fully connected layers of any widths with one activation between them and none after the last.
+/// Fully connected layers of any width with one activation between layers and none after the last.
 ///
-/// Forward, backward and the optimiser run with the best instructions the CPU has, over parameters that lie side by side;
-/// after the first step with the largest batch nothing is allocated. Of a large network two threads share the rows, and
-/// then the parameters, unless each of them has a network of its own to compute. Behind a `ReLU` what would be multiplied by 0 is
-/// left out. The same inputs give the same bits whatever the number of rows or threads; instruction sets differ in the last
-/// digits.
+/// Forward, backward and the optimizer use the best instructions of the CPU, over parameters in one array. After the
+/// first step with the largest batch nothing is allocated. Two threads share the rows and then the parameters of a
+/// large network, unless each thread computes a network of its own. Products with the zeros of a `ReLU` are skipped.
+///
+/// The same inputs give the same bits for any number of rows or threads. Between instruction sets, results differ in
+/// the last digits.
 ///
 /// ```
 /// use rlox_core::Pcg64;
 /// use rlox_nn::{Activation, Init, Mlp, Network, Workspace};
 ///
 /// let net = Mlp::new(&[4, 64, 64, 2], Activation::Tanh, Init::orthogonal(0.01), &mut Pcg64::seed_from(0))?;
-/// let (mut y, mut scratch) = ([0.0; 2], Workspace::default());
-/// net.infer(&[0.1, 0.2, 0.3, 0.4], 1, &mut y, &mut scratch)?;
+/// let (mut y, mut workspace) = ([0.0; 2], Workspace::default());
+/// net.infer(&[0.1, 0.2, 0.3, 0.4], 1, &mut y, &mut workspace)?;
 /// assert_eq!(net.tensors().iter().next().unwrap().shape, [64, 4]);
 /// # Ok::<(), rlox_core::Error>(())
 /// ```
@@ -48,24 +49,24 @@ pub struct Mlp {
     parameters: Vec<AlignedF32x16>,
     gradients: Vec<AlignedF32x16>,
     moments: Moments,
-    /// Whether there are gradients since the last step.
+    /// True if there are gradients since the last step.
     live: bool,
-    /// The sum of their squares.
+    /// Sum of the squares of the gradients.
     squares: f64,
     cache: ForwardCache,
-    /// The line of the arenas at which two threads part.
+    /// Line of the arenas at which two threads split the parameters.
     middle: usize,
-    /// Whether they shared the gradients, and each has its part of them at hand.
+    /// True if two threads have computed the gradients and also apply the step.
     fork_step: bool,
 }
 
 impl Mlp {
-    /// A network of the given widths, the input's first: `[4, 64, 64, 2]`.
+    /// Creates a network with the given widths, the input's first: `[4, 64, 64, 2]`.
     ///
     /// # Errors
-    /// [`rlox_core::Error::Config`] for fewer than two widths, one that is 0 or a gain that is not finite,
-    /// [`rlox_core::Error::Memory`] for more parameters than fit into memory, padded as they are,
-    /// [`rlox_core::Error::Interrupted`] if that is asked for.
+    /// - [`rlox_core::Error::Config`]: there are fewer than two widths, a width is 0, or a gain is not finite.
+    /// - [`rlox_core::Error::Memory`]: the padded parameters do not fit into memory.
+    /// - [`rlox_core::Error::Interrupted`]: the interrupt check asks to stop.
     pub fn new(sizes: &[usize], activation: Activation, init: Init, rng: &mut Pcg64) -> Result<Self> {
         let layout = MlpLayout::new(sizes, activation)?;
         let mut layers: Vec<Layer> = Vec::new();
@@ -74,7 +75,7 @@ impl Mlp {
             layers.push(Layer::new(pair[0], pair[1], i > 0 && i + 2 == sizes.len(), from));
         }
         let total = layers.last().map_or(0, |layer| layer.bias.end);
-        // Parameters, gradients and two means, padded, and the transposed weights.
+        // Parameters, gradients and two running means, with padding, and the transposed weights.
         let needed = layers.iter().fold(4 * total as u128, |sum, layer| sum + layer.transposed() as u128);
         check_available(SIZES, needed * size_of::<AlignedF32x16>() as u128, || format!("{sizes:?}"))?;
         let arena = || try_vec(SIZES, total, AlignedF32x16::ZERO);
@@ -99,22 +100,22 @@ impl Mlp {
         Ok(net)
     }
 
-    /// The widths, the input's first.
+    /// Returns the widths, the input's first.
     pub fn sizes(&self) -> &[usize] {
         self.layout.sizes()
     }
 
-    /// What hidden layers apply.
+    /// Returns the activation of the hidden layers.
     pub fn activation(&self) -> Activation {
         self.layout.activation()
     }
 
-    /// An arena by the names of the parameters.
+    /// Returns the contents of an arena by parameter name.
     fn named_tensors(&self, arena: &[AlignedF32x16]) -> NamedTensors {
         self.layout.names(|i, _| self.layers[i].read(arena))
     }
 
-    /// Forgets the last forward, which was that of other parameters.
+    /// Discards the last forward pass, which belongs to other parameters.
     fn invalidate_cache(&mut self) {
         (self.cache.rows, self.cache.transposed_is_valid) = (0, false);
     }
@@ -248,7 +249,7 @@ impl Network for Mlp {
     }
 }
 
-/// Puts weights and biases into an arena.
+/// Writes weights and biases into an arena.
 fn write_layers<'a>(layers: &[Layer], tensors: impl Iterator<Item = [&'a [f32]; 2]>, arena: &mut [AlignedF32x16]) {
     for (layer, [weight, bias]) in layers.iter().zip(tensors) {
         layer.write(arena, weight, bias);

@@ -1,4 +1,4 @@
-//! The optimisers, torch's conventions, over parameters that lie side by side.
+//! Optimizers with torch's conventions, over parameters in one array.
 
 use rlox_core::{Error, Result};
 
@@ -9,17 +9,18 @@ use crate::simd::{AlignedF32x16, LANES, lines, numbers, numbers_mut};
 use crate::validate::check_not_negative;
 use crate::{NamedTensor, NamedTensors};
 
-/// Decays of Adam's means, and of `RMSprop`'s: torch's defaults.
+/// Decays of Adam's running means: torch's defaults.
 pub(crate) const BETAS: [f32; 2] = [0.9, 0.999];
+/// Decay of `RMSprop`'s running mean: torch's default.
 pub(crate) const ALPHA: f32 = 0.99;
-/// What on-policy methods add to roots, as Stable-Baselines3 does.
+/// Epsilon of on-policy methods, as in Stable-Baselines3.
 pub(crate) const ON_POLICY_EPS: f32 = 1e-5;
-/// torch's default for the same.
+/// Epsilon of other methods: torch's default.
 pub(crate) const EPS: f32 = 1e-8;
-/// Steps of larger learning rates leave the range of f32.
+/// Upper limit of learning rates; larger ones leave the range of f32.
 const MAX_LR: f32 = 1e30;
 
-/// How gradients become steps.
+/// An optimizer and its hyperparameters.
 ///
 /// ```
 /// use rlox_nn::Optimizer;
@@ -36,9 +37,9 @@ pub enum Optimizer {
         lr: f32,
         /// Decay of the mean of the gradients.
         beta1: f32,
-        /// Decay of the mean of their squares.
+        /// Decay of the mean of the squared gradients.
         beta2: f32,
-        /// Added to the root of the mean of squares.
+        /// Added to the square root of the mean of squares.
         eps: f32,
     },
     /// Loshchilov and Hutter 2019, "Decoupled Weight Decay Regularization".
@@ -47,50 +48,50 @@ pub enum Optimizer {
         lr: f32,
         /// Decay of the mean of the gradients.
         beta1: f32,
-        /// Decay of the mean of their squares.
+        /// Decay of the mean of the squared gradients.
         beta2: f32,
-        /// Added to the root of the mean of squares.
+        /// Added to the square root of the mean of squares.
         eps: f32,
-        /// Share of the learning rate by which parameters shrink.
+        /// Decoupled weight decay: parameters shrink by the factor `1 - lr * weight_decay` in each step.
         weight_decay: f32,
     },
     /// Tieleman and Hinton 2012, without momentum, as A2C uses it.
     RmsProp {
         /// Learning rate.
         lr: f32,
-        /// Decay of the mean of the squares of the gradients.
+        /// Decay of the mean of the squared gradients.
         alpha: f32,
-        /// Added to the root of the mean of squares.
+        /// Added to the square root of the mean of squares.
         eps: f32,
     },
 }
 
 impl Optimizer {
-    /// Adam with torch's defaults.
+    /// Returns Adam with torch's defaults.
     pub fn adam(lr: f32) -> Self {
         let [beta1, beta2] = BETAS;
         Self::Adam { lr, beta1, beta2, eps: EPS }
     }
 
-    /// `AdamW` with torch's defaults.
+    /// Returns `AdamW` with torch's defaults.
     pub fn adam_w(lr: f32) -> Self {
         let [beta1, beta2] = BETAS;
         Self::AdamW { lr, beta1, beta2, eps: EPS, weight_decay: 0.01 }
     }
 
-    /// `RMSprop` with torch's defaults.
+    /// Returns `RMSprop` with torch's defaults.
     pub fn rms_prop(lr: f32) -> Self {
         Self::RmsProp { lr, alpha: ALPHA, eps: EPS }
     }
 
-    /// The learning rate.
+    /// Returns the learning rate.
     pub fn lr(&self) -> f32 {
         match *self {
             Self::Adam { lr, .. } | Self::AdamW { lr, .. } | Self::RmsProp { lr, .. } => lr,
         }
     }
 
-    /// The same with another learning rate, for schedules.
+    /// Returns the same optimizer with another learning rate, for schedules.
     #[must_use]
     pub fn with_lr(mut self, rate: f32) -> Self {
         match &mut self {
@@ -99,7 +100,7 @@ impl Optimizer {
         self
     }
 
-    /// The same with another number added to roots.
+    /// Returns the same optimizer with another `eps`.
     #[must_use]
     pub fn with_eps(mut self, value: f32) -> Self {
         match &mut self {
@@ -108,7 +109,7 @@ impl Optimizer {
         self
     }
 
-    /// The numbers of a step, counted from 1; 0 is as 1.
+    /// Returns the coefficients of step number `step`, counted from 1; 0 counts as 1.
     ///
     /// ```
     /// use rlox_nn::{Optimizer, Update};
@@ -134,10 +135,10 @@ impl Optimizer {
         }
     }
 
-    /// Checks the numbers.
+    /// Checks the hyperparameters.
     ///
     /// # Errors
-    /// [`Error::Config`] naming the one that is out of range.
+    /// [`Error::Config`] naming the hyperparameter that is out of range.
     pub fn check(&self) -> Result<()> {
         let (lr, decays, eps, weight_decay) = match *self {
             Self::Adam { lr, beta1, beta2, eps } => (lr, [("beta1", beta1), ("beta2", beta2)], eps, 0.0),
@@ -147,30 +148,32 @@ impl Optimizer {
             Self::RmsProp { lr, alpha, eps } => (lr, [("alpha", alpha); 2], eps, 0.0),
         };
         let out_of_range = |name, expected: &str, got: f32| {
-            Err(Error::config(name, expected, got.to_string(), "pass one in that range"))
+            Err(Error::config(name, expected, got.to_string(), "pass a number in that range"))
         };
         if !(0.0..=MAX_LR).contains(&lr) {
             return out_of_range("lr", "a number from 0 to 1e30", lr);
         }
         if let Some((name, beta)) = decays.into_iter().find(|(_, beta)| !(0.0..1.0).contains(beta)) {
-            return out_of_range(name, "a number from 0 to 1, without 1", beta);
+            return out_of_range(name, "a number of at least 0 and below 1", beta);
         }
         if !(eps.is_finite() && eps > 0.0) {
             return out_of_range("eps", "a positive number", eps);
         }
         if !(weight_decay.is_finite() && weight_decay >= 0.0) {
-            return out_of_range("weight_decay", "a finite number, at least 0", weight_decay);
+            return out_of_range("weight_decay", "a finite number of at least 0", weight_decay);
         }
         Ok(())
     }
 
-    /// Checks a step with gradients times `scale` before anything has changed: for backends. `grad_norm_sq` is the sum of the
-    /// squares of the gradients, which are asked for to be named in an error.
+    /// Checks a step with gradients times `scale` before anything changes; for backends.
+    ///
+    /// `grad_sq` is the sum of the squares of the gradients. `gradients` is called only to name one of them in an
+    /// error.
     ///
     /// # Errors
-    /// Those of [`Optimizer::check`], [`Error::Config`] for a `scale` that is not finite or below 0, or naming the first
-    /// gradient that is not finite, or else the largest where squares leave the range of f32: a mean of squares that is
-    /// infinite stays so, and what it belongs to would never move again.
+    /// The errors of [`Optimizer::check`], [`Error::Config`] for a `scale` that is negative or not finite.
+    /// [`Error::NotFinite`] naming the first gradient that is not finite, or else the largest gradient if
+    /// squares leave the range of f32. An infinite running mean of squares would freeze its parameter.
     ///
     /// ```
     /// use rlox_nn::{NamedTensors, Optimizer};
@@ -187,18 +190,18 @@ impl Optimizer {
     }
 }
 
-/// Checks that the squares of gradients times `scale` stay in the range of f32, given the sum of them without it.
+/// Checks that squares of gradients times `scale` fit into f32; `squares` is the sum before scaling.
 ///
 /// # Errors
-/// [`Error::Config`] naming the gradient that made it infinite or NaN.
+/// [`Error::NotFinite`] naming the gradient that made the sum infinite or NaN, or the largest gradient.
 pub(crate) fn check_squares(scale: f32, squares: f64, gradients: impl FnOnce() -> Vec<NamedTensor>) -> Result<()> {
-    // So far below its end that rounding does not lead there.
+    // Half of the largest number, so that rounding cannot overflow.
     const MAX: f64 = f32::MAX as f64 / 2.0;
     let fits = (squares.sqrt() as f32).is_finite() && squares * f64::from(scale).powi(2) <= MAX;
     if fits { Ok(()) } else { Err(not_finite(&gradients())) }
 }
 
-/// Names the gradient that made a norm infinite or NaN.
+/// Returns the error that names the gradient which made a norm infinite or NaN.
 fn not_finite(gradients: &[NamedTensor]) -> Error {
     let first = gradients.iter().find_map(|tensor| Some((tensor, tensor.first_not_finite()?)));
     let largest = || {
@@ -206,7 +209,7 @@ fn not_finite(gradients: &[NamedTensor]) -> Error {
         let size = |(tensor, index): (&NamedTensor, usize)| tensor.data[index].abs();
         numbers.reduce(|most, next| if size(next) > size(most) { next } else { most })
     };
-    let hint = "lower the learning rate, or look for extreme rewards or observations";
+    let hint = "lower the learning rate, or check rewards and observations for extreme values";
     let error = |got| Error::not_finite("gradients", "finite numbers", got, hint);
     match (first, largest()) {
         (Some((tensor, index)), _) => tensor.locate(error(tensor.data[index].to_string()), index),
@@ -217,9 +220,11 @@ fn not_finite(gradients: &[NamedTensor]) -> Error {
     }
 }
 
-/// The numbers of one step of an optimiser, with `g` the gradient, `m` and `v` the means of it and of its squares.
+/// Coefficients of one optimizer step with gradient `g` and running means `m` of `g` and `v` of `g^2`.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Update {
+    /// Step of Adam or `AdamW`.
+    ///
     /// `m = beta1 m + (1 - beta1) g`, `v = beta2 v + (1 - beta2) g^2`,
     /// `p = decay p - step_size m / (root_scale sqrt(v) + eps)`.
     Adam {
@@ -227,30 +232,31 @@ pub enum Update {
         beta1: f32,
         /// Decay of `v`.
         beta2: f32,
-        /// Added to the root.
+        /// Added to the square root.
         eps: f32,
         /// The learning rate over `1 - beta1^t`.
         step_size: f32,
         /// `1 / sqrt(1 - beta2^t)`.
         root_scale: f32,
-        /// What parameters shrink by; 1 without weight decay.
+        /// Factor of parameters before the step; 1 without weight decay.
         decay: f32,
     },
-    /// `v = alpha v + (1 - alpha) g^2`, `p -= lr g / (sqrt(v) + eps)`.
+    /// Step of `RMSprop`: `v = alpha v + (1 - alpha) g^2`, `p -= lr g / (sqrt(v) + eps)`.
     RmsProp {
         /// Learning rate.
         lr: f32,
         /// Decay of `v`.
         alpha: f32,
-        /// Added to the root.
+        /// Added to the square root.
         eps: f32,
     },
 }
 
 impl Update {
-    /// The step on slices, with gradients times `scale`, that [`Optimizer::check_step`] has found to be one: for backends on
-    /// the CPU. `means` are `m` and `v`; numbers beyond the shortest slice stay as they are. Returns whether all parameters
-    /// are finite then.
+    /// Applies the step to slices, for backends on the CPU; returns true if all parameters stay finite.
+    ///
+    /// [`Optimizer::check_step`] must have accepted gradients times `scale`. `means` are `m` and `v`. Elements beyond
+    /// the shortest slice do not change.
     ///
     /// ```
     /// use rlox_nn::Optimizer;
@@ -260,7 +266,7 @@ impl Update {
     /// assert!((parameters[0] - 0.75_f32).abs() < 1e-6);
     /// ```
     pub fn apply(self, scale: f32, gradients: &[f32], [mean, square]: [&mut [f32]; 2], parameters: &mut [f32]) -> bool {
-        // Lines are aligned, slices need not be: so many numbers are copied to lines and back at once.
+        // Lines are aligned, slices need not be: numbers are copied to lines and back, this many lines at a time.
         const BLOCK: usize = 16;
         let (mut block, mut finite) = ([[AlignedF32x16::ZERO; BLOCK]; 4], true);
         let chunks = mean.chunks_mut(BLOCK * LANES).zip(square.chunks_mut(BLOCK * LANES));
@@ -271,7 +277,7 @@ impl Update {
             for (to, from) in [(&mut *g, gradients), (&mut *m, &*mean), (&mut *v, &*square), (&mut *p, &*parameters)] {
                 let (to, padding) = numbers_mut(to).split_at_mut(count);
                 to.copy_from_slice(&from[..count]);
-                // Of the block before.
+                // Clears numbers of the block before.
                 padding.fill(0.0);
             }
             finite &= self.apply_to_lines(scale, g, m, v, p);
@@ -299,7 +305,7 @@ impl Update {
     }
 }
 
-/// What an optimiser keeps of parameters: means of their gradients and of the squares.
+/// State of an optimizer: running means of gradients and of their squares.
 #[derive(Clone, Debug)]
 pub(crate) struct Moments {
     pub(crate) step: u32,
@@ -308,20 +314,21 @@ pub(crate) struct Moments {
 }
 
 impl Moments {
-    /// Means of 0, for an argument that so many lines follow from.
+    /// Returns means of 0 for `lines` lines.
     ///
     /// # Errors
-    /// [`Error::Memory`] naming it.
+    /// [`Error::Memory`] naming `argument`, which determines the number of lines.
     pub(crate) fn new(argument: &'static str, lines: usize) -> Result<Self> {
         let means = || try_vec(argument, lines, AlignedF32x16::ZERO);
         Ok(Self { step: 0, mean: means()?, square: means()? })
     }
 
-    /// One step, the lines before `middle` and those after it at once where that pays; whether all parameters are finite
-    /// then.
+    /// Applies one step and returns true if all parameters stay finite.
+    ///
+    /// Two threads share the work, split at line `middle`, if that is faster.
     ///
     /// # Errors
-    /// Those of [`rlox_core::join`].
+    /// The errors of [`rlox_core::join`].
     pub(crate) fn apply(
         &mut self,
         optimizer: &Optimizer,
@@ -343,35 +350,36 @@ impl Moments {
     }
 }
 
-/// The names under which torch keeps its means, of Adam first.
+/// Torch's names of Adam's running means.
 pub(crate) const MEANS: [&str; 2] = ["exp_avg", "exp_avg_sq"];
 
-/// What holds the number of steps.
+/// Torch's name of the number of steps.
 pub(crate) const STEP: &str = "step";
 
-/// Checks what optimisers keep: names and shapes, steps that are whole numbers, and means of squares that are not negative.
-/// Who hands it out to several parts checks all of it first.
+/// Checks an optimizer's state: names, shapes, integral steps and non-negative means of squares.
+///
+/// Callers that distribute a state over several parts check all of it before loading.
 ///
 /// # Errors
-/// Those of [`NamedTensors::check`], [`Error::Config`] naming the tensor that makes no sense.
+/// The errors of [`NamedTensors::check`], [`Error::Config`] naming the tensor with an impossible value.
 pub(crate) fn check_state(state: &NamedTensors, expected: &NamedTensors) -> Result<()> {
     state.check(expected).map_err(|error| error.rename_argument("tensors", "state"))?;
     for NamedTensor { name, data, .. } in state {
         let kind = name.rsplit('.').next();
         let (wanted, is_integer) = match kind {
-            Some(STEP) => ("a whole number", true),
-            Some(kind) if kind == MEANS[1] => ("numbers", false),
+            Some(STEP) => ("a non-negative integer", true),
+            Some(kind) if kind == MEANS[1] => ("non-negative numbers", false),
             _ => continue,
         };
         if let Some(invalid) = data.iter().find(|x| **x < 0.0 || (is_integer && x.fract() != 0.0)) {
-            let (expected, hint) = (format!("{wanted}, at least 0"), "pass what optimizer_state gave");
-            return Err(Error::config("state", expected, invalid.to_string(), hint).in_section(name.clone()));
+            let hint = "pass a state that optimizer_state returned";
+            return Err(Error::config("state", wanted, invalid.to_string(), hint).in_section(name.clone()));
         }
     }
     Ok(())
 }
 
-/// The number of steps in a checked state.
+/// Returns the number of steps in a checked state.
 pub(crate) fn read_step(state: &NamedTensors, name: &str) -> u32 {
     state.find(name).and_then(|step| step.data.first()).map_or(0, |step| *step as u32)
 }

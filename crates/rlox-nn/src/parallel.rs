@@ -1,4 +1,4 @@
-//! Work that two threads share.
+//! Two threads that share the work of a call.
 
 use std::cell::Cell;
 
@@ -6,29 +6,32 @@ use std::cell::Cell;
 use rlox_core::num_threads;
 use rlox_core::{Result, join};
 
-/// From so many multiplications on, of which each is made three times in a forward and a backward, two pieces of work are
-/// done at once: about 10 us each.
+/// Multiplications per task from which a second thread is faster: about 10 us.
+///
+/// A forward and a backward pass perform each of them three times.
 const FORK_THRESHOLD: usize = 200_000;
 
-/// Two threads that share one network move its parameters, layers and gradients from one core's memory to the other's, which
-/// takes as long as so many times the work that is worth two threads otherwise.
+/// Factor of [`FORK_THRESHOLD`] for two threads that share one network.
+///
+/// They move its parameters, layers and gradients between the caches of two cores.
 pub(crate) const MIGRATION_COST: usize = 10;
 
-/// To the optimiser a parameter is as much work as about so many multiplications.
+/// Multiplications that take as long as the optimizer step of one parameter, roughly.
 pub(crate) const STEP_WORK: usize = 8;
 
 thread_local! {
-    /// Whether this thread does a piece of work while another thread does the other one.
+    /// True while this thread runs one task of a pair.
     static IN_FORK: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Whether two pieces of so many multiplications each are worth two threads.
+/// Returns true if two threads are faster for a pair of tasks with `multiplications` each.
 pub(crate) fn worth_forking(multiplications: usize) -> bool {
     multiplications >= FORK_THRESHOLD && num_threads() > 1
 }
 
-/// Both pieces, at once if there is enough to do. `multiplications` are those of one of them. What is a piece itself is
-/// done alone: the other thread has work then.
+/// Runs both tasks, in parallel if `multiplications`, the work of one task, is large enough.
+///
+/// Tasks within a task run one after the other, as the other thread is busy.
 pub(crate) fn join_if_worth<A: Send, B: Send>(
     multiplications: usize,
     a: impl FnOnce() -> Result<A> + Send,
@@ -37,15 +40,16 @@ pub(crate) fn join_if_worth<A: Send, B: Send>(
     join_if(worth_forking(multiplications), a, b)
 }
 
-/// As [`join_if_worth`], decided elsewhere: what two threads have just computed they step, too, however little that is, since
-/// its memory would move from one core to the other and back, which takes longer.
+/// Works as [`join_if_worth`] with a decision of the caller.
+///
+/// Threads that have computed gradients also apply them, however small the work is: memory stays in their caches.
 pub(crate) fn join_if<A: Send, B: Send>(
     fork: bool,
     a: impl FnOnce() -> Result<A> + Send,
     b: impl FnOnce() -> Result<B> + Send,
 ) -> Result<(A, B)> {
     if !fork || IN_FORK.get() {
-        // Both, as by two threads, even if one fails.
+        // Both run even if the first fails, as with two threads.
         let (a, b) = (a(), b());
         return Ok((a?, b?));
     }
@@ -55,7 +59,7 @@ pub(crate) fn join_if<A: Send, B: Send>(
     Ok((a?, b?))
 }
 
-/// As [`join_if_worth`], for pieces that give nothing.
+/// Works as [`join_if_worth`], for tasks without a result.
 pub(crate) fn join_infallible(multiplications: usize, a: impl FnOnce() + Send, b: impl FnOnce() + Send) -> Result<()> {
     let (a, b) = (
         || {
@@ -70,7 +74,7 @@ pub(crate) fn join_infallible(multiplications: usize, a: impl FnOnce() + Send, b
     join_if_worth(multiplications, a, b).map(|_| ())
 }
 
-/// Ends sharing when it is dropped, after a panic, too.
+/// Clears [`IN_FORK`] on drop, also after a panic.
 struct ForkGuard;
 
 impl ForkGuard {
@@ -87,7 +91,7 @@ impl Drop for ForkGuard {
     }
 }
 
-/// As on a machine with two cores, whatever this one has.
+/// Returns 2, whatever the number of cores of this machine.
 #[cfg(test)]
 fn num_threads() -> usize {
     2
@@ -112,7 +116,7 @@ mod tests {
     const ADAM: Optimizer = Optimizer::Adam { lr: 1e-3, beta1: 0.9, beta2: 0.999, eps: 1e-8 };
     const DISCOUNT: Discount<'_> = Discount::Same(0.9);
 
-    /// How often two pieces of some work were done at once.
+    /// Returns how many pairs of tasks ran in parallel in `work`.
     fn forks<T>(work: impl FnOnce() -> Result<T>) -> usize {
         FORKS.set(0);
         work().unwrap();
@@ -128,8 +132,8 @@ mod tests {
         CriticEnsemble::new((0..2).map(|_| [net(hidden, 4, 1), net(hidden, 4, 1)]).collect(), 3).unwrap()
     }
 
-    /// Of PPO's gradients and of its step.
-    fn of_ppo(hidden: &[usize], rows: usize, shared: bool) -> [usize; 2] {
+    /// Returns the pairs of PPO's backward pass and of its step.
+    fn ppo_forks(hidden: &[usize], rows: usize, shared: bool) -> [usize; 2] {
         let distribution = Distribution::new(&Space::discrete(2), 0.0).unwrap();
         let mut policy = if shared {
             PolicyNetworks::with_shared_trunk(net(hidden, 4, 3), distribution).unwrap()
@@ -153,21 +157,21 @@ mod tests {
     }
 
     #[test]
-    fn actor_and_critic_are_computed_at_once_by_all_their_parameters() {
-        // 64 x 64 are 4,610 parameters: 44 rows of them are worth it. Who has learned steps, too, however little that
-        // is.
-        assert_eq!(of_ppo(&[64, 64], 32, false), [0, 0]);
-        assert_eq!(of_ppo(&[64, 64], 64, false), [1, 1]);
-        // Not by the width of the last layer: 512 are 3,586 parameters, 512 x 512 x 16 are 273,458.
-        assert_eq!(of_ppo(&[512], 32, false), [0, 0]);
-        assert_eq!(of_ppo(&[512, 512, 16], 32, false), [1, 1]);
-        // A common trunk has no other network beside it: if it is large, its rows are shared, then its parameters.
-        assert_eq!(of_ppo(&[256, 256], 64, true), [0, 0]);
-        assert_eq!(of_ppo(&[256, 256], 256, true), [2, 1]);
+    fn actor_and_critic_fork_by_their_number_of_parameters() {
+        // 64 x 64 has 4,610 parameters, which are worth a fork from 44 rows on. Threads that computed gradients also
+        // step.
+        assert_eq!(ppo_forks(&[64, 64], 32, false), [0, 0]);
+        assert_eq!(ppo_forks(&[64, 64], 64, false), [1, 1]);
+        // The width of the last layer does not count: 512 has 3,586 parameters, 512 x 512 x 16 has 273,458.
+        assert_eq!(ppo_forks(&[512], 32, false), [0, 0]);
+        assert_eq!(ppo_forks(&[512, 512, 16], 32, false), [1, 1]);
+        // A shared trunk has no second network. If it is large, threads share its rows and then its parameters.
+        assert_eq!(ppo_forks(&[256, 256], 64, true), [0, 0]);
+        assert_eq!(ppo_forks(&[256, 256], 256, true), [2, 1]);
     }
 
     #[test]
-    fn critics_are_computed_at_once() {
+    fn critics_are_computed_in_parallel() {
         let of = |hidden: &[usize], rows: usize| {
             let (obs, actions, targets) = (vec![0.5; rows * 3], vec![0.5; rows], vec![1.0; rows]);
             let batch = CriticBatch { obs: &obs, actions: &actions, targets: &targets, weights: None };
@@ -182,15 +186,15 @@ mod tests {
             ]
         };
         assert_eq!(of(&[64, 64], 32), [0; 6]);
-        // What two threads have learned they step and track.
+        // Threads that computed gradients also step and apply the soft update.
         assert_eq!(of(&[64, 64], 100), [0, 1, 1, 1, 0, 1]);
-        // Each critic's rows are one thread's, but where a large one alone is asked.
+        // One thread computes all rows of a critic, unless a single large critic is asked.
         assert_eq!(of(&[256, 256], 64), [1, 1, 1, 2, 0, 1]);
         assert_eq!(of(&[256, 256], 256), [1, 1, 1, 2, 2, 1]);
     }
 
     #[test]
-    fn rows_and_parameters_of_large_actors_are_shared() {
+    fn large_actors_share_rows_and_parameters() {
         let of = |hidden: &[usize], rows: usize| {
             let (obs, mut actions, mut log_probs) = (vec![0.5; rows * 3], vec![0.5; rows], vec![0.0; rows]);
             let (mut critics, mut rng) = (critics(hidden), Pcg64::seed_from(2));
@@ -199,14 +203,14 @@ mod tests {
             [
                 forks(|| sac.sample(&obs, &mut rng, &mut actions, &mut log_probs)),
                 forks(|| sac.rsample(&obs, &mut rng, &mut actions, &mut log_probs)),
-                // Two of them are the critics'.
+                // Two of the forks belong to the critics.
                 forks(|| sac.update(&obs, &mut critics, 0.1, &ADAM, None)),
                 forks(|| td3.update(&obs, &mut critics, &ADAM, None)),
             ]
         };
         assert_eq!(of(&[64, 64], 64), [0; 4]);
         assert_eq!(of(&[256, 256], 64), [0, 0, 2, 0]);
-        // Forward, rows and parameters of backward, and the step; of TD3's critic its rows both ways.
+        // Forward, rows and parameters of backward, and the step; TD3's critic shares its rows in both directions.
         assert_eq!(of(&[256, 256], 256), [1, 1, 5, 6]);
     }
 
@@ -214,15 +218,15 @@ mod tests {
     fn small_batches_of_a_huge_network_are_not_shared() {
         let of = |rows: usize| {
             let (mut net, x) = (net(&[800, 800], 4, 1), vec![0.5; rows * 4]);
-            let (mut y, mut scratch) = (vec![0.0; rows], Workspace::default());
-            [forks(|| net.infer(&x, rows, &mut y, &mut scratch)), forks(|| net.forward(&x, rows, &mut y))]
+            let (mut y, mut workspace) = (vec![0.0; rows], Workspace::default());
+            [forks(|| net.infer(&x, rows, &mut y, &mut workspace)), forks(|| net.forward(&x, rows, &mut y))]
         };
         assert_eq!([of(1), of(12), of(23)], [[0; 2]; 3]);
         assert_eq!(of(24), [1; 2]);
     }
 
     #[test]
-    fn the_two_networks_of_dqn_are_computed_at_once() {
+    fn the_networks_of_dqn_are_computed_in_parallel() {
         let of = |hidden: &[usize], rows: usize| {
             let mut q = QNetworks::new(net(hidden, 4, 2), net(hidden, 4, 2)).unwrap();
             let (obs, actions, rewards, terminated) =
@@ -246,19 +250,19 @@ mod tests {
     }
 
     #[test]
-    fn pieces_of_a_piece_are_done_alone() {
+    fn tasks_within_a_task_do_not_fork() {
         let rows = 256;
         let (net, x) = (net(&[256, 256], 4, 1), vec![0.5; rows * 4]);
         let infer = || {
-            let (mut y, mut scratch) = (vec![0.0; rows], Workspace::default());
-            net.infer(&x, rows, &mut y, &mut scratch).map(|()| FORKS.get())
+            let (mut y, mut workspace) = (vec![0.0; rows], Workspace::default());
+            net.infer(&x, rows, &mut y, &mut workspace).map(|()| FORKS.get())
         };
         assert_eq!(forks(infer), 1);
         FORKS.set(0);
-        let (here, there) = join_if_worth(FORK_THRESHOLD, infer, infer).unwrap();
-        // Where the other thread came too late, this one does both.
-        assert!(here <= 1 && there <= 1, "{here} {there}");
-        // A piece that fails or panics ends, too.
+        let (first, second) = join_if_worth(FORK_THRESHOLD, infer, infer).unwrap();
+        // A single thread may run both tasks if the other thread starts too late.
+        assert!(first <= 1 && second <= 1, "{first} {second}");
+        // A task that fails or panics resets the flag, too.
         let failed: Result<((), ())> = join_if_worth(FORK_THRESHOLD, || Err(rlox_core::Error::Interrupted), || Ok(()));
         assert!(failed.is_err());
         let panicked =

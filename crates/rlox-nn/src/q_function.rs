@@ -1,4 +1,4 @@
-//! The values of all actions of a state: what DQN learns.
+//! Q-functions with a value for every discrete action, trained by DQN.
 
 use rlox_core::{Error, Pcg64, Result, check_len};
 
@@ -8,50 +8,51 @@ use crate::optimizer::check_state;
 use crate::parallel::join_if_worth;
 use crate::{Discount, NamedTensors, Network, NetworkArch, Optimizer, TdLoss, Workspace, clip_and_step, validate};
 
-/// How a Q-function learns.
+/// Loss of a Q-function.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct QLoss {
-    /// How errors are measured; Huber is usual.
+    /// Distance between values and targets; Huber is usual.
     pub distance: TdLoss,
-    /// Whether the online network chooses the next action that the target network values (van Hasselt et al. 2016,
-    /// "Deep Reinforcement Learning with Double Q-learning").
+    /// True for double Q-learning: the online network chooses the next action, the target values it.
+    ///
+    /// See van Hasselt et al. 2016, "Deep Reinforcement Learning with Double Q-learning".
     pub double: bool,
 }
 
-/// What a minibatch said to critics.
+/// Statistics of critics for a minibatch.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct CriticStats {
-    /// The loss; with several critics their sum.
+    /// Loss; the sum over several critics.
     pub loss: f32,
-    /// The mean value of the actions that were taken.
+    /// Mean value of the actions in the minibatch.
     pub mean_value: f32,
-    /// The norm of all gradients before they were clipped.
+    /// Norm of all gradients before clipping.
     pub grad_norm: f32,
 }
 
-/// A minibatch of B transitions. All but the observations and masks are `[B]`.
+/// A minibatch of B transitions; arrays have the shape `[B]` unless stated otherwise.
 #[derive(Clone, Copy, Debug)]
 pub struct QBatch<'a> {
-    /// `[B, d]`.
+    /// Observations, `[B, d]`.
     pub obs: &'a [f32],
-    /// Counters from 0.
+    /// Actions, counted from 0.
     pub actions: &'a [i64],
-    /// What the actions were paid.
+    /// Rewards.
     pub rewards: &'a [f32],
-    /// `[B, d]`: the true next observations, never those of a reset.
+    /// Next observations, `[B, d]`; the final observation of an episode, not that of a reset.
     pub next_obs: &'a [f32],
-    /// Where nothing comes after; never where the time was over.
+    /// True if the episode terminated; false for truncation.
     pub terminated: &'a [bool],
-    /// What the next values count.
+    /// Discount of the next values.
     pub discount: Discount<'a>,
     /// Importance weights of prioritized replay.
     pub weights: Option<&'a [f32]>,
-    /// Which actions are allowed in the next states, `[B, n]`; anything where `terminated`.
+    /// Allowed actions in the next states, `[B, n]`; ignored for terminated rows.
     pub next_masks: Option<&'a [bool]>,
 }
 
 impl QBatch<'_> {
-    /// The number of rows, of observations of `obs_dim` numbers and so many actions.
+    /// Checks the minibatch and returns its number of rows.
     fn check(&self, obs_dim: usize, num_actions: usize) -> Result<usize> {
         let rows = validate::count_rows("obs", self.obs, obs_dim)?;
         check_len("next_obs", self.next_obs.len(), self.obs.len())?;
@@ -60,11 +61,11 @@ impl QBatch<'_> {
         check_len("terminated", self.terminated.len(), rows)?;
         self.discount.check(rows)?;
         check_len("weights", self.weights.map_or(rows, <[f32]>::len), rows)?;
-        // In a terminated state nothing is chosen.
+        // No action is chosen in a terminated state.
         check_masks("next_masks", self.next_masks, rows, num_actions, |row| !self.terminated[row])?;
         if let Some(row) = self.actions.iter().position(|action| !(0..num_actions as i64).contains(action)) {
-            let (expected, got) = (format!("numbers from 0 to {}", num_actions - 1), self.actions[row].to_string());
-            return Err(Error::action("actions", expected, got, "correct it").at_row(row));
+            let (expected, got) = (format!("integers from 0 to {}", num_actions - 1), self.actions[row].to_string());
+            return Err(Error::action("actions", expected, got, "number the actions from 0").at_row(row));
         }
         validate::check_finite("obs", self.obs, obs_dim)?;
         validate::check_finite("rewards", self.rewards, 1)?;
@@ -73,33 +74,36 @@ impl QBatch<'_> {
         Ok(rows)
     }
 
-    /// What comes after a terminated row counts for nothing, and may be anything.
+    /// Checks that next observations are finite, except those of terminated rows, which are not used.
     fn check_next_obs(&self, obs_dim: usize) -> Result<()> {
         let has_non_finite = |(next, terminated): (&[f32], &bool)| !terminated && next.iter().any(|x| !x.is_finite());
         match self.next_obs.chunks_exact(obs_dim).zip(self.terminated).position(has_non_finite) {
             None => Ok(()),
             Some(row) => {
-                let (expected, got) = ("finite numbers where an episode goes on", "NaN or infinity");
-                Err(Error::not_finite("next_obs", expected, got, "look at where it comes from").at_row(row))
+                let (expected, got) = ("finite numbers in rows that are not terminated", "NaN or infinity");
+                Err(Error::not_finite("next_obs", expected, got, "check the source of the numbers").at_row(row))
             }
         }
     }
 }
 
-/// The values of all actions, of any backend: acts, evaluates, learns.
+/// Values of all actions, of any backend.
 pub trait QFunction: Send {
-    /// Numbers in an observation.
+    /// Returns the number of elements of an observation.
     fn obs_dim(&self) -> usize;
 
-    /// How many actions there are.
+    /// Returns the number of actions.
     fn num_actions(&self) -> usize;
 
-    /// The best actions of `obs`, `[N, d]`, or, with probability `epsilon`, any. Masks, `[N, n]`, say what is allowed;
-    /// row i draws from `rngs[i]` alone.
+    /// Computes epsilon-greedy actions for `obs`, `[N, d]`.
+    ///
+    /// `masks`, `[N, n]`, are the allowed actions. Row i draws from `rngs[i]` alone.
     ///
     /// # Errors
-    /// [`Error::Shape`] for slices that do not fit, [`Error::Config`] for an epsilon that is no probability,
-    /// [`Error::NotFinite`] for values that are not numbers, [`Error::Action`] for a row whose mask allows nothing.
+    /// - [`Error::Shape`]: slices do not fit.
+    /// - [`Error::Config`]: `epsilon` is outside [0, 1].
+    /// - [`Error::NotFinite`]: a value is NaN.
+    /// - [`Error::Action`]: the mask of a row allows no action.
     fn act(
         &mut self,
         obs: &[f32],
@@ -109,35 +113,35 @@ pub trait QFunction: Send {
         actions: &mut [i64],
     ) -> Result<()>;
 
-    /// The values of `obs`, `[N, d]`, as `[N, n]`.
+    /// Computes the values of all actions for `obs`, `[N, d]`, as `[N, n]`.
     ///
     /// # Errors
     /// [`Error::Shape`] for slices that do not fit.
     fn values(&mut self, obs: &[f32], values: &mut [f32]) -> Result<()>;
 
-    /// The loss of a minibatch, and its gradient with respect to the network's outputs.
+    /// Computes the loss of a minibatch and its gradient with respect to the network outputs.
     ///
     /// # Errors
-    /// [`Error::Shape`], [`Error::Config`] and [`Error::Action`] for a minibatch that does not fit; [`Error::Config`] naming
-    /// a number of it that is not finite.
+    /// [`Error::Shape`], [`Error::Config`] and [`Error::Action`] for a minibatch that does not fit,
+    /// [`Error::NotFinite`] naming a number that is not finite.
     fn evaluate(&mut self, batch: &QBatch<'_>, loss: QLoss) -> Result<CriticStats>;
 
-    /// Adds the gradient of what [`QFunction::evaluate`] said last to the parameters' gradients.
+    /// Adds the gradient of the last [`QFunction::evaluate`] to the gradients of the parameters.
     ///
     /// # Errors
     /// [`Error::Shape`] if nothing was evaluated since the last step or load.
     fn backward(&mut self) -> Result<()>;
 
-    /// One step of the optimiser with the parameters' gradients, cut to a norm; returns the norm before.
+    /// Clips the gradients and applies one optimizer step; returns the norm before clipping.
     ///
     /// # Errors
-    /// [`Error::Config`] naming a gradient that is not finite; nothing has changed then.
+    /// The errors of [`clip_and_step`].
     fn step(&mut self, optimizer: &Optimizer, max_grad_norm: Option<f32>) -> Result<f32>;
 
-    /// All three in one.
+    /// Runs [`QFunction::evaluate`], [`QFunction::backward`] and [`QFunction::step`].
     ///
     /// # Errors
-    /// Those of the three.
+    /// The errors of the three methods.
     fn update(
         &mut self,
         batch: &QBatch<'_>,
@@ -151,43 +155,44 @@ pub trait QFunction: Send {
         Ok(CriticStats { grad_norm: self.step(optimizer, max_grad_norm)?, ..stats })
     }
 
-    /// `target - value` of each row of the last minibatch: priorities are made from them.
+    /// Returns `target - value` of each row of the last minibatch, for priorities.
     fn td_errors(&self) -> &[f32];
 
-    /// Moves the target network towards the online one by a share `tau`; 1 copies.
+    /// Moves the target network towards the online network by a share `tau`; 1 copies the parameters.
     ///
     /// # Errors
-    /// [`Error::Config`] for a share outside of 0 to 1.
+    /// [`Error::Config`] for a `tau` outside [0, 1].
     fn soft_update(&mut self, tau: f32) -> Result<()>;
 
-    /// How its networks are made; `None` if they are not of fully connected layers.
+    /// Returns the architecture; `None` for networks other than fully connected layers.
     fn arch(&self) -> Option<NetworkArch> {
         None
     }
 
-    /// All parameters by name: `q_net.0.weight`, `q_net_target.0.weight`.
+    /// Returns all parameters by name: `q_net.0.weight`, `q_net_target.0.weight`.
     fn tensors(&self) -> NamedTensors;
 
-    /// Takes parameters by name.
+    /// Loads parameters by name.
     ///
     /// # Errors
-    /// Those of [`NamedTensors::check`]; nothing has changed then.
+    /// The errors of [`NamedTensors::check`]; nothing has changed then.
     fn load(&mut self, tensors: &NamedTensors) -> Result<()>;
 
-    /// The gradients since the last step, by the parameters' names.
+    /// Returns the gradients since the last step by parameter name.
     fn gradients(&self) -> NamedTensors;
 
-    /// What the optimiser keeps, by the parameters' names.
+    /// Returns the state of the optimizer by parameter name.
     fn optimizer_state(&self) -> NamedTensors;
 
-    /// Takes what [`QFunction::optimizer_state`] gave.
+    /// Loads a state that [`QFunction::optimizer_state`] returned.
     ///
     /// # Errors
-    /// Those of [`NamedTensors::check`].
+    /// The errors of [`NamedTensors::check`], and [`Error::Config`] for an impossible number of steps or mean of
+    /// squares.
     fn load_optimizer_state(&mut self, state: &NamedTensors) -> Result<()>;
 }
 
-/// A [`QFunction`] of two networks of one architecture: an online one that learns, and a target that follows it.
+/// [`QFunction`] with an online network and a target network of the same architecture.
 ///
 /// ```
 /// use rlox_core::{AutoresetMode, Pcg64, VecEnv, VectorEnv, envs::CartPole};
@@ -208,7 +213,7 @@ pub trait QFunction: Send {
 /// let loss = QLoss { distance: TdLoss::Huber, double: true };
 /// q.update(&batch, loss, &Optimizer::adam(1e-3), Some(10.0))?;
 /// assert_eq!(q.td_errors().len(), 2);
-/// q.track(1.0)?;
+/// q.soft_update(1.0)?;
 /// # Ok::<(), rlox_core::Error>(())
 /// ```
 #[derive(Clone, Debug)]
@@ -219,22 +224,21 @@ pub struct QNetworks<N> {
 }
 
 impl<N: Network> QNetworks<N> {
-    /// A Q-function of an online network with one output an action, and of another one of the same architecture, which
-    /// becomes its copy.
+    /// Creates a Q-function from two networks with one output per action; the target becomes a copy.
     ///
     /// # Errors
-    /// [`Error::Shape`] if they differ.
+    /// [`Error::Shape`] if the architectures are different.
     pub fn new(online: N, mut target: N) -> Result<Self> {
         target.soft_update(&online, 1.0)?;
         Ok(Self { online, target, memory: Memory::default() })
     }
 
-    /// The network that learns.
+    /// Returns the network that is trained.
     pub fn online(&self) -> &N {
         &self.online
     }
 
-    /// The network that follows.
+    /// Returns the network that follows the online network.
     pub fn target(&self) -> &N {
         &self.target
     }
@@ -262,15 +266,15 @@ impl<N: Network> QFunction for QNetworks<N> {
         check_len("actions", actions.len(), rows)?;
         check_masks("masks", masks, rows, count, |_| true)?;
         if !(0.0..=1.0).contains(&epsilon) {
-            let fix = "pass a share of random actions";
-            return Err(Error::config("epsilon", "a number between 0 and 1", epsilon.to_string(), fix));
+            let fix = "pass the share of random actions";
+            return Err(Error::config("epsilon", "a number from 0 to 1", epsilon.to_string(), fix));
         }
         let Memory { workspaces: [workspace, _], next_values: values, .. } = &mut self.memory;
         resize("obs", values, rows * count, 0.0)?;
         self.online.infer(obs, rows, values, workspace)?;
         if let Some(index) = values.iter().position(|value| value.is_nan()) {
             let error =
-                Error::not_finite("values", "numbers", "NaN", "look for NaN in the weights").at_row(index / count);
+                Error::not_finite("values", "numbers", "NaN", "check the weights for NaN").at_row(index / count);
             return Err(validate::blame_input(error, obs, self.online.in_dim()));
         }
         for (row, (action, rng)) in actions.iter_mut().zip(rngs).enumerate() {
@@ -301,7 +305,7 @@ impl<N: Network> QFunction for QNetworks<N> {
         let Memory { workspaces, values, next_values, next_choices, .. } = memory;
         let [workspace, target_workspace] = workspaces;
         join_if_worth(
-            // Forward only, which is a third of a step.
+            // A forward pass is a third of a training step.
             rows * online.num_parameters() / 3,
             || {
                 if loss.double {
@@ -309,7 +313,7 @@ impl<N: Network> QFunction for QNetworks<N> {
                 }
                 online.forward(batch.obs, rows, values)
             },
-            // Moved: networks may be sent to another thread, but not shared with it.
+            // `move`, as networks are Send but not necessarily Sync.
             move || target.infer(batch.next_obs, rows, next_values, target_workspace),
         )?;
         let stats = memory.learn(batch, loss, count)?;
@@ -319,7 +323,8 @@ impl<N: Network> QFunction for QNetworks<N> {
 
     fn backward(&mut self) -> Result<()> {
         if !self.memory.evaluated {
-            return Err(Error::shape("backward", "an evaluate before it", "none", "call evaluate first, once a step"));
+            let fix = "call evaluate first, once per step";
+            return Err(Error::shape("backward", "a previous evaluate call", "none", fix));
         }
         self.online.backward(&self.memory.d_values, true, None)
     }
@@ -344,7 +349,7 @@ impl<N: Network> QFunction for QNetworks<N> {
 
     fn tensors(&self) -> NamedTensors {
         let mut all = NamedTensors::default();
-        // The two names differ: nothing is refused.
+        // The names are different, so `extend` cannot fail.
         let _ = all.extend("q_net", &self.online.tensors());
         let _ = all.extend("q_net_target", &self.target.tensors());
         all
@@ -375,22 +380,22 @@ impl<N: Network> QFunction for QNetworks<N> {
     }
 }
 
-/// Memory of a batch.
+/// Memory of a minibatch.
 #[derive(Clone, Debug, Default)]
 struct Memory {
     workspaces: [Workspace; 2],
-    /// `[B, n]`, and so are the next two.
+    /// Action values, `[B, n]`, as the fields up to `d_values`.
     values: Vec<f32>,
     next_values: Vec<f32>,
     next_choices: Vec<f32>,
     d_values: Vec<f32>,
-    /// `[B]`, and so is all below.
+    /// Values of the taken actions, `[B]`, as the fields up to `d_action_values`.
     action_values: Vec<f32>,
     targets: Vec<f32>,
     next: Vec<f32>,
     td_errors: Vec<f32>,
     d_action_values: Vec<f32>,
-    /// Whether it holds what an evaluation said of the weights as they are, to go back from.
+    /// True if the memory holds an evaluation of the current weights for [`QFunction::backward`].
     evaluated: bool,
 }
 
@@ -407,7 +412,7 @@ impl Memory {
         Ok(())
     }
 
-    /// The loss of what the networks said, and its gradient.
+    /// Computes the loss and its gradient from the outputs of the networks.
     fn learn(&mut self, batch: &QBatch<'_>, loss: QLoss, count: usize) -> Result<CriticStats> {
         let choices = if loss.double { &self.next_choices } else { &self.next_values };
         for (row, next) in self.next.iter_mut().enumerate() {
@@ -430,7 +435,7 @@ impl Memory {
     }
 }
 
-/// Checks that there are masks for all rows, and that each allows something where a choice `matters`.
+/// Checks that masks fit, and that each row allows an action if `is_required` is true for it.
 fn check_masks(
     name: &'static str,
     masks: Option<&[bool]>,
@@ -444,12 +449,13 @@ fn check_masks(
     match rows.find(|(row, allowed)| !allowed.contains(&true) && is_required(*row)) {
         None => Ok(()),
         Some((row, _)) => {
-            Err(Error::action(name, "at least one allowed action a row", "none", "allow one").at_row(row))
+            let fix = "allow an action in every row";
+            Err(Error::action(name, "at least one allowed action", "none", fix).at_row(row))
         }
     }
 }
 
-/// The first action of the largest value among those allowed. A value that is not a number counts as the largest.
+/// Returns the first allowed action with the largest value; NaN counts as the largest.
 fn masked_argmax(values: &[f32], allowed: Option<&[bool]>) -> usize {
     let mut best: Option<usize> = None;
     for (action, value) in values.iter().enumerate() {
@@ -461,7 +467,7 @@ fn masked_argmax(values: &[f32], allowed: Option<&[bool]>) -> usize {
     best.unwrap_or(0)
 }
 
-/// Any of the allowed actions, all alike.
+/// Draws an allowed action uniformly.
 fn random_action(actions: usize, allowed: Option<&[bool]>, rng: &mut Pcg64) -> i64 {
     let Some(allowed) = allowed else { return rng.integers(0, actions as i64) };
     let count = allowed.iter().filter(|allowed| **allowed).count();
@@ -474,7 +480,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_first_of_the_largest_allowed_values_is_best() {
+    fn masked_argmax_returns_the_first_largest_allowed_action() {
         assert_eq!(masked_argmax(&[1.0, 3.0, 3.0], None), 1);
         assert_eq!(masked_argmax(&[1.0, 3.0, 3.0], Some(&[true, false, true])), 2);
         assert_eq!(masked_argmax(&[1.0, f32::NAN, 3.0, f32::NAN], None), 1);
@@ -482,7 +488,7 @@ mod tests {
     }
 
     #[test]
-    fn any_allowed_action_is_as_likely() {
+    fn random_action_is_uniform_over_allowed_actions() {
         let mut rng = Pcg64::seed_from(1);
         let mut counts = [0; 4];
         for _ in 0..3000 {

@@ -1,8 +1,8 @@
-//! Vectors of [`LANES`] f32, for the instruction set the CPU has.
+//! Vectors of [`LANES`] f32 for the instruction set of the CPU.
 //!
-//! A value of an [`F32s`] type is the proof that its instructions may run: only `on_f32s!` makes one, after it has
-//! looked at the CPU ([`rlox_core::simd::isa`]). Multiplications and additions are fused where the CPU can, so results
-//! differ in their last digits between instruction sets, but never with the number of rows or threads.
+//! A value of an [`F32s`] type proves that its instructions may run: only `on_f32s!` creates one, after checking the
+//! CPU ([`rlox_core::simd::isa`]). Multiplications and additions are fused where the CPU can. Results differ in their
+//! last digits between instruction sets, but never with the number of rows or threads.
 
 #![expect(clippy::inline_always, reason = "what is not inlined is not compiled for the wider instruction set")]
 
@@ -18,13 +18,13 @@ pub(crate) use avx2::Avx2;
 pub(crate) use avx512::Avx512;
 pub(crate) use portable::Portable;
 
-/// How many f32 a vector holds: one cache line.
+/// Number of f32 in a vector: one cache line.
 pub(crate) const LANES: usize = 16;
 
-/// The bits of the root of 1/2, from which mantissas are counted.
+/// Bits of `sqrt(1/2)`, the lower bound of the mantissas of [`F32s::parts`].
 const ROOT_OF_HALF: i32 = 0x3f35_04f3;
 
-/// One vector in memory, aligned to cache lines.
+/// One vector in memory, aligned to a cache line.
 #[derive(Clone, Copy, Debug)]
 #[repr(C, align(64))]
 pub(crate) struct AlignedF32x16(pub(crate) [f32; LANES]);
@@ -33,77 +33,79 @@ impl AlignedF32x16 {
     pub(crate) const ZERO: Self = Self([0.0; LANES]);
 }
 
-/// How many lines hold `len` numbers.
+/// Returns the number of lines that hold `len` numbers.
 pub(crate) fn lines(len: usize) -> usize {
     len.div_ceil(LANES)
 }
 
-/// The numbers of lines, padding included.
+/// Returns the numbers of lines, padding included.
 pub(crate) fn numbers(lines: &[AlignedF32x16]) -> &[f32] {
-    // Arrays of arrays are flattened without unsafe code, lines with their alignment are not.
+    // The standard library flattens arrays of arrays, but not aligned structs.
     #[expect(unsafe_code, reason = "flattens")]
-    // SAFETY: a `AlignedF32x16` is LANES f32 and nothing else: its size is 64, which the assertion states.
+    // SAFETY: an `AlignedF32x16` is LANES f32 and nothing else; the assertion checks its size of 64 bytes.
     unsafe {
         const { assert!(size_of::<AlignedF32x16>() == LANES * size_of::<f32>()) };
         std::slice::from_raw_parts(lines.as_ptr().cast(), lines.len() * LANES)
     }
 }
 
-/// The numbers of lines, padding included, to be changed.
+/// Returns the numbers of lines mutably, padding included.
 pub(crate) fn numbers_mut(lines: &mut [AlignedF32x16]) -> &mut [f32] {
     #[expect(unsafe_code, reason = "flattens")]
-    // SAFETY: as in `numbers`; the borrow is handed on.
+    // SAFETY: as in `numbers`; the result takes over the mutable borrow.
     unsafe {
         std::slice::from_raw_parts_mut(lines.as_mut_ptr().cast(), lines.len() * LANES)
     }
 }
 
-/// One implementation of vectors.
+/// Vector operations of one instruction set.
 pub(crate) trait F32s: Copy {
     type Vector: Copy;
 
-    /// Of a tile that fills the registers and is `columns` vectors wide (1, 2 or 4): its rows. 0 for none.
+    /// Returns the rows of the tile of `columns` (1, 2 or 4) vectors that fills the registers; 0 for none.
     fn tile_rows(columns: usize) -> usize;
-    /// Of a part of a row of so many vectors whose sums fit into the registers: its vectors, 4 or 8 to 16. 0 where tiles
-    /// are faster whatever they are multiplied by.
+    /// Returns the vectors (4, or 8 to 16) of a strip, a part of a row whose sums fit into the registers.
+    ///
+    /// Returns 0 for rows of `columns` vectors where tiles are always faster.
     fn strip(columns: usize) -> usize;
 
     fn load(self, from: &AlignedF32x16) -> Self::Vector;
     fn store(self, vector: Self::Vector, to: &mut AlignedF32x16);
-    /// `number` in every lane.
+    /// Returns `number` in every lane.
     fn splat(self, number: f32) -> Self::Vector;
     fn add(self, a: Self::Vector, b: Self::Vector) -> Self::Vector;
     fn sub(self, a: Self::Vector, b: Self::Vector) -> Self::Vector;
     fn mul(self, a: Self::Vector, b: Self::Vector) -> Self::Vector;
     fn div(self, a: Self::Vector, b: Self::Vector) -> Self::Vector;
     fn sqrt(self, a: Self::Vector) -> Self::Vector;
-    /// The smaller; `b` where either is NaN.
+    /// Returns the smaller number; `b` where either is NaN.
     fn min(self, a: Self::Vector, b: Self::Vector) -> Self::Vector;
-    /// The larger; `b` where either is NaN.
+    /// Returns the larger number; `b` where either is NaN.
     fn max(self, a: Self::Vector, b: Self::Vector) -> Self::Vector;
-    /// `a * b + c`, rounded once where the CPU can.
+    /// Returns `a * b + c`, rounded once where the CPU can.
     fn mul_add(self, a: Self::Vector, b: Self::Vector, c: Self::Vector) -> Self::Vector;
-    /// `c - a * b`, rounded once where the CPU can.
+    /// Returns `c - a * b`, rounded once where the CPU can.
     fn sub_mul(self, a: Self::Vector, b: Self::Vector, c: Self::Vector) -> Self::Vector;
-    /// `x` where `sign > 0`, else 0.
+    /// Returns `x` where `sign > 0`, else 0.
     fn where_positive(self, sign: Self::Vector, x: Self::Vector) -> Self::Vector;
-    /// `x` where `|x| >= least`, or where it is NaN, else 0.
+    /// Returns `x` where `|x| >= least` or `x` is NaN, else 0.
     fn zero_if_tiny(self, x: Self::Vector, least: Self::Vector) -> Self::Vector;
-    /// A bit for each number that is not 0, the first one's the lowest.
+    /// Returns a bit for each number that is not 0; the first number has the lowest bit.
     fn not_zero(self, x: Self::Vector) -> u32;
-    /// The nearest integers.
+    /// Returns the nearest integers.
     fn round(self, a: Self::Vector) -> Self::Vector;
-    /// `2^n` of integers between -126 and 127.
+    /// Returns `2^n` for integers from -126 to 127.
     fn power_of_two(self, n: Self::Vector) -> Self::Vector;
-    /// `(m, e)` with `x = m 2^e` and `m` between the roots of 1/2 and 2. For positive normal numbers.
+    /// Returns `(m, e)` with `x = m 2^e` and `sqrt(1/2) <= m < sqrt(2)`, for positive normal numbers.
     fn parts(self, x: Self::Vector) -> (Self::Vector, Self::Vector);
     fn sum(self, a: Self::Vector) -> f32;
-    /// Columns for rows.
+    /// Returns the transpose.
     fn transpose(self, rows: [Self::Vector; LANES]) -> [Self::Vector; LANES];
 }
 
-/// Compiles a body that is generic over [`F32s`] for every instruction set and calls the one that fits. What the body
-/// calls must be `#[inline(always)]`.
+/// Compiles a body generic over [`F32s`] for each instruction set and calls the one for this CPU.
+///
+/// Functions that the body calls must be `#[inline(always)]`.
 macro_rules! on_f32s {
     ($(#[$meta:meta])* $vis:vis fn $name:ident $(<const $k:ident: $kind:ty>)? ($simd:ident: F32s, $($arg:ident: $ty:ty),* $(,)?) $(-> $ret:ty)? $body:block) => {
         $(#[$meta])*
@@ -120,11 +122,11 @@ macro_rules! on_f32s {
             fn avx512 $(<const $k: $kind>)? ($simd: $crate::simd::Avx512, $($arg: $ty),*) $(-> $ret)? { body::<_ $(, $k)?>($simd, $($arg),*) }
 
             #[cfg(target_arch = "x86_64")]
-            #[expect(unsafe_code, reason = "a function compiled for more instructions than the target has is unsafe to call")]
+            #[expect(unsafe_code, reason = "functions with more target features than the build are unsafe to call")]
             match $crate::simd::isa() {
-                // SAFETY: isa() is Avx512 only if the CPU has every feature that avx512 enables.
+                // SAFETY: isa() is Avx512 only if the CPU has every feature that `avx512` enables.
                 rlox_core::simd::Isa::Avx512 => unsafe { avx512 $(::<$k>)? ($crate::simd::Avx512::new(), $($arg),*) },
-                // SAFETY: isa() is Avx2 or more only if the CPU has every feature that avx2 enables.
+                // SAFETY: isa() is Avx2 or better only if the CPU has every feature that `avx2` enables.
                 rlox_core::simd::Isa::Avx2 => unsafe { avx2 $(::<$k>)? ($crate::simd::Avx2::new(), $($arg),*) },
                 rlox_core::simd::Isa::Portable => body::<_ $(, $k)?>($crate::simd::Portable, $($arg),*),
             }
@@ -151,12 +153,12 @@ pub(crate) mod tests {
         static FORCED: Cell<Isa> = const { Cell::new(Isa::Avx512) };
     }
 
-    /// The best instruction set, or less while `on_each_isa` says so.
+    /// Returns the best instruction set of the CPU, or a lesser one set by `on_each_isa`.
     pub(crate) fn isa() -> Isa {
         FORCED.get().min(rlox_core::simd::isa())
     }
 
-    /// Calls `f` on each instruction set this CPU has.
+    /// Calls `f` once for each instruction set of this CPU.
     pub(crate) fn on_each_isa(mut f: impl FnMut(Isa)) {
         for isa in [Isa::Portable, Isa::Avx2, Isa::Avx512].into_iter().filter(|isa| *isa <= rlox_core::simd::isa()) {
             FORCED.set(isa);

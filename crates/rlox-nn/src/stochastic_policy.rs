@@ -1,4 +1,4 @@
-//! A policy that draws actions between -1 and 1, and learns through them: SAC's actor, and the temperature beside it.
+//! Stochastic policies with actions in [-1, 1] and their entropy temperature: SAC's actor.
 
 use rlox_core::{Error, Pcg64, Result, check_len};
 
@@ -11,47 +11,50 @@ use crate::{
     SquashedGaussian, Workspace, clip_and_step, validate,
 };
 
-/// What a minibatch said to an actor.
+/// Statistics of an actor for a minibatch.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct ActorStats {
-    /// The loss.
+    /// Loss.
     pub loss: f32,
-    /// The mean of what the critics said.
+    /// Mean value of the critics.
     pub mean_value: f32,
-    /// Minus the mean log-probability, an estimate of the entropy; 0 for policies without one.
+    /// Minus the mean log-probability, an estimate of the entropy; 0 for deterministic policies.
     pub entropy: f32,
-    /// The norm of all gradients before they were clipped.
+    /// Norm of all gradients before clipping.
     pub grad_norm: f32,
 }
 
-/// A policy that draws actions between -1 and 1, of any backend: acts, samples, learns.
+/// A policy that draws actions in [-1, 1], of any backend.
 ///
-/// [`crate::ActionScaling`] takes actions to an environment's bounds.
+/// [`crate::ActionScaling`] scales actions to the bounds of an environment.
 pub trait StochasticPolicy: Send {
-    /// Numbers in an observation.
+    /// Returns the number of elements of an observation.
     fn obs_dim(&self) -> usize;
 
-    /// Numbers in an action.
+    /// Returns the number of elements of an action.
     fn action_dim(&self) -> usize;
 
-    /// Draws the noise of state-dependent exploration anew, that of environment i from `rngs[i]`; other policies have none.
+    /// Draws new noise for state-dependent exploration, for environment i from `rngs[i]`.
+    ///
+    /// Other policies do nothing.
     ///
     /// # Errors
-    /// [`Error::Memory`] if it does not fit into memory.
+    /// [`Error::Memory`] if the noise does not fit into memory.
     fn draw_noise(&mut self, rngs: &mut [Pcg64]) -> Result<()>;
 
-    /// Draws actions of `obs`, `[N, d]`, for environments: row i from `rngs[i]` alone. Actions are `[N, a]`, their
-    /// log-probabilities `[N]`.
+    /// Draws actions, `[N, a]`, with log-probabilities, `[N]`, for `obs`, `[N, d]`, of environments.
+    ///
+    /// Row i draws from `rngs[i]` alone.
     ///
     /// # Errors
-    /// [`Error::Shape`] for slices that do not fit, [`Error::NotFinite`] naming an output of the
-    /// policy, a `mean` or a `log_std`, that is NaN or infinite. Nothing is drawn then.
+    /// [`Error::Shape`] for slices that do not fit, [`Error::NotFinite`] for a `mean`, a `log_std` or observations that
+    /// are NaN or infinite. Nothing is drawn then.
     fn act(&mut self, obs: &[f32], rngs: &mut [Pcg64], actions: &mut [f32], log_probs: &mut [f32]) -> Result<()>;
 
-    /// As [`StochasticPolicy::act`] with noise that is drawn for this call: that of environments under way stays.
+    /// Works as [`StochasticPolicy::act`] with noise for this call; the environments keep their noise.
     ///
     /// # Errors
-    /// Those of [`StochasticPolicy::act`] and [`StochasticPolicy::draw_noise`].
+    /// The errors of [`StochasticPolicy::act`] and [`StochasticPolicy::draw_noise`].
     fn act_stateless(
         &mut self,
         obs: &[f32],
@@ -60,44 +63,50 @@ pub trait StochasticPolicy: Send {
         log_probs: &mut [f32],
     ) -> Result<()>;
 
-    /// The modes before they were squashed, `[N, a]`.
+    /// Computes the deterministic actions `tanh(mean)`, `[N, a]`.
     ///
     /// # Errors
-    /// Those of [`StochasticPolicy::act`].
+    /// The errors of [`StochasticPolicy::act`].
     fn act_deterministic(&mut self, obs: &[f32], actions: &mut [f32]) -> Result<()>;
 
-    /// Draws actions of a minibatch from one stream, to value next states with. State-dependent exploration draws nothing
-    /// between an [`StochasticPolicy::rsample`] and its step: the noise matrix is that one's.
+    /// Draws actions of a minibatch from one stream, by which next states are valued.
+    ///
+    /// State-dependent exploration draws nothing between [`StochasticPolicy::rsample`] and the step: both use one noise
+    /// matrix.
     ///
     /// # Errors
-    /// Those of [`StochasticPolicy::act`].
+    /// The errors of [`StochasticPolicy::act`].
     fn sample(&mut self, obs: &[f32], rng: &mut Pcg64, actions: &mut [f32], log_probs: &mut [f32]) -> Result<()>;
 
-    /// As [`StochasticPolicy::sample`], reparameterised: keeps what [`StochasticPolicy::backward`] needs.
+    /// Draws a reparameterized sample: caches what [`StochasticPolicy::backward`] needs.
     ///
     /// # Errors
-    /// Those of [`StochasticPolicy::act`].
+    /// The errors of [`StochasticPolicy::act`].
     fn rsample(&mut self, obs: &[f32], rng: &mut Pcg64, actions: &mut [f32], log_probs: &mut [f32]) -> Result<()>;
 
-    /// Adds to the parameters' gradients that of a loss, given those with respect to the actions and log-probabilities of
-    /// the last [`StochasticPolicy::rsample`]. The noise stays what it was.
+    /// Adds the gradient of a loss, for constant noise, to the gradients of the parameters.
+    ///
+    /// `d_actions` and `d_log_probs` are the gradients of the loss with respect to the results of the last
+    /// [`StochasticPolicy::rsample`].
     ///
     /// # Errors
-    /// [`Error::Shape`] for slices that do not fit, or if nothing was sampled before.
+    /// [`Error::Shape`] for slices that do not fit, or without a sample since the last step or load.
     fn backward(&mut self, d_actions: &[f32], d_log_probs: &[f32]) -> Result<()>;
 
-    /// One step of the optimiser with the parameters' gradients, cut together to a norm; returns the norm before.
+    /// Clips the gradients together and applies one optimizer step; returns the norm before clipping.
     ///
     /// # Errors
-    /// [`Error::Config`] naming a gradient that is not finite; nothing has changed then.
+    /// The errors of [`clip_and_step`].
     fn step(&mut self, optimizer: &Optimizer, max_grad_norm: Option<f32>) -> Result<f32>;
 
-    /// One step on [`crate::losses::sac_actor_loss`] for the last [`StochasticPolicy::rsample`], of these `obs`, through the
-    /// smallest of the critics, whose parameters' gradients stay as they are.
+    /// Applies one step on [`crate::losses::sac_actor_loss`], through the smallest critic.
+    ///
+    /// `obs` must be those of the last [`StochasticPolicy::rsample`]. The gradients of the critics' parameters do not
+    /// change.
     ///
     /// # Errors
-    /// Those of [`StochasticPolicy::backward`], [`StochasticPolicy::step`] and [`ActionValue::action_gradients`], and
-    /// [`Error::Config`] for an `alpha` below 0.
+    /// The errors of [`StochasticPolicy::backward`], [`StochasticPolicy::step`] and [`ActionValue::action_gradients`],
+    /// and [`Error::Config`] for an `alpha` that is negative or not finite.
     fn update(
         &mut self,
         obs: &[f32],
@@ -107,40 +116,41 @@ pub trait StochasticPolicy: Send {
         max_grad_norm: Option<f32>,
     ) -> Result<ActorStats>;
 
-    /// How its networks are made; `None` if they are not of fully connected layers.
+    /// Returns the architecture; `None` for networks other than fully connected layers.
     fn arch(&self) -> Option<NetworkArch> {
         None
     }
 
-    /// All parameters by name: `actor.0.weight`, and `log_std` of state-dependent exploration.
+    /// Returns all parameters by name: `actor.0.weight`, and `log_std` of state-dependent exploration.
     fn tensors(&self) -> NamedTensors;
 
-    /// Takes parameters by name.
+    /// Loads parameters by name.
     ///
     /// # Errors
-    /// Those of [`NamedTensors::check`]; nothing has changed then.
+    /// The errors of [`NamedTensors::check`]; nothing has changed then.
     fn load(&mut self, tensors: &NamedTensors) -> Result<()>;
 
-    /// The gradients since the last step, by the parameters' names.
+    /// Returns the gradients since the last step by parameter name.
     fn gradients(&self) -> NamedTensors;
 
-    /// What the optimiser keeps, by the parameters' names.
+    /// Returns the state of the optimizer by parameter name.
     fn optimizer_state(&self) -> NamedTensors;
 
-    /// Takes what [`StochasticPolicy::optimizer_state`] gave.
+    /// Loads a state that [`StochasticPolicy::optimizer_state`] returned.
     ///
     /// # Errors
-    /// Those of [`NamedTensors::check`].
+    /// The errors of [`NamedTensors::check`], and [`Error::Config`] for an impossible number of steps or mean of
+    /// squares.
     fn load_optimizer_state(&mut self, state: &NamedTensors) -> Result<()>;
 }
 
-/// A [`StochasticPolicy`] of a network whose outputs are `[mean | log_std]`, of a
-/// [`SquashedGaussian`], or the means alone with state-dependent exploration (Raffin et al. 2021,
-/// "Smooth Exploration for Robotic Reinforcement Learning").
+/// [`StochasticPolicy`] with a [`SquashedGaussian`], or with state-dependent exploration (gSDE).
 ///
-/// State-dependent noise is a random matrix times the last hidden layer, which learns from it, too; means are cut to
-/// [-2, 2]. Environments keep a matrix each until [`StochasticPolicy::draw_noise`]; every [`StochasticPolicy::rsample`] draws
-/// one for its minibatch, which [`StochasticPolicy::sample`] uses, too, until the step, as in Stable-Baselines3.
+/// The outputs of the network are `[mean | log_std]`, or the means alone with gSDE (Raffin et al. 2021, "Smooth
+/// Exploration for Robotic Reinforcement Learning"). With gSDE, noise is a random matrix times the last hidden layer,
+/// which gets a gradient from it, and means are clamped to [-2, 2]. Each environment keeps its matrix until
+/// [`StochasticPolicy::draw_noise`]. Each [`StochasticPolicy::rsample`] draws a matrix for its minibatch, which
+/// [`StochasticPolicy::sample`] uses until the step, as in Stable-Baselines3.
 ///
 /// ```
 /// use rlox_core::{AutoresetMode, Pcg64, VecEnv, VectorEnv, envs::Pendulum};
@@ -162,12 +172,12 @@ pub struct SquashedPolicy<N> {
     action_dim: usize,
     exploration: Option<Exploration>,
     acting: Memory,
-    /// Of the last `rsample`.
+    /// Memory of the last [`StochasticPolicy::rsample`].
     learning: Memory,
     update: UpdateMemory,
 }
 
-/// Memory of a step through the critics.
+/// Memory of an actor step through the critics.
 #[derive(Clone, Debug, Default)]
 struct UpdateMemory {
     values: Vec<f32>,
@@ -176,27 +186,30 @@ struct UpdateMemory {
 }
 
 impl<N: Network> SquashedPolicy<N> {
-    /// A policy of a network with two outputs for each number of an action.
+    /// Creates a policy from a network with two outputs per action element.
     ///
     /// # Errors
-    /// [`Error::Shape`] for another network.
+    /// [`Error::Shape`] for another number of outputs.
     pub fn new(actor: N, action_dim: usize) -> Result<Self> {
         check_outputs(&actor, action_dim, 2)?;
         Self::from_parts(actor, action_dim, None)
     }
 
-    /// A policy with state-dependent exploration, of a network with one output for each number of an action. Logarithms of
-    /// standard deviations begin at `log_std_init`; -3 is usual.
+    /// Creates a policy with state-dependent exploration from a network with one output per action element.
+    ///
+    /// `log_std_init` is the initial log standard deviation, usually -3.
     ///
     /// # Errors
-    /// [`Error::Shape`] for another network, or one without a hidden layer; [`Error::Config`] for a parse_auto that is not
-    /// between -20 and 20; [`Error::Memory`] for a matrix that does not fit into memory.
+    /// - [`Error::Shape`]: the network has another number of outputs, or no hidden layer.
+    /// - [`Error::Config`]: `log_std_init` is outside [-20, 20].
+    /// - [`Error::Memory`]: a matrix does not fit into memory.
     pub fn state_dependent(actor: N, action_dim: usize, log_std_init: f32) -> Result<Self> {
-        check_log_std(log_std_init, "begin with -3")?;
+        check_log_std(log_std_init, "start with -3")?;
         check_outputs(&actor, action_dim, 1)?;
         let hidden = actor.hidden_dim();
         if hidden == 0 {
-            return Err(Error::shape("actor", "a network with a hidden layer", "none", "give it one"));
+            let fix = "use a network with a hidden layer";
+            return Err(Error::shape("actor", "a network with a hidden layer", "none", fix));
         }
         let exploration = Exploration::new(hidden, action_dim, log_std_init)?;
         Self::from_parts(actor, action_dim, Some(exploration))
@@ -207,20 +220,22 @@ impl<N: Network> SquashedPolicy<N> {
         Ok(Self { actor, action_dim, exploration, acting, learning, update: UpdateMemory::default() })
     }
 
-    /// The network.
+    /// Returns the network.
     pub fn actor(&self) -> &N {
         &self.actor
     }
 
-    /// How many numbers of noise a minibatch takes: one for each number of its actions, or a matrix `[hidden, a]`.
+    /// Returns the length of a minibatch's noise: that of the actions, or of a matrix `[hidden, a]`.
     pub fn noise_len(&self, rows: usize) -> usize {
         self.action_dim * self.exploration.as_ref().map_or(rows, |exploration| exploration.hidden)
     }
 
-    /// As [`StochasticPolicy::rsample`], with given standard normal noise, [`SquashedPolicy::noise_len`] numbers.
+    /// Works as [`StochasticPolicy::rsample`] with the caller's standard normal noise.
+    ///
+    /// [`SquashedPolicy::noise_len`] is the length of the noise.
     ///
     /// # Errors
-    /// [`Error::Shape`] for slices that do not fit.
+    /// [`Error::Shape`] for slices that do not fit, and the errors of [`StochasticPolicy::rsample`].
     pub fn rsample_with(
         &mut self,
         obs: &[f32],
@@ -236,7 +251,7 @@ impl<N: Network> SquashedPolicy<N> {
         self.rsample_from_noise(actions, log_probs)
     }
 
-    /// The number of rows of observations, if actions and log-probabilities are as many.
+    /// Returns the number of rows of observations; checks the lengths of actions and log-probabilities.
     fn rows(&self, obs: &[f32], actions: usize, log_probs: usize) -> Result<usize> {
         let rows = validate::count_rows("obs", obs, self.actor.in_dim())?;
         check_len("actions", actions, rows.saturating_mul(self.action_dim))?;
@@ -244,7 +259,7 @@ impl<N: Network> SquashedPolicy<N> {
         Ok(rows)
     }
 
-    /// What the network says of rows to learn from. What was sampled before is forgotten.
+    /// Runs the forward pass of a minibatch and discards the previous sample.
     fn forward(&mut self, obs: &[f32], rows: usize) -> Result<()> {
         let Self { actor, exploration, learning: memory, .. } = self;
         memory.log_probs.clear();
@@ -258,7 +273,7 @@ impl<N: Network> SquashedPolicy<N> {
         result.map_err(|error| validate::blame_input(error, obs, actor.in_dim()))
     }
 
-    /// Samples with the noise in memory, keeping what backward needs.
+    /// Samples with the noise in memory and caches what the backward pass needs.
     fn rsample_from_noise(&mut self, actions: &mut [f32], log_probs: &mut [f32]) -> Result<()> {
         let Self { exploration, learning: memory, .. } = self;
         memory.sample(exploration.as_ref(), actions, log_probs)?;
@@ -269,7 +284,7 @@ impl<N: Network> SquashedPolicy<N> {
         Ok(())
     }
 
-    /// Outputs and, where it is wanted, the last hidden layer.
+    /// Computes outputs and, for state-dependent exploration, the last hidden layer.
     fn infer(&mut self, obs: &[f32], rows: usize) -> Result<()> {
         let Self { actor, exploration, acting, .. } = self;
         let Memory { workspace, outputs, hidden, .. } = acting;
@@ -290,7 +305,7 @@ impl<N: Network> SquashedPolicy<N> {
         parameter_tensors: impl Fn(&Parameters) -> NamedTensors,
     ) -> NamedTensors {
         let mut all = NamedTensors::default();
-        // The names of the two differ: nothing is refused.
+        // The names are different, so `extend` cannot fail.
         let _ = all.extend("actor", &network_tensors(&self.actor));
         if let Some(exploration) = &self.exploration {
             for tensor in &parameter_tensors(&exploration.log_std) {
@@ -301,7 +316,7 @@ impl<N: Network> SquashedPolicy<N> {
     }
 }
 
-/// Checks that a network has so many outputs for each number of an action.
+/// Checks that a network has `each` outputs per action element.
 fn check_outputs<N: Network>(actor: &N, action_dim: usize, each: usize) -> Result<()> {
     let wanted = action_dim.checked_mul(each).filter(|wanted| *wanted > 0);
     if wanted == Some(actor.out_dim()) {
@@ -309,9 +324,10 @@ fn check_outputs<N: Network>(actor: &N, action_dim: usize, each: usize) -> Resul
     }
     let expected = match wanted {
         Some(wanted) => format!("{wanted} outputs"),
-        None => format!("{each} outputs for each of an action's {action_dim} numbers"),
+        None => format!("{each} outputs for each of {action_dim} action elements"),
     };
-    Err(Error::shape("actor", expected, actor.out_dim().to_string(), "make it for this action space"))
+    let fix = "create the network for this action space";
+    Err(Error::shape("actor", expected, actor.out_dim().to_string(), fix))
 }
 
 impl<N: Network> StochasticPolicy for SquashedPolicy<N> {
@@ -410,7 +426,7 @@ impl<N: Network> StochasticPolicy for SquashedPolicy<N> {
         let (network_outputs, gradients) = ((&outputs[..], &hidden[..]), (d_actions, d_log_probs));
         explored.backward(exploration, matrix, network_outputs, gradients, (d_outputs, d_hidden));
         actor.backward_hidden(d_outputs, d_hidden)?;
-        // Once the network has not failed: gradients are added whole or not at all.
+        // After the network, which can fail: gradients are added completely or not at all.
         explored.add_gradients(exploration, matrix);
         Ok(())
     }
@@ -421,7 +437,7 @@ impl<N: Network> StochasticPolicy for SquashedPolicy<N> {
             None => clip_and_step(&mut [("actor", actor)], optimizer, max_grad_norm),
             Some(it) => clip_and_step(&mut [("actor", actor), ("policy", &mut it.log_std)], optimizer, max_grad_norm),
         }?;
-        // The sample was the former weights'.
+        // The sample belongs to the old weights.
         learning.log_probs.clear();
         Ok(norm)
     }
@@ -464,7 +480,7 @@ impl<N: Network> StochasticPolicy for SquashedPolicy<N> {
 
     fn load(&mut self, tensors: &NamedTensors) -> Result<()> {
         tensors.check(&self.tensors())?;
-        // The sample was the former weights'.
+        // The sample belongs to the old weights.
         self.learning.log_probs.clear();
         self.actor.load(&tensors.strip_prefix("actor"))?;
         self.exploration.as_mut().map_or(Ok(()), |it| it.log_std.load(&tensors.without_prefix("actor")))
@@ -485,7 +501,7 @@ impl<N: Network> StochasticPolicy for SquashedPolicy<N> {
     }
 }
 
-/// Memory of a batch.
+/// Memory of a minibatch.
 #[derive(Clone, Debug)]
 struct Memory {
     workspace: Workspace,
@@ -523,12 +539,13 @@ impl Memory {
 
     fn check_sampled(&self) -> Result<()> {
         if self.log_probs.is_empty() {
-            return Err(Error::shape("rsample", "a sample to learn from", "none", "call rsample first, once a step"));
+            let fix = "call rsample first, once per step";
+            return Err(Error::shape("rsample", "a previous rsample call", "none", fix));
         }
         Ok(())
     }
 
-    /// Checks that all that the network said is finite: means alone, or standard deviations with them.
+    /// Checks that the outputs, means alone or means and log standard deviations, are finite.
     fn check_finite(&self, means_alone: bool) -> Result<()> {
         if means_alone {
             return validate::check_finite_outputs("mean", &self.outputs, self.gaussian.outputs() / 2);
@@ -536,7 +553,7 @@ impl Memory {
         self.gaussian.check_finite(&self.outputs)
     }
 
-    /// Actions of the outputs and the noise in memory.
+    /// Samples actions from the outputs and the noise in memory.
     fn sample(&mut self, exploration: Option<&Exploration>, actions: &mut [f32], log_probs: &mut [f32]) -> Result<()> {
         let Self { outputs, hidden, noise, matrix, gaussian, explored, .. } = self;
         let Some(exploration) = exploration else { return gaussian.sample(outputs, noise, actions, log_probs) };
@@ -545,14 +562,15 @@ impl Memory {
     }
 }
 
-/// The weight alpha of the entropy, fixed or learned so that the entropy stays near a target (Haarnoja et al. 2018,
-/// section 5).
+/// Weight alpha of the entropy, fixed or learned (Haarnoja et al. 2018, section 5).
+///
+/// A learned weight keeps the entropy near a target.
 ///
 /// ```
 /// use rlox_nn::{Optimizer, Temperature};
 ///
 /// let mut temperature = Temperature::learned(1.0, -1.0)?;
-/// // The entropy, about 3, is above the target: it is worth less from now on.
+/// // The entropy, about 3, is above the target, so its weight decreases.
 /// temperature.update(&[-3.0, -3.1], &Optimizer::adam(3e-4))?;
 /// assert!(temperature.alpha() < 1.0);
 /// # Ok::<(), rlox_core::Error>(())
@@ -564,40 +582,41 @@ pub struct Temperature(Kind);
 enum Kind {
     Fixed(f32),
     Learned {
-        /// The logarithm of alpha, one number.
+        /// Logarithm of alpha, one number.
         log_alpha: Parameters,
         target_entropy: f32,
     },
 }
 
 impl Temperature {
-    /// One that stays.
+    /// Creates a constant temperature.
     ///
     /// # Errors
-    /// [`Error::Config`] for a number that is not finite, or below 0.
+    /// [`Error::Config`] for an `alpha` that is negative or not finite.
     pub fn fixed(alpha: f32) -> Result<Self> {
         validate::check_not_negative("alpha", alpha)?;
         Ok(Self(Kind::Fixed(alpha)))
     }
 
-    /// One that is learned, from `alpha` on, so that the entropy comes near the target; minus the number of an action's
-    /// numbers is usual.
+    /// Creates a temperature that is learned, with the initial value `alpha`.
+    ///
+    /// The usual `target_entropy` is minus the number of elements of an action.
     ///
     /// # Errors
-    /// [`Error::Config`] for an alpha that is not above 0, or a target that is not finite.
+    /// [`Error::Config`] for an `alpha` that is not positive, or a number that is not finite.
     pub fn learned(alpha: f32, target_entropy: f32) -> Result<Self> {
         if !(alpha.is_finite() && alpha > 0.0) {
-            return Err(Error::config("alpha", "a positive number", alpha.to_string(), "begin with 1"));
+            return Err(Error::config("alpha", "a positive number", alpha.to_string(), "start with 1"));
         }
         if !target_entropy.is_finite() {
-            let fix = "pass minus the number of an action's numbers";
+            let fix = "pass minus the number of elements of an action";
             return Err(Error::config("target_entropy", "a finite number", target_entropy.to_string(), fix));
         }
         let log_alpha = Parameters::new("log_alpha", &[1], &[alpha.ln()])?;
         Ok(Self(Kind::Learned { log_alpha, target_entropy }))
     }
 
-    /// The weight of the entropy.
+    /// Returns the weight of the entropy.
     pub fn alpha(&self) -> f32 {
         match &self.0 {
             Kind::Fixed(alpha) => *alpha,
@@ -605,15 +624,18 @@ impl Temperature {
         }
     }
 
-    /// One step on [`temperature_loss`] for the log-probabilities of sampled actions, if it is learned; returns the loss.
+    /// Applies one step on [`temperature_loss`] to a learned temperature; returns the loss, 0 if constant.
+    ///
+    /// `log_probs` are the log-probabilities of sampled actions.
     ///
     /// # Errors
-    /// [`Error::Shape`] for no log-probabilities, [`Error::Config`] for some that are not finite; nothing has changed then.
+    /// [`Error::Shape`] without log-probabilities, [`Error::NotFinite`] for log-probabilities that are not finite;
+    /// nothing has changed then. Also the errors of [`clip_and_step`].
     pub fn update(&mut self, log_probs: &[f32], optimizer: &Optimizer) -> Result<f32> {
         let Kind::Learned { log_alpha, target_entropy } = &mut self.0 else { return Ok(0.0) };
         optimizer.check()?;
         if let Some(row) = log_probs.iter().position(|log_prob| !log_prob.is_finite()) {
-            let (got, hint) = (log_probs[row].to_string(), "look for extreme observations or weights");
+            let (got, hint) = (log_probs[row].to_string(), "check observations and weights for extreme values");
             return Err(Error::not_finite("log_probs", "finite numbers", got, hint).at_row(row));
         }
         let (loss, gradient) = temperature_loss(log_alpha.values()[0], log_probs, *target_entropy)?;
@@ -622,15 +644,15 @@ impl Temperature {
         Ok(loss)
     }
 
-    /// `log_alpha`, if it is learned.
+    /// Returns `log_alpha` of a learned temperature, else no tensors.
     pub fn tensors(&self) -> NamedTensors {
         self.map_parameters(Parameters::tensors)
     }
 
-    /// Takes what [`Temperature::tensors`] gave.
+    /// Loads tensors that [`Temperature::tensors`] returned.
     ///
     /// # Errors
-    /// Those of [`NamedTensors::check`]; nothing has changed then.
+    /// The errors of [`NamedTensors::check`]; nothing has changed then.
     pub fn load(&mut self, tensors: &NamedTensors) -> Result<()> {
         match &mut self.0 {
             Kind::Fixed(_) => tensors.check(&NamedTensors::default()),
@@ -638,15 +660,16 @@ impl Temperature {
         }
     }
 
-    /// What the optimiser keeps.
+    /// Returns the state of the optimizer.
     pub fn optimizer_state(&self) -> NamedTensors {
         self.map_parameters(Parameters::optimizer_state)
     }
 
-    /// Takes what [`Temperature::optimizer_state`] gave.
+    /// Loads a state that [`Temperature::optimizer_state`] returned.
     ///
     /// # Errors
-    /// Those of [`NamedTensors::check`].
+    /// The errors of [`NamedTensors::check`], and [`Error::Config`] for an impossible number of steps or mean of
+    /// squares.
     pub fn load_optimizer_state(&mut self, state: &NamedTensors) -> Result<()> {
         match &mut self.0 {
             Kind::Fixed(_) => state.check(&NamedTensors::default()),

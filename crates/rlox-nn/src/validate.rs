@@ -1,21 +1,21 @@
-//! Checks of numbers in slices: how many rows they are, and whether they are finite.
+//! Checks of slices of numbers: the number of rows, and finiteness.
 
 use rlox_core::{Error, Result};
 
-/// The number of rows of `dim` numbers in a slice.
+/// Returns the number of rows of `dim` numbers in a slice.
 ///
 /// # Errors
-/// [`Error::Shape`] naming the argument if there is none, or a broken one.
+/// [`Error::Shape`] naming the argument if there are no rows or the last row is incomplete.
 pub(crate) fn count_rows(name: &'static str, numbers: &[f32], dim: usize) -> Result<usize> {
     check_some(name, numbers.len())?;
     if !numbers.len().is_multiple_of(dim) {
         let expected = format!("rows of {dim} numbers");
-        return Err(Error::shape(name, expected, format!("{} numbers", numbers.len()), "pass whole rows"));
+        return Err(Error::shape(name, expected, format!("{} numbers", numbers.len()), "pass complete rows"));
     }
     Ok(numbers.len() / dim)
 }
 
-/// Checks that there are rows, of which a loss takes the mean.
+/// Checks that a loss, which is a mean over rows, has rows.
 ///
 /// # Errors
 /// [`Error::Shape`] naming the argument if there are none.
@@ -23,38 +23,38 @@ pub(crate) fn check_some(name: &'static str, rows: usize) -> Result<()> {
     if rows > 0 {
         return Ok(());
     }
-    Err(Error::shape(name, "at least one row", "none", "pass a batch with something in it"))
+    Err(Error::shape(name, "at least one row", "none", "pass a batch that is not empty"))
 }
 
-/// Checks that numbers of the caller's, rows of `dim`, are finite.
+/// Checks that the numbers of an argument, in rows of `dim`, are finite.
 ///
 /// # Errors
-/// [`Error::NotFinite`] naming the first that is not, and its row.
+/// [`Error::NotFinite`] naming the first number that is not finite, and its row.
 pub(crate) fn check_finite(name: &'static str, numbers: &[f32], dim: usize) -> Result<()> {
     let non_finite = first_not_finite(numbers, dim);
-    let hint = "look at where it comes from";
+    let hint = "check the source of the numbers";
     non_finite.map_or(Ok(()), |(got, row)| Err(Error::not_finite(name, "finite numbers", got, hint).at_row(row)))
 }
 
-/// Checks that what a network said, rows of `dim`, is finite.
+/// Checks that the outputs of a network, in rows of `dim`, are finite.
 ///
 /// # Errors
-/// [`Error::NotFinite`] naming the first number that is not, and its row.
+/// [`Error::NotFinite`] naming the first number that is not finite, and its row.
 pub(crate) fn check_finite_outputs(name: &'static str, outputs: &[f32], dim: usize) -> Result<()> {
     const FIX: &str =
-        "look for extreme observations or weights, or go back to a checkpoint and lower the learning rate";
+        "check observations and weights for extreme values, or load a checkpoint and lower the learning rate";
     let non_finite = first_not_finite(outputs, dim);
     non_finite.map_or(Ok(()), |(got, row)| Err(Error::not_finite(name, "finite numbers", got, FIX).at_row(row)))
 }
 
-/// Returns the error, or one about the observations, rows of `dim`, if outputs are not finite because those are not.
+/// Replaces an error about non-finite outputs by one about `obs`, rows of `dim`, if `obs` is the cause.
 pub(crate) fn blame_input(error: Error, obs: &[f32], dim: usize) -> Error {
     if matches!(error, Error::NotFinite(_)) { check_finite("obs", obs, dim).err().unwrap_or(error) } else { error }
 }
 
 /// Returns the first number that is NaN or infinite, and its row.
 fn first_not_finite(numbers: &[f32], dim: usize) -> Option<(String, usize)> {
-    // Counts them all, which compilers make vectors of.
+    // Compilers vectorize a count, but not an early exit.
     if numbers.iter().filter(|x| !x.is_finite()).count() == 0 {
         return None;
     }
@@ -62,13 +62,13 @@ fn first_not_finite(numbers: &[f32], dim: usize) -> Option<(String, usize)> {
     Some((numbers[index].to_string(), index / dim))
 }
 
-/// Checks a number that is to be finite and at least 0.
+/// Checks that a number is finite and at least 0.
 ///
 /// # Errors
-/// [`Error::Config`] naming it.
+/// [`Error::Config`] naming the number.
 pub(crate) fn check_not_negative(name: &'static str, number: f32) -> Result<()> {
     if number.is_finite() && number >= 0.0 {
         return Ok(());
     }
-    Err(Error::config(name, "a finite number, at least 0", number.to_string(), "pass one in that range"))
+    Err(Error::config(name, "a finite number of at least 0", number.to_string(), "pass a number in that range"))
 }

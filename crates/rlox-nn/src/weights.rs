@@ -1,4 +1,4 @@
-//! Parameters by name: the form in which they leave a network, and come back.
+//! Named arrays of parameters: the form in which parameters leave a network and return to it.
 
 mod safetensors;
 
@@ -6,24 +6,24 @@ use std::collections::HashMap;
 
 use rlox_core::{Error, Result};
 
-/// One array of parameters.
+/// A named array of parameters.
 #[derive(Clone, Debug, PartialEq)]
 pub struct NamedTensor {
-    /// Its name, as torch has it.
+    /// Name, as in torch.
     pub name: String,
-    /// Its extents; empty for a single number.
+    /// Extents; empty for a scalar.
     pub shape: Vec<usize>,
-    /// Its elements, row-major.
+    /// Elements, row-major.
     pub data: Vec<f32>,
 }
 
 impl NamedTensor {
-    /// Where the first element is that is NaN or infinite.
+    /// Returns the index of the first element that is NaN or infinite.
     pub fn first_not_finite(&self) -> Option<usize> {
         self.data.iter().position(|x| !x.is_finite())
     }
 
-    /// Adds the location of an element to an error: the name of the array, and the row along the first axis.
+    /// Adds the location of an element to an error: the name of the array and the row.
     pub(crate) fn locate(&self, error: Error, index: usize) -> Error {
         let rows = self.shape.first().copied().unwrap_or(1).max(1);
         error.in_section(self.name.clone()).at_row(index / (self.data.len() / rows).max(1))
@@ -31,17 +31,17 @@ impl NamedTensor {
 
     fn check_finite(&self, argument: &'static str) -> Result<()> {
         let Some(index) = self.first_not_finite() else { return Ok(()) };
-        let (got, hint) = (self.data[index].to_string(), "go back to weights that were saved whole");
+        let (got, hint) = (self.data[index].to_string(), "load weights without NaN or infinity");
         Err(self.locate(Error::not_finite(argument, "finite numbers", got, hint), index))
     }
 }
 
-const OWN_NAME: &str = "give each tensor a name of its own";
+const OWN_NAME: &str = "pass another name for each tensor";
 
 /// Checks that a file can hold a tensor of this name.
 ///
 /// # Errors
-/// [`Error::Shape`] for `__metadata__`, or a name with a line break.
+/// [`Error::Shape`] for `__metadata__` or a name with a line break.
 pub(crate) fn check_name(argument: &'static str, name: &str) -> Result<()> {
     if name != "__metadata__" && !name.contains('\n') {
         return Ok(());
@@ -50,7 +50,7 @@ pub(crate) fn check_name(argument: &'static str, name: &str) -> Result<()> {
     Err(Error::shape(argument, expected, format!("{name:?}"), OWN_NAME))
 }
 
-/// Arrays of parameters in a fixed order, each name once.
+/// Arrays of parameters in a fixed order, with unique names.
 ///
 /// ```
 /// use rlox_nn::NamedTensors;
@@ -64,7 +64,7 @@ pub(crate) fn check_name(argument: &'static str, name: &str) -> Result<()> {
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct NamedTensors {
     tensors: Vec<NamedTensor>,
-    /// Where each name is.
+    /// Index of each name in `tensors`.
     indices: HashMap<String, usize>,
 }
 
@@ -72,16 +72,16 @@ impl NamedTensors {
     /// Adds an array.
     ///
     /// # Errors
-    /// [`Error::Shape`] if the name is taken or cannot be in a file (`__metadata__`, or one with a line break), or if the
-    /// shape does not have as many elements.
+    /// [`Error::Shape`] if the name exists already or cannot be in a file (`__metadata__`, or a name with a line
+    /// break), or if the number of elements does not fit the shape.
     pub fn push(&mut self, name: impl Into<String>, shape: &[usize], data: Vec<f32>) -> Result<()> {
         let name = name.into();
         check_name("tensors", &name)?;
         if self.find(&name).is_some() {
-            return Err(Error::shape("tensors", "each name once", format!("two tensors named {name:?}"), OWN_NAME));
+            return Err(Error::shape("tensors", "unique names", format!("two tensors named {name:?}"), OWN_NAME));
         }
         if shape.iter().try_fold(1, |count: usize, extent| count.checked_mul(*extent)) != Some(data.len()) {
-            let got = format!("{} for {name:?}", data.len());
+            let got = format!("{} elements for {name:?}", data.len());
             let fix = "pass as many elements as the shape has";
             return Err(Error::shape("data", format!("elements for the shape {shape:?}"), got, fix));
         }
@@ -90,37 +90,37 @@ impl NamedTensors {
         Ok(())
     }
 
-    /// The arrays, in order.
+    /// Returns an iterator over the arrays, in order.
     pub fn iter(&self) -> std::slice::Iter<'_, NamedTensor> {
         self.tensors.iter()
     }
 
-    /// How many there are.
+    /// Returns the number of arrays.
     pub fn len(&self) -> usize {
         self.tensors.len()
     }
 
-    /// Whether there are none.
+    /// Returns true if there are no arrays.
     pub fn is_empty(&self) -> bool {
         self.tensors.is_empty()
     }
 
-    /// The array of a name.
+    /// Returns the array of a name.
     pub fn find(&self, name: &str) -> Option<&NamedTensor> {
         self.indices.get(name).map(|at| &self.tensors[*at])
     }
 
-    /// Adds all of another's, their names behind `prefix` and a dot.
+    /// Adds all arrays of `others`, with `prefix` and a dot in front of their names.
     ///
     /// # Errors
-    /// [`Error::Shape`] if a name is taken.
+    /// [`Error::Shape`] if a name exists already.
     pub fn extend(&mut self, prefix: &str, others: &Self) -> Result<()> {
         others
             .iter()
             .try_for_each(|tensor| self.push(format!("{prefix}.{}", tensor.name), &tensor.shape, tensor.data.clone()))
     }
 
-    /// Those whose names begin with `prefix` and a dot, without it.
+    /// Returns the arrays with names that begin with `prefix` and a dot, without that prefix.
     #[must_use]
     pub fn strip_prefix(&self, prefix: &str) -> Self {
         let stripped = |tensor: &NamedTensor| {
@@ -130,13 +130,13 @@ impl NamedTensors {
         Self::from_tensors(self.iter().filter_map(stripped))
     }
 
-    /// Those whose names do not begin with `prefix` and a dot.
+    /// Returns the arrays with names that do not begin with `prefix` and a dot.
     pub(crate) fn without_prefix(&self, prefix: &str) -> Self {
         let is_other = |tensor: &&NamedTensor| tensor.name.split('.').next() != Some(prefix);
         Self::from_tensors(self.iter().filter(is_other).cloned())
     }
 
-    /// Some of those that were checked, whose names still differ.
+    /// Collects arrays that have valid, unique names.
     fn from_tensors(tensors: impl Iterator<Item = NamedTensor>) -> Self {
         let tensors: Vec<_> = tensors.collect();
         let indices = tensors.iter().enumerate().map(|(at, tensor)| (tensor.name.clone(), at)).collect();
@@ -146,7 +146,7 @@ impl NamedTensors {
     /// Checks that all numbers are finite.
     ///
     /// # Errors
-    /// [`Error::Config`] naming the argument, the first tensor with another one, and the row.
+    /// [`Error::NotFinite`] naming the argument, the first tensor with a number that is not finite, and its row.
     ///
     /// ```
     /// let mut tensors = rlox_nn::NamedTensors::default();
@@ -160,18 +160,18 @@ impl NamedTensors {
         self.iter().try_for_each(|tensor| tensor.check_finite(argument))
     }
 
-    /// Checks that these are exactly arrays of `expected`'s names and shapes, of finite numbers.
+    /// Checks that the arrays have exactly the names and shapes of `expected` and are finite.
     ///
     /// # Errors
-    /// [`Error::Shape`] naming the first one that is absent, superfluous or of another shape, [`Error::Config`] naming
-    /// the first with a number that is not finite, and where.
+    /// [`Error::Shape`] naming the first tensor that is missing, unexpected or of another shape, [`Error::NotFinite`]
+    /// naming the first number that is not finite.
     pub fn check(&self, expected: &Self) -> Result<()> {
         const FIX: &str = "load weights of the same architecture";
         for one in expected {
             let Some(tensor) = self.find(&one.name) else {
                 let there: Vec<_> = self.iter().map(|tensor| tensor.name.as_str()).collect();
                 let got = format!("only {there:?}");
-                return Err(Error::shape("tensors", format!("one named {:?}", one.name), got, FIX));
+                return Err(Error::shape("tensors", format!("a tensor named {:?}", one.name), got, FIX));
             };
             if tensor.shape != one.shape {
                 let (wanted, got) = (format!("{:?} of shape {:?}", one.name, one.shape), format!("{:?}", tensor.shape));

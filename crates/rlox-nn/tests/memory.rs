@@ -24,7 +24,7 @@ fn torque() -> Space {
 }
 
 fn assert_memory_error<T>(result: Result<T>, argument: &str) {
-    assert!(assert_rejects(result, Error::Memory, argument).expected.starts_with("what fits into "));
+    assert!(assert_rejects(result, Error::Memory, argument).expected.starts_with("at most "));
 }
 
 #[test]
@@ -58,8 +58,8 @@ fn action_sizes_beyond_counting_are_rejected() {
         assert!(rejected.expected.starts_with(expected), "{rejected}");
     };
     shape(SquashedPolicy::state_dependent(net(1), HUGE, -3.0), "1125899906842624 outputs");
-    shape(SquashedPolicy::new(net(2), usize::MAX), "2 outputs for each of an action's 18446744");
-    shape(SquashedPolicy::new(net(2), 0), "2 outputs for each of an action's 0 numbers");
+    shape(SquashedPolicy::new(net(2), usize::MAX), "2 outputs for each of 18446744");
+    shape(SquashedPolicy::new(net(2), 0), "2 outputs for each of 0 action elements");
     assert_rejects(SquashedGaussian::new(usize::MAX), Error::Config, "dim");
     assert!(SquashedGaussian::new(usize::MAX / 2).unwrap().mode(&[], &mut []).is_ok());
 }

@@ -110,7 +110,7 @@ pub fn wrong_tensors_and_networks_are_refused_in_the_built_in_networks_words<N: 
     assert!(more.push("0.weight", &[1], vec![0.0]).is_err(), "a duplicate name is accepted");
     let with_nan = edited(&weights, with_last_value("0.weight", f32::NAN));
     let cases: [(_, Variant, _, _); 4] = [
-        (NamedTensors::default(), Error::Shape, r#"one named "0.weight""#, ""),
+        (NamedTensors::default(), Error::Shape, r#"a tensor named "0.weight""#, ""),
         (wider_net.tensors(), Error::Shape, r#""0.weight" of shape [8, 3]"#, ""),
         (more, Error::Shape, "", r#"one more, "4.weight""#),
         (with_nan, Error::NotFinite, "finite numbers", "NaN"),

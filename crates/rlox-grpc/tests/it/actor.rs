@@ -1,4 +1,4 @@
-//! Trainers whose rollouts come from workers learn as those whose actors are threads.
+//! Trainers with remote rollouts learn exactly as trainers with local actors.
 
 use crate::support::process::Process;
 use rlox_core::envs::{self, MakeOptions};
@@ -24,31 +24,32 @@ fn make(spec: &rlox_core::EnvSpec, rng: &mut Pcg64) -> rlox_core::Result<PolicyN
     PolicyNetworks::mlp(spec, &[16, 16], Activation::Tanh, rng)
 }
 
-/// The weights, and what was said, after some rollouts; `each` is called before each of them.
-fn learned<A: OnPolicyAlgorithm, P: ActorCritic + 'static>(
+/// Returns the weights and the metrics of 12 rollouts; `before_each` is called before each rollout.
+fn train<A: OnPolicyAlgorithm, P: ActorCritic + 'static>(
     mut trainer: AsyncOnPolicy<A, P>,
-    mut each: impl FnMut(usize),
+    mut before_each: impl FnMut(usize),
 ) -> (NamedTensors, Vec<String>) {
-    let mut said = Vec::new();
+    let mut metrics = Vec::new();
     for t in 0..12 {
-        each(t);
-        said.push(format!("{:?}", trainer.iterate(t as f64 / 12.0).unwrap()));
+        before_each(t);
+        metrics.push(format!("{:?}", trainer.iterate(t as f64 / 12.0).unwrap()));
     }
-    (trainer.stop().unwrap().tensors(), said)
+    (trainer.stop().unwrap().tensors(), metrics)
 }
 
-fn compare<A: OnPolicyAlgorithm + Clone>(id: &str, config: &A, addresses: &[String], each: impl FnMut(usize)) {
-    let ahead = StalenessPolicy { max_staleness: 2, deterministic: true };
-    let here = AsyncOnPolicy::new(vec![local(id), local(id)], make, config.clone(), ahead, 3).unwrap();
+fn compare<A: OnPolicyAlgorithm + Clone>(id: &str, config: &A, addresses: &[String], before_each: impl FnMut(usize)) {
+    let staleness = StalenessPolicy { max_staleness: 2, deterministic: true };
+    let local_trainer = AsyncOnPolicy::new(vec![local(id), local(id)], make, config.clone(), staleness, 3).unwrap();
     let options = ClientOptions::default();
-    let there = build_async_on_policy(addresses, &remote(id), 2, make, config.clone(), ahead, 3, &options).unwrap();
-    let (here, there) = (learned(here, |_| {}), learned(there, each));
-    assert_eq!(here.1, there.1);
-    assert_eq!(here.0, there.0);
+    let remote_trainer =
+        build_async_on_policy(addresses, &remote(id), 2, make, config.clone(), staleness, 3, &options).unwrap();
+    let (local_trainer, remote_trainer) = (train(local_trainer, |_| {}), train(remote_trainer, before_each));
+    assert_eq!(local_trainer.1, remote_trainer.1);
+    assert_eq!(local_trainer.0, remote_trainer.0);
 }
 
 #[test]
-fn in_lockstep_all_numbers_are_those_of_threads() {
+fn remote_training_equals_local_training() {
     let workers = [(); 2].map(|()| Worker::start(WorkerOptions::default()).unwrap());
     let addresses = workers.each_ref().map(Worker::address);
     for id in ["CartPole-v1", "Pendulum-v1"] {
@@ -59,7 +60,7 @@ fn in_lockstep_all_numbers_are_those_of_threads() {
 }
 
 #[test]
-fn a_rollout_that_was_lost_is_collected_again() {
+fn lost_rollouts_are_collected_again() {
     let (first, second) = (Process::start(&[]), Process::start(&[]));
     let addresses = [first.address.clone(), second.address.clone()];
     let mut first = Some(first);
@@ -72,7 +73,7 @@ fn a_rollout_that_was_lost_is_collected_again() {
 }
 
 #[test]
-fn weights_of_another_architecture_are_refused_by_name_and_shape() {
+fn weights_of_another_architecture_are_rejected() {
     use rlox_core::{Collect, Rollout, RolloutBuffer, RolloutJob, RolloutTicket};
     use rlox_grpc::{RemoteActor, RemoteRolloutConfig};
     use rlox_nn::train::CollectConfig;
@@ -80,63 +81,68 @@ fn weights_of_another_architecture_are_refused_by_name_and_shape() {
     let worker = Worker::start(WorkerOptions::default()).unwrap();
     let env = local("CartPole-v1");
     let policy = make(env.spec(), &mut Pcg64::seed_from(0)).unwrap();
-    let how = CollectConfig { gamma: 0.99, gae_lambda: 0.95, sde_sample_freq: 0 };
-    let settings = RemoteRolloutConfig { n_steps: 5, config: how, reset_seed: 0, arch: policy.arch().unwrap() };
+    let collect_config = CollectConfig { gamma: 0.99, gae_lambda: 0.95, sde_sample_freq: 0 };
+    let settings =
+        RemoteRolloutConfig { n_steps: 5, config: collect_config, reset_seed: 0, arch: policy.arch().unwrap() };
     let (addresses, options) = ([worker.address()], ClientOptions::default());
     let mut actor = RemoteActor::new(&addresses, 0, &remote("CartPole-v1"), &settings, &options).unwrap();
     let other = PolicyNetworks::mlp(env.spec(), &[8], Activation::Tanh, &mut Pcg64::seed_from(0)).unwrap();
-    let mut begin = |weights: NamedTensors, version| {
+    let mut collect = |weights: NamedTensors, version| {
         let buffer = Rollout::from_buffer(RolloutBuffer::for_env(5, env.as_ref()).unwrap());
-        let turn = RolloutTicket { slot: 0, number: 0, actor: 0, version, seed: 4 };
-        let mut begun = RolloutJob { ticket: turn, weights: weights.into(), buffer };
-        actor.collect(&mut begun, &|| false).map(|()| begun.buffer.steps.transitions())
+        let ticket = RolloutTicket { slot: 0, number: 0, actor: 0, version, seed: 4 };
+        let mut job = RolloutJob { ticket, weights: weights.into(), buffer };
+        actor.collect(&mut job, &|| false).map(|()| job.buffer.steps.transitions())
     };
-    let rejected = assert_rejects(begin(other.tensors(), 0), Error::Shape, "tensors");
+    let rejected = assert_rejects(collect(other.tensors(), 0), Error::Shape, "tensors");
     assert_eq!(rejected.expected, "\"actor.0.weight\" of shape [16, 4]");
     assert_eq!((rejected.got, rejected.at.worker), ("[8, 4]".to_string(), Some(worker.address())));
-    assert_eq!(begin(policy.tensors(), 1).unwrap(), 20);
-    forgets(&addresses, &settings, &policy);
+    assert_eq!(collect(policy.tensors(), 1).unwrap(), 20);
+    assert_cache_is_invalidated(&addresses, &settings, &policy);
     let shape = rlox_nn::PolicyArch { value: vec![4], ..policy.arch().unwrap() };
     let settings = RemoteRolloutConfig { arch: shape, ..settings };
     let result = RemoteActor::new(&addresses, 0, &remote("CartPole-v1"), &settings, &options);
     assert_rejects(result, Error::Config, "policy");
 }
 
-/// Weights of a version that comes again are sent again where they were forgotten.
-fn forgets(addresses: &[String], settings: &rlox_grpc::RemoteRolloutConfig, policy: &PolicyNetworks<Mlp>) {
+/// Asserts that weights of a known version are sent again only after `invalidate_cache`.
+fn assert_cache_is_invalidated(
+    addresses: &[String],
+    settings: &rlox_grpc::RemoteRolloutConfig,
+    policy: &PolicyNetworks<Mlp>,
+) {
     use rlox_core::{Collect, FieldData, Rollout, RolloutBuffer, RolloutJob, RolloutTicket};
 
     let (env, options) = (remote("CartPole-v1"), ClientOptions::default());
     let mut actor = rlox_grpc::RemoteActor::new(addresses, 0, &env, settings, &options).unwrap();
-    let mut all_zero = |zero: bool, forgets: bool| {
+    let mut all_zero = |zero: bool, invalidate: bool| {
         let mut weights = NamedTensors::default();
         for tensor in &policy.tensors() {
             let data = tensor.data.iter().map(|x| if zero { 0.0 } else { *x }).collect();
             weights.push(tensor.name.clone(), &tensor.shape, data).unwrap();
         }
-        if forgets {
+        if invalidate {
             actor.invalidate_cache();
         }
         let buffer = Rollout::from_buffer(RolloutBuffer::for_env(5, local("CartPole-v1").as_ref()).unwrap());
-        let turn = RolloutTicket { slot: 0, number: 0, actor: 0, version: 7, seed: 4 };
-        let mut begun = RolloutJob { ticket: turn, weights: weights.into(), buffer };
-        actor.collect(&mut begun, &|| false).unwrap();
-        let FieldData::F32(values) = begun.buffer.steps.field("values").unwrap().data() else { panic!("not f32") };
+        let ticket = RolloutTicket { slot: 0, number: 0, actor: 0, version: 7, seed: 4 };
+        let mut job = RolloutJob { ticket, weights: weights.into(), buffer };
+        actor.collect(&mut job, &|| false).unwrap();
+        let FieldData::F32(values) = job.buffer.steps.field("values").unwrap().data() else { panic!("not f32") };
         values.iter().all(|value| *value == 0.0)
     };
     assert!(!all_zero(false, false));
-    assert!(!all_zero(true, false), "the version is one that the worker has");
+    assert!(!all_zero(true, false), "the worker has this version already");
     assert!(all_zero(true, true));
 }
 
 #[test]
-fn rollouts_that_are_too_large_for_a_message_are_refused_at_once() {
+fn rollouts_larger_than_a_message_are_rejected_at_construction() {
     let limits = Limits { max_message_bytes: 4096, ..Limits::default() };
     let worker = Worker::start(WorkerOptions { limits, ..WorkerOptions::default() }).unwrap();
     let config = ImpalaConfig { n_steps: 100, ..ImpalaConfig::default() };
-    let (ahead, options) = (StalenessPolicy::default(), ClientOptions::default());
+    let (staleness, options) = (StalenessPolicy::default(), ClientOptions::default());
     let addresses = [worker.address()];
-    let made = build_async_on_policy(&addresses, &remote("CartPole-v1"), 1, make, config, ahead, 0, &options);
+    let made = build_async_on_policy(&addresses, &remote("CartPole-v1"), 1, make, config, staleness, 0, &options);
     let rejected = assert_rejects(made, Error::Config, "n_steps");
     assert!(rejected.hint.contains("--max-message-bytes"), "{rejected}");
 }

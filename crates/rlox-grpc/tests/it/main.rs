@@ -1,12 +1,12 @@
-//! The integration tests of the crate in one binary.
+//! Integration tests of rlox-grpc.
 
 mod actor;
-mod closed;
 mod env;
 mod failover;
-mod liars;
+mod invalid_replies;
 mod proto;
 mod rollout;
+mod security;
 mod session;
 #[path = "../support/mod.rs"]
 mod support;

@@ -1,5 +1,4 @@
-//! Rollouts of workers beyond the usual: masks, state-dependent noise, other autoreset modes, environments that do not
-//! tell their state, and workers that die time and again. All numbers are those of threads.
+//! Remote rollouts equal local rollouts, with masks, gSDE noise, autoreset modes and killed workers.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
@@ -17,11 +16,12 @@ use rlox_nn::{Activation, ActorCritic, Mlp, NamedTensors, PolicyNetworks};
 
 type Networks = PolicyNetworks<Mlp>;
 
-/// A corridor in which staying is allowed in the middle alone, and walls are no way. It tells its state, or does not.
+/// A corridor with action masks: staying is allowed in the middle only, walking into walls never.
 #[derive(Clone)]
 struct Corridor {
     at: usize,
-    tells: bool,
+    /// True if the environment supports snapshots.
+    has_state: bool,
     spec: EnvSpec,
 }
 
@@ -51,7 +51,7 @@ impl Env for Corridor {
         mask.copy_from_slice(&allowed(self.at));
     }
     fn state(&self) -> Option<Vec<f64>> {
-        self.tells.then(|| vec![self.at as f64])
+        self.has_state.then(|| vec![self.at as f64])
     }
     fn set_state(&mut self, state: &[f64], obs: &mut [f32]) -> Result<()> {
         self.at = state[0] as usize;
@@ -66,7 +66,7 @@ fn make(id: &str, options: &MakeOptions<'_>) -> Result<Box<dyn VectorEnv>> {
     }
     let (observation, action) = (Space::uniform_box(0.0, 4.0, &[1]), Space::discrete(3));
     let spec = EnvSpec { id: id.into(), observation, action, max_episode_steps: Some(9) };
-    options.build_vec_env(Corridor { at: 0, tells: id != "CorridorWithoutState-v0", spec })
+    options.build_vec_env(Corridor { at: 0, has_state: id != "CorridorWithoutState-v0", spec })
 }
 
 fn workers() -> [Worker; 2] {
@@ -80,38 +80,39 @@ fn local(env: &EnvOptions) -> Box<dyn VectorEnv> {
     make(&env.id, &MakeOptions { num_envs, seed: Some(*seed), autoreset_mode, max_episode_steps, arguments }).unwrap()
 }
 
-/// What was said in some updates, and the weights after them.
-fn learned<P: ActorCritic + 'static>(
+/// Returns the metrics of some updates, and the weights after them.
+fn train<P: ActorCritic + 'static>(
     mut trainer: AsyncOnPolicy<PpoConfig, P>,
     updates: usize,
 ) -> (Vec<String>, NamedTensors) {
-    let said = (0..updates).map(|_| format!("{:?}", trainer.iterate(0.5).unwrap())).collect();
-    (said, trainer.stop().unwrap().tensors())
+    let results = (0..updates).map(|_| format!("{:?}", trainer.iterate(0.5).unwrap())).collect();
+    (results, trainer.stop().unwrap().tensors())
 }
 
 fn compare(env: &EnvOptions, networks: impl Fn(&EnvSpec, &mut Pcg64) -> Result<Networks> + Copy, sde_every: usize) {
     let workers = workers();
     let addresses = workers.each_ref().map(Worker::address);
     let config = PpoConfig { n_steps: 16, batch_size: 16, sde_sample_freq: sde_every, ..PpoConfig::default() };
-    let (ahead, options) = (StalenessPolicy { max_staleness: 1, deterministic: true }, ClientOptions::default());
-    let here = AsyncOnPolicy::new(vec![local(env), local(env)], networks, config.clone(), ahead, 3).unwrap();
-    let there = build_async_on_policy(&addresses, env, 2, networks, config, ahead, 3, &options).unwrap();
-    assert_eq!(learned(here, 8), learned(there, 8), "{env:?}");
+    let (staleness, options) = (StalenessPolicy { max_staleness: 1, deterministic: true }, ClientOptions::default());
+    let local_trainer =
+        AsyncOnPolicy::new(vec![local(env), local(env)], networks, config.clone(), staleness, 3).unwrap();
+    let remote_trainer = build_async_on_policy(&addresses, env, 2, networks, config, staleness, 3, &options).unwrap();
+    assert_eq!(train(local_trainer, 8), train(remote_trainer, 8), "{env:?}");
 }
 
-fn usual(spec: &EnvSpec, rng: &mut Pcg64) -> Result<Networks> {
+fn default_networks(spec: &EnvSpec, rng: &mut Pcg64) -> Result<Networks> {
     PolicyNetworks::mlp(spec, &[16, 16], Activation::Tanh, rng)
 }
 
 #[test]
-fn masks_are_heeded() {
+fn remote_rollouts_respect_masks() {
     for autoreset_mode in [AutoresetMode::SameStep, AutoresetMode::NextStep] {
-        compare(&EnvOptions { autoreset_mode, ..EnvOptions::new("Corridor-v0", 4, 0) }, usual, 0);
+        compare(&EnvOptions { autoreset_mode, ..EnvOptions::new("Corridor-v0", 4, 0) }, default_networks, 0);
     }
 }
 
 #[test]
-fn state_dependent_noise_is_the_same() {
+fn state_dependent_noise_equals_local_noise() {
     let sde =
         |spec: &EnvSpec, rng: &mut Pcg64| PolicyNetworks::mlp_with_sde(spec, &[16, 16], Activation::Tanh, -1.0, rng);
     let env = EnvOptions { max_episode_steps: Some(Some(25)), ..EnvOptions::new("Pendulum-v1", 4, 0) };
@@ -121,34 +122,34 @@ fn state_dependent_noise_is_the_same() {
 }
 
 #[test]
-fn environments_that_reset_in_the_next_step_do_so_there() {
+fn next_step_autoreset_equals_local_rollouts() {
     let (autoreset_mode, max_episode_steps) = (AutoresetMode::NextStep, Some(Some(20)));
     for id in ["CartPole-v1", "Pendulum-v1"] {
-        compare(&EnvOptions { autoreset_mode, max_episode_steps, ..EnvOptions::new(id, 4, 0) }, usual, 0);
+        compare(&EnvOptions { autoreset_mode, max_episode_steps, ..EnvOptions::new(id, 4, 0) }, default_networks, 0);
     }
 }
 
 #[test]
-fn environments_that_do_not_tell_their_state_are_as_here() {
-    compare(&EnvOptions::new("CorridorWithoutState-v0", 4, 0), usual, 0);
+fn environments_without_state_equal_local_environments() {
+    compare(&EnvOptions::new("CorridorWithoutState-v0", 4, 0), default_networks, 0);
 }
 
 #[test]
-fn without_states_all_that_was_done_is_done_again() {
+fn environments_without_state_replay_all_requests() {
     let [first, second] = workers();
     let env = EnvOptions::new("CorridorWithoutState-v0", 2, 5);
     let options = ClientOptions { snapshot_every: 3, ..ClientOptions::default() };
-    let (mut here, addresses) = (local(&env), [first.address(), second.address()]);
-    let mut there = RemoteVecEnv::new(&addresses, &env, &options).unwrap();
-    here.reset(Seeds::Keep, None, &ResetOptions::default(), &mut [0.0; 2]).unwrap();
-    there.reset(Seeds::Keep, None, &ResetOptions::default(), &mut [0.0; 2]).unwrap();
-    let mut run = |steps: usize, there: &mut RemoteVecEnv| {
-        let told = |env: &mut dyn VectorEnv| {
-            let (mut obs, mut masks, mut said) = (vec![0.0; 2], vec![true; 6], Vec::new());
+    let (mut local_env, addresses) = (local(&env), [first.address(), second.address()]);
+    let mut remote_env = RemoteVecEnv::new(&addresses, &env, &options).unwrap();
+    local_env.reset(Seeds::Keep, None, &ResetOptions::default(), &mut [0.0; 2]).unwrap();
+    remote_env.reset(Seeds::Keep, None, &ResetOptions::default(), &mut [0.0; 2]).unwrap();
+    let mut run = |steps: usize, remote_env: &mut RemoteVecEnv| {
+        let trace = |env: &mut dyn VectorEnv| {
+            let (mut obs, mut masks, mut results) = (vec![0.0; 2], vec![true; 6], Vec::new());
             let (mut reward, mut terminated, mut truncated) = (vec![0.0; 2], vec![false; 2], vec![false; 2]);
             for _ in 0..steps {
                 env.action_masks(&mut masks).unwrap();
-                let first = |row: &[bool]| row.iter().rposition(|free| *free).unwrap() as i64;
+                let first = |row: &[bool]| row.iter().rposition(|allowed| *allowed).unwrap() as i64;
                 let actions: Vec<_> = masks.chunks(3).map(first).collect();
                 let (over, cut) = (&mut terminated, &mut truncated);
                 let out = StepOut {
@@ -159,50 +160,55 @@ fn without_states_all_that_was_done_is_done_again() {
                     final_obs: &mut [],
                 };
                 env.step(Actions::Discrete(&actions), out).unwrap();
-                said.push((obs.clone(), masks.clone(), reward.clone(), terminated.clone()));
+                results.push((obs.clone(), masks.clone(), reward.clone(), terminated.clone()));
             }
-            said
+            results
         };
-        assert_eq!(told(there), told(here.as_mut()));
+        assert_eq!(trace(remote_env), trace(local_env.as_mut()));
     };
-    run(30, &mut there);
+    run(30, &mut remote_env);
     first.stop().unwrap();
-    run(30, &mut there);
-    let faults = there.faults();
+    run(30, &mut remote_env);
+    let faults = remote_env.faults();
     assert_eq!((faults.lost, faults.restarted), (1, 1));
-    assert_eq!(faults.replayed, 31, "the reset and thirty steps");
+    assert_eq!(faults.replayed, 31, "a reset and 30 steps");
     let opened = second.counters().opened.load(Relaxed);
-    assert!(rlox_core::EnvSnapshot::capture(&there).unwrap().is_none());
-    run(1, &mut there);
-    assert_eq!(second.counters().opened.load(Relaxed), opened, "asking costs no session");
+    assert!(rlox_core::EnvSnapshot::capture(&remote_env).unwrap().is_none());
+    run(1, &mut remote_env);
+    assert_eq!(second.counters().opened.load(Relaxed), opened, "a snapshot request opens no session");
 }
 
 #[test]
-fn workers_that_die_time_and_again_change_no_rollout() {
-    rollouts_under_fire(4, Duration::from_millis(300));
+fn killed_workers_do_not_change_rollouts() {
+    compare_under_kills(4, Duration::from_millis(300));
 }
 
 #[test]
 #[ignore = "half a minute of random kills"]
-fn workers_that_die_for_half_a_minute_change_no_rollout() {
-    rollouts_under_fire(30, Duration::from_secs(1));
+fn thirty_kills_do_not_change_rollouts() {
+    compare_under_kills(30, Duration::from_secs(1));
 }
 
-fn rollouts_under_fire(count: usize, every: Duration) {
+fn compare_under_kills(count: usize, every: Duration) {
     let env = EnvOptions::new("CartPole-v1", 4, 0);
     let config = ImpalaConfig { n_steps: 20, ..ImpalaConfig::default() };
-    let (ahead, options) = (StalenessPolicy { max_staleness: 2, deterministic: true }, ClientOptions::default());
+    let (staleness, options) = (StalenessPolicy { max_staleness: 2, deterministic: true }, ClientOptions::default());
     let workers: Vec<_> = (0..3).map(|_| Process::start(&[])).collect();
     let addresses: Vec<_> = workers.iter().map(|worker| worker.address.clone()).collect();
-    let mut here = AsyncOnPolicy::new(vec![local(&env), local(&env)], usual, config.clone(), ahead, 3).unwrap();
-    let mut there = build_async_on_policy(&addresses, &env, 2, usual, config, ahead, 3, &options).unwrap();
+    let mut local_trainer =
+        AsyncOnPolicy::new(vec![local(&env), local(&env)], default_networks, config.clone(), staleness, 3).unwrap();
+    let mut remote_trainer =
+        build_async_on_policy(&addresses, &env, 2, default_networks, config, staleness, 3, &options).unwrap();
     let (done, killer) = killer(count, every, workers);
     let mut rollouts = 0;
     while !done.load(Relaxed) {
-        assert_eq!(format!("{:?}", there.iterate(0.5).unwrap()), format!("{:?}", here.iterate(0.5).unwrap()));
+        assert_eq!(
+            format!("{:?}", remote_trainer.iterate(0.5).unwrap()),
+            format!("{:?}", local_trainer.iterate(0.5).unwrap())
+        );
         rollouts += 1;
     }
     assert!(rollouts > count);
-    assert_eq!(there.stop().unwrap().tensors(), here.stop().unwrap().tensors());
+    assert_eq!(remote_trainer.stop().unwrap().tensors(), local_trainer.stop().unwrap().tensors());
     drop(killer.join().unwrap());
 }

@@ -1,4 +1,4 @@
-//! Requests that make no sense are refused, say why, and change nothing.
+//! Invalid requests are rejected with a reason and change nothing.
 
 use std::sync::Arc;
 
@@ -10,7 +10,7 @@ use rlox_grpc::{Limits, Worker, WorkerOptions};
 use rlox_nn::{Activation, ActorCritic, PolicyNetworks};
 use tonic::Code;
 
-/// Remembers as many numbers as its argument says.
+/// Environment with a state of `len` numbers.
 #[derive(Clone)]
 struct Heavy {
     state: Vec<f64>,
@@ -60,15 +60,15 @@ fn reset() -> request::What {
 }
 
 #[test]
-fn sessions_that_make_no_sense_are_refused_and_say_why() {
+fn invalid_sessions_are_rejected_with_a_reason() {
     let worker = worker(Limits { max_envs: 100, ..Limits::default() });
     let other = proto::Open { protocol: 7, ..open() };
-    let said = end(&worker.address(), vec![request(1, request::What::Open(other))]).unwrap();
-    let proto::Failure { expected, got, .. } = failure(&said[0]);
+    let replies = end(&worker.address(), vec![request(1, request::What::Open(other))]).unwrap();
+    let proto::Failure { expected, got, .. } = failure(&replies[0]);
     assert_eq!((&expected[..], &got[..]), ("version 2", "version 7"));
-    for (bad, says) in [
+    for (bad, text) in [
         (proto::Open { num_envs: 101, ..open() }, "--max-envs"),
-        (proto::Open { num_envs: 0, ..open() }, "one or more"),
+        (proto::Open { num_envs: 0, ..open() }, "pass a positive number"),
         (proto::Open { env_id: "Pole".into(), ..open() }, "did you mean"),
         (proto::Open { autoreset_mode: 9, ..open() }, "same version"),
         (
@@ -85,31 +85,31 @@ fn sessions_that_make_no_sense_are_refused_and_say_why() {
             "--max-message",
         ),
     ] {
-        let said = end(&worker.address(), vec![request(1, request::What::Open(bad))]).unwrap();
-        assert!(failure(&said[0]).hint.contains(says), "{said:?}");
+        let replies = end(&worker.address(), vec![request(1, request::What::Open(bad))]).unwrap();
+        assert!(failure(&replies[0]).hint.contains(text), "{replies:?}");
     }
 }
 
 #[test]
-fn requests_that_make_no_sense_are_refused_and_say_why() {
+fn invalid_requests_are_rejected_with_a_reason() {
     let worker = worker(Limits::default());
     let first = || request(1, request::What::Open(open()));
     let collect = request::What::Collect(proto::Collect::default());
-    let said = end(
+    let replies = end(
         &worker.address(),
         vec![first(), request(2, step(&[0; 8])), request(3, step(&[0; 7])), request(4, collect)],
     );
-    let said = said.unwrap();
-    assert!(failure(&said[1]).hint.contains("reset"), "{said:?}");
-    assert_eq!((&failure(&said[2]).expected[..], &failure(&said[2]).got[..]), ("8 bytes", "7"));
-    assert!(failure(&said[3]).hint.contains("policy"));
-    for (requests, code, says) in [
+    let replies = replies.unwrap();
+    assert!(failure(&replies[1]).hint.contains("reset"), "{replies:?}");
+    assert_eq!((&failure(&replies[2]).expected[..], &failure(&replies[2]).got[..]), ("8 bytes", "7"));
+    assert!(failure(&replies[3]).hint.contains("policy"));
+    for (requests, code, text) in [
         (vec![request(1, step(&[]))], Code::FailedPrecondition, "as the first request"),
         (vec![first(), request(3, step(&[]))], Code::FailedPrecondition, "expected 2, got 3"),
     ] {
         let status = end(&worker.address(), requests).unwrap_err();
         assert_eq!(status.code(), code);
-        assert!(status.message().contains(says), "{status}");
+        assert!(status.message().contains(text), "{status}");
     }
     let reset = |reset: proto::Reset| request(2, request::What::Reset(reset));
     let (options, seeds) = (vec![9, b'x'].into(), vec![1; 8].into());
@@ -117,38 +117,39 @@ fn requests_that_make_no_sense_are_refused_and_say_why() {
         (proto::Reset { options, ..proto::Reset::default() }, "options"),
         (proto::Reset { seeds, ..proto::Reset::default() }, "seeds"),
     ] {
-        let said = end(&worker.address(), vec![first(), reset(bad)]).unwrap();
-        assert_eq!(failure(&said[1]).argument, names);
+        let replies = end(&worker.address(), vec![first(), reset(bad)]).unwrap();
+        assert_eq!(failure(&replies[1]).argument, names);
     }
 }
 
-fn standing(said: &reply::What) -> &proto::Standing {
-    match said {
-        reply::What::Standing(standing) => standing,
+fn snapshot_of(reply: &reply::What) -> &proto::Standing {
+    match reply {
+        reply::What::Standing(snapshot) => snapshot,
         reply::What::Stepped(stepped) => stepped.standing.as_ref().unwrap(),
         reply::What::Rollout(rollout) => rollout.standing.as_ref().unwrap(),
         other => panic!("{other:?}"),
     }
 }
 
-/// What two environments' standing says with other bytes at some place; states of `width` numbers, returns, steps, flags
-/// and streams.
-fn with(standing: &proto::Standing, at: usize, bytes: &[u8]) -> proto::Standing {
-    let mut slab = standing.slab.to_vec();
+/// Returns a snapshot with other bytes at `at` of its slab.
+///
+/// A slab has states of `width` numbers, returns, steps, flags and random streams.
+fn with(snapshot: &proto::Standing, at: usize, bytes: &[u8]) -> proto::Standing {
+    let mut slab = snapshot.slab.to_vec();
     slab[at..at + bytes.len()].copy_from_slice(bytes);
-    proto::Standing { slab: slab.into(), ..standing.clone() }
+    proto::Standing { slab: slab.into(), ..snapshot.clone() }
 }
 
 #[test]
-fn standings_that_make_no_sense_are_refused_and_change_nothing() {
+fn invalid_snapshots_are_rejected_and_change_nothing() {
     let worker = worker(Limits::default());
     for id in ["CartPole-v1", "Pendulum-v1", "Acrobot-v1"] {
-        // As arrays, and as copies.
+        // Two environments are single copies, 40 are SIMD arrays.
         for num_envs in [2, 40] {
             let open = proto::Open { env_id: id.into(), num_envs, ..open() };
             let opened = request::What::Open(open.clone());
-            let given = converse(&worker.address(), vec![opened.clone(), reset()]).unwrap();
-            let good = standing(&given[1]).clone();
+            let first_replies = converse(&worker.address(), vec![opened.clone(), reset()]).unwrap();
+            let good = snapshot_of(&first_replies[1]).clone();
             let (n, width) = (num_envs as usize, good.width as usize);
             let (returns, steps, flags) = (8 * n * width, 8 * n * (width + 1), 8 * n * (width + 2));
             assert_eq!(good.slab.len(), flags + n + 48 * n);
@@ -162,7 +163,7 @@ fn standings_that_make_no_sense_are_refused_and_change_nothing() {
                 with(&good, flags - 8, &(1_i64 << 32).to_le_bytes()),
                 // No environment waits for a reset in this mode.
                 with(&good, flags, &[1]),
-                // What is left of a draw is there or not.
+                // The flag of a buffered random number is 0 or 1.
                 with(&good, flags + n + 32, &7_i64.to_le_bytes()),
                 cut,
                 empty,
@@ -172,50 +173,50 @@ fn standings_that_make_no_sense_are_refused_and_change_nothing() {
             ];
             for (at, bad) in bad.iter().enumerate() {
                 let with_it = proto::Open { standing: Some(bad.clone()), ..open.clone() };
-                let said = converse(&worker.address(), vec![request::What::Open(with_it)]).unwrap();
-                assert!(!failure(&said[0]).argument.is_empty(), "{id} {at}: {said:?}");
+                let replies = converse(&worker.address(), vec![request::What::Open(with_it)]).unwrap();
+                assert!(!failure(&replies[0]).argument.is_empty(), "{id} {at}: {replies:?}");
                 for only_check in [false, true] {
                     let bad = request::What::Restore(proto::Restore { standing: Some(bad.clone()), only_check });
-                    let said = converse(&worker.address(), vec![opened.clone(), reset(), bad, snapshot()]).unwrap();
-                    assert!(!failure(&said[2]).argument.is_empty(), "{id} {at}: {said:?}");
-                    assert_eq!(standing(&said[3]), &good);
+                    let replies = converse(&worker.address(), vec![opened.clone(), reset(), bad, snapshot()]).unwrap();
+                    assert!(!failure(&replies[2]).argument.is_empty(), "{id} {at}: {replies:?}");
+                    assert_eq!(snapshot_of(&replies[3]), &good);
                 }
             }
-            // What is asked alone changes nothing either.
+            // A check alone changes nothing.
             let other = with(&good, returns, &2.5_f64.to_le_bytes());
             let restore =
                 |only_check| request::What::Restore(proto::Restore { standing: Some(other.clone()), only_check });
             let all = vec![opened, reset(), restore(true), snapshot(), restore(false), snapshot()];
-            let said = converse(&worker.address(), all).unwrap();
-            assert_eq!(said[2], reply::What::Done(proto::Done {}));
-            assert_eq!((standing(&said[3]), standing(&said[5])), (&good, &other));
+            let replies = converse(&worker.address(), all).unwrap();
+            assert_eq!(replies[2], reply::What::Done(proto::Done {}));
+            assert_eq!((snapshot_of(&replies[3]), snapshot_of(&replies[5])), (&good, &other));
         }
     }
     assert_eq!(worker.counters().panics.load(std::sync::atomic::Ordering::Relaxed), 0);
 }
 
 #[test]
-fn a_standing_that_no_reply_holds_is_left_out() {
+fn snapshots_larger_than_a_reply_are_omitted() {
     let worker = worker(Limits { max_message_bytes: 1 << 16, ..Limits::default() });
-    for (len, there) in [(8000_u32, true), (9000, false)] {
+    for (len, fits) in [(8000_u32, true), (9000, false)] {
         let arguments = [&b"\x03len"[..], &f64::from(len).to_le_bytes()].concat().into();
         let open = request::What::Open(proto::Open { env_id: "Heavy-v0".into(), arguments, ..open() });
         let mut stepped = step(&[0; 8]);
         if let request::What::Step(step) = &mut stepped {
             step.snapshot = true;
         }
-        let said = converse(&worker.address(), vec![open, reset(), stepped, snapshot()]).unwrap();
-        for said in &said[1..] {
-            let standing = standing(said);
-            assert_eq!((standing.width == len, !standing.slab.is_empty()), (there, there), "{standing:?}");
+        let replies = converse(&worker.address(), vec![open, reset(), stepped, snapshot()]).unwrap();
+        for reply in &replies[1..] {
+            let snapshot = snapshot_of(reply);
+            assert_eq!((snapshot.width == len, !snapshot.slab.is_empty()), (fits, fits), "{snapshot:?}");
         }
     }
 }
 
 #[test]
-fn a_reply_that_is_too_large_is_refused_and_the_session_goes_on() {
+fn the_session_continues_after_a_reply_that_is_too_large() {
     let worker = worker(Limits { max_message_bytes: 10_000, ..Limits::default() });
-    // Every episode is cut after a step, so that there is a last observation for each.
+    // Every step truncates an episode, so that every step has a last observation.
     let mut policy = networks("tanh", &[8]);
     policy.n_steps = 160;
     let (open, max_episode_steps) = (open(), Some(1));
@@ -223,20 +224,20 @@ fn a_reply_that_is_too_large_is_refused_and_the_session_goes_on() {
     let weights = networks.unwrap().tensors().to_safetensors().into();
     let collect = request::What::Collect(proto::Collect { weights, reset: Some(0), ..proto::Collect::default() });
     let fits = proto::Open { policy: Some(policy.clone()), ..open.clone() };
-    let said = converse(&worker.address(), vec![request::What::Open(fits), collect.clone()]).unwrap();
-    assert!(matches!(said[1], reply::What::Rollout(_)), "{said:?}");
+    let replies = converse(&worker.address(), vec![request::What::Open(fits), collect.clone()]).unwrap();
+    assert!(matches!(replies[1], reply::What::Rollout(_)), "{replies:?}");
     let open = request::What::Open(proto::Open { max_episode_steps, policy: Some(policy), ..open });
-    let said = converse(&worker.address(), vec![open, collect, snapshot()]).unwrap();
-    let proto::Failure { kind, argument, expected, got, hint, .. } = failure(&said[1]);
+    let replies = converse(&worker.address(), vec![open, collect, snapshot()]).unwrap();
+    let proto::Failure { kind, argument, expected, got, hint, .. } = failure(&replies[1]);
     assert_eq!((*kind, &argument[..]), (proto::failure::Kind::Config.into(), "max_message_bytes"));
     assert!(
         expected.contains("10000 bytes") && got.contains("bytes") && hint.contains("--max-message-bytes"),
-        "{said:?}"
+        "{replies:?}"
     );
-    assert!(!standing(&said[2]).slab.is_empty());
+    assert!(!snapshot_of(&replies[2]).slab.is_empty());
 }
 
-/// CartPole, as workers make it.
+/// Returns a CartPole environment as created by workers.
 fn worker_spec() -> Box<dyn VectorEnv> {
     let autoreset_mode = rlox_core::AutoresetMode::SameStep;
     let options = MakeOptions { num_envs: 1, seed: Some(0), autoreset_mode, max_episode_steps: None, arguments: &[] };
@@ -244,18 +245,18 @@ fn worker_spec() -> Box<dyn VectorEnv> {
 }
 
 #[test]
-fn what_all_sessions_hold_is_bounded() {
+fn memory_of_all_sessions_is_bounded() {
     let limits = Limits { max_message_bytes: 1 << 20, max_sessions: 2, ..Limits::default() };
     let worker = worker(limits);
     let open = |hidden: &[u32], num_envs| {
         request::What::Open(proto::Open { policy: Some(networks("tanh", hidden)), num_envs, ..open() })
     };
-    // What networks give for every environment counts, too.
+    // The outputs of networks count for every environment, too.
     for what in [open(&[20_000], 256), open(&[25_000], 1)] {
-        let said = converse(&worker.address(), vec![what]).unwrap();
-        let proto::Failure { argument, expected, .. } = failure(&said[0]);
-        assert!(argument.contains("hidden") && expected.contains("left for sessions"), "{said:?}");
+        let replies = converse(&worker.address(), vec![what]).unwrap();
+        let proto::Failure { argument, expected, .. } = failure(&replies[0]);
+        assert!(argument.contains("hidden") && expected.contains("free memory for sessions"), "{replies:?}");
     }
-    let said = converse(&worker.address(), vec![open(&[64, 64], 256)]).unwrap();
-    assert!(matches!(said[0], reply::What::Opened(_)), "{said:?}");
+    let replies = converse(&worker.address(), vec![open(&[64, 64], 256)]).unwrap();
+    assert!(matches!(replies[0], reply::What::Opened(_)), "{replies:?}");
 }

@@ -1,4 +1,4 @@
-//! How workers end, and where they may be started from.
+//! Starting and stopping workers.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
@@ -14,31 +14,31 @@ use tonic::Streaming;
 use tonic_health::pb::health_check_response::ServingStatus;
 use tonic_health::pb::{HealthCheckRequest, HealthCheckResponse, health_client::HealthClient};
 
-async fn watched(address: &str) -> Streaming<HealthCheckResponse> {
-    let asked = HealthCheckRequest { service: "rlox.v1.Worker".into() };
-    let mut told = HealthClient::new(channel(address).await).watch(asked).await.unwrap().into_inner();
-    assert_eq!(told.message().await.unwrap().unwrap().status(), ServingStatus::Serving);
-    told
+async fn watch_health(address: &str) -> Streaming<HealthCheckResponse> {
+    let request = HealthCheckRequest { service: "rlox.v1.Worker".into() };
+    let mut statuses = HealthClient::new(channel(address).await).watch(request).await.unwrap().into_inner();
+    assert_eq!(statuses.message().await.unwrap().unwrap().status(), ServingStatus::Serving);
+    statuses
 }
 
 #[test]
-fn who_watches_is_told_and_does_not_hold_it() {
+fn health_watchers_are_notified_and_do_not_delay_the_end() {
     let mut worker = Process::start(&[]);
     let mut env =
         RemoteVecEnv::new(&[&worker.address], &EnvOptions::new("CartPole-v1", 1, 0), &ClientOptions::default())
             .unwrap();
     env.reset(Seeds::Keep, None, &ResetOptions::default(), &mut [0.0; 4]).unwrap();
     let runtime = runtime();
-    let mut told = runtime.block_on(watched(&worker.address));
+    let mut statuses = runtime.block_on(watch_health(&worker.address));
     let start = Instant::now();
     worker.signal("TERM");
-    let next = runtime.block_on(async { tokio::time::timeout(Duration::from_secs(5), told.message()).await });
+    let next = runtime.block_on(async { tokio::time::timeout(Duration::from_secs(5), statuses.message()).await });
     assert_eq!(next.unwrap().unwrap().unwrap().status(), ServingStatus::NotServing);
     assert!(worker.wait().success());
     assert!(start.elapsed() < Duration::from_secs(3), "{:?}", start.elapsed());
 }
 
-/// Counts those that there are, and takes its time to go.
+/// Environment that counts its instances and is slow to drop.
 struct Counted(Arc<AtomicUsize>, EnvSpec);
 
 impl Clone for Counted {
@@ -69,7 +69,7 @@ impl Env for Counted {
 }
 
 #[test]
-fn environments_are_gone_when_it_has_ended() {
+fn stop_drops_all_environments() {
     let count = Arc::new(AtomicUsize::new(0));
     let counted = Arc::clone(&count);
     let make = move |id: &str, options: &MakeOptions<'_>| {
@@ -84,8 +84,8 @@ fn environments_are_gone_when_it_has_ended() {
         let (sender, mut replies) = session(&channel(&worker.address()).await).await.unwrap();
         sender.send(request(1, request::What::Open(open()))).await.unwrap();
         replies.message().await.unwrap().unwrap();
-        let told = watched(&worker.address()).await;
-        (sender, replies, told)
+        let statuses = watch_health(&worker.address()).await;
+        (sender, replies, statuses)
     });
     assert!(count.load(Relaxed) > 0);
     worker.stop().unwrap();
@@ -93,7 +93,7 @@ fn environments_are_gone_when_it_has_ended() {
 }
 
 #[test]
-fn it_is_started_stopped_and_dropped_inside_a_runtime() {
+fn workers_start_stop_and_drop_inside_a_runtime() {
     let one = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     for runtime in [one, runtime()] {
         runtime.block_on(async {
@@ -101,15 +101,15 @@ fn it_is_started_stopped_and_dropped_inside_a_runtime() {
             let _connected = channel(&worker.address()).await;
             worker.stop().unwrap();
             drop(Worker::start(WorkerOptions::default()).unwrap());
-            let taken = Worker::start(WorkerOptions::default()).unwrap();
-            let bind = taken.address().rsplit('/').next().unwrap().parse().unwrap();
+            let running = Worker::start(WorkerOptions::default()).unwrap();
+            let bind = running.address().rsplit('/').next().unwrap().parse().unwrap();
             assert!(Worker::start(WorkerOptions { bind, ..WorkerOptions::default() }).is_err());
         });
     }
 }
 
 #[test]
-fn who_takes_no_replies_does_not_hold_it() {
+fn clients_that_read_no_replies_do_not_block_stop() {
     let make = |id: &str, options: &MakeOptions<'_>| {
         let observation = Space::uniform_box(-1.0, 1.0, &[400_000]);
         let spec = EnvSpec { id: id.into(), observation, action: Space::discrete(2), max_episode_steps: None };
@@ -118,7 +118,7 @@ fn who_takes_no_replies_does_not_hold_it() {
     let worker = Worker::start(WorkerOptions { make: Arc::new(make), ..WorkerOptions::default() }).unwrap();
     let runtime = runtime();
     let session = runtime.block_on(async {
-        // With the usual window, which one reply is larger than.
+        // With the default window, which is smaller than a reply.
         let channel = tonic::transport::Endpoint::from_shared(worker.address()).unwrap().connect().await.unwrap();
         let (sender, mut replies) = session(&channel).await.unwrap();
         sender.send(request(1, request::What::Open(open()))).await.unwrap();
@@ -131,7 +131,7 @@ fn who_takes_no_replies_does_not_hold_it() {
     std::thread::sleep(Duration::from_millis(500));
     let start = Instant::now();
     worker.stop().unwrap();
-    // It is waited for, but not as long as while the worker goes on.
+    // Stop waits for the client, but less long than a running worker.
     let took = start.elapsed();
     assert!((Duration::from_secs(2)..Duration::from_secs(8)).contains(&took), "{took:?}");
     drop(session);

@@ -1,4 +1,4 @@
-//! What clients that are let in can do to a worker's memory.
+//! Memory that accepted clients can use is bounded.
 
 use std::time::{Duration, Instant};
 
@@ -11,44 +11,44 @@ use rlox_nn::{Activation, ActorCritic, PolicyNetworks};
 use tonic::Code;
 use tonic::transport::Endpoint;
 
-/// Bytes of a request that is as large as requests may be.
+/// Bytes of the largest allowed request.
 const LARGE: usize = (4 << 20) - 64;
 
-/// The rollouts of one session are as large as the share of all that it may hold.
+/// Returns requests for rollouts that use the whole memory share of a session.
 fn rollouts() -> (proto::Open, request::What) {
     let observation = Space::uniform_box(-1.0, 1.0, &[4]);
     let spec = rlox_core::EnvSpec { id: "x".into(), observation, action: Space::discrete(2), max_episode_steps: None };
-    let made = PolicyNetworks::mlp(&spec, &[8], Activation::Tanh, &mut Pcg64::seed_from(0)).unwrap();
-    let weights = made.tensors().to_safetensors().into();
+    let policy_networks = PolicyNetworks::mlp(&spec, &[8], Activation::Tanh, &mut Pcg64::seed_from(0)).unwrap();
+    let weights = policy_networks.tensors().to_safetensors().into();
     let policy = proto::Policy { n_steps: 10, ..networks("tanh", &[8]) };
     let open = proto::Open { num_envs: 4096, policy: Some(policy), ..open() };
     (open, request::What::Collect(proto::Collect { weights, reset: Some(1), ..proto::Collect::default() }))
 }
 
 #[test]
-fn sessions_that_send_the_most_and_take_nothing_are_bounded() {
+fn sessions_that_read_no_replies_are_bounded() {
     let worker = Process::start(&[]);
     let sessions = Limits::default().max_sessions;
     for round in 0..3 {
         let runtime = runtime();
-        let held = runtime.block_on(take_all(&worker, sessions));
+        let held = runtime.block_on(fill_sessions(&worker, sessions));
         let peak = worker.peak_memory();
         eprintln!("{} MB of {} MB", peak / 1_000_000, Limits::default().memory_bytes() / 1_000_000);
         assert!(peak > 30_000_000, "nothing was held: {} MB", peak / 1_000_000);
         assert!(peak < 256_000_000, "{} MB in round {round}", peak / 1_000_000);
         drop(held);
         drop(runtime);
-        served_at_once(&worker);
+        assert_session_available(&worker);
     }
 }
 
-/// Opens all sessions that there may be, has each work at the most that it may, and takes no reply.
-async fn take_all(worker: &Process, sessions: usize) -> Vec<Session> {
+/// Opens the maximum number of sessions with the largest requests and reads no replies.
+async fn fill_sessions(worker: &Process, sessions: usize) -> Vec<Session> {
     let mut held = Vec::new();
     for i in 0..sessions {
         let (sender, mut replies) = session(&channel(&worker.address).await).await.unwrap();
         let (open, collect) = rollouts();
-        // Half of them have large replies, and half have large requests.
+        // Half of the sessions have large replies, the other half large requests.
         let open = if i % 2 == 0 { open } else { proto::Open { policy: None, ..open } };
         sender.send(request(1, request::What::Open(open))).await.unwrap();
         let opened = replies.message().await.unwrap().unwrap();
@@ -59,31 +59,31 @@ async fn take_all(worker: &Process, sessions: usize) -> Vec<Session> {
         }
         held.push((sender, replies));
     }
-    // Until nothing moves any more.
+    // Waits until all buffers are full.
     tokio::time::sleep(Duration::from_millis(1500)).await;
     held
 }
 
-/// Whether somebody else has a session within a second.
-fn served_at_once(worker: &Process) {
+/// Asserts that another client gets a session within a second.
+fn assert_session_available(worker: &Process) {
     let start = Instant::now();
     let env = EnvOptions::new("CartPole-v1", 2, 0);
     while let Err(error) = RemoteVecEnv::new(&[&worker.address], &env, &ClientOptions::default()) {
-        assert!(start.elapsed() < Duration::from_secs(1), "they are gone, and nobody is let in: {error}");
+        assert!(start.elapsed() < Duration::from_secs(1), "no session after the others have ended: {error}");
     }
     assert!(start.elapsed() < Duration::from_secs(1));
-    // Its session is to be over before others take all.
+    // This session must end before others fill the worker.
     std::thread::sleep(Duration::from_millis(200));
 }
 
 #[test]
-fn requests_that_wait_for_room_are_answered_in_order() {
+fn requests_that_wait_for_memory_are_answered_in_order() {
     let worker = Process::start(&["--max-message-bytes", "65536", "--credits", "64"]);
     let runtime = runtime();
     runtime.block_on(async {
         let (sender, mut replies) = session(&channel(&worker.address).await).await.unwrap();
         sender.send(request(1, request::What::Open(proto::Open { num_envs: 500, ..open() }))).await.unwrap();
-        // Each is small, or takes all the room that there is; so do the replies.
+        // Requests and replies are small, or as large as the memory budget.
         for sequence in 2..60 {
             let reset = request::What::Reset(proto::Reset { snapshot: true, ..proto::Reset::default() });
             let what = if sequence % 3 == 0 { step(&vec![0; 60_000]) } else { reset };
@@ -98,7 +98,7 @@ fn requests_that_wait_for_room_are_answered_in_order() {
 }
 
 #[test]
-fn requests_count_until_their_replies_are_taken() {
+fn requests_count_until_their_replies_are_read() {
     let worker = Process::start(&["--credits", "2"]);
     let runtime = runtime();
     runtime.block_on(async {
@@ -107,7 +107,7 @@ fn requests_count_until_their_replies_are_taken() {
             let (sender, mut replies) = session(&endpoint.connect().await.unwrap()).await.unwrap();
             sender.send(request(1, request::What::Open(proto::Open { num_envs: 4096, ..open() }))).await.unwrap();
             replies.message().await.unwrap().unwrap();
-            // The first reply is on its way, the next at hand, two wait, and one more is asked for or not.
+            // One reply is in flight, one is buffered, two wait, and one more is requested or not.
             for sequence in 2..2 + count {
                 sender.send(request(sequence, request::What::Reset(proto::Reset::default()))).await.unwrap();
                 tokio::time::sleep(Duration::from_millis(50)).await;
@@ -127,7 +127,7 @@ fn requests_count_until_their_replies_are_taken() {
 }
 
 #[test]
-fn streams_that_begin_with_the_most_are_bounded() {
+fn streams_with_the_largest_first_request_are_bounded() {
     let worker = Process::start(&[]);
     let runtime = runtime();
     runtime.block_on(async {
@@ -140,7 +140,7 @@ fn streams_that_begin_with_the_most_are_bounded() {
                     streams.push(tokio::spawn(async move {
                         let (sender, mut replies) = session(&channel).await?;
                         let open = proto::Open { env_id: "x".repeat(LARGE), ..open() };
-                        // It may have ended.
+                        // The stream may have ended.
                         let _ = sender.send(request(1, request::What::Open(open))).await;
                         replies.message().await
                     }));
@@ -148,7 +148,7 @@ fn streams_that_begin_with_the_most_are_bounded() {
             }
             for stream in streams {
                 match stream.await.unwrap() {
-                    Ok(said) => assert!(matches!(said.unwrap().what, Some(reply::What::Failure(_)))),
+                    Ok(reply) => assert!(matches!(reply.unwrap().what, Some(reply::What::Failure(_)))),
                     Err(status) => assert_eq!(status.code(), Code::ResourceExhausted, "{status}"),
                 }
             }
@@ -157,5 +157,5 @@ fn streams_that_begin_with_the_most_are_bounded() {
     let peak = worker.peak_memory();
     eprintln!("{} MB", peak / 1_000_000);
     assert!(peak < 256_000_000, "{} MB", peak / 1_000_000);
-    served_at_once(&worker);
+    assert_session_available(&worker);
 }

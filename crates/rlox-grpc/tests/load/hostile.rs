@@ -1,4 +1,4 @@
-//! Clients that mean no good, or know no better: refused or bounded, while a good one is answered.
+//! Hostile or faulty clients are rejected or bounded, while a good client is served.
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
@@ -14,15 +14,15 @@ use tonic::transport::Endpoint;
 
 const LIMIT: u64 = 256 << 20;
 
-fn good(worker: &Process) -> RemoteVecEnv {
+fn connect(worker: &Process) -> RemoteVecEnv {
     let env = EnvOptions::new("CartPole-v1", 2, 0);
     let mut made = RemoteVecEnv::new(&[&worker.address], &env, &ClientOptions::default()).unwrap();
     made.reset(Seeds::Keep, None, &ResetOptions::default(), &mut [0.0; 8]).unwrap();
     made
 }
 
-/// How long a step takes.
-fn answered(env: &mut RemoteVecEnv) -> Duration {
+/// Returns the duration of a step.
+fn time_step(env: &mut RemoteVecEnv) -> Duration {
     let start = Instant::now();
     let (mut obs, mut reward, mut terminated, mut truncated) = ([0.0; 8], [0.0; 2], [false; 2], [false; 2]);
     let (over, cut) = (&mut terminated, &mut truncated);
@@ -31,10 +31,10 @@ fn answered(env: &mut RemoteVecEnv) -> Duration {
     start.elapsed()
 }
 
-/// Whether the good client was never lost, and the worker is not swollen.
-fn unharmed(worker: &Process, env: &mut RemoteVecEnv) {
+/// Asserts that a good client was never disconnected, and that the worker's memory is bounded.
+fn assert_unharmed(worker: &Process, env: &mut RemoteVecEnv) {
     for _ in 0..20 {
-        let took = answered(env);
+        let took = time_step(env);
         assert!(took < Duration::from_secs(1), "{took:?}");
     }
     assert_eq!(env.faults().lost, 0);
@@ -43,9 +43,9 @@ fn unharmed(worker: &Process, env: &mut RemoteVecEnv) {
 }
 
 #[test]
-fn sessions_beyond_the_limit_are_refused() {
+fn sessions_beyond_the_limit_are_rejected() {
     let worker = Process::start(&["--max-sessions", "12", "--max-envs", "100"]);
-    let mut env = good(&worker);
+    let mut env = connect(&worker);
     let first = || request(1, request::What::Open(open()));
     let runtime = runtime();
     runtime.block_on(async {
@@ -62,15 +62,15 @@ fn sessions_beyond_the_limit_are_refused() {
         assert!(held.len() <= 11, "{}", held.len());
         assert!(status.code() == Code::ResourceExhausted && status.message().contains("--max-sessions"), "{status}");
     });
-    unharmed(&worker, &mut env);
+    assert_unharmed(&worker, &mut env);
 }
 
 #[test]
-fn many_that_begin_at_once_are_all_let_in() {
+fn simultaneous_sessions_are_all_accepted() {
     let worker = Process::start(&["--max-sessions", "32"]);
     let runtime = runtime();
     runtime.block_on(async {
-        let begun: Vec<_> = (0..32)
+        let sessions: Vec<_> = (0..32)
             .map(|_| {
                 let address = worker.address.clone();
                 tokio::spawn(async move {
@@ -81,7 +81,7 @@ fn many_that_begin_at_once_are_all_let_in() {
             })
             .collect();
         let mut held = Vec::new();
-        for one in begun {
+        for one in sessions {
             let one = one.await.unwrap();
             assert!(matches!(one.0, Some(reply::What::Opened(_))), "{:?}", one.0);
             held.push(one);
@@ -90,9 +90,9 @@ fn many_that_begin_at_once_are_all_let_in() {
 }
 
 #[test]
-fn who_asks_without_taking_answers_is_ended() {
+fn sessions_that_read_no_replies_end() {
     let worker = Process::start(&[]);
-    let mut env = good(&worker);
+    let mut env = connect(&worker);
     let runtime = runtime();
     runtime.block_on(async {
         let channel = channel(&worker.address).await;
@@ -102,7 +102,7 @@ fn who_asks_without_taking_answers_is_ended() {
             sender.send(request(1, request::What::Open(proto::Open { num_envs: 4096, ..open() }))).await.unwrap();
             for sequence in 2..1500 {
                 let reset = request::What::Reset(proto::Reset { snapshot: true, ..proto::Reset::default() });
-                // It may have ended.
+                // The session may have ended.
                 let _ = sender.send(request(sequence, reset)).await;
             }
             held.push((sender, replies));
@@ -115,13 +115,13 @@ fn who_asks_without_taking_answers_is_ended() {
             }
         }
     });
-    unharmed(&worker, &mut env);
+    assert_unharmed(&worker, &mut env);
 }
 
 #[test]
-fn messages_of_64_mb_are_refused() {
+fn messages_of_64_mb_are_rejected() {
     let worker = Process::start(&[]);
-    let mut env = good(&worker);
+    let mut env = connect(&worker);
     let large = || bytes::Bytes::from(vec![0; 64 << 20]);
     let threads: Vec<_> = (0..3)
         .map(|_| {
@@ -135,7 +135,7 @@ fn messages_of_64_mb_are_refused() {
                     sender.send(request(2, step)).await.unwrap();
                     loop {
                         match replies.message().await {
-                            Ok(reply) => assert!(reply.is_some(), "the session ended without a word"),
+                            Ok(reply) => assert!(reply.is_some(), "the session ended without a status"),
                             Err(status) => break status,
                         }
                     }
@@ -144,24 +144,24 @@ fn messages_of_64_mb_are_refused() {
         })
         .collect();
     while threads.iter().any(|thread| !thread.is_finished()) {
-        assert!(answered(&mut env) < Duration::from_secs(1));
+        assert!(time_step(&mut env) < Duration::from_secs(1));
     }
     for thread in threads {
         let status = thread.join().unwrap();
         assert_eq!(status.code(), Code::OutOfRange, "{status}");
     }
-    unharmed(&worker, &mut env);
+    assert_unharmed(&worker, &mut env);
 }
 
 #[test]
 fn garbage_and_silence_do_no_harm() {
     let worker = Process::start(&[]);
-    let mut env = good(&worker);
+    let mut env = connect(&worker);
     let mut held = Vec::new();
     for i in 0..100_u8 {
         let Ok(mut stream) = TcpStream::connect(worker.bound()) else { continue };
         let bytes: Vec<_> = (0..10_000_u32).map(|k| (k.wrapping_mul(2_654_435_761) >> 13) as u8 ^ i).collect();
-        // It may be closed already.
+        // The connection may be closed already.
         match i % 4 {
             0 => drop(stream.write_all(&bytes)),
             1 => drop(stream.write_all(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\x00\x00")),
@@ -170,55 +170,55 @@ fn garbage_and_silence_do_no_harm() {
         }
         held.push(stream);
     }
-    unharmed(&worker, &mut env);
-    // Who said nothing is closed soon, so that there is room again.
+    assert_unharmed(&worker, &mut env);
+    // Silent connections are closed soon, which frees connections.
     std::thread::sleep(Duration::from_secs(4));
     let start = Instant::now();
-    let mut another = good(&worker);
+    let mut another = connect(&worker);
     assert!(start.elapsed() < Duration::from_secs(1));
-    unharmed(&worker, &mut another);
+    assert_unharmed(&worker, &mut another);
     drop(held);
 }
 
 #[test]
-fn idle_clients_that_take_all_places_make_room() {
+fn idle_connections_make_way_for_new_clients() {
     let worker = Process::start(&[]);
-    let mut env = good(&worker);
+    let mut env = connect(&worker);
     let runtime = runtime();
     let idle = runtime.block_on(async {
         let mut idle = Vec::new();
         for _ in 0..Limits::default().max_connections {
-            // They answer pings.
+            // These connections answer pings.
             idle.push(channel(&worker.address).await);
         }
         tokio::time::sleep(Duration::from_millis(200)).await;
         idle
     });
     let start = Instant::now();
-    let mut another = good(&worker);
+    let mut another = connect(&worker);
     assert!(start.elapsed() < Duration::from_secs(1), "{:?}", start.elapsed());
-    unharmed(&worker, &mut another);
-    unharmed(&worker, &mut env);
+    assert_unharmed(&worker, &mut another);
+    assert_unharmed(&worker, &mut env);
     drop(idle);
 }
 
 #[test]
-fn where_all_connections_carry_sessions_one_more_is_refused() {
+fn connections_beyond_the_limit_are_rejected_if_all_have_sessions() {
     let worker = Process::start(&["--max-connections", "2"]);
-    let (mut one, mut other) = (good(&worker), good(&worker));
+    let (mut one, mut other) = (connect(&worker), connect(&worker));
     let start = Instant::now();
     let env = EnvOptions::new("CartPole-v1", 2, 0);
     let options = ClientOptions { connect_timeout: Duration::from_millis(500), ..ClientOptions::default() };
     assert!(RemoteVecEnv::new(&[&worker.address], &env, &options).is_err());
     assert!(start.elapsed() < Duration::from_secs(2), "{:?}", start.elapsed());
-    unharmed(&worker, &mut one);
-    unharmed(&worker, &mut other);
+    assert_unharmed(&worker, &mut one);
+    assert_unharmed(&worker, &mut other);
 }
 
-/// Opens so many streams over some connections, whose requests are never sent.
+/// Opens `count` streams over 20 connections and never sends a request.
 fn streams(count: usize) {
     let worker = Process::start(&[]);
-    let mut env = good(&worker);
+    let mut env = connect(&worker);
     let runtime = runtime();
     let address = worker.address.clone();
     let hostile = runtime.spawn(async move {
@@ -235,23 +235,23 @@ fn streams(count: usize) {
                 }));
             }
         }
-        let mut refused = 0;
+        let mut rejected = 0;
         for one in held {
             let ended = tokio::time::timeout(Duration::from_secs(60), one).await;
-            refused += usize::from(matches!(ended, Ok(Ok(Err(_)))));
+            rejected += usize::from(matches!(ended, Ok(Ok(Err(_)))));
         }
-        refused
+        rejected
     });
     let start = Instant::now();
     while !hostile.is_finished() && start.elapsed() < Duration::from_secs(120) {
-        let took = answered(&mut env);
+        let took = time_step(&mut env);
         assert!(took < Duration::from_secs(1), "{took:?}");
         std::thread::sleep(Duration::from_millis(10));
     }
-    assert_eq!(runtime.block_on(hostile).unwrap(), count / 20 * 20, "all are refused");
-    unharmed(&worker, &mut env);
+    assert_eq!(runtime.block_on(hostile).unwrap(), count / 20 * 20, "all are rejected");
+    assert_unharmed(&worker, &mut env);
     let start = Instant::now();
-    unharmed(&worker, &mut good(&worker));
+    assert_unharmed(&worker, &mut connect(&worker));
     assert!(start.elapsed() < Duration::from_secs(1));
 }
 
@@ -267,10 +267,10 @@ fn ten_thousand_streams_are_bounded() {
 }
 
 #[test]
-fn metrics_and_health_are_told() {
+fn metrics_and_health_are_served() {
     let worker = Process::start(&["--metrics", "127.0.0.1:0"]);
-    let mut env = good(&worker);
-    answered(&mut env);
+    let mut env = connect(&worker);
+    time_step(&mut env);
     let at = worker.line.split("http://").nth(2).unwrap().split('/').next().unwrap();
     let ask = |path: &str| {
         let mut stream = TcpStream::connect(at).unwrap();
@@ -285,8 +285,8 @@ fn metrics_and_health_are_told() {
     assert!(ask("/other").starts_with("HTTP/1.1 404"));
     let health = runtime().block_on(async {
         let mut client = tonic_health::pb::health_client::HealthClient::new(channel(&worker.address).await);
-        let asked = tonic_health::pb::HealthCheckRequest { service: "rlox.v1.Worker".into() };
-        client.check(asked).await.unwrap().into_inner().status
+        let health_request = tonic_health::pb::HealthCheckRequest { service: "rlox.v1.Worker".into() };
+        client.check(health_request).await.unwrap().into_inner().status
     });
     assert_eq!(health, i32::from(tonic_health::pb::health_check_response::ServingStatus::Serving));
 }

@@ -1,4 +1,4 @@
-//! Tests that load workers with hostile or greedy clients, apart from tests that measure time.
+//! Tests that load workers with hostile clients, in a binary apart from tests that measure time.
 
 mod budget;
 mod hostile;

@@ -1,4 +1,4 @@
-//! The real binary as a process.
+//! The `rlox-worker` binary as a process.
 
 use std::io::{BufRead, BufReader, Read};
 use std::process::{Child, Command, Stdio};
@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use rlox_core::Pcg64;
 
-/// A running `rlox-worker`, killed when it is dropped.
+/// A running `rlox-worker` process, killed on drop.
 pub(crate) struct Process {
     child: Child,
     pub(crate) address: String,
@@ -18,7 +18,7 @@ pub(crate) struct Process {
 
 impl Drop for Process {
     fn drop(&mut self) {
-        // It may be gone already.
+        // The process may have ended already.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
@@ -30,7 +30,9 @@ pub(crate) fn command(arguments: &[&str]) -> Command {
     command
 }
 
-/// Kills one of some workers now and then, and starts it again at its address; whether that is over, and they.
+/// Kills and restarts random workers in a thread.
+///
+/// Returns a flag that is set after `count` kills, and the thread, which returns the workers.
 pub(crate) fn killer(
     count: usize,
     every: Duration,
@@ -60,9 +62,9 @@ impl Process {
         BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
         let found = line.split_whitespace().find(|word| word.starts_with("http"));
         let Some(address) = found.map(|word| word.trim_end_matches(',').to_owned()) else {
-            let mut said = String::new();
-            child.stderr.take().unwrap().read_to_string(&mut said).unwrap();
-            panic!("no address in {line:?}: {said}");
+            let mut errors = String::new();
+            child.stderr.take().unwrap().read_to_string(&mut errors).unwrap();
+            panic!("no address in {line:?}: {errors}");
         };
         Self { child, address, line }
     }
@@ -71,13 +73,13 @@ impl Process {
         self.child.id()
     }
 
-    /// SIGKILL.
+    /// Kills the process with SIGKILL.
     pub(crate) fn kill(&mut self) {
         self.child.kill().unwrap();
         self.child.wait().unwrap();
     }
 
-    /// Sends a signal, by its name. Returns after STOP only when all threads have stopped.
+    /// Sends a signal by name; waits after STOP until all threads have stopped.
     pub(crate) fn signal(&self, name: &str) {
         let sent = Command::new("kill").args([&format!("-{name}"), &self.id().to_string()]).status().unwrap();
         assert!(sent.success());
@@ -86,11 +88,11 @@ impl Process {
         }
     }
 
-    /// Returns whether every thread is in state T of `/proc`.
+    /// Returns true if every thread is in state T of `/proc`.
     fn is_stopped(&self) -> bool {
         let tasks = std::fs::read_dir(format!("/proc/{}/task", self.id())).unwrap();
         tasks.map(|task| std::fs::read_to_string(task.unwrap().path().join("stat")).unwrap()).all(|stat| {
-            // The name in parentheses may hold spaces.
+            // The name in parentheses may contain spaces.
             stat.rsplit(") ").next().unwrap().starts_with('T')
         })
     }
@@ -99,12 +101,12 @@ impl Process {
         self.child.wait().unwrap()
     }
 
-    /// The port, with its address, to start another one there.
+    /// Returns the host and port, to start another worker at the same address.
     pub(crate) fn bound(&self) -> &str {
         self.address.split("//").nth(1).unwrap()
     }
 
-    /// Resident bytes, the most there ever were.
+    /// Returns the peak of the resident memory in bytes.
     pub(crate) fn peak_memory(&self) -> u64 {
         let text = std::fs::read_to_string(format!("/proc/{}/status", self.id())).unwrap();
         let line = text.lines().find(|line| line.starts_with("VmHWM:")).unwrap();

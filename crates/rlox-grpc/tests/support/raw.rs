@@ -1,4 +1,4 @@
-//! A client that speaks the protocol's messages as it likes.
+//! A client that sends any messages of the protocol.
 
 use std::time::Duration;
 
@@ -35,41 +35,41 @@ pub(crate) fn request(sequence: u64, what: request::What) -> proto::Request {
     proto::Request { sequence, what: Some(what) }
 }
 
-/// What a session of these requests ends with.
+/// Sends all requests at once; returns the replies, or the status that ended the session.
 pub(crate) fn end(address: &str, requests: Vec<proto::Request>) -> Result<Vec<reply::What>, Status> {
     runtime().block_on(async {
         let (sender, mut replies) = session(&channel(address).await).await?;
         let count = requests.len();
         for one in requests {
-            // It may have ended.
+            // The session may have ended.
             let _ = sender.send(one).await;
         }
-        let mut said = Vec::new();
-        while said.len() < count {
+        let mut replies_received = Vec::new();
+        while replies_received.len() < count {
             let reply = tokio::time::timeout(Duration::from_secs(5), replies.message()).await.unwrap()?;
             let Some(reply) = reply else { break };
-            said.extend(reply.what);
+            replies_received.extend(reply.what);
         }
-        Ok(said)
+        Ok(replies_received)
     })
 }
 
-/// The replies to these requests, each sent when the one before it was answered.
+/// Sends each request after the reply to the previous one; returns the replies.
 pub(crate) fn converse(address: &str, what: Vec<request::What>) -> Result<Vec<reply::What>, Status> {
     runtime().block_on(async {
         let (sender, mut replies) = session(&channel(address).await).await?;
-        let mut said = Vec::new();
+        let mut replies_received = Vec::new();
         for (what, sequence) in what.into_iter().zip(1..) {
             sender.send(request(sequence, what)).await.unwrap();
             let reply = tokio::time::timeout(Duration::from_secs(5), replies.message()).await.unwrap()?;
-            said.extend(reply.unwrap().what);
+            replies_received.extend(reply.unwrap().what);
         }
-        Ok(said)
+        Ok(replies_received)
     })
 }
 
-pub(crate) fn failure(said: &reply::What) -> &proto::Failure {
-    let reply::What::Failure(failure) = said else { panic!("{said:?}") };
+pub(crate) fn failure(reply: &reply::What) -> &proto::Failure {
+    let reply::What::Failure(failure) = reply else { panic!("{reply:?}") };
     failure
 }
 

@@ -1,4 +1,4 @@
-//! An actor-critic of networks of any backend.
+//! An actor-critic made of networks of any backend.
 
 use rlox_core::{Actions, ActionsMut, Error, InterruptCheck, Pcg64, Policy, PolicyOut, Result, check_len};
 
@@ -12,17 +12,17 @@ use crate::{
     DistInputs, Distribution, Learnable, NamedTensor, NamedTensors, Network, Optimizer, Parameters, Workspace, validate,
 };
 
-/// Rows that are passed forward and back at once.
+/// Rows per forward and backward pass.
 const BLOCK: usize = 1024;
 
-/// What a head is called beside a trunk that it shares: a network of one layer.
+/// Name prefixes of the heads of a shared trunk, as of networks with one layer.
 const HEADS: [&str; 2] = ["actor.0.", "critic.0."];
 
-/// An [`ActorCritic`] of two networks, or of one whose outputs are `[policy | value]`.
+/// [`ActorCritic`] with two networks, or with one network whose outputs are `[policy | value]`.
 #[derive(Clone, Debug)]
 pub struct PolicyNetworks<N> {
     actor: N,
-    /// `None` where the actor's last output is the value.
+    /// `None` if the actor's last output is the value.
     critic: Option<N>,
     distribution: Distribution,
     acting: Acting,
@@ -30,7 +30,7 @@ pub struct PolicyNetworks<N> {
 }
 
 impl<N: Network> PolicyNetworks<N> {
-    /// A policy of a network for the distribution's outputs and one with a single output for values.
+    /// Creates a policy from an actor with the outputs of the distribution and a critic with one output.
     ///
     /// # Errors
     /// [`Error::Shape`] if the networks do not fit the distribution or each other.
@@ -39,14 +39,15 @@ impl<N: Network> PolicyNetworks<N> {
         let got = [actor.out_dim(), critic.out_dim(), critic.in_dim()];
         if wanted != got {
             let describe = |[actor, critic, input]: [usize; 3]| {
-                format!("an actor of {actor} outputs, a critic of {critic} for {input} inputs")
+                format!("an actor with {actor} outputs and a critic with {critic}, both with {input} inputs")
             };
-            return Err(Error::shape("networks", describe(wanted), describe(got), "make them for this action space"));
+            let fix = "create the networks for this action space";
+            return Err(Error::shape("networks", describe(wanted), describe(got), fix));
         }
         Self::from_parts(actor, Some(critic), distribution)
     }
 
-    /// A policy of one network whose outputs are the distribution's, and last the value.
+    /// Creates a policy from one network with the outputs `[policy | value]`.
     ///
     /// # Errors
     /// [`Error::Shape`] if the network does not fit the distribution.
@@ -54,7 +55,7 @@ impl<N: Network> PolicyNetworks<N> {
         let wanted = distribution.outputs() + 1;
         if network.out_dim() != wanted {
             let (expected, got) = (format!("{wanted} outputs"), network.out_dim().to_string());
-            return Err(Error::shape("network", expected, got, "make it for this action space and a value"));
+            return Err(Error::shape("network", expected, got, "create the network for this action space and a value"));
         }
         Self::from_parts(network, None, distribution)
     }
@@ -63,28 +64,28 @@ impl<N: Network> PolicyNetworks<N> {
         let hidden = distribution.hidden_dim();
         if hidden > 0 && hidden != actor.hidden_dim() {
             let (expected, got) = (format!("a last hidden layer of {hidden}"), actor.hidden_dim().to_string());
-            return Err(Error::shape("network", expected, got, "make the distribution for this network"));
+            return Err(Error::shape("network", expected, got, "create the distribution for this network"));
         }
         let (acting, memory) = Default::default();
         Ok(Self { actor, critic, distribution, acting, memory })
     }
 
-    /// The network that says what to do.
+    /// Returns the network of the policy.
     pub fn actor(&self) -> &N {
         &self.actor
     }
 
-    /// The network of values; none where the trunk is shared.
+    /// Returns the network of the values; `None` if the trunk is shared.
     pub fn critic(&self) -> Option<&N> {
         self.critic.as_ref()
     }
 
-    /// How actions are spread.
+    /// Returns the distribution of actions.
     pub fn distribution(&self) -> &Distribution {
         &self.distribution
     }
 
-    /// The number of rows of observations.
+    /// Returns the number of rows of observations.
     fn rows(&self, obs: &[f32]) -> Result<usize> {
         validate::count_rows("obs", obs, self.actor.in_dim())
     }
@@ -106,7 +107,9 @@ impl<N: Network> PolicyNetworks<N> {
         Ok(rows)
     }
 
-    /// Forward, loss and backward, of many rows block by block: memory stays small, and `stop` or Ctrl-C end it.
+    /// Runs forward, loss and backward by blocks of rows.
+    ///
+    /// Blocks limit memory; `stop` and Ctrl-C are checked between them.
     fn learn(
         &mut self,
         batch: &Minibatch<'_>,
@@ -139,8 +142,9 @@ impl<N: Network> PolicyNetworks<N> {
         Ok(total)
     }
 
-    /// Forward and loss, and where it is wanted backward: two networks at once if that is worth it. Gradients are those of
-    /// the loss times `share`.
+    /// Runs forward, loss and, with `backward`, the backward pass; the gradients are multiplied by `share`.
+    ///
+    /// Two networks run in parallel if that is faster.
     fn pass(
         &mut self,
         batch: &Minibatch<'_>,
@@ -202,7 +206,7 @@ impl<N: Network> PolicyNetworks<N> {
 }
 
 impl<N: Network> PolicyNetworks<N> {
-    /// Outputs and hidden layer, kept nowhere else than in memory for acting.
+    /// Computes outputs and hidden layer into the memory for acting.
     fn infer(&mut self, obs: &[f32]) -> Result<()> {
         let (rows, width) = (self.rows(obs)?, self.distribution.outputs());
         let Acting { workspace, joint, outputs, hidden, .. } = &mut self.acting;
@@ -222,7 +226,7 @@ impl<N: Network> PolicyNetworks<N> {
         Ok(())
     }
 
-    /// The values of the observations that were inferred last.
+    /// Copies or computes the values of the observations of the last [`PolicyNetworks::infer`].
     fn infer_values(&mut self, obs: &[f32], values: &mut [f32]) -> Result<()> {
         let Acting { workspace, joint, .. } = &mut self.acting;
         if let Some(critic) = &self.critic {
@@ -253,15 +257,16 @@ impl<N: Network> PolicyNetworks<N> {
 }
 
 impl<N: Network> PolicyNetworks<N> {
-    /// What each part gives, by name: `actor.0.weight`, `critic.0.weight`, `log_std`. The last layer of a trunk that is
-    /// shared goes by the names of two heads.
+    /// Returns the tensors of all parts by name: `actor.0.weight`, `critic.0.weight`, `log_std`.
+    ///
+    /// The last layer of a shared trunk has the names of two heads.
     fn named(
         &self,
         network_tensors: impl Fn(&N) -> NamedTensors,
         parameter_tensors: impl Fn(&Parameters) -> NamedTensors,
     ) -> NamedTensors {
         let mut all = NamedTensors::default();
-        // The parts' names differ, so that nothing is refused.
+        // The names of the parts are different, so `extend` cannot fail.
         if let Some(critic) = &self.critic {
             let _ = all.extend("actor", &network_tensors(&self.actor));
             let _ = all.extend("critic", &network_tensors(critic));
@@ -276,15 +281,16 @@ impl<N: Network> PolicyNetworks<N> {
         all
     }
 
-    /// The name of the last layer of a shared trunk, "4.".
+    /// Returns the name prefix of the last layer of a shared trunk, such as "4.".
     fn last_layer(&self) -> String {
         let tensors = self.actor.tensors();
         let numbers = tensors.iter().filter_map(|tensor| tensor.name.split('.').next()?.parse::<usize>().ok());
         format!("{}.", numbers.max().unwrap_or(0))
     }
 
-    /// A shared trunk's hidden layers, and the rows of its last one as two heads. What the last one has beside a row for
-    /// each output stays with the trunk.
+    /// Adds the hidden layers of a shared trunk, and the rows of the last layer as two heads.
+    ///
+    /// Tensors of the last layer without a row per output, such as the optimizer's step, keep the name of the trunk.
     fn add_trunk(&self, trunk: &NamedTensors, all: &mut NamedTensors) -> Result<()> {
         let (last, outputs) = (self.last_layer(), self.distribution.outputs());
         let mut values = Vec::new();
@@ -302,7 +308,7 @@ impl<N: Network> PolicyNetworks<N> {
         values.into_iter().try_for_each(|(name, shape, value)| all.push(name, &shape, value))
     }
 
-    /// A shared trunk by its own names, of what [`PolicyNetworks::add_trunk`] gave.
+    /// Returns a shared trunk by the network's names; the inverse of [`PolicyNetworks::add_trunk`].
     fn extract_trunk(&self, tensors: &NamedTensors) -> Result<NamedTensors> {
         let (last, mut trunk) = (self.last_layer(), tensors.strip_prefix("trunk"));
         for NamedTensor { name, shape, data } in tensors {
@@ -314,7 +320,7 @@ impl<N: Network> PolicyNetworks<N> {
         Ok(trunk)
     }
 
-    /// Hands each part what is its own. All has been checked.
+    /// Passes checked tensors to their parts.
     fn load_parts(
         &mut self,
         tensors: &NamedTensors,
@@ -388,7 +394,8 @@ impl<N: Network> ActorCritic for PolicyNetworks<N> {
         let Self { actor, critic, distribution, memory, .. } = self;
         let Memory { joint, policy, value, evaluated, fork_step } = memory;
         if !*evaluated {
-            return Err(Error::shape("backward", "an evaluate before it", "none", "call evaluate first, once a step"));
+            let fix = "call evaluate first, once per step";
+            return Err(Error::shape("backward", "a previous evaluate call", "none", fix));
         }
         if let Some(critic) = critic {
             *fork_step = worth_forking(value.d_values.len() * actor.num_parameters());
@@ -423,7 +430,7 @@ impl<N: Network> ActorCritic for PolicyNetworks<N> {
             Ok(ActorCriticStats { grad_norm, ..stats })
         };
         let result = work();
-        // Without a step there may be some, perhaps of one part alone.
+        // Without a step, gradients of some parts may exist.
         self.zero_gradients();
         result
     }
@@ -437,10 +444,10 @@ impl<N: Network> ActorCritic for PolicyNetworks<N> {
 
     fn step(&mut self, optimizer: &Optimizer, max_grad_norm: Option<f32>) -> Result<f32> {
         let Self { actor, critic, distribution, memory, .. } = self;
-        // What was evaluated was the former weights'.
+        // The evaluation belongs to the old weights.
         memory.evaluated = false;
         let parameters = distribution.parameters_mut().map(|beside| ("policy", beside as &mut dyn Learnable));
-        // At most three parts, and no vector of them.
+        // Slices of at most three parts need no allocation.
         let fork_step = std::mem::take(&mut memory.fork_step);
         let step = |parts: &mut [(&'static str, &mut dyn Learnable)]| {
             clip_and_step_if(fork_step, parts, optimizer, max_grad_norm)
@@ -514,7 +521,7 @@ impl<N: Network> ActorCritic for PolicyNetworks<N> {
     }
 }
 
-/// Memory for what is said; that of [`ActorCritic::evaluate`] stays as it is.
+/// Memory for acting, separate from the memory of [`ActorCritic::evaluate`].
 #[derive(Clone, Debug, Default)]
 struct Acting {
     workspace: Workspace,
@@ -526,22 +533,22 @@ struct Acting {
 }
 
 impl Acting {
-    /// What a distribution makes actions of.
+    /// Returns the inputs of the distribution.
     fn dist_inputs<'a>(&'a self, masks: Option<&'a [bool]>) -> DistInputs<'a> {
         DistInputs { outputs: &self.outputs, hidden: &self.hidden, masks }
     }
 }
 
-/// Memory of a batch.
+/// Memory of a minibatch.
 #[derive(Clone, Debug, Default)]
 struct Memory {
     /// `[policy | value]` rows of a shared trunk.
     joint: Vec<f32>,
     policy: PolicyMemory,
     value: ValueMemory,
-    /// Whether it holds what an evaluation said, to go back from.
+    /// True if the memory holds an evaluation for [`ActorCritic::backward`].
     evaluated: bool,
-    /// Whether two threads have computed gradients since the last step.
+    /// True if two threads have computed gradients since the last step.
     fork_step: bool,
 }
 
@@ -562,7 +569,7 @@ struct ValueMemory {
 }
 
 impl Memory {
-    /// Makes every slice as long as a minibatch of `rows` needs, and no longer.
+    /// Resizes every vector to exactly the length for a minibatch of `rows`.
     fn resize_buffers(&mut self, rows: usize, outputs: usize, joint: usize, hidden: usize) -> Result<()> {
         resize("obs", &mut self.joint, rows * joint, 0.0)?;
         let PolicyMemory { outputs: policy, hidden: last, log_probs, entropies, d_log_probs, d_outputs } =
@@ -580,8 +587,9 @@ impl Memory {
 }
 
 impl PolicyMemory {
-    /// The policy's part of the loss, and the gradient of it times `share`; that of what is learned beside the network
-    /// waits for [`Distribution::add_gradients`].
+    /// Computes the policy loss and its gradient times `share`, but not that of `log_std`.
+    ///
+    /// [`Distribution::add_gradients`] adds the latter.
     fn learn(
         &mut self,
         distribution: &mut Distribution,
@@ -616,14 +624,14 @@ impl PolicyMemory {
 }
 
 impl ValueMemory {
-    /// The value loss, and the gradient of it times `share`.
+    /// Computes the value loss and its gradient times `share`.
     fn learn(&mut self, batch: &Minibatch<'_>, loss: &ActorCriticLoss, share: f32) -> Result<f32> {
         let clip = loss.clip_coef_vf.map(|most| (batch.values, most));
         value_loss(&self.values, batch.returns, clip, loss.vf_coef * share, &mut self.d_values)
     }
 }
 
-/// Policy rows and values as `[policy | value]` rows.
+/// Merges policy rows and values into `[policy | value]` rows.
 fn merge(joint: &mut [f32], width: usize, outputs: &[f32], values: &[f32]) {
     for (row, (policy, value)) in joint.chunks_exact_mut(width + 1).zip(outputs.chunks_exact(width).zip(values)) {
         row[..width].copy_from_slice(policy);
@@ -631,14 +639,14 @@ fn merge(joint: &mut [f32], width: usize, outputs: &[f32], values: &[f32]) {
     }
 }
 
-/// The policy rows of `[policy | value]` rows.
+/// Copies the policy part of `[policy | value]` rows.
 fn copy_policy_outputs(joint: &[f32], width: usize, outputs: &mut [f32]) {
     for (row, out) in joint.chunks_exact(width + 1).zip(outputs.chunks_exact_mut(width)) {
         out.copy_from_slice(&row[..width]);
     }
 }
 
-/// The values of `[policy | value]` rows.
+/// Copies the values of `[policy | value]` rows.
 fn copy_values(joint: &[f32], width: usize, values: &mut [f32]) {
     values.iter_mut().zip(joint.chunks_exact(width + 1)).for_each(|(value, row)| *value = row[width]);
 }

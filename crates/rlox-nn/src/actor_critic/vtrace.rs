@@ -1,46 +1,47 @@
-//! What IMPALA learns from: steps of an older policy, corrected by V-trace.
+//! Off-policy corrected targets of IMPALA: steps of an older policy with V-trace.
 
 use rlox_core::{Actions, EpisodeEnds, Result, VtraceConfig, check_len, compute_vtrace_time_major};
 
 use super::{ActorCritic, Minibatch};
 use crate::alloc::resize;
 
-/// T steps of N environments under a policy that may be older, time-major: row `t * num_envs + n` is step t of
-/// environment n. All but the observations and actions are `[T * N]`.
+/// T steps of N environments under a policy that may be older, time-major.
+///
+/// Row `t * num_envs + n` is step t of environment n. Arrays have the shape `[T * N]` unless stated otherwise.
 #[derive(Clone, Copy, Debug)]
 pub struct Trajectories<'a> {
-    /// `[T * N, d]`.
+    /// Observations, `[T * N, d]`.
     pub obs: &'a [f32],
-    /// `[N, d]`: what was seen after the last steps.
+    /// Observations after the last steps, `[N, d]`.
     pub next_obs: &'a [f32],
-    /// `[T * N, a]`, discrete ones counted from 0.
+    /// Actions, `[T * N, a]`; discrete actions count from 0.
     pub actions: Actions<'a>,
-    /// What was allowed, `[T * N, n]`.
+    /// Action masks, `[T * N, n]`.
     pub masks: Option<&'a [bool]>,
-    /// The log-probabilities the actions had when they were chosen.
+    /// Log-probabilities of the actions when they were chosen.
     pub log_probs: &'a [f32],
-    /// What the actions were paid.
+    /// Rewards of the actions.
     pub rewards: &'a [f32],
-    /// How the steps ended.
+    /// Terminations and truncations of the steps.
     pub ends: EpisodeEnds<'a, f32>,
-    /// How many environments there are.
+    /// Number of environments.
     pub num_envs: usize,
 }
 
-/// The minibatches of IMPALA (Espeholt et al. 2018, "IMPALA: Scalable Distributed Deep-RL with Importance Weighted
-/// Actor-Learner Architectures", section 4.2), in memory that is used again.
+/// Computes the minibatches of IMPALA, in memory that is reused.
 ///
-/// Its loss is that of A2C, [`super::PolicyLoss::Gradient`], whose advantages and targets of values are V-trace's by the
-/// policy as it is: constants, of which nothing is learned. The paper sums over steps where losses here are means.
+/// The loss is that of A2C, [`super::PolicyLoss::Gradient`]. Its advantages and value targets are V-trace's under the
+/// current policy, as constants without gradient. The paper sums over steps; losses here are means (Espeholt et al.
+/// 2018, "IMPALA: Scalable Distributed Deep-RL with Importance Weighted Actor-Learner Architectures", section 4.2).
 ///
 /// ```
-/// use rlox_core::{Actions, AutoresetMode, Ends, Pcg64, VecEnv, VectorEnv, Vtrace, envs::CartPole};
+/// use rlox_core::{Actions, AutoresetMode, EpisodeEnds, Pcg64, VecEnv, VectorEnv, VtraceConfig, envs::CartPole};
 /// use rlox_nn::{Activation, ActorCritic, ActorCriticLoss, Optimizer, PolicyLoss, PolicyNetworks};
 /// use rlox_nn::{Trajectories, VtraceTargets};
 ///
 /// let env = VecEnv::new(1, None, AutoresetMode::SameStep, CartPole::default)?;
 /// let mut policy = PolicyNetworks::mlp(env.spec(), &[64], Activation::Tanh, &mut Pcg64::seed_from(0))?;
-/// // Two steps of one environment, by an actor that was surer of them.
+/// // Two steps of one environment by an actor with larger probabilities.
 /// let steps = Trajectories {
 ///     obs: &[0.1; 8],
 ///     next_obs: &[0.1; 4],
@@ -48,12 +49,12 @@ pub struct Trajectories<'a> {
 ///     masks: None,
 ///     log_probs: &[-0.2, -0.3],
 ///     rewards: &[1.0, 1.0],
-///     ends: Ends::dones(&[false, true]),
+///     ends: EpisodeEnds::dones(&[false, true]),
 ///     num_envs: 1,
 /// };
 /// let mut targets = VtraceTargets::default();
 /// let loss = ActorCriticLoss { policy: PolicyLoss::Gradient, clip_coef_vf: None, vf_coef: 0.5, ent_coef: 0.01 };
-/// let batch = targets.minibatch(&mut policy, &steps, Vtrace::default())?;
+/// let batch = targets.minibatch(&mut policy, &steps, VtraceConfig::default())?;
 /// policy.update(&batch, &loss, &Optimizer::rms_prop(6e-4), Some(40.0))?;
 /// # Ok::<(), rlox_core::Error>(())
 /// ```
@@ -67,15 +68,15 @@ pub struct VtraceTargets {
 }
 
 impl VtraceTargets {
-    /// Of the steps that were corrected last: log-probabilities now less those there were.
+    /// Returns the log-probabilities under the current policy minus the old ones, for the last steps.
     pub(crate) fn log_rhos(&self) -> &[f32] {
         &self.log_rhos
     }
 
-    /// The steps with V-trace's advantages, and its `vs` as returns.
+    /// Returns a minibatch with V-trace's advantages, and V-trace's `vs` as returns.
     ///
     /// # Errors
-    /// Those of [`ActorCritic::evaluate_actions`] and of [`compute_vtrace_time_major`].
+    /// The errors of [`ActorCritic::evaluate_actions`] and of [`compute_vtrace_time_major`].
     pub fn minibatch<'a>(
         &'a mut self,
         policy: &mut (impl ActorCritic + ?Sized),

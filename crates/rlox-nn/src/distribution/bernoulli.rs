@@ -1,4 +1,4 @@
-//! Independent zeros and ones; an output is the logarithm of the odds of a one.
+//! Independent zeros and ones; an output is the log odds of a one.
 
 use rlox_core::{Error, Pcg64, Result};
 
@@ -6,20 +6,20 @@ use super::{DistInputs, add_log_prob, check_allowed, check_evaluated, ensure_len
 use crate::alloc::try_reserve;
 use crate::kernels::activations::{exp_or_zero_in_place, ln_in_place};
 
-/// The logit of a component that a mask leaves nothing else than a one; its negative is that of a zero.
+/// Logit of a component that a mask sets to 1; the negative is the logit of a component set to 0.
 const CERTAIN: f32 = 1e6;
 
-/// The components of a MultiBinary space. A mask has two flags for each: whether it may be 0, and whether 1.
+/// Distribution of a MultiBinary space; a mask has two flags per component, for 0 and for 1.
 #[derive(Clone, Debug)]
 pub(super) struct Bernoulli {
     pub(super) dim: usize,
-    /// The outputs of the last batch, as masks change them, `[N, dim]`; no more of them than the batch has.
+    /// Logits of the last batch after masking, `[N, dim]`; the length is exactly that of the batch.
     logits: Vec<f32>,
-    /// The probabilities of ones in the last batch, `[N, dim]`.
+    /// Probabilities of ones in the last batch, `[N, dim]`.
     probs: Vec<f32>,
     /// `ln(1 + e^z)`.
     softplus: Vec<f32>,
-    /// The rows that the last call evaluated.
+    /// Rows of the last evaluation; 0 after another call.
     evaluated: usize,
 }
 
@@ -28,9 +28,10 @@ impl Bernoulli {
         Self { dim, logits: Vec::new(), probs: Vec::new(), softplus: Vec::new(), evaluated: 0 }
     }
 
-    /// With `t = e^-|z|`, which cannot overflow: `ln(1 + e^z) = max(z, 0) + ln(1 + t)`. Where `t` would be below the smallest
-    /// normal number it is 0, so that what a mask decides has a probability of 0 or 1: random numbers are at least 0 and
-    /// below 1.
+    /// Computes probabilities and softplus.
+    ///
+    /// With `t = e^-|z|`, which cannot overflow, `ln(1 + e^z) = max(z, 0) + ln(1 + t)`. A `t` below the smallest normal
+    /// number becomes 0, so masked components have a probability of exactly 0 or 1.
     fn prepare(&mut self, inputs: DistInputs<'_>) -> Result<()> {
         self.mask(inputs)?;
         let outputs = &self.logits;
@@ -53,7 +54,7 @@ impl Bernoulli {
         Ok(())
     }
 
-    /// The logits, with those that a mask decides replaced.
+    /// Computes the logits after masking.
     fn mask(&mut self, inputs: DistInputs<'_>) -> Result<()> {
         self.evaluated = 0;
         self.logits.clear();
@@ -67,8 +68,8 @@ impl Bernoulli {
                 [true, false] => *logit = -CERTAIN,
                 [false, true] => *logit = CERTAIN,
                 [false, false] => {
-                    let hint = "allow one in every row";
-                    let error = Error::action("masks", "an action that is allowed", "none", hint);
+                    let hint = "allow an action in every row";
+                    let error = Error::action("masks", "at least one allowed action", "none", hint);
                     return Err(error.at_row(index / self.dim));
                 }
             }
@@ -130,9 +131,11 @@ impl Bernoulli {
     fn check_actions(&self, actions: &[i64]) -> Result<()> {
         let Some(index) = actions.iter().position(|action| !(0..=1).contains(action)) else { return Ok(()) };
         let got = actions[index].to_string();
-        Err(Error::action("actions", "zeros and ones", got, "correct it").at_row(index / self.dim))
+        Err(Error::action("actions", "zeros and ones", got, "pass 0 or 1").at_row(index / self.dim))
     }
 
+    /// Computes the gradients.
+    ///
     /// With p the probability of a one: `d log_prob / d z = a - p` and `d H / d z = -z p (1 - p)`.
     pub(super) fn backward(
         &mut self,
@@ -151,7 +154,7 @@ impl Bernoulli {
     }
 }
 
-/// The flags of each component.
+/// Returns an iterator over the flags of each component.
 fn pairs(masks: &[bool]) -> impl Iterator<Item = [bool; 2]> {
     masks.as_chunks().0.iter().copied()
 }
@@ -165,9 +168,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_a_mask_decides_is_certain_and_learns_nothing() {
+    fn masked_components_are_certain_and_get_no_gradient() {
         let mut bits = Bernoulli::new(3);
-        // Only a zero, only a one, both.
+        // Only 0, only 1, both.
         let masks = [true, false, false, true, true, true];
         let inputs = DistInputs { outputs: &[2.0, -2.0, 0.0], hidden: &[], masks: Some(&masks) };
         let (mut log_probs, mut entropies) = ([0.0], [0.0]);
@@ -195,12 +198,12 @@ mod tests {
     }
 
     #[test]
-    fn no_random_number_draws_what_a_mask_forbids() {
+    fn forbidden_actions_are_never_drawn() {
         let next = |bits: u64| {
             let inc = (u128::from(bits) << 64) | 1;
             Pcg64::from_state(Pcg64State { state: 0, inc, has_uint32: false, uinteger: 0 }).unwrap()
         };
-        // The ends of what is drawn: 0, and 1 - 2^-53, which f32 would round to 1.
+        // The limits of random numbers: 0, and 1 - 2^-53, which f32 rounds to 1.
         assert_eq!((next(0).random(), next(!1).random() as f32), (0.0, 1.0));
         for bits in [0, !1] {
             for (only, masks) in [(0, [true, false]), (1, [false, true])] {

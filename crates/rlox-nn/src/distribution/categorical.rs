@@ -1,27 +1,28 @@
-//! Independent choices, each with probabilities proportional to the exponentials of its outputs.
+//! Independent choices, each by the softmax of its logits.
 
 use rlox_core::{Error, Pcg64, Result};
 
 use super::{DistInputs, add_log_prob, check_allowed, check_evaluated, ensure_len};
 use crate::kernels::activations::{exp_or_zero_in_place, ln_in_place};
 
-/// One choice of a Discrete space, or several of a MultiDiscrete one. Actions that a mask forbids have probability 0.
+/// Distribution of a Discrete or MultiDiscrete space; actions that a mask forbids have probability 0.
 #[derive(Clone, Debug)]
 pub(super) struct Categorical {
     counts: Vec<usize>,
     outputs: usize,
-    /// Of the last batch, `[N, outputs]`.
+    /// Probabilities of the last batch, `[N, outputs]`.
     probs: Vec<f32>,
     log_probs: Vec<f32>,
-    /// The sum of each choice's exponentials, and its entropy, `[N, choices]`.
+    /// Logarithm of the sum of exponentials of each choice, `[N, choices]`.
     sums: Vec<f32>,
+    /// Entropy of each choice, `[N, choices]`.
     entropies: Vec<f32>,
-    /// The rows that the last call evaluated.
+    /// Rows of the last evaluation; 0 after another call.
     evaluated: usize,
 }
 
 impl Categorical {
-    /// Choices among so many values each, and all of them together.
+    /// Creates choices with the given numbers of values, which add up to `outputs`.
     pub(super) fn new(counts: &[i64], outputs: usize) -> Self {
         let counts: Vec<usize> = counts.iter().map(|n| *n as usize).collect();
         let [probs, log_probs, sums, entropies] = Default::default();
@@ -55,11 +56,12 @@ impl Categorical {
         for (index, choice) in blocks_mut(log_probs, &self.counts).enumerate() {
             let largest = choice.iter().fold(f32::NEG_INFINITY, |most, x| x.max(most));
             if largest == f32::NEG_INFINITY {
-                let error = Error::action("masks", "an action that is allowed", "none", "allow one in every row");
+                let error =
+                    Error::action("masks", "at least one allowed action", "none", "allow an action in every row");
                 return Err(error.at_row(index / choices));
             }
             for x in &mut *choice {
-                // Logits may be further apart than numbers go; what is forbidden is as far behind as they do.
+                // The difference of two logits may overflow; -infinity of forbidden actions becomes finite, too.
                 *x = (*x - largest).max(f32::MIN);
             }
         }
@@ -94,7 +96,7 @@ impl Categorical {
         let rows = blocks(&self.probs, &self.counts).zip(blocks(&self.log_probs, &self.counts)).zip(actions);
         for (index, ((probs, logs), action)) in rows.enumerate() {
             let mut remaining = rngs[index / choices].random() as f32;
-            // Rounding may leave something when all probabilities are spent: the last action with any takes it.
+            // Rounding can leave a rest after all probabilities; the last action with a positive probability takes it.
             let mut action_index = 0;
             for (i, p) in probs.iter().enumerate().filter(|(_, p)| **p > 0.0) {
                 action_index = i;
@@ -157,13 +159,15 @@ impl Categorical {
             let n = self.counts[index % choices];
             if !(0..n as i64).contains(action) {
                 let expected = format!("integers from 0 to {}", n - 1);
-                let error = Error::action("actions", expected, action.to_string(), "count actions from 0");
+                let error = Error::action("actions", expected, action.to_string(), "number the actions from 0");
                 return Err(error.at_row(index / choices));
             }
         }
         Ok(())
     }
 
+    /// Computes the gradients.
+    ///
     /// With p the probabilities of a choice and H its entropy: `d log p_a / d z_j = [j = a] - p_j` and
     /// `d H / d z_j = -p_j (log p_j + H)`.
     pub(super) fn backward(
@@ -181,7 +185,7 @@ impl Categorical {
         for (index, ((out, (probs, logs)), (action, entropy))) in rows.enumerate() {
             let d_log_prob = d_log_probs[index / choices];
             for ((out, p), log) in out.iter_mut().zip(probs).zip(logs) {
-                // A logarithm without a probability is as good as infinite, and counts for nothing.
+                // p log p tends to 0 with p.
                 let surprise = if *p > 0.0 { log + entropy } else { 0.0 };
                 *out = -p * (d_log_prob + d_entropy * surprise);
             }
@@ -191,7 +195,7 @@ impl Categorical {
     }
 }
 
-/// The numbers of each choice of each row, in order.
+/// Returns an iterator over the elements of each choice of each row, in order.
 fn blocks<'a, T>(mut rows: &'a [T], counts: &'a [usize]) -> impl Iterator<Item = &'a [T]> {
     counts.iter().cycle().map_while(move |count| {
         let (block, rest) = rows.split_at_checked(*count)?;

@@ -1,4 +1,4 @@
-//! Independent normal numbers around the outputs.
+//! Independent normal distributions around the network outputs.
 
 use rand_distr::StandardNormal;
 use rlox_core::{Pcg64, Result};
@@ -10,14 +10,14 @@ use crate::alloc::try_vec;
 /// `ln(2 pi) / 2`.
 pub(crate) const HALF_LN_2_PI: f32 = 0.918_938_5;
 
-/// The components of a Box space, their standard deviations learned beside the network.
+/// Diagonal Gaussian of a Box space with learned, state-independent standard deviations.
 #[derive(Clone, Debug)]
 pub(super) struct Gaussian {
     pub(super) dim: usize,
     pub(super) log_std: Parameters,
-    /// The gradients of `log_std` of the last batch, in f64: they are sums over it.
+    /// Gradients of `log_std` of the last batch, in f64 as they are sums over the batch.
     pub(super) sums: Vec<f64>,
-    /// The rows that the last call evaluated.
+    /// Rows of the last evaluation; 0 after another call.
     evaluated: usize,
 }
 
@@ -67,6 +67,8 @@ impl Gaussian {
         }
     }
 
+    /// Computes the gradients.
+    ///
     /// With `z = (a - mean) / std`: `d log_prob / d mean = z / std`, `d log_prob / d log_std = z^2 - 1`, and
     /// `d H / d log_std = 1`.
     pub(super) fn backward(
@@ -93,7 +95,7 @@ impl Gaussian {
     }
 }
 
-/// Normal numbers of mean 0 and standard deviation 1, from one stream.
+/// Fills a slice with standard normal numbers from one stream.
 pub(crate) fn draw_normal(noise: &mut [f32], rng: &mut Pcg64) {
     for x in noise {
         *x = rand_distr::Distribution::sample(&StandardNormal, rng);

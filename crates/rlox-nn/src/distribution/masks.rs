@@ -1,11 +1,11 @@
-//! Masks of actions: how wide they are, and what they forbid.
+//! Action masks: their width and the actions that they forbid.
 
 use rlox_core::{Error, Result, Space};
 
-/// How many flags a row of a policy's masks has: one for each value of each integer; 0 for actions without.
+/// Returns the number of flags of a mask row: one for each value of each integer, 0 for a Box.
 ///
 /// # Errors
-/// [`Error::Space`] for a space that makes no sense, or has more values than can be counted.
+/// [`Error::Space`] for an invalid space or a space with too many values.
 ///
 /// ```
 /// use rlox_core::Space;
@@ -22,20 +22,20 @@ pub fn mask_width(space: &Space) -> Result<usize> {
         Space::MultiBinary { n } => i64::try_from(*n).ok().and_then(|n| n.checked_mul(2)),
         Space::Box { .. } => Some(0),
     };
-    // One less than the most, so that a value has room beside the outputs.
+    // One less than the maximum: a shared network has a value output as well.
     let width = num_values.and_then(|count| usize::try_from(count).ok()).filter(|width| *width < isize::MAX as usize);
     width.ok_or_else(|| {
-        let expected = format!("fewer than {} values in all", isize::MAX);
-        Error::space(ACTION_SPACE, expected, format!("{space:?}"), "correct the space's definition")
+        let expected = format!("fewer than {} values in total", isize::MAX);
+        Error::space(ACTION_SPACE, expected, format!("{space:?}"), "correct the definition of the space")
     })
 }
 
-/// Checks that masks forbid none of the actions, in rows of so many: `forbidden` is where the first such is.
+/// Returns an error if an action is forbidden; `forbidden` is the index of the first forbidden action.
 ///
 /// # Errors
-/// [`Error::Action`] naming it and its row.
+/// [`Error::Action`] naming the action and its row of `choices` actions.
 pub(super) fn check_allowed(actions: &[i64], choices: usize, forbidden: Option<usize>) -> Result<()> {
     let Some(index) = forbidden else { return Ok(()) };
-    let (got, hint) = (actions[index].to_string(), "pass the masks they were chosen under");
+    let (got, hint) = (actions[index].to_string(), "pass the masks under which the actions were chosen");
     Err(Error::action("actions", "actions that the masks allow", got, hint).at_row(index / choices))
 }

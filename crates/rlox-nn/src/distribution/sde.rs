@@ -1,5 +1,4 @@
-//! State-dependent exploration: a random matrix, kept for a while, times the last hidden layer; around means as they are,
-//! or under a hyperbolic tangent.
+//! State-dependent exploration: noise is a random matrix times the last hidden layer.
 
 use rand_distr::StandardNormal;
 use rlox_core::{Pcg64, Result};
@@ -10,32 +9,32 @@ use super::{DistInputs, check_evaluated, ensure_len};
 use crate::Parameters;
 use crate::alloc::{resize, try_vec};
 
-/// Keeps variances away from 0.
+/// Added to variances, which stay above 0.
 const EPSILON: f32 = 1e-6;
 
-/// What means are cut to, as Stable-Baselines3 does; outside they take no gradient.
+/// Limit of squashed means, as in Stable-Baselines3; clamped means get no gradient.
 const CLIP_MEAN: f32 = 2.0;
 
 /// Generalised state-dependent exploration of a Box space.
 ///
-/// With hidden layer h and an exploration matrix E whose elements are normal with standard deviations `exp(log_std)`, the
-/// action is `mean + h E`; over all matrices it is normal with variances `h^2 exp(2 log_std) + 1e-6`. The hidden layer
-/// takes no gradient from it.
+/// With the hidden layer h and an exploration matrix E of normal elements with standard deviations `exp(log_std)`, the
+/// action is `mean + h E`. Log-probabilities are those of a normal distribution with the variances
+/// `h^2 exp(2 log_std) + 1e-6`. The hidden layer gets no gradient from the distribution.
 #[derive(Clone, Debug)]
 pub(super) struct StateDependent {
     pub(super) hidden: usize,
     pub(super) dim: usize,
     /// `[hidden, dim]`.
     pub(super) log_std: Parameters,
-    /// The matrices, one an environment, `[N, hidden, dim]`.
+    /// Exploration matrices, one per environment, `[N, hidden, dim]`.
     pub(super) noise: Vec<f32>,
     /// `exp(2 log_std)`.
     variances: Vec<f32>,
-    /// The standard deviations of the last batch, `[N, dim]`.
+    /// Standard deviations of the last batch, `[N, dim]`.
     stds: Vec<f32>,
-    /// The gradients of `log_std` of the last batch.
+    /// Gradients of `log_std` of the last batch.
     pub(super) sums: Vec<f64>,
-    /// The rows that the last call evaluated.
+    /// Rows of the last evaluation; 0 after another call.
     evaluated: usize,
 }
 
@@ -133,6 +132,8 @@ impl StateDependent {
         Ok(())
     }
 
+    /// Computes the gradients.
+    ///
     /// With `z = (a - mean) / std`: `d log_prob / d mean = z / std`, `d log_prob / d std = (z^2 - 1) / std`,
     /// `d H / d std = 1 / std`, and `d std_j / d log_std_kj = h_k^2 exp(2 log_std_kj) / std_j`.
     pub(super) fn backward(
@@ -163,18 +164,20 @@ impl StateDependent {
     }
 }
 
-/// The exploration matrices E, whose elements are normal with standard deviations `exp(log_std)`: with the last hidden
-/// layer h, `a = tanh(mean + h E)`, and over all matrices `h E` has the variances `h^2 exp(2 log_std) + 1e-6`. The hidden
-/// layer learns from it, too, as in Stable-Baselines3's SAC.
+/// Exploration matrices of a squashed policy, as in Stable-Baselines3's SAC.
+///
+/// With the last hidden layer h and a matrix E of normal elements with standard deviations `exp(log_std)`, the action
+/// is `tanh(mean + h E)`. Log-probabilities use the variances `h^2 exp(2 log_std) + 1e-6` of `h E`. The hidden layer
+/// gets a gradient.
 #[derive(Clone, Debug)]
 pub(crate) struct Exploration {
     pub(crate) hidden: usize,
     dim: usize,
     /// `[hidden, a]`.
     pub(crate) log_std: Parameters,
-    /// Those of environments, `[N, a, hidden]`.
+    /// Matrices of the environments, `[N, a, hidden]`.
     pub(crate) matrices: Vec<f32>,
-    /// `[hidden, a]`.
+    /// Buffer of standard normal noise, `[hidden, a]`.
     noise: Vec<f32>,
     sums: [Vec<f64>; 2],
 }
@@ -187,7 +190,7 @@ impl Exploration {
         Ok(Self { hidden, dim, log_std, matrices: Vec::new(), noise: try_vec("shape", count, 0.0)?, sums })
     }
 
-    /// A matrix for each environment.
+    /// Draws a matrix for each environment.
     pub(crate) fn draw(&mut self, rngs: &mut [Pcg64]) -> Result<()> {
         let count = self.hidden * self.dim;
         resize("rngs", &mut self.matrices, rngs.len().saturating_mul(count), 0.0)?;
@@ -198,7 +201,7 @@ impl Exploration {
         Ok(())
     }
 
-    /// The matrix, `[a, hidden]`, of standard normal noise, `[hidden, a]`.
+    /// Computes the matrix, `[a, hidden]`, from standard normal noise, `[hidden, a]`.
     pub(crate) fn matrix(&self, noise: &[f32], matrix: &mut Vec<f32>) -> Result<()> {
         resize("obs", matrix, noise.len(), 0.0)?;
         scale(self.log_std.values(), self.dim, noise, matrix);
@@ -206,7 +209,7 @@ impl Exploration {
     }
 }
 
-/// Noise `[hidden, a]` times standard deviations, as `[a, hidden]`.
+/// Multiplies noise `[hidden, a]` by the standard deviations and transposes it to `[a, hidden]`.
 fn scale(log_stds: &[f32], dim: usize, noise: &[f32], matrix: &mut [f32]) {
     let hidden = noise.len() / dim;
     for (index, (noise, log_std)) in noise.iter().zip(log_stds).enumerate() {
@@ -214,28 +217,30 @@ fn scale(log_stds: &[f32], dim: usize, noise: &[f32], matrix: &mut [f32]) {
     }
 }
 
-/// What is kept of rows that explored.
+/// Cache of the last sample.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Explored {
     /// `exp(2 log_std)`, `[a, hidden]`.
     squares: Vec<f32>,
-    /// `h E`, `[N, a]`, and so are the next two.
+    /// `h E`, `[N, a]`.
     noise: Vec<f32>,
+    /// Variances of `h E`, `[N, a]`.
     variances: Vec<f32>,
+    /// Arguments of the tangent, `[N, a]`.
     u: Vec<f32>,
     actions: Vec<f32>,
     squash: Squash,
 }
 
 impl Explored {
-    /// Squashed means.
+    /// Computes the squashed means.
     pub(crate) fn mode(&mut self, outputs: &[f32], actions: &mut [f32]) {
         self.u.clear();
         self.u.extend(outputs.iter().map(|mean| mean.clamp(-CLIP_MEAN, CLIP_MEAN)));
         self.squash.run(&self.u, actions);
     }
 
-    /// Actions and their log-probabilities, by one matrix a row, or one for all.
+    /// Computes actions and log-probabilities from one matrix per row or one matrix for all rows.
     pub(crate) fn sample(
         &mut self,
         exploration: &Exploration,
@@ -275,11 +280,12 @@ impl Explored {
         Ok(())
     }
 
-    /// The gradients with respect to what the network said. That of `log_std` waits for [`Explored::add_gradients`].
+    /// Computes the gradients with respect to outputs and hidden layer.
     ///
-    /// With `n = h E` and the variance v: `d log_prob / dn = -n / v` and `d log_prob / dv = (n^2 / v - 1) / 2v` beside the
-    /// tangent's part, `dn / d log_std = h E`, `dv / d log_std = 2 h^2 exp(2 log_std)`, `dn / dh = E`, `dv / dh = 2 h exp(2
-    /// log_std)`, element by element.
+    /// [`Explored::add_gradients`] applies the gradient of `log_std`. With `n = h E` and the variance v:
+    /// `d log_prob / dn = -n / v` and `d log_prob / dv = (n^2 / v - 1) / 2v` beside the part of the tangent,
+    /// `dn / d log_std = h E`, `dv / d log_std = 2 h^2 exp(2 log_std)`, `dn / dh = E` and
+    /// `dv / dh = 2 h exp(2 log_std)`, element by element.
     pub(crate) fn backward(
         &self,
         exploration: &mut Exploration,
@@ -316,7 +322,7 @@ impl Explored {
         }
     }
 
-    /// Adds the gradient of `log_std`, which the last [`Explored::backward`] has found.
+    /// Adds the gradient of `log_std` from the last [`Explored::backward`].
     pub(crate) fn add_gradients(&self, exploration: &mut Exploration, matrix: &[f32]) {
         let Exploration { hidden: count, dim, sums: [first, second], log_std, .. } = exploration;
         let (count, dim) = (*count, *dim);
@@ -328,7 +334,7 @@ impl Explored {
     }
 }
 
-/// The sum of `f` over pairs, in lanes that a compiler can make vectors of.
+/// Returns the sum of `f` over pairs, in lanes that compilers vectorize.
 fn zip_sum(x: &[f32], y: &[f32], f: impl Fn(f32, f32) -> f32) -> f32 {
     const LANES: usize = 16;
     let ((x, x_rest), (y, y_rest)) = (x.as_chunks::<LANES>(), y.as_chunks::<LANES>());

@@ -1,4 +1,4 @@
-//! Normal numbers squashed by a hyperbolic tangent, which keeps actions between -1 and 1, and what it does to densities.
+//! Normal distribution squashed by a hyperbolic tangent, which limits actions to [-1, 1].
 
 use std::f32::consts::LN_2;
 
@@ -9,18 +9,17 @@ use crate::alloc::resize;
 use crate::kernels::activations::{exp_in_place, ln_in_place, tanh_in_place};
 use crate::validate;
 
-/// What logarithms of standard deviations are cut to, as Stable-Baselines3 does; outside they take no gradient.
+/// Range of log standard deviations, as in Stable-Baselines3; clamped numbers get no gradient.
 const LOG_STD: std::ops::RangeInclusive<f32> = -20.0..=2.0;
 
-/// The largest action whose inverse tangent is taken.
+/// Largest action that has a finite inverse tangent.
 const MAX_ACTION: f32 = 1.0_f32.next_down();
 
-/// The squashed Gaussian of SAC (Haarnoja et al. 2018, appendix C): `a = tanh(mean + std * noise)`, given a network's
-/// outputs `[mean | log_std]`.
+/// Squashed Gaussian of SAC, `a = tanh(mean + std * noise)`, with network outputs `[mean | log_std]`.
 ///
-/// `log p(a) = log N(u; mean, std) - log(1 - tanh^2 u)`, summed over the numbers of an action, whose last term is computed
-/// as `2 (ln 2 - u - softplus(-2 u))`. There is no closed form of the entropy; minus the log-probability of a sample
-/// estimates it, and has its gradient through [`SquashedGaussian::backward`].
+/// `log p(a) = log N(u; mean, std) - log(1 - tanh^2 u)`, summed over the elements of an action. The last term is
+/// computed as `2 (ln 2 - u - softplus(-2 u))` (Haarnoja et al. 2018, appendix C). The entropy has no closed form.
+/// Minus the log-probability of a sample estimates it; [`SquashedGaussian::backward`] has its gradient.
 ///
 /// ```
 /// use rlox_nn::SquashedGaussian;
@@ -42,26 +41,28 @@ pub struct SquashedGaussian {
     mode: Normal,
 }
 
-/// Normal numbers of some rows before and after they were squashed.
+/// Normal numbers of a batch before and after squashing.
 #[derive(Clone, Debug, Default)]
 struct Normal {
-    /// `[N, a]`, and so is the next one.
+    /// Standard deviations, `[N, a]`.
     stds: Vec<f32>,
+    /// Arguments of the tangent, `[N, a]`.
     u: Vec<f32>,
     squash: Squash,
 }
 
-/// What was sampled last.
+/// The last sample.
 #[derive(Clone, Debug, Default)]
 struct Sampled {
     normal: Normal,
-    /// `[N, a]`, and so is the next one.
+    /// Standard normal noise, `[N, a]`.
     noise: Vec<f32>,
+    /// Actions, `[N, a]`.
     actions: Vec<f32>,
 }
 
 impl Normal {
-    /// Standard deviations of a batch.
+    /// Computes the standard deviations of a batch.
     fn prepare(&mut self, dim: usize, outputs: &[f32]) -> Result<()> {
         resize("outputs", &mut self.stds, outputs.len() / 2, 0.0)?;
         for (stds, row) in self.stds.chunks_exact_mut(dim).zip(outputs.chunks_exact(2 * dim)) {
@@ -77,20 +78,20 @@ fn clamp_log_std(log_std: f32) -> f32 {
 }
 
 impl SquashedGaussian {
-    /// Actions of `dim` numbers.
+    /// Creates a distribution of actions with `dim` elements.
     ///
     /// # Errors
-    /// [`Error::Config`] for none, or so many that twice as many outputs cannot be counted.
+    /// [`Error::Config`] for a `dim` of 0, or a `dim` whose double overflows.
     pub fn new(dim: usize) -> Result<Self> {
         const MAX: usize = usize::MAX / 2;
         if !(1..=MAX).contains(&dim) {
             let expected = format!("at least 1 and at most {MAX}");
-            return Err(Error::config("dim", expected, dim.to_string(), "pass the number of an action's numbers"));
+            return Err(Error::config("dim", expected, dim.to_string(), "pass the number of elements of an action"));
         }
         Ok(Self { dim, sampled: Sampled::default(), evaluation: Normal::default(), mode: Normal::default() })
     }
 
-    /// How many numbers a row of the network has for it.
+    /// Returns the number of network outputs per row.
     pub fn outputs(&self) -> usize {
         2 * self.dim
     }
@@ -101,7 +102,7 @@ impl SquashedGaussian {
         self.check_finite(outputs)
     }
 
-    /// Checks that all that a network said is finite.
+    /// Checks that all outputs of the network are finite.
     pub(crate) fn check_finite(&self, outputs: &[f32]) -> Result<()> {
         validate::check_finite_outputs("outputs", outputs, self.outputs()).map_err(|error| {
             let index = outputs.iter().position(|x| !x.is_finite()).unwrap_or(0);
@@ -109,10 +110,11 @@ impl SquashedGaussian {
         })
     }
 
-    /// `tanh(mean)`, `[N, a]`.
+    /// Computes the modes `tanh(mean)`, `[N, a]`.
     ///
     /// # Errors
-    /// [`Error::Shape`] for slices that do not fit, [`Error::NotFinite`] naming a `mean` or a `log_std` that is NaN or infinite.
+    /// [`Error::Shape`] for slices that do not fit, [`Error::NotFinite`] naming a `mean` or `log_std` that is NaN or
+    /// infinite.
     pub fn mode(&mut self, outputs: &[f32], actions: &mut [f32]) -> Result<()> {
         self.check(outputs, actions.len(), actions.len() / self.dim)?;
         let Self { dim, mode: Normal { u, squash, .. }, .. } = self;
@@ -124,11 +126,12 @@ impl SquashedGaussian {
         Ok(())
     }
 
-    /// Actions made of standard normal noise, `[N, a]`, and their log-probabilities, `[N]`; keeps what
-    /// [`SquashedGaussian::backward`] needs.
+    /// Computes actions from standard normal noise, `[N, a]`, and their log-probabilities, `[N]`.
+    ///
+    /// Caches what [`SquashedGaussian::backward`] needs.
     ///
     /// # Errors
-    /// Those of [`SquashedGaussian::mode`].
+    /// The errors of [`SquashedGaussian::mode`].
     pub fn sample(&mut self, outputs: &[f32], noise: &[f32], actions: &mut [f32], log_probs: &mut [f32]) -> Result<()> {
         self.check(outputs, actions.len(), log_probs.len())?;
         check_len("noise", noise.len(), actions.len())?;
@@ -153,14 +156,15 @@ impl SquashedGaussian {
         Ok(())
     }
 
-    /// The gradient of a loss with respect to the outputs, given those with respect to the actions, `[N, a]`, and the
-    /// log-probabilities, `[N]`, of the last [`SquashedGaussian::sample`] of the same outputs.
+    /// Computes the gradient of a loss with respect to the outputs.
     ///
-    /// With `u = mean + std * noise`: `da/du = 1 - a^2`, `d log_prob / du = 2 a` through the tangent alone, and
-    /// `d log_prob / d log_std = -1` beside it.
+    /// `d_actions`, `[N, a]`, and `d_log_probs`, `[N]`, are the gradients of the loss with respect to the results of
+    /// the last [`SquashedGaussian::sample`] with the same outputs. With `u = mean + std * noise`: `da/du = 1 - a^2`,
+    /// `d log_prob / du = 2 a` through the tangent, and a direct `d log_prob / d log_std = -1`.
     ///
     /// # Errors
-    /// Those of [`SquashedGaussian::mode`], and [`Error::Shape`] for other rows than were sampled last.
+    /// The errors of [`SquashedGaussian::mode`], and [`Error::Shape`] for another number of rows than in the last
+    /// sample.
     pub fn backward(
         &mut self,
         outputs: &[f32],
@@ -184,24 +188,25 @@ impl SquashedGaussian {
         Ok(())
     }
 
-    /// The log-probabilities of given actions, `[N]`. A 1 is taken for the next smaller number of f32, whose inverse tangent
-    /// is finite, and so is a -1.
+    /// Computes the log-probabilities, `[N]`, of actions.
+    ///
+    /// An action of 1 or -1 is replaced by the nearest f32 with a finite inverse tangent.
     ///
     /// # Errors
-    /// Those of [`SquashedGaussian::mode`], and [`Error::Action`] for actions that are not between -1 and 1.
+    /// The errors of [`SquashedGaussian::mode`], and [`Error::Action`] for actions outside [-1, 1].
     pub fn log_prob(&mut self, outputs: &[f32], actions: &[f32], log_probs: &mut [f32]) -> Result<()> {
         self.check(outputs, actions.len(), log_probs.len())?;
         if let Some(index) = actions.iter().position(|action| !(-1.0..=1.0).contains(action)) {
             let got = actions[index].to_string();
-            let fix = "pass them as they were drawn, before they were scaled to the environment's bounds";
-            return Err(Error::action("actions", "numbers between -1 and 1", got, fix).at_row(index / self.dim));
+            let fix = "pass the actions before they are scaled to the bounds of the environment";
+            return Err(Error::action("actions", "numbers from -1 to 1", got, fix).at_row(index / self.dim));
         }
         let Self { dim, evaluation: normal, .. } = self;
         let dim = *dim;
         normal.prepare(dim, outputs)?;
         let Normal { stds, u, squash } = normal;
         u.clear();
-        // Near -1 the inverse tangent of f32 loses digits that it keeps near 1.
+        // The f32 inverse tangent loses more digits near -1 than near 1.
         u.extend(actions.iter().map(|action| action.abs().min(MAX_ACTION).atanh().copysign(*action)));
         squash.compute_slopes(u);
         log_probs.fill(0.0);
@@ -214,11 +219,13 @@ impl SquashedGaussian {
         Ok(())
     }
 
-    /// The gradient of a loss with respect to the outputs, given that with respect to the log-probabilities of the last
-    /// [`SquashedGaussian::log_prob`] of the same outputs. The actions are constants.
+    /// Computes the gradient of a loss with respect to the outputs for constant actions.
+    ///
+    /// `d_log_probs` is the gradient of the loss with respect to the log-probabilities of the last
+    /// [`SquashedGaussian::log_prob`] with the same outputs.
     ///
     /// # Errors
-    /// Those of [`SquashedGaussian::mode`], and [`Error::Shape`] for other rows than were given last.
+    /// The errors of [`SquashedGaussian::mode`], and [`Error::Shape`] for another number of rows than in the last call.
     pub fn log_prob_backward(&mut self, outputs: &[f32], d_log_probs: &[f32], d_outputs: &mut [f32]) -> Result<()> {
         self.check(outputs, d_log_probs.len().saturating_mul(self.dim), d_log_probs.len())?;
         let Self { dim, evaluation: Normal { u, stds, .. }, .. } = self;
@@ -237,25 +244,27 @@ impl SquashedGaussian {
     }
 }
 
-/// The slopes of the last numbers that were squashed.
+/// Slopes of the last squashed numbers.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Squash {
     /// `1 - tanh^2 u`.
     pub(crate) slopes: Vec<f32>,
-    /// Their logarithms.
+    /// Logarithms of the slopes.
     pub(crate) log_slopes: Vec<f32>,
 }
 
 impl Squash {
-    /// `tanh u`. With `t = e^-2|u|`, `1 - tanh^2 u = 4 t / (1 + t)^2`, whose logarithm is `2 (ln 2 - |u| - ln(1 + t))`:
-    /// neither loses digits where the tangent is 1.
+    /// Computes `tanh u` and its slopes.
+    ///
+    /// With `t = e^-2|u|`, the slope `1 - tanh^2 u` is `4 t / (1 + t)^2`, and its logarithm is
+    /// `2 (ln 2 - |u| - ln(1 + t))`. Both are accurate where the tangent is 1.
     pub(crate) fn run(&mut self, u: &[f32], squashed: &mut [f32]) {
         squashed.copy_from_slice(u);
         tanh_in_place(squashed);
         self.compute_slopes(u);
     }
 
-    /// The slopes alone.
+    /// Computes the slopes alone.
     pub(crate) fn compute_slopes(&mut self, u: &[f32]) {
         let Self { slopes, log_slopes } = self;
         slopes.clear();
@@ -277,7 +286,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn slopes_and_their_logarithms_keep_their_digits() {
+    fn slopes_and_log_slopes_are_accurate_in_the_tails() {
         let u = [0.0, 1e-3, -0.5, 2.0, -8.0, 30.0, f32::NAN];
         let (mut squash, mut squashed) = (Squash::default(), [0.0; 7]);
         squash.run(&u, &mut squashed);

@@ -1,4 +1,4 @@
-//! Exponential, logarithm, hyperbolic tangent and error function of vectors, within a few units in the last place.
+//! `exp`, `ln`, `tanh` and `erf` of vectors, within a few units in the last place.
 
 #![expect(clippy::inline_always, reason = "what is not inlined is not compiled for the wider instruction set")]
 
@@ -6,34 +6,34 @@ use std::f32::consts::FRAC_2_SQRT_PI;
 
 use crate::simd::{AlignedF32x16, F32s, LANES, on_f32s};
 
-/// What [`exp`] takes smaller numbers for.
-const LEAST: f32 = -87.3;
+/// Smallest argument of [`exp`]; smaller ones are replaced by it.
+const MIN_ARGUMENT: f32 = -87.3;
 
-/// `e^x`: at least the smallest normal number, at most 2^127.
+/// Returns `e^x`, at least the smallest normal number and at most 2^127.
 ///
-/// With `n` the integer nearest to `x / ln 2` and `r = x - n ln 2`, `e^x = 2^n e^r`, and `e^r` is a Taylor polynomial:
-/// `|r| < 0.35`, so what is left out is below `r^7 / 7! = 1.3e-7`, less the half that its last coefficient takes over.
+/// With `n` the integer nearest to `x / ln 2` and `r = x - n ln 2`, `e^x = 2^n e^r`. `e^r` is a Taylor polynomial of
+/// degree 7: `|r| < 0.35`, so the remainder is below 1e-8.
 #[inline(always)]
 pub(crate) fn exp<S: F32s>(s: S, x: S::Vector) -> S::Vector {
     // ln 2 in two parts, the first short enough for its products with integers to be exact (Cody and Waite 1980).
     const LN2: [f32; 2] = [0.693_359_4, -2.121_944_4e-4];
-    let x = s.min(s.splat(88.0), s.max(s.splat(LEAST), x));
+    let x = s.min(s.splat(88.0), s.max(s.splat(MIN_ARGUMENT), x));
     let n = s.round(s.mul(x, s.splat(std::f32::consts::LOG2_E)));
     let r = s.sub_mul(n, s.splat(LN2[1]), s.sub_mul(n, s.splat(LN2[0]), x));
     let coefficients = [1.0 / 5040.0, 1.0 / 720.0, 1.0 / 120.0, 1.0 / 24.0, 1.0 / 6.0, 0.5, 1.0, 1.0];
     s.mul(polynomial(s, &coefficients, r), s.power_of_two(n))
 }
 
-/// As [`exp`], but 0 where that would be less than its least, and of NaN.
+/// Returns `e^x`, or 0 for `x <= MIN_ARGUMENT` and for NaN.
 #[inline(always)]
 fn exp_or_zero<S: F32s>(s: S, x: S::Vector) -> S::Vector {
-    s.where_positive(s.sub(x, s.splat(LEAST)), exp(s, x))
+    s.where_positive(s.sub(x, s.splat(MIN_ARGUMENT)), exp(s, x))
 }
 
-/// `ln x` of positive normal numbers.
+/// Returns `ln x` of positive normal numbers.
 ///
-/// With `x = m 2^e` and `t = (m - 1) / (m + 1)`: `ln x = e ln 2 + 2 atanh t`, where `|t| < 0.172`, so that the series
-/// `t + t^3/3 + ...` may end with `t^9/9`.
+/// With `x = m 2^e` and `t = (m - 1) / (m + 1)`, `ln x = e ln 2 + 2 atanh t`. `|t| < 0.172`, so the series
+/// `t + t^3/3 + ...` ends with `t^9/9`.
 #[inline(always)]
 pub(crate) fn ln<S: F32s>(s: S, x: S::Vector) -> S::Vector {
     let (m, e) = s.parts(x);
@@ -45,7 +45,7 @@ pub(crate) fn ln<S: F32s>(s: S, x: S::Vector) -> S::Vector {
     s.add(high, s.mul_add(e, s.splat(-2.121_944_4e-4), series))
 }
 
-/// `tanh x`, by a rational function that is minimax on [-9, 9] (relative error 2e-8 before rounding).
+/// Returns `tanh x` by a minimax rational function on [-9, 9] (relative error 2e-8 before rounding).
 #[inline(always)]
 pub(crate) fn tanh<S: F32s>(s: S, x: S::Vector) -> S::Vector {
     const P: [f32; 5] = [1.335_283_8e-8, 2.060_81e-5, 3.495_545_4e-3, 0.133_809_97, 1.0];
@@ -53,7 +53,7 @@ pub(crate) fn tanh<S: F32s>(s: S, x: S::Vector) -> S::Vector {
     odd(s, &P, &Q, 9.0, x)
 }
 
-/// The error function, by a rational function that is minimax on [-4, 4] (relative error 3e-8 before rounding).
+/// Returns `erf x` by a minimax rational function on [-4, 4] (relative error 3e-8 before rounding).
 #[inline(always)]
 pub(crate) fn erf<S: F32s>(s: S, x: S::Vector) -> S::Vector {
     const P: [f32; 6] = [1.986_815e-6, 2.845_449_5e-4, 3.882_662_6e-3, 5.309_959e-2, 0.193_529_83, FRAC_2_SQRT_PI];
@@ -61,16 +61,17 @@ pub(crate) fn erf<S: F32s>(s: S, x: S::Vector) -> S::Vector {
     odd(s, &P, &Q, 4.0, x)
 }
 
-/// `x P(x^2) / Q(x^2)` inside `[-end, end]`, between -1 and 1. NaN stays NaN: it is the second operand.
+/// Returns `x P(x^2) / Q(x^2)` of `x` clamped to `[-end, end]`, clamped to [-1, 1]; NaN stays NaN.
 #[inline(always)]
 fn odd<S: F32s, const N: usize>(s: S, p: &[f32; N], q: &[f32; N], end: f32, x: S::Vector) -> S::Vector {
+    // `min` and `max` return their second operand if either is NaN.
     let clamp = |end: f32, x| s.max(s.splat(-end), s.min(s.splat(end), x));
     let x = clamp(end, x);
     let square = s.mul(x, x);
     clamp(1.0, s.div(s.mul(x, polynomial(s, p, square)), polynomial(s, q, square)))
 }
 
-/// Horner's scheme, the highest power first.
+/// Evaluates a polynomial by Horner's scheme; the coefficient of the highest power comes first.
 #[inline(always)]
 fn polynomial<S: F32s>(s: S, coefficients: &[f32], x: S::Vector) -> S::Vector {
     let mut sum = s.splat(coefficients[0]);
@@ -85,9 +86,9 @@ macro_rules! over_slices {
         on_f32s! {
             $(#[$doc])*
             pub(crate) fn $name(s: F32s, x: &mut [f32]) {
-                let (whole, rest) = x.as_chunks_mut::<LANES>();
+                let (full, rest) = x.as_chunks_mut::<LANES>();
                 let mut line = AlignedF32x16::ZERO;
-                for chunk in whole {
+                for chunk in full {
                     line.0 = *chunk;
                     s.store($of(s, s.load(&line)), &mut line);
                     *chunk = line.0;
@@ -103,13 +104,13 @@ macro_rules! over_slices {
     )*};
 }
 over_slices! {
-    /// [`exp`] of each number, in place.
+    /// Replaces each number `x` by [`exp`] of `x`.
     exp_in_place: exp;
-    /// [`exp_or_zero`] of each number, in place.
+    /// Replaces each number `x` by [`exp_or_zero`] of `x`.
     exp_or_zero_in_place: exp_or_zero;
-    /// [`ln`] of each number, in place.
+    /// Replaces each number `x` by [`ln`] of `x`.
     ln_in_place: ln;
-    /// [`tanh`] of each number, in place.
+    /// Replaces each number `x` by [`tanh`] of `x`.
     tanh_in_place: tanh;
 }
 
@@ -122,7 +123,7 @@ mod tests {
         erf_in_place: erf;
     }
 
-    /// The largest error of `f` against `exact`, relative to `scale(exact)`.
+    /// Returns the largest error of `f` against `exact`, relative to `scale(exact)`.
     fn worst(f: fn(&mut [f32]), exact: fn(f64) -> f64, scale: fn(f64) -> f64, from: f32, to: f32) -> f64 {
         let count = 1 << 18;
         let arguments: Vec<f32> = (0..count).map(|i| from + (to - from) * i as f32 / count as f32).collect();
@@ -135,7 +136,7 @@ mod tests {
         errors.fold(0.0, f64::max)
     }
 
-    /// The error function by its series and continued fraction would be long; by quadrature it is short.
+    /// Returns the error function by Simpson's rule, which is shorter than series and continued fractions.
     fn erf_exact(x: f64) -> f64 {
         let steps = 2000;
         let h = x / f64::from(steps);
@@ -145,7 +146,7 @@ mod tests {
     }
 
     #[test]
-    fn functions_are_near_the_exact_ones() {
+    fn functions_match_f64_functions() {
         on_each_isa(|isa| {
             let relative = f64::abs;
             assert!(worst(exp_in_place, f64::exp, relative, -87.0, 87.0) < 3e-7, "exp {isa:?}");
@@ -156,7 +157,7 @@ mod tests {
     }
 
     #[test]
-    fn error_function_is_near_the_exact_one() {
+    fn erf_matches_numerical_integration() {
         let arguments: Vec<f32> = (0..160).map(|i| -4.5 + 9.0 * i as f32 / 160.0).collect();
         on_each_isa(|isa| {
             let mut results = arguments.clone();
@@ -168,7 +169,7 @@ mod tests {
     }
 
     #[test]
-    fn not_a_number_stays_and_tails_are_whole() {
+    fn nan_and_partial_vectors_are_handled() {
         on_each_isa(|isa| {
             let mut x = [f32::NAN; 19];
             x[18] = 0.0;

@@ -5,7 +5,7 @@
 use super::activations::{erf, exp, tanh};
 use crate::simd::{AlignedF32x16, F32s, on_f32s};
 
-/// `(f(z), f'(z))` of GELU, `z Phi(z)`, and of `SiLU`, `z / (1 + e^-z)`.
+/// `(f(z), f'(z))` of an activation: GELU is `z Phi(z)`, `SiLU` is `z / (1 + e^-z)`.
 type Smooth<V> = (V, V);
 
 #[inline(always)]
@@ -27,7 +27,7 @@ fn silu<S: F32s>(s: S, z: S::Vector) -> Smooth<S::Vector> {
 macro_rules! in_place {
     ($($name:ident($s:ident, $x:ident) $body:expr;)*) => {$(
         on_f32s! {
-            #[doc = concat!("`", stringify!($name), "` of each number, in place.")]
+            #[doc = concat!("Applies `", stringify!($name), "` to each number, in place.")]
             pub(crate) fn $name(s: F32s, lines: &mut [AlignedF32x16]) {
                 for line in lines {
                     let ($s, $x) = (s, s.load(line));
@@ -39,7 +39,7 @@ macro_rules! in_place {
 }
 in_place! {
     tanh_lines(s, x) tanh(s, x);
-    // NaN is the second operand, so that it stays.
+    // `max` returns its second operand if either is NaN, so NaN stays.
     relu_lines(s, x) s.max(s.splat(0.0), x);
     gelu_lines(s, x) gelu(s, x).0;
     silu_lines(s, x) silu(s, x).0;
@@ -48,7 +48,7 @@ in_place! {
 macro_rules! gradients {
     ($($name:ident($s:ident, $d:ident, $of:ident) $body:expr;)*) => {$(
         on_f32s! {
-            /// Multiplies gradients by the activation's derivative, given what the name says.
+            /// Multiplies gradients by the derivative of the activation, computed from its outputs or its inputs.
             pub(crate) fn $name(s: F32s, $of: &[AlignedF32x16], gradients: &mut [AlignedF32x16]) {
                 for (gradient, of) in gradients.iter_mut().zip($of) {
                     let ($s, $d, $of) = (s, s.load(gradient), s.load(of));
@@ -66,7 +66,7 @@ gradients! {
 }
 
 on_f32s! {
-    /// The sum of the squares.
+    /// Returns the sum of the squares.
     pub(crate) fn sum_of_squares(s: F32s, lines: &[AlignedF32x16]) -> f64 {
         let mut sums = [s.splat(0.0); 4];
         let (fours, rest) = lines.as_chunks::<4>();
@@ -85,7 +85,7 @@ on_f32s! {
 }
 
 on_f32s! {
-    /// `target += tau (online - target)`.
+    /// Computes `target += tau (online - target)`.
     pub(crate) fn move_towards(s: F32s, tau: f32, online: &[AlignedF32x16], target: &mut [AlignedF32x16]) {
         let tau = s.splat(tau);
         for (target, online) in target.iter_mut().zip(online) {
@@ -95,21 +95,20 @@ on_f32s! {
     }
 }
 
-/// Smaller numbers are taken for 0 in running means of what has no gradients any more: they are denormal, which halves the
-/// speed.
+/// Running means below this size are set to 0: they are denormal, which halves the speed.
 const TINY: f32 = f32::MIN_POSITIVE;
 
-/// A mean of squares that is denormal, as 0 where nothing will be divided by its root: `over` is 0.
+/// Returns a mean of squares, or 0 if it is denormal and `over`, the number divided by its root, is 0.
 ///
-/// Where something is, the root of the smallest square is far from 0, and 0 would make a giant step of it.
+/// If `over` is not 0, a root of 0 would turn a small step into a huge one.
 #[inline(always)]
 fn flush_underflow<S: F32s>(s: S, square: S::Vector, over: S::Vector) -> S::Vector {
-    // Nothing is smaller than a number below 0.
+    // No magnitude is below a negative threshold.
     let size = s.max(over, s.sub(s.splat(0.0), over));
     s.zero_if_tiny(square, s.sub(s.splat(TINY), size))
 }
 
-/// One step of Adam, its bias corrections worked into the numbers.
+/// Coefficients of one step of Adam, bias corrections included.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct AdamStep {
     pub(crate) beta1: f32,
@@ -119,22 +118,23 @@ pub(crate) struct AdamStep {
     pub(crate) step_size: f32,
     /// `1 / sqrt(1 - beta2^t)`.
     pub(crate) root_scale: f32,
-    /// What parameters are multiplied by first: `1 - lr weight_decay`.
+    /// Factor of parameters before the step: `1 - lr weight_decay`.
     pub(crate) decay: f32,
-    /// What gradients are multiplied by first.
+    /// Factor of gradients.
     pub(crate) scale: f32,
 }
 
 on_f32s! {
-    /// Adam and `AdamW` as torch has them: `p = decay p - step_size m / (root_scale sqrt(v) + eps)`. Returns whether all
-    /// parameters are finite then.
+    /// Applies a step of Adam or `AdamW` as in torch; returns true if all parameters stay finite.
+    ///
+    /// `p = decay p - step_size m / (root_scale sqrt(v) + eps)`.
     pub(crate) fn adam(s: F32s, step: AdamStep, g: &[AlignedF32x16], m: &mut [AlignedF32x16], v: &mut [AlignedF32x16], p: &mut [AlignedF32x16]) -> bool {
         let [beta1, beta2] = [step.beta1, step.beta2].map(|beta| s.splat(beta));
         let [one_minus_beta1, one_minus_beta2] = [step.beta1, step.beta2].map(|beta| s.splat((1.0 - f64::from(beta)) as f32));
         let [eps, size] = [step.eps, step.step_size].map(|x| s.splat(x));
         let [root_scale, decay, scale] = [step.root_scale, step.decay, step.scale].map(|x| s.splat(x));
         let (tiny, zero) = (s.splat(TINY), s.splat(0.0));
-        // Products with 0 of what is not finite are NaN.
+        // A product of 0 and a number that is not finite is NaN.
         let mut products = zero;
         for ((p, g), (m, v)) in p.iter_mut().zip(g).zip(m.iter_mut().zip(v)) {
             let gradient = s.mul(s.load(g), scale);
@@ -152,19 +152,20 @@ on_f32s! {
     }
 }
 
-/// One step of `RMSprop`.
+/// Coefficients of one step of `RMSprop`.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct RmsPropStep {
     pub(crate) lr: f32,
     pub(crate) alpha: f32,
     pub(crate) eps: f32,
-    /// What gradients are multiplied by first.
+    /// Factor of gradients.
     pub(crate) scale: f32,
 }
 
 on_f32s! {
-    /// `RMSprop` as torch has it: `v = alpha v + (1 - alpha) g^2`, `p -= lr g / (sqrt(v) + eps)`. Returns whether all
-    /// parameters are finite then.
+    /// Applies a step of `RMSprop` as in torch; returns true if all parameters stay finite.
+    ///
+    /// `v = alpha v + (1 - alpha) g^2`, `p -= lr g / (sqrt(v) + eps)`.
     pub(crate) fn rmsprop(s: F32s, step: RmsPropStep, g: &[AlignedF32x16], v: &mut [AlignedF32x16], p: &mut [AlignedF32x16]) -> bool {
         let one_minus_alpha = s.splat((1.0 - f64::from(step.alpha)) as f32);
         let [lr, alpha, eps, scale] = [step.lr, step.alpha, step.eps, step.scale].map(|x| s.splat(x));

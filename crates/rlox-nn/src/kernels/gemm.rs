@@ -1,20 +1,20 @@
-//! Products of matrices whose rows are whole lines.
+//! Products of matrices whose rows are padded to full lines.
 //!
-//! Every element of a product is one sum over the inner index, in its order, whatever the size of the tile it falls
-//! into: results do not depend on how many rows there are, nor on who computes which.
+//! Every element of a product is one sum over the inner index, in its order, whatever the size of the tile. Results do
+//! not depend on the number of rows or on the thread that computes a row.
 
 #![expect(clippy::inline_always, reason = "what is not inlined is not compiled for the wider instruction set")]
 
 use crate::simd::{AlignedF32x16, F32s, LANES, numbers, on_f32s};
 
-/// A matrix in lines, `stride` lines a row.
+/// A matrix in lines, with `stride` lines per row.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Lines<'a> {
     pub(crate) lines: &'a [AlignedF32x16],
     pub(crate) stride: usize,
 }
 
-/// A matrix of single numbers, `stride` numbers a row; `TRANSPOSED` products take its columns for rows.
+/// A matrix of numbers, with `stride` numbers per row.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Numbers<'a> {
     pub(crate) numbers: &'a [f32],
@@ -27,17 +27,17 @@ impl<'a> From<Lines<'a>> for Numbers<'a> {
     }
 }
 
-/// What a product is added to.
+/// Initial value of the sums of a product.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Accumulate<'a> {
     Zero,
-    /// The same line of biases in every row.
+    /// One line of biases for all rows.
     Bias(&'a [AlignedF32x16]),
-    /// What is there.
+    /// The current value of the output.
     Output,
 }
 
-/// The extents of a product: `rows x inner` times `inner x columns` lines.
+/// The extents of a product: `rows x inner` numbers times `inner x columns` lines.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Extent {
     pub(crate) rows: usize,
@@ -45,7 +45,7 @@ pub(crate) struct Extent {
     pub(crate) columns: usize,
 }
 
-/// `c = onto + a b`, the rows of `c` `extent.columns` lines long.
+/// Computes `c = accumulate + a b`; rows of `c` have `extent.columns` lines.
 pub(crate) fn product(
     extent: Extent,
     a: Numbers<'_>,
@@ -56,7 +56,7 @@ pub(crate) fn product(
     product_from(0, extent, a, b, accumulate, c);
 }
 
-/// `c = onto + a^T b`, where `a` is stored as `inner x rows`.
+/// Computes `c = accumulate + a^T b`; `a` is stored as `inner x rows`.
 pub(crate) fn transposed_product(
     extent: Extent,
     a: Numbers<'_>,
@@ -68,7 +68,7 @@ pub(crate) fn transposed_product(
 }
 
 on_f32s! {
-    /// Columns of `c = onto + a b` from `j` on, the rows of `c` `extent.columns` lines long.
+    /// Computes the columns of `c = accumulate + a b` from `j` on; rows of `c` have `extent.columns` lines.
     pub(super) fn product_from(
         s: F32s, j: usize, extent: Extent, a: Numbers<'_>, b: Lines<'_>, accumulate: Accumulate<'_>, c: &mut [AlignedF32x16],
     ) {
@@ -77,7 +77,7 @@ on_f32s! {
 }
 
 on_f32s! {
-    /// Columns of `c = onto + a^T b` from `j` on, where `a` is stored as `inner x rows`.
+    /// Computes the columns of `c = accumulate + a^T b` from `j` on; `a` is stored as `inner x rows`.
     pub(super) fn transposed_product_from(
         s: F32s, j: usize, extent: Extent, a: Numbers<'_>, b: Lines<'_>, accumulate: Accumulate<'_>, c: &mut [AlignedF32x16],
     ) {
@@ -85,7 +85,7 @@ on_f32s! {
     }
 }
 
-/// Strips of columns from `j` on, as wide as the registers allow.
+/// Computes strips of columns from `j` on, as wide as the registers allow; `T` transposes `a`.
 #[inline(always)]
 fn multiply_columns<S: F32s, const T: bool>(
     s: S,
@@ -108,7 +108,7 @@ fn multiply_columns<S: F32s, const T: bool>(
     }
 }
 
-/// All tiles of `N` columns from `j` on; returns `N`.
+/// Computes all tiles of the `N` columns from `j` on; returns `N`.
 #[inline(always)]
 fn multiply_rows<S: F32s, const N: usize, const T: bool>(
     s: S,
@@ -133,7 +133,7 @@ fn multiply_rows<S: F32s, const N: usize, const T: bool>(
     N
 }
 
-/// `M` rows from `i` on and `N` columns from `j` on.
+/// Computes the tile of the `M` rows from `i` on and the `N` columns from `j` on.
 #[inline(always)]
 fn multiply_tile<S: F32s, const M: usize, const N: usize, const T: bool>(
     s: S,
@@ -165,7 +165,7 @@ fn multiply_tile<S: F32s, const M: usize, const N: usize, const T: bool>(
     let from: [&[f32]; M] =
         std::array::from_fn(|m| if T { &[] } else { &a.numbers[(i + m) * a.stride..][..extent.inner] });
     for p in 0..extent.inner {
-        // Loops: `map` of an array would be a call in crates that are built without LTO.
+        // Loops: `map` of an array is a function call in crates that are built without LTO.
         let mut columns = [s.splat(0.0); N];
         for (column, line) in columns.iter_mut().zip(&b.lines[p * b.stride + j..][..N]) {
             *column = s.load(line);
@@ -185,7 +185,7 @@ fn multiply_tile<S: F32s, const M: usize, const N: usize, const T: bool>(
 }
 
 on_f32s! {
-    /// `y = x w^T + bias` for few outputs: `w` has one row of `columns` lines for each, `x` one for each row of `y`.
+    /// Computes `y = x w^T + bias` for few outputs; a row of `w` and of `x` has `columns` lines.
     pub(crate) fn narrow_product(s: F32s, columns: usize, x: &[AlignedF32x16], w: &[AlignedF32x16], bias: &[f32], y: &mut [f32]) {
         for (x, y) in x.chunks_exact(columns).zip(y.chunks_exact_mut(bias.len())) {
             for ((w, bias), y) in w.chunks_exact(columns).zip(bias).zip(y) {
@@ -200,8 +200,9 @@ on_f32s! {
 }
 
 on_f32s! {
-    /// The sums of the columns of `d`, whose rows are as long as `sums`, and which comes in two parts, the first one of an
-    /// even number of rows if there is a second one; added to what is there, or not.
+    /// Sums the columns of `d`, whose rows are as long as `sums`; `add` keeps the previous sums.
+    ///
+    /// `d` has two parts. The first part must have an even number of rows unless the second is empty.
     pub(crate) fn column_sums(s: F32s, d: [&[AlignedF32x16]; 2], add: bool, sums: &mut [AlignedF32x16]) {
         let stride = sums.len();
         for (j, out) in sums.iter_mut().enumerate() {
@@ -217,7 +218,9 @@ on_f32s! {
 }
 
 on_f32s! {
-    /// `out = a^T`: `rows` numbers of each of the first `columns` columns, in rows of `stride` lines, whose rest is 0.
+    /// Computes `out = a^T`: `rows` numbers of each of the first `columns` columns.
+    ///
+    /// Rows of `out` have `stride` lines, padded with 0.
     pub(crate) fn transpose(s: F32s, a: Lines<'_>, rows: usize, columns: usize, out: &mut [AlignedF32x16], stride: usize) {
         for (j, out) in out[..columns * stride].chunks_mut(LANES * stride).enumerate() {
             for p in 0..stride {
@@ -271,28 +274,28 @@ pub(super) mod tests {
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(60))]
         #[test]
-        fn products_of_any_extent_are_right(rows in 0_usize..30, inner in 0_usize..40, columns in 1_usize..8, seed: u32) {
+        fn products_match_sums_in_f64(rows in 0_usize..30, inner in 0_usize..40, columns in 1_usize..8, seed: u32) {
             let extent = Extent { rows, inner, columns };
-            let (b, bias, there) = (matrix(inner, columns, seed), matrix(1, columns, 7), matrix(rows, columns, 8));
+            let (b, bias, initial) = (matrix(inner, columns, seed), matrix(1, columns, 7), matrix(rows, columns, 8));
             let b = Lines { lines: &b, stride: columns };
             let a: Vec<f32> = numbers(&matrix(1, lines(rows * inner), 9))[..rows * inner].to_vec();
             let plain = Numbers { numbers: &a, stride: inner };
             let across = Numbers { numbers: &a, stride: rows };
             on_each_isa(|isa| {
-                let mut c = there.clone();
+                let mut c = initial.clone();
                 product(extent, plain, b, Accumulate::Bias(&bias), &mut c);
-                let wanted = expected(extent, |i, p| a[i * inner + p], b.lines, |_, j| numbers(&bias)[j]);
-                assert!(near(&c, &wanted), "{isa:?}");
-                let mut c = there.clone();
+                let expected_sums = expected(extent, |i, p| a[i * inner + p], b.lines, |_, j| numbers(&bias)[j]);
+                assert!(near(&c, &expected_sums), "{isa:?}");
+                let mut c = initial.clone();
                 transposed_product(extent, across, b, Accumulate::Output, &mut c);
-                let start = |i: usize, j: usize| numbers(&there)[i * columns * LANES + j];
+                let start = |i: usize, j: usize| numbers(&initial)[i * columns * LANES + j];
                 assert!(near(&c, &expected(extent, |i, p| a[p * rows + i], b.lines, start)), "{isa:?}");
                 let mut sums = bias.clone();
                 let part = rows / 4 * 2 * columns;
-                column_sums([&there[..part], &there[part..]], true, &mut sums);
+                column_sums([&initial[..part], &initial[part..]], true, &mut sums);
                 let ones = Extent { rows: 1, inner: rows, columns };
-                let wanted = expected(ones, |_, _| 1.0, &there, |_, j| numbers(&bias)[j]);
-                assert!(near(&sums, &wanted), "{isa:?}");
+                let expected_sums = expected(ones, |_, _| 1.0, &initial, |_, j| numbers(&bias)[j]);
+                assert!(near(&sums, &expected_sums), "{isa:?}");
             });
         }
 
@@ -314,7 +317,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn a_row_does_not_depend_on_the_others() {
+    fn rows_of_a_product_are_independent() {
         let (a, b, bias) = (matrix(29, 3, 1), matrix(48, 5, 2), matrix(1, 5, 3));
         let b = Lines { lines: &b, stride: 5 };
         on_each_isa(|isa| {

@@ -1,14 +1,14 @@
-//! Products of matrices many of whose numbers are 0, as they are behind a `ReLU`: what is multiplied by 0 is left out.
+//! Matrix products that skip zeros of a factor with many zeros, such as the outputs of a `ReLU`.
 //!
-//! Every element is the same sum, in the same order, as those of [`super::gemm`]: to add 0 changes none. Only where what is
-//! multiplied by 0 is NaN or infinite they differ.
+//! Every element is the same sum, in the same order, as in [`super::gemm`]: adding 0 changes nothing. Results differ
+//! only where a 0 is multiplied by NaN or infinity.
 
 #![expect(clippy::inline_always, reason = "what is not inlined is not compiled for the wider instruction set")]
 
 use super::gemm::{Accumulate, Extent, Lines, Numbers, product_from, transposed_product_from};
 use crate::simd::{AlignedF32x16, F32s, LANES, on_f32s};
 
-/// `c = onto + a b`, the rows of `c` `extent.columns` lines long.
+/// Computes `c = accumulate + a b`; rows of `c` have `extent.columns` lines.
 pub(crate) fn sparse_product(
     extent: Extent,
     a: Lines<'_>,
@@ -20,8 +20,9 @@ pub(crate) fn sparse_product(
     product_from(done, extent, a.into(), b, accumulate, c);
 }
 
-/// `c = onto + a^T b`, where `a` is stored as `extent.inner` rows; of its columns those from `first` on, as many as `c` has
-/// rows.
+/// Computes `c = accumulate + a^T b`; `a` is stored with `extent.inner` rows.
+///
+/// The rows of `c` belong to the columns of `a` from `first` on.
 pub(crate) fn transposed_sparse_product(
     extent: Extent,
     a: Lines<'_>,
@@ -37,7 +38,7 @@ pub(crate) fn transposed_sparse_product(
 }
 
 on_f32s! {
-    /// As many columns as pay; returns their number.
+    /// Computes the columns for which strips are faster than tiles; returns their number.
     fn strips(s: F32s, extent: Extent, a: Lines<'_>, b: Lines<'_>, accumulate: Accumulate<'_>, c: &mut [AlignedF32x16]) -> usize {
         let mut j = 0;
         macro_rules! strip {
@@ -55,7 +56,7 @@ on_f32s! {
 }
 
 on_f32s! {
-    /// As many columns as pay; returns their number.
+    /// Computes the columns for which strips are faster than tiles; returns their number.
     fn transposed_strips(
         s: F32s, extent: Extent, a: Lines<'_>, first: usize, b: Lines<'_>, accumulate: Accumulate<'_>, c: &mut [AlignedF32x16],
     ) -> usize {
@@ -74,10 +75,10 @@ on_f32s! {
     }
 }
 
-/// So many lines of factors are taken at once: rows of `b`, one for each of their numbers, that stay in the first cache.
+/// Lines of factors per block. The rows of `b` that belong to them stay in the first-level cache.
 const BLOCK: usize = 2;
 
-/// All rows of `W` columns from `j` on; returns `W`.
+/// Computes all rows of the `W` columns from `j` on; returns `W`.
 #[inline(always)]
 fn strip<S: F32s, const W: usize>(
     s: S,
@@ -100,7 +101,7 @@ fn strip<S: F32s, const W: usize>(
     W
 }
 
-/// As [`strip`], with the columns of `a` from the given one on for rows.
+/// Works as [`strip`] with the transpose of `a`; rows belong to the columns of `a` from `first` on.
 #[inline(always)]
 fn transposed_strip<S: F32s, const W: usize>(
     s: S,
@@ -137,8 +138,9 @@ fn transposed_strip<S: F32s, const W: usize>(
     W
 }
 
-/// The first `count` rows of `b`, each times its factor, onto the first `W` lines of `c`, which are those from `j` on of a
-/// row.
+/// Adds the first `count` rows of `b`, each times its factor, to `W` lines of `c`.
+///
+/// `c` starts at column `j` of its row.
 #[inline(always)]
 fn add_rows<S: F32s, const W: usize>(
     s: S,
@@ -191,7 +193,7 @@ mod tests {
     use crate::simd::numbers;
     use crate::simd::tests::on_each_isa;
 
-    /// A matrix of which about half of the numbers are 0, and all beyond a width.
+    /// Returns a matrix with about half of the numbers 0, and all numbers beyond `width` 0.
     fn halved(rows: usize, width: usize, seed: u32) -> Vec<AlignedF32x16> {
         let stride = width.div_ceil(LANES);
         let mut all = matrix(rows, stride, seed);
@@ -206,35 +208,35 @@ mod tests {
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(60))]
         #[test]
-        fn products_equal_those_of_all_numbers(
+        fn sparse_products_equal_dense_products(
             rows in 1_usize..40, inner in 1_usize..40, columns in 1_usize..30, first in 0_usize..20, seed: u32,
         ) {
-            let (bias, there) = (matrix(1, columns, 7), matrix(rows, columns, 8));
+            let (bias, initial) = (matrix(1, columns, 7), matrix(rows, columns, 8));
             let extent = Extent { rows, inner, columns };
             let (a, b) = (halved(rows, inner, seed), matrix(inner, columns, seed ^ 1));
             let a = Lines { lines: &a, stride: inner.div_ceil(LANES) };
             let b = Lines { lines: &b, stride: columns };
-            let across = halved(inner, first + rows, seed ^ 2);
-            let across = Lines { lines: &across, stride: (first + rows).div_ceil(LANES) };
+            let transposed = halved(inner, first + rows, seed ^ 2);
+            let transposed = Lines { lines: &transposed, stride: (first + rows).div_ceil(LANES) };
             on_each_isa(|isa| {
-                for onto in [Accumulate::Zero, Accumulate::Bias(&bias), Accumulate::Output] {
-                    let (mut c, mut expected) = (there.clone(), there.clone());
-                    sparse_product(extent, a, b, onto, &mut c);
-                    product(extent, a.into(), b, onto, &mut expected);
-                    assert_eq!(numbers(&c), numbers(&expected), "{isa:?} {onto:?}");
-                    let (mut c, mut expected) = (there.clone(), there.clone());
-                    transposed_sparse_product(extent, across, first, b, onto, &mut c);
-                    let all = Numbers::from(across);
+                for accumulate in [Accumulate::Zero, Accumulate::Bias(&bias), Accumulate::Output] {
+                    let (mut c, mut expected) = (initial.clone(), initial.clone());
+                    sparse_product(extent, a, b, accumulate, &mut c);
+                    product(extent, a.into(), b, accumulate, &mut expected);
+                    assert_eq!(numbers(&c), numbers(&expected), "{isa:?} {accumulate:?}");
+                    let (mut c, mut expected) = (initial.clone(), initial.clone());
+                    transposed_sparse_product(extent, transposed, first, b, accumulate, &mut c);
+                    let all = Numbers::from(transposed);
                     let all = Numbers { numbers: &all.numbers[first..], stride: all.stride };
-                    transposed_product(extent, all, b, onto, &mut expected);
-                    assert_eq!(numbers(&c), numbers(&expected), "{isa:?} {onto:?}, transposed");
+                    transposed_product(extent, all, b, accumulate, &mut expected);
+                    assert_eq!(numbers(&c), numbers(&expected), "{isa:?} {accumulate:?}, transposed");
                 }
             });
         }
     }
 
     #[test]
-    fn padding_that_is_no_number_does_not_count() {
+    fn nan_in_padding_is_ignored() {
         let mut a = halved(1, 3, 1);
         a[0].0[3..].fill(f32::NAN);
         let b = matrix(3, 16, 2);

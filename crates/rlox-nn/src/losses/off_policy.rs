@@ -1,18 +1,17 @@
-//! The losses of off-policy methods and their gradients with respect to values, log-probabilities and actions, on
-//! slices.
+//! Losses of off-policy methods and their gradients, on slices.
 //!
-//! All are means over the rows of a minibatch. Gradients overwrite what is there.
+//! All losses are means over the rows of a minibatch. Gradients overwrite the output slices.
 
 use rlox_core::{Error, Result, check_len};
 
 use crate::validate::check_some;
 
-/// By how much what comes after a row is worth less.
+/// Discount of each row's bootstrap value.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Discount<'a> {
-    /// The same for all rows.
+    /// One discount for all rows.
     Same(f32),
-    /// One a row, `[B]`: `gamma^k` where a row spans k steps.
+    /// One discount per row, `[B]`: `gamma^k` for a row that spans k steps.
     Each(&'a [f32]),
 }
 
@@ -24,10 +23,11 @@ impl Discount<'_> {
         }
     }
 
-    /// Checks that there are enough, all between 0 and 1.
+    /// Checks the number of discounts and their range.
     ///
     /// # Errors
-    /// [`Error::Shape`] for another number of them than `rows`, [`Error::Config`] naming one that is out of range.
+    /// [`Error::Shape`] for another number of discounts than `rows`, [`Error::Config`] naming a discount outside
+    /// [0, 1].
     pub fn check(&self, rows: usize) -> Result<()> {
         let gammas = match self {
             Self::Same(gamma) => std::slice::from_ref(gamma),
@@ -39,20 +39,20 @@ impl Discount<'_> {
         match gammas.iter().position(|gamma| !(0.0..=1.0).contains(gamma)) {
             None => Ok(()),
             Some(row) => {
-                let (got, hint) = (gammas[row].to_string(), "pass gamma, or gamma^k a row");
-                Err(Error::config("discount", "numbers between 0 and 1", got, hint).at_row(row))
+                let (got, hint) = (gammas[row].to_string(), "pass gamma, or gamma^k for each row");
+                Err(Error::config("discount", "numbers from 0 to 1", got, hint).at_row(row))
             }
         }
     }
 }
 
-/// What values are to be, `r + discount * next_value`; after a terminated row nothing comes. Truncation does not matter
-/// here: the next observation is then the episode's last one.
+/// Computes the value targets `r + discount * next_value`, without the second term for terminated rows.
 ///
-/// All slices are `[B]`.
+/// Truncation needs no case of its own: the next observation is then the last one of the episode. All slices are `[B]`.
 ///
 /// # Errors
-/// [`Error::Shape`] for slices of other lengths than `rewards`, and those of [`Discount::check`]. Nothing is written then.
+/// [`Error::Shape`] for slices of other lengths than `rewards`, and the errors of [`Discount::check`]. Nothing is
+/// written then.
 ///
 /// ```
 /// use rlox_nn::losses::td_targets;
@@ -82,23 +82,23 @@ pub fn td_targets(
     Ok(())
 }
 
-/// How the distance between values and targets is measured.
+/// Distance between values and targets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TdLoss {
     /// `(value - target)^2`.
     SquaredError,
-    /// Half the square up to a distance of 1, and the distance less a half beyond (Huber 1964, delta 1; Mnih et al.
-    /// 2015 clip the error to that effect).
+    /// Half the square up to a distance of 1, and the distance minus one half beyond (Huber 1964, delta 1).
+    ///
+    /// Clipping the error as in Mnih et al. 2015 has the same gradient.
     Huber,
 }
 
-/// The mean over rows of weighted distances between values and targets, and `coef` times its gradient; the errors,
-/// `target - value`, go to `td_errors`. Importance weights are 1 where there are none.
+/// Computes the mean weighted distance between values and targets, and `coef` times its gradient.
 ///
-/// All slices are `[B]`.
+/// `td_errors` receives `target - value`. Without importance weights, all weights are 1. All slices are `[B]`.
 ///
 /// # Errors
-/// [`Error::Shape`] for no rows, or slices of other lengths than `values`. Nothing is written then.
+/// [`Error::Shape`] without rows, or for slices of other lengths than `values`. Nothing is written then.
 ///
 /// ```
 /// use rlox_nn::losses::td_loss;
@@ -142,8 +142,10 @@ pub fn td_loss(
     Ok((sum / f64::from(count)) as f32)
 }
 
-/// The values of states to a policy that is paid for entropy: `value - alpha * log_prob` of an action it drew (Haarnoja
-/// et al. 2018, "Soft Actor-Critic Algorithms and Applications", eq. 3). In place.
+/// Replaces values of states by entropy-regularized values, `value - alpha * log_prob`, in place.
+///
+/// `log_probs` belong to sampled actions (Haarnoja et al. 2018, "Soft Actor-Critic Algorithms and Applications", eq.
+/// 3).
 ///
 /// # Errors
 /// [`Error::Shape`] for another number of `log_probs` than of `values`. Nothing is written then.
@@ -160,11 +162,13 @@ pub fn soft_values(values: &mut [f32], log_probs: &[f32], alpha: f32) -> Result<
     Ok(())
 }
 
-/// SAC's loss of the actor, `mean(alpha * log_prob - value)` (Haarnoja et al. 2018, eq. 7), and its gradients with respect
-/// to log-probabilities, `[B]`, and actions, `[B, a]`. `d_actions` comes with `dQ/da`, a row's own.
+/// Computes SAC's actor loss, `mean(alpha * log_prob - value)`, and its gradients.
+///
+/// The gradients are with respect to log-probabilities, `[B]`, and actions, `[B, a]`. `d_actions` holds `dQ/da` of each
+/// row on entry (Haarnoja et al. 2018, eq. 7).
 ///
 /// # Errors
-/// [`Error::Shape`] for no rows, or slices of other numbers of rows than `log_probs`. Nothing is written then.
+/// [`Error::Shape`] without rows, or for slices of other numbers of rows than `log_probs`. Nothing is written then.
 ///
 /// ```
 /// let (mut d_log_probs, mut d_actions) = ([0.0; 2], [1.0, -3.0]);
@@ -189,11 +193,13 @@ pub fn sac_actor_loss(
     Ok((bonus + f64::from(loss)) as f32)
 }
 
-/// TD3's loss of the actor, `-mean(value)` (Fujimoto et al. 2018, "Addressing Function Approximation Error in
-/// Actor-Critic Methods"), and its gradient with respect to actions, `[B, a]`. `d_actions` comes with `dQ/da`.
+/// Computes TD3's actor loss, `-mean(value)`, and its gradient with respect to actions, `[B, a]`.
+///
+/// `d_actions` holds `dQ/da` on entry (Fujimoto et al. 2018, "Addressing Function Approximation Error in Actor-Critic
+/// Methods").
 ///
 /// # Errors
-/// [`Error::Shape`] for no rows, or `d_actions` that are no whole rows. Nothing is written then.
+/// [`Error::Shape`] without rows, or for `d_actions` with an incomplete row. Nothing is written then.
 ///
 /// ```
 /// let mut d_actions = [1.0, -3.0];
@@ -212,11 +218,13 @@ pub fn td3_actor_loss(values: &[f32], d_actions: &mut [f32]) -> Result<f32> {
     Ok((-values.iter().map(|value| f64::from(*value)).sum::<f64>() / f64::from(count)) as f32)
 }
 
-/// The loss of SAC's temperature, `-mean(log_alpha * (log_prob + target_entropy))`, and its gradient with respect to
-/// `log_alpha` (Haarnoja et al. 2018, eq. 18, in the form that Stable-Baselines3 uses).
+/// Returns the loss of SAC's temperature and its gradient with respect to `log_alpha`.
+///
+/// The loss is `-mean(log_alpha * (log_prob + target_entropy))` (Haarnoja et al. 2018, eq. 18, in the form of
+/// Stable-Baselines3).
 ///
 /// # Errors
-/// [`Error::Shape`] for no rows.
+/// [`Error::Shape`] without rows.
 ///
 /// ```
 /// assert_eq!(rlox_nn::losses::temperature_loss(0.5, &[1.0, 2.0], -1.0)?, (-0.25, -0.5));

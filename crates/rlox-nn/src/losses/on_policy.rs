@@ -1,36 +1,36 @@
-//! The losses of actor-critic methods and their gradients with respect to log-probabilities and values, on slices.
+//! Losses of actor-critic methods and their gradients, on slices.
 //!
-//! All are means over the rows of a minibatch. Gradients overwrite what is there.
+//! All losses are means over the rows of a minibatch. Gradients overwrite the output slices.
 
 use rlox_core::{Result, check_len};
 
 use crate::kernels::activations::exp_in_place;
 use crate::validate::{check_not_negative, check_some};
 
-/// What PPO's policy loss says beside its gradient.
+/// Result of PPO's policy loss.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct ClippedLoss {
-    /// The loss.
+    /// Loss.
     pub loss: f32,
-    /// KL divergence of the new policy from the old one, estimated by k3, `mean(r - 1 - ln r)` (Schulman 2020).
+    /// Estimate k3 of KL(old || new), `mean(r - 1 - ln r)` (Schulman 2020).
     pub approx_kl: f32,
-    /// The share of ratios further than `clip_coef` from 1.
+    /// Share of ratios whose distance from 1 exceeds `clip_coef`.
     pub clip_fraction: f32,
 }
 
-/// PPO's clipped surrogate objective (Schulman et al. 2017, eq. 7), to be minimised: with the ratio
-/// `r = exp(log_prob - old_log_prob)`, `-mean(min(r A, clip(r, 1 - clip_coef, 1 + clip_coef) A))`.
+/// Computes PPO's clipped surrogate loss and its gradient (Schulman et al. 2017, eq. 7).
 ///
-/// All slices are `[B]`.
+/// With the ratio `r = exp(log_prob - old_log_prob)`, the loss is
+/// `-mean(min(r A, clip(r, 1 - clip_coef, 1 + clip_coef) A))`. All slices are `[B]`.
 ///
 /// # Errors
-/// [`rlox_core::Error::Shape`] for no rows, or slices of other lengths than `log_probs`, [`rlox_core::Error::Config`] for a
-/// `clip_coef` that is not finite or below 0. Nothing is written then.
+/// [`rlox_core::Error::Shape`] without rows, or for slices of other lengths than `log_probs`,
+/// [`rlox_core::Error::Config`] for a `clip_coef` that is negative or not finite. Nothing is written then.
 ///
 /// ```
 /// let mut gradient = [0.0; 2];
 /// let loss = rlox_nn::losses::clipped_policy_loss(&[0.0, 0.5], &[0.0, 0.0], &[1.0, 1.0], 0.2, &mut gradient)?;
-/// // The second ratio, 1.65, is cut to 1.2, and no longer pays.
+/// // The second ratio, 1.65, is clipped to 1.2 and has no gradient.
 /// assert!((loss.loss + (1.0 + 1.2) / 2.0).abs() < 1e-6);
 /// assert_eq!(gradient, [-0.5, 0.0]);
 /// assert_eq!(loss.clip_fraction, 0.5);
@@ -49,7 +49,7 @@ pub fn clipped_policy_loss(
     check_len("advantages", advantages.len(), log_probs.len())?;
     check_len("d_log_probs", d_log_probs.len(), log_probs.len())?;
     let count = log_probs.len() as f32;
-    // The gradients' memory holds the ratios first.
+    // The slice of gradients holds the ratios first.
     for ((ratio, new), old) in d_log_probs.iter_mut().zip(log_probs).zip(old_log_probs) {
         *ratio = new - old;
     }
@@ -59,7 +59,7 @@ pub fn clipped_policy_loss(
     for (out, ((new, old), advantage)) in d_log_probs.iter_mut().zip(rows) {
         let ratio = *out;
         let (free, cut) = (ratio * advantage, ratio.clamp(1.0 - clip_coef, 1.0 + clip_coef) * advantage);
-        // NaN is kept: it is neither smaller nor larger.
+        // Comparisons with NaN are false, so NaN reaches the gradient and the loss.
         *out = if free > cut { 0.0 } else { -free / count };
         loss -= f64::from(if free > cut { cut } else { free });
         kl += f64::from(ratio - 1.0 - (new - old));
@@ -69,10 +69,12 @@ pub fn clipped_policy_loss(
     Ok(ClippedLoss { loss: mean(loss), approx_kl: mean(kl), clip_fraction: mean(clipped) })
 }
 
-/// The policy gradient's loss, `-mean(log_prob A)`, of A2C and, with V-trace's advantages, of IMPALA. All slices are `[B]`.
+/// Computes the policy gradient loss, `-mean(log_prob A)`, and its gradient.
+///
+/// A2C uses it, and IMPALA with V-trace's advantages. All slices are `[B]`.
 ///
 /// # Errors
-/// [`rlox_core::Error::Shape`] for no rows, or slices of other lengths than `log_probs`.
+/// [`rlox_core::Error::Shape`] without rows, or for slices of other lengths than `log_probs`.
 ///
 /// ```
 /// let mut gradient = [0.0; 2];
@@ -93,12 +95,14 @@ pub fn policy_gradient_loss(log_probs: &[f32], advantages: &[f32], d_log_probs: 
     Ok((loss / f64::from(count)) as f32)
 }
 
-/// The mean squared error of values, and `vf_coef` times its gradient. With a clip, values may not move further than it
-/// from the old ones, and where they do the gradient is 0 (as Stable-Baselines3 has it). All slices are `[B]`.
+/// Computes the mean squared error of values, and `vf_coef` times its gradient.
+///
+/// `clip` has the old values and the largest change of a value. A value that changes more is clipped and has no
+/// gradient, as in Stable-Baselines3. All slices are `[B]`.
 ///
 /// # Errors
-/// [`rlox_core::Error::Shape`] for no rows, or slices of other lengths than `values`, [`rlox_core::Error::Config`] for a
-/// clip or a `vf_coef` that is not finite or below 0. Nothing is written then.
+/// [`rlox_core::Error::Shape`] without rows, or for slices of other lengths than `values`, [`rlox_core::Error::Config`]
+/// for a clip or a `vf_coef` that is negative or not finite. Nothing is written then.
 ///
 /// ```
 /// let mut gradient = [0.0; 2];
@@ -137,8 +141,9 @@ pub fn value_loss(
     Ok((loss / f64::from(count)) as f32)
 }
 
-/// Advantages of a minibatch to mean 0 and standard deviation 1: `(A - mean) / (std + 1e-8)` with `B - 1` in the
-/// variance. A single one stays as it is.
+/// Normalizes advantages of a minibatch to mean 0 and standard deviation 1, in place.
+///
+/// `(A - mean) / (std + 1e-8)` with `B - 1` in the variance. A single advantage does not change.
 ///
 /// ```
 /// let mut advantages = [1.0, 3.0];
@@ -158,7 +163,9 @@ pub fn normalize_advantages(advantages: &mut [f32]) {
     }
 }
 
-/// `1 - Var(returns - values) / Var(returns)`: 1 for perfect values; NaN where all returns are equal.
+/// Returns the explained variance `1 - Var(returns - values) / Var(returns)` of values.
+///
+/// The result is 1 for perfect values, and NaN if all returns are equal.
 ///
 /// # Errors
 /// [`rlox_core::Error::Shape`] for `returns` of another length than `values`.

@@ -1,4 +1,4 @@
-//! What hidden layers apply to their sums, and its derivative.
+//! Activations of hidden layers and their derivatives.
 
 use rlox_core::{Error, Result};
 
@@ -7,7 +7,7 @@ use crate::kernels::elementwise::{
 };
 use crate::simd::{AlignedF32x16, LANES, lines, numbers, numbers_mut};
 
-/// What hidden layers apply to their sums.
+/// Activation of hidden layers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Activation {
     /// Hyperbolic tangent.
@@ -16,16 +16,15 @@ pub enum Activation {
     Relu,
     /// `x / (1 + e^-x)` (Elfwing et al. 2018), also called swish.
     Silu,
-    /// `x Phi(x)` with the normal distribution function itself, not an approximation by tanh (Hendrycks and Gimpel
-    /// 2016).
+    /// `x Phi(x)` with the exact normal distribution function (Hendrycks and Gimpel 2016).
     Gelu,
 }
 
-/// Lines that are worked on at once where numbers are not aligned: few enough to stay in the first cache.
+/// Lines per block where numbers are not aligned; a block stays in the first-level cache.
 const BLOCK: usize = 32;
 
 impl Activation {
-    /// Its name, which [`str::parse`] takes.
+    /// Returns the name, which [`str::parse`] accepts.
     ///
     /// ```
     /// use rlox_nn::Activation;
@@ -42,7 +41,7 @@ impl Activation {
         }
     }
 
-    /// Applies it to each number, in place: for backends on the CPU whose own functions go one number at a time.
+    /// Applies the activation to each number, in place; a vectorized function for backends on the CPU.
     ///
     /// ```
     /// use rlox_nn::Activation;
@@ -61,9 +60,10 @@ impl Activation {
         }
     }
 
-    /// Multiplies gradients by its derivative, given what it was applied to if it
-    /// [needs inputs](Activation::needs_inputs), and what came out of it otherwise. What is without a partner stays as it
-    /// is.
+    /// Multiplies gradients by the derivative of the activation, in place.
+    ///
+    /// `of` holds the inputs of the activation if it [needs inputs](Activation::needs_inputs), else the outputs.
+    /// Elements beyond the shorter slice do not change.
     ///
     /// ```
     /// use rlox_nn::Activation;
@@ -84,7 +84,7 @@ impl Activation {
         }
     }
 
-    /// Whether the derivative takes what it was applied to, and not what came out.
+    /// Returns true if the derivative is computed from the inputs of the activation instead of its outputs.
     pub fn needs_inputs(self) -> bool {
         matches!(self, Self::Silu | Self::Gelu)
     }
@@ -111,12 +111,15 @@ impl Activation {
 impl std::str::FromStr for Activation {
     type Err = Error;
 
-    /// The activation of a name: `"tanh"`, `"relu"`, `"silu"` or `"gelu"`.
+    /// Parses the name of an activation: `"tanh"`, `"relu"`, `"silu"` or `"gelu"`.
+    ///
+    /// # Errors
+    /// [`Error::Config`] for another name.
     fn from_str(name: &str) -> Result<Self> {
         let known = [Self::Tanh, Self::Relu, Self::Silu, Self::Gelu];
         known.into_iter().find(|activation| activation.name() == name).ok_or_else(|| {
             let expected = "\"tanh\", \"relu\", \"silu\" or \"gelu\"";
-            Error::config("activation", expected, format!("{name:?}"), "choose one of these")
+            Error::config("activation", expected, format!("{name:?}"), "choose one of these names")
         })
     }
 }
@@ -126,7 +129,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn slices_of_any_length_are_what_lines_are() {
+    fn slices_and_lines_give_equal_results() {
         for activation in [Activation::Tanh, Activation::Relu, Activation::Silu, Activation::Gelu] {
             for count in [0, 1, 15, 16, 17, BLOCK * LANES, 2 * BLOCK * LANES + 5] {
                 let at = |i: usize| (i % 41) as f32 / 8.0 - 2.5;

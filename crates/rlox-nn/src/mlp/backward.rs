@@ -1,5 +1,4 @@
-//! Backward through the layers: gradients of sums row by row, then those of weights, parameter by parameter. Two threads
-//! share the rows, and then the parameters, where that pays.
+//! Backward pass: gradients with respect to sums, row by row, then gradients of parameters.
 
 use std::ops::Range;
 
@@ -14,7 +13,7 @@ use crate::parallel::{join_if_worth, join_infallible, worth_forking};
 use crate::simd::{AlignedF32x16, lines, numbers_mut};
 
 impl Mlp {
-    /// `dh` is the gradient with respect to the last hidden layer beside that which comes from the outputs.
+    /// Runs the backward pass; `dh` is an additional gradient with respect to the last hidden layer.
     pub(super) fn run_backward(
         &mut self,
         dy: &[f32],
@@ -76,8 +75,9 @@ impl Mlp {
         Ok(())
     }
 
-    /// The gradients of some rows with respect to each layer's sums, and to the inputs. Where nothing else is wanted, rows
-    /// whose gradient is 0 are left out.
+    /// Computes the gradients of some rows with respect to the sums of each layer and to the inputs.
+    ///
+    /// Without `params`, rows with a gradient of 0 are skipped.
     fn backward_rows(
         &self,
         part: &mut Part,
@@ -108,7 +108,7 @@ impl Mlp {
             if i == 0 && dx.is_none() {
                 return;
             }
-            // To the layer's input.
+            // Gradient with respect to the input of the layer.
             let back = if layer.is_narrow { &self.parameters[layer.weight.clone()] } else { &transposed[i] };
             let columns = lines(layer.inputs);
             let extent = Extent { rows, inner: layer.outputs, columns };
@@ -148,7 +148,7 @@ impl Mlp {
         }
     }
 
-    /// The first layer's are needed for the gradient of the input only.
+    /// Transposes the weights; the first layer only if `first`, for the gradient of the input.
     fn transpose_weights(&self, cache: &mut ForwardCache, first: bool) {
         for (i, layer) in self.layers.iter().enumerate() {
             if !layer.is_narrow && (i > 0 || first) {
@@ -159,8 +159,9 @@ impl Mlp {
         cache.transposed_is_valid = first;
     }
 
-    /// Adds the gradients of the parameters from line `from` of the arena on to those there are, or puts them in their
-    /// place. Gives the sum of the squares of what is there then.
+    /// Computes the gradients of parameters from line `from` on; returns the sum of their squares.
+    ///
+    /// They are added to the gradients since the last step, if there are any.
     fn add_gradients(&self, cache: &ForwardCache, dy: &[f32], from: usize, gradients: &mut [AlignedF32x16]) -> f64 {
         let range = from..from + gradients.len();
         for (i, layer) in self.layers.iter().enumerate() {
@@ -179,7 +180,7 @@ impl Mlp {
         sum_of_squares(gradients)
     }
 
-    /// The rows of a layer's weights from `first` on.
+    /// Computes the gradients of the rows of a layer's weights from `first` on.
     fn add_weights(&self, cache: &ForwardCache, dy: &[f32], i: usize, first: usize, out: &mut [AlignedF32x16]) {
         let layer = &self.layers[i];
         let rows = out.len() / layer.stride();
@@ -207,7 +208,7 @@ impl Mlp {
     }
 }
 
-/// The gradients of a layer's biases.
+/// Computes the gradients of a layer's biases.
 fn add_biases(cache: &ForwardCache, dy: &[f32], i: usize, layer: &Layer, add: bool, out: &mut [AlignedF32x16]) {
     if !layer.is_narrow {
         let deltas = cache.parts.each_ref().map(|part| &part.deltas[i][..part.rows * layer.stride()]);
@@ -220,7 +221,7 @@ fn add_biases(cache: &ForwardCache, dy: &[f32], i: usize, layer: &Layer, add: bo
     }
 }
 
-/// The line of an arena at which two threads part: whole rows of weights, about as many lines on either side.
+/// Returns the line of an arena at which two threads split: a boundary of rows, about halfway.
 pub(super) fn middle(layers: &[Layer]) -> usize {
     let total = layers.last().map_or(0, |layer| layer.bias.end);
     let Some(layer) = layers.iter().find(|layer| layer.bias.end > total / 2) else { return total };
@@ -244,7 +245,7 @@ mod tests {
     }
 
     #[test]
-    fn two_threads_have_about_as_many_parameters_each() {
+    fn two_threads_share_parameters_about_equally() {
         // 4 and 256 rows of 16 lines, their biases, and a row of 16 lines with one bias: 4209 lines.
         assert_eq!(net(&[4, 256, 256, 1]).middle, 80 + 132 * 16);
         // 4 rows of 25 lines and their biases, 400 of 19 lines: 7744 lines.

@@ -1,5 +1,4 @@
-//! Forward through the layers, where a layer's parameters lie, and what backward needs of the last forward. Rows are
-//! computed by two threads where that pays.
+//! Forward pass, the layout of parameters in an arena, and the cache that the backward pass reads.
 
 use std::ops::Range;
 
@@ -13,32 +12,32 @@ use crate::kernels::sparse::sparse_product;
 use crate::parallel::{MIGRATION_COST, join_infallible, worth_forking};
 use crate::simd::{AlignedF32x16, LANES, lines, numbers, numbers_mut};
 
-/// Rows, and columns, are divided between threads in such numbers, which all sizes of tiles divide.
+/// Threads share rows and columns in multiples of this number, which the heights of all tiles divide.
 pub(super) const TILE_MULTIPLE: usize = 12;
 
-/// Up to so many outputs are computed as dot products: wider tiles would be mostly padding.
+/// Largest number of outputs computed as dot products: wider tiles would be mostly padding.
 const MAX_NARROW_OUTPUTS: usize = 8;
 
-/// Weights on a side of those that are moved together.
+/// Side of the square blocks in which weights are transposed.
 const SQUARE: usize = 16;
 
-/// One layer of an arena of parameters.
+/// One layer in an arena of parameters.
 ///
-/// Weights are kept as `[inputs, outputs]`, so that forward and the weights' gradients read whole rows of them; those of
-/// a last layer with few outputs as `[outputs, inputs]`, as torch has them. Rows are padded with zeros to whole lines, and
-/// the padding stays zero: its gradients are.
+/// Weights are stored as `[inputs, outputs]`, so that forward and the gradients of weights read contiguous rows. A last
+/// layer with few outputs is stored as `[outputs, inputs]`, as in torch. Rows are padded to full lines with zeros. The
+/// padding stays zero because its gradients are zero.
 #[derive(Clone, Debug)]
 pub(crate) struct Layer {
     pub(crate) inputs: usize,
     pub(crate) outputs: usize,
     pub(crate) is_narrow: bool,
-    /// Lines of the arena.
+    /// Range of lines in the arena.
     pub(crate) weight: Range<usize>,
     pub(crate) bias: Range<usize>,
 }
 
 impl Layer {
-    /// A layer that begins at line `from`. `head` says that it is the last one and has a hidden layer before it.
+    /// Returns a layer that starts at line `from`; `head` is true for a last layer behind a hidden layer.
     pub(crate) fn new(inputs: usize, outputs: usize, head: bool, from: usize) -> Self {
         let is_narrow = head && outputs <= MAX_NARROW_OUTPUTS;
         let weight = if is_narrow { outputs * lines(inputs) } else { inputs * lines(outputs) };
@@ -46,24 +45,25 @@ impl Layer {
         Self { inputs, outputs, is_narrow, weight: from..bias, bias: bias..bias + lines(outputs) }
     }
 
-    /// Lines of a row of weights.
+    /// Returns the number of lines of a row of weights.
     pub(crate) fn stride(&self) -> usize {
         lines(if self.is_narrow { self.inputs } else { self.outputs })
     }
 
-    /// Lines of a copy of the weights as `[outputs, inputs]`; none where they lie so.
+    /// Returns the lines of a copy of the weights as `[outputs, inputs]`; 0 if they are stored so.
     pub(crate) fn transposed(&self) -> usize {
         if self.is_narrow { 0 } else { self.outputs * lines(self.inputs) }
     }
 
-    /// Where the weight of input `k` and output `o` is among the numbers of all weights.
+    /// Returns the index of the weight of output `o` and input `k` among the numbers of all weights.
     fn index(&self, o: usize, k: usize) -> usize {
         let (row, column) = if self.is_narrow { (o, k) } else { (k, o) };
         row * self.stride() * LANES + column
     }
 
-    /// Puts weights, `[outputs, inputs]`, and biases where they belong, and zeros beside them: a step that made all
-    /// parameters NaN made the padding NaN, too.
+    /// Writes weights, `[outputs, inputs]`, and biases, and zeros the padding.
+    ///
+    /// A step that makes all parameters NaN makes the padding NaN, too.
     pub(crate) fn write(&self, arena: &mut [AlignedF32x16], weight: &[f32], bias: &[f32]) {
         arena[self.weight.start..self.bias.end].fill(AlignedF32x16::ZERO);
         let values = numbers_mut(&mut arena[self.weight.clone()]);
@@ -71,7 +71,7 @@ impl Layer {
         numbers_mut(&mut arena[self.bias.clone()])[..bias.len()].copy_from_slice(bias);
     }
 
-    /// Weights, `[outputs, inputs]`, and biases.
+    /// Returns the weights, `[outputs, inputs]`, and the biases.
     pub(crate) fn read(&self, arena: &[AlignedF32x16]) -> (Vec<f32>, Vec<f32>) {
         let values = numbers(&arena[self.weight.clone()]);
         let mut weight = vec![0.0; self.outputs * self.inputs];
@@ -79,7 +79,7 @@ impl Layer {
         (weight, numbers(&arena[self.bias.clone()])[..self.outputs].to_vec())
     }
 
-    /// All outputs and inputs in squares, as one side's neighbours are far apart on the other.
+    /// Calls `visit` for all outputs and inputs in square blocks, as transposing is faster by blocks.
     fn for_each_weight(&self, mut visit: impl FnMut(usize, usize)) {
         for first in (0..self.outputs).step_by(SQUARE) {
             for start in (0..self.inputs).step_by(SQUARE) {
@@ -94,13 +94,16 @@ impl Layer {
 }
 
 impl Mlp {
-    /// How much work half a pass over rows is, beside what it moves; forward and backward, with two products, are three.
+    /// Returns the work of half the rows in a pass, reduced by [`MIGRATION_COST`].
+    ///
+    /// Forward and backward together are three passes.
     pub(super) fn half_a_pass(&self, rows: usize) -> usize {
         rows * self.layout.parameters() / 6 / MIGRATION_COST
     }
 
-    /// How many of the rows one thread computes while another one computes the rest, which is about as many. Few rows
-    /// are one thread's, however large the network is.
+    /// Returns the number of rows of the first thread: about half, or all rows of a small batch.
+    ///
+    /// One thread computes a small batch even in a huge network.
     fn first_rows(&self, rows: usize) -> usize {
         if rows < 2 * TILE_MULTIPLE || !worth_forking(self.half_a_pass(rows)) {
             return rows;
@@ -108,7 +111,7 @@ impl Mlp {
         (rows / 2 + TILE_MULTIPLE / 2) / TILE_MULTIPLE * TILE_MULTIPLE
     }
 
-    /// The sums of a wide layer.
+    /// Computes the sums of a wide layer.
     fn sums(&self, layer: &Layer, input: Input<'_>, rows: usize, out: &mut [AlignedF32x16]) {
         let weight = Lines { lines: &self.parameters[layer.weight.clone()], stride: layer.stride() };
         let extent = Extent { rows, inner: layer.inputs, columns: layer.stride() };
@@ -121,13 +124,15 @@ impl Mlp {
         }
     }
 
-    /// Whether many numbers of hidden layers, and of the gradients with respect to them, are 0. All of a network's products
-    /// go by it, whatever its numbers are, so that they do not depend on the threads.
+    /// Returns true if many numbers of hidden layers and of their gradients are 0.
+    ///
+    /// All products of a network follow this choice, whatever the numbers are, so that they do not depend on the
+    /// threads.
     pub(super) fn is_sparse(&self) -> bool {
         self.activation() == Activation::Relu
     }
 
-    /// The outputs of the last layer.
+    /// Computes the outputs of the last layer.
     fn head(&self, input: Input<'_>, rows: usize, padded: &mut [AlignedF32x16], y: &mut [f32]) {
         let Some(layer) = self.layers.last() else { return };
         if layer.is_narrow {
@@ -140,8 +145,10 @@ impl Mlp {
         }
     }
 
-    /// Gives the rows that the first thread computed; their hidden layers begin the halves of the scratch memory, and
-    /// those of the others lie where as many of the widest rows would end.
+    /// Runs a forward pass without cache; returns how many rows the first thread computed.
+    ///
+    /// The hidden layers of these rows start at 0 in each half of the workspace. The hidden layers of the other rows
+    /// start behind the space for that many of the widest rows.
     pub(super) fn run(&self, x: &[f32], rows: usize, y: &mut [f32], workspace: &mut Workspace) -> Result<usize> {
         let widest = widest(&self.layers);
         for half in &mut workspace.layers {
@@ -166,7 +173,7 @@ impl Mlp {
         Ok(first)
     }
 
-    /// Some of the rows, keeping nothing.
+    /// Computes some of the rows without cache.
     fn pass(&self, x: &[f32], rows: usize, y: &mut [f32], [mut from, mut to]: [&mut [AlignedF32x16]; 2]) {
         let (_, hidden) = self.layers.split_last().unwrap_or((&self.layers[0], &[]));
         for (i, layer) in hidden.iter().enumerate() {
@@ -180,9 +187,9 @@ impl Mlp {
         self.head(input, rows, to, y);
     }
 
-    /// The last hidden layer of what [`Mlp::run`] has computed.
+    /// Copies the last hidden layer that [`Mlp::run`] has computed.
     pub(super) fn copy_hidden(&self, workspace: &Workspace, first: usize, h: &mut [f32]) {
-        // Layers write to the two halves of the scratch memory in turns.
+        // Layers write to the two halves of the workspace in turns.
         let Some(last_hidden) = self.layers.len().checked_sub(2) else { return };
         let (half, width) = (&workspace.layers[(last_hidden + 1) % 2], self.layout.hidden_dim());
         let (h, h_rest) = h.split_at_mut(first * width);
@@ -211,7 +218,7 @@ impl Mlp {
         result
     }
 
-    /// Some of the rows, keeping what backward needs.
+    /// Computes some of the rows and caches what the backward pass needs.
     fn forward_cached(&self, part: &mut Part, x: &[f32], y: &mut [f32]) {
         let (rows, last) = (part.rows, self.layers.len() - 1);
         for (i, layer) in self.layers[..last].iter().enumerate() {
@@ -230,47 +237,47 @@ impl Mlp {
     }
 }
 
-/// The widest row of any layer, in lines.
+/// Returns the lines of the widest row of any layer.
 fn widest(layers: &[Layer]) -> usize {
     layers.iter().map(|layer| lines(layer.outputs).max(lines(layer.inputs))).max().unwrap_or(0)
 }
 
-/// What backward needs of the last forward, and memory that both use.
+/// Cache of the last forward pass, and memory that forward and backward share.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct ForwardCache {
     pub(crate) rows: usize,
     pub(super) x: Vec<f32>,
-    /// The rows of one thread and of another; the second part is empty where one does all.
+    /// Rows of each thread; the second part is empty if one thread computes all rows.
     pub(super) parts: [Part; 2],
-    /// The weights of wide layers, `[outputs, inputs]`.
+    /// Weights of wide layers, `[outputs, inputs]`.
     pub(super) transposed: Vec<Vec<AlignedF32x16>>,
-    /// Whether `transposed` is that of the parameters as they are.
+    /// True if `transposed` belongs to the current parameters.
     pub(crate) transposed_is_valid: bool,
 }
 
-/// What is kept of some of the rows.
+/// Cache of some of the rows.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Part {
     pub(super) rows: usize,
-    /// As many rows as there is memory for.
+    /// Number of rows that the buffers can hold.
     capacity: usize,
-    /// What each layer gave; of the last one only if it is wide.
+    /// Outputs of each layer; empty for a narrow last layer.
     pub(super) outputs: Vec<Vec<AlignedF32x16>>,
-    /// What activations were applied to, where their derivatives need it.
+    /// Inputs of the activations, if their derivatives need them.
     pub(super) sums: Vec<Vec<AlignedF32x16>>,
-    /// The gradients with respect to these.
+    /// Gradients with respect to the inputs of the activations.
     pub(super) deltas: Vec<Vec<AlignedF32x16>>,
     pub(super) d_inputs: Vec<AlignedF32x16>,
-    /// The rows that a gradient is wanted of, and the gradients of their outputs.
+    /// Rows with gradients that are not 0, and the gradients of their outputs.
     pub(super) wanted: Vec<usize>,
     pub(super) dy: Vec<f32>,
 }
 
 impl ForwardCache {
-    /// Memory for the weights of layers, and for no rows yet.
+    /// Allocates memory for the weights of the layers, without rows.
     ///
     /// # Errors
-    /// [`rlox_core::Error::Memory`] if there is none.
+    /// [`rlox_core::Error::Memory`] if the memory is not available.
     pub(crate) fn new(layers: &[Layer], activation: Activation) -> Result<Self> {
         let each = |used: bool| if used { layers.iter().map(|_| Vec::new()).collect() } else { Vec::new() };
         let part = || Part {
@@ -283,7 +290,7 @@ impl ForwardCache {
         Ok(Self { parts: [part(), part()], transposed: transposed.collect::<Result<_>>()?, ..Self::default() })
     }
 
-    /// Room for rows of inputs, the `first` of them in the first part.
+    /// Allocates memory for rows and stores the inputs; the first part gets the `first` rows.
     pub(super) fn begin(&mut self, layers: &[Layer], x: &[f32], rows: usize, first: usize) -> Result<()> {
         for (part, rows) in self.parts.iter_mut().zip([first, rows - first]) {
             part.resize_buffers(layers, rows)?;
@@ -296,7 +303,7 @@ impl ForwardCache {
         Ok(())
     }
 
-    /// The last hidden layer, if there is one.
+    /// Copies the last hidden layer, if there is one.
     pub(super) fn hidden(&self, width: usize, mut h: &mut [f32]) {
         for part in &self.parts {
             let (current, rest) = h.split_at_mut(part.rows * width);
@@ -329,7 +336,7 @@ impl Part {
         Ok(())
     }
 
-    /// Puts the rows of `dy` that are not all 0 together.
+    /// Collects the rows of `dy` that are not all 0.
     pub(super) fn select_nonzero_rows(&mut self, dy: &[f32], width: usize) {
         self.wanted.clear();
         self.dy.clear();
@@ -342,10 +349,10 @@ impl Part {
     }
 }
 
-/// What a layer takes.
+/// Input of a layer.
 #[derive(Clone, Copy)]
 pub(super) enum Input<'a> {
-    /// The network's own input, rows not padded.
+    /// Input of the network, whose rows are not padded.
     First(&'a [f32]),
     Hidden(&'a [AlignedF32x16]),
 }
@@ -358,7 +365,7 @@ impl<'a> Input<'a> {
         }
     }
 
-    /// For layers with few outputs, which are never the first.
+    /// Returns the lines of a hidden input, for narrow layers, which are never the first.
     pub(super) fn lines(self) -> &'a [AlignedF32x16] {
         match self {
             Self::First(_) => &[],
@@ -367,7 +374,7 @@ impl<'a> Input<'a> {
     }
 }
 
-/// Rows of whole lines as rows of `width` numbers.
+/// Copies padded rows of full lines to rows of `width` numbers.
 pub(crate) fn unpad(padded: &[AlignedF32x16], width: usize, out: &mut [f32]) {
     let rows = numbers(padded).chunks_exact(lines(width) * LANES);
     for (row, padded) in out.chunks_exact_mut(width).zip(rows) {
@@ -375,7 +382,7 @@ pub(crate) fn unpad(padded: &[AlignedF32x16], width: usize, out: &mut [f32]) {
     }
 }
 
-/// Rows of `width` numbers as rows of whole lines, padded with zeros.
+/// Copies rows of `width` numbers to rows of full lines, padded with zeros.
 pub(crate) fn pad(rows: &[f32], width: usize, out: &mut [AlignedF32x16]) {
     let padded = numbers_mut(out).chunks_exact_mut(lines(width) * LANES);
     for (row, padded) in rows.chunks_exact(width).zip(padded) {

@@ -1,4 +1,4 @@
-//! First weights, as torch draws them.
+//! Initial weights, drawn as in torch.
 
 use rand_distr::{Distribution, StandardNormal};
 use rlox_core::{Error, InterruptCheck, Pcg64, Result};
@@ -6,31 +6,32 @@ use rlox_core::{Error, InterruptCheck, Pcg64, Result};
 use crate::alloc::{try_reserve, try_vec};
 use crate::simd::on_f32s;
 
-/// How weights are drawn.
+/// Distribution of initial weights.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Init {
-    /// Orthogonal matrices times a gain and biases of 0 (Saxe et al. 2014), as actor-critic methods use.
+    /// Orthogonal matrices times a gain, biases of 0 (Saxe et al. 2014); usual for actor-critic methods.
     Orthogonal {
-        /// The gain of hidden layers; the root of 2 is usual.
+        /// Gain of hidden layers, usually `sqrt(2)`.
         hidden: f32,
-        /// The gain of the last layer: 0.01 for a policy, 1 for values.
+        /// Gain of the last layer: 0.01 for a policy, 1 for values.
         output: f32,
     },
-    /// Weights and biases uniform between -b and b with b = 1 / sqrt(inputs): torch's default (He et al. 2015 with
-    /// a = sqrt 5).
+    /// Weights and biases uniform in [-b, b] with `b = 1 / sqrt(inputs)`.
+    ///
+    /// This is torch's default (He et al. 2015 with `a = sqrt(5)`).
     Kaiming,
 }
 
 impl Init {
-    /// Orthogonal with the usual gain of hidden layers, the root of 2.
+    /// Returns orthogonal initialization with the usual gain of hidden layers, `sqrt(2)`.
     pub fn orthogonal(output: f32) -> Self {
         Self::Orthogonal { hidden: std::f32::consts::SQRT_2, output }
     }
 
-    /// Weights, `[outputs, inputs]`, and biases of a layer.
+    /// Draws the weights, `[outputs, inputs]`, and the biases of a layer.
     ///
     /// # Errors
-    /// Those of [`orthogonal`].
+    /// The errors of [`orthogonal`], and [`Error::Memory`].
     pub(crate) fn draw(
         self,
         outputs: usize,
@@ -57,19 +58,20 @@ impl Init {
     }
 }
 
-/// So many vectors are made orthogonal to the earlier ones at once: these are read once for all of them, which stay in
-/// the second cache.
+/// Vectors per block.
+///
+/// Each earlier vector is read once for a block, whose vectors stay in the second-level cache.
 const BLOCK: usize = 32;
-/// What is left of a vector without the earlier ones' directions is drawn anew below this share of its length: it would
-/// be rounding errors.
-const LEAST: f64 = 1e-6;
+/// Smallest share of a vector's length that is not rounding error; shorter vectors are drawn anew.
+const MIN_SHARE: f64 = 1e-6;
 
-/// A matrix `[rows, columns]` whose rows, or columns where there are fewer of them, are orthogonal and of length `gain`:
-/// uniformly drawn from all such, as torch's `orthogonal_`. The same stream gives the same bits on every CPU.
+/// Draws a matrix `[rows, columns]` of orthogonal rows, or columns if fewer, of length `gain`.
+///
+/// The distribution is uniform, as of torch's `orthogonal_`. One stream gives the same bits on every CPU.
 ///
 /// # Errors
 /// [`Error::Config`] for a gain that is not finite, [`Error::Memory`] for a matrix that does not fit into memory,
-/// [`Error::Interrupted`] if that is asked for ([`rlox_core::set_interrupt_check`]).
+/// [`Error::Interrupted`] if the check of [`rlox_core::set_interrupt_check`] asks to stop.
 ///
 /// ```
 /// use rlox_core::Pcg64;
@@ -81,7 +83,12 @@ const LEAST: f64 = 1e-6;
 /// ```
 pub fn orthogonal(rows: usize, columns: usize, gain: f32, rng: &mut Pcg64) -> Result<Vec<f32>> {
     if !gain.is_finite() {
-        return Err(Error::config("gain", "a finite number", gain.to_string(), "pass the root of 2, 1 or 0.01"));
+        return Err(Error::config(
+            "gain",
+            "a finite number",
+            gain.to_string(),
+            "pass a gain such as sqrt(2), 1 or 0.01",
+        ));
     }
     let (count, length) = (rows.min(columns), rows.max(columns));
     let (mut vectors, mut interrupt) = (Vec::new(), InterruptCheck::default());
@@ -116,8 +123,9 @@ pub fn orthogonal(rows: usize, columns: usize, gain: f32, rng: &mut Pcg64) -> Re
 }
 
 on_f32s! {
-    /// `vector` without its share in the direction of `other`, which is of length 1 (Gram and Schmidt, one vector after
-    /// another). Nothing is fused and the sums have one order, so that it is the same on every instruction set.
+    /// Subtracts the projection of `vector` on `direction`, which has length 1 (modified Gram-Schmidt).
+    ///
+    /// Nothing is fused and sums have one order, so that every instruction set gives the same bits.
     fn subtract_projection(_simd: F32s, direction: &[f64], vector: &mut [f64]) {
         const LANES: usize = 32;
         let mut sums = [0.0; LANES];
@@ -134,14 +142,14 @@ on_f32s! {
     }
 }
 
-/// Gives a vector the length 1; false if too little is left of it.
+/// Scales a vector to length 1; returns false if the vector is too short.
 fn normalize(vector: &mut [f64]) -> bool {
     let norm = vector.iter().map(|a| a * a).sum::<f64>().sqrt();
     for a in &mut *vector {
         *a /= norm;
     }
-    // As it was drawn, it was about as long as the root of its numbers.
-    norm > LEAST * (vector.len() as f64).sqrt()
+    // A vector of n normal numbers is about sqrt(n) long.
+    norm > MIN_SHARE * (vector.len() as f64).sqrt()
 }
 
 #[cfg(test)]
@@ -150,7 +158,7 @@ mod tests {
     use crate::simd::tests::on_each_isa;
 
     #[test]
-    fn orthogonal_either_way_and_gained() {
+    fn rows_or_columns_are_orthogonal_with_the_gain() {
         let mut rng = Pcg64::seed_from(3);
         for (rows, columns) in [(5, 5), (3, 40), (64, 4), (70, 70), (200, 130)] {
             let w = orthogonal(rows, columns, 1.5, &mut rng).unwrap();
@@ -166,14 +174,14 @@ mod tests {
     }
 
     #[test]
-    fn a_seed_draws_the_same_weights_on_every_instruction_set() {
+    fn weights_do_not_depend_on_the_instruction_set() {
         let mut drawn = Vec::new();
         on_each_isa(|_| drawn.push(orthogonal(75, 67, 1.0, &mut Pcg64::seed_from(3)).unwrap()));
         assert!(drawn.iter().all(|w| *w == drawn[0]));
     }
 
     #[test]
-    fn a_gain_that_is_no_number_is_refused() {
+    fn gains_that_are_not_finite_are_rejected() {
         for gain in [f32::NAN, f32::INFINITY] {
             let result = Init::orthogonal(gain).draw(2, 2, true, &mut Pcg64::seed_from(0));
             rlox_core::testing::assert_rejects(result, Error::Config, "gain");
@@ -181,7 +189,7 @@ mod tests {
     }
 
     #[test]
-    fn kaiming_fills_its_range() {
+    fn kaiming_weights_fill_their_range() {
         let (weight, bias) = Init::Kaiming.draw(64, 25, false, &mut Pcg64::seed_from(1)).unwrap();
         let largest = weight.iter().fold(0.0_f32, |most, x| most.max(x.abs()));
         assert!(largest <= 0.2 && largest > 0.199, "{largest}");

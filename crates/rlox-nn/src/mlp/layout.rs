@@ -1,4 +1,4 @@
-//! What fully connected layers have in common on every backend: widths, names, checks, and one order of all numbers.
+//! Layout of fully connected layers on every backend: widths, names, parameter order and checks.
 
 use std::ops::Range;
 
@@ -9,11 +9,10 @@ use crate::NamedTensors;
 use crate::alloc::{check_available, try_reserve};
 use crate::optimizer::{MEANS, check_state, read_step};
 
-/// Fully connected layers of any backend: their widths and activation, and where each layer's parameters lie in one flat
-/// array, `[weight, bias]` layer by layer as torch shapes them.
+/// Widths, activation and parameter order of fully connected layers, for any backend.
 ///
-/// A backend that keeps its parameters in that order has names, initial weights, optimiser states and errors of the
-/// built-in network.
+/// The flat order of the parameters is `[weight, bias]` layer by layer, with torch's shapes. A backend that stores its
+/// parameters in this order shares the names, initial weights, optimizer states and errors of the built-in network.
 ///
 /// ```
 /// use rlox_core::Pcg64;
@@ -31,31 +30,31 @@ pub struct MlpLayout {
     activation: Activation,
 }
 
-/// A layer's widths and where its parameters lie.
+/// Widths of a layer and the ranges of its parameters in the flat order.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LayerLayout {
-    /// Numbers it takes.
+    /// Number of inputs.
     pub inputs: usize,
-    /// Numbers it gives.
+    /// Number of outputs.
     pub outputs: usize,
-    /// Its weights, `[outputs, inputs]`.
+    /// Range of the weights, `[outputs, inputs]`.
     pub weight: Range<usize>,
-    /// Its biases, `[outputs]`.
+    /// Range of the biases, `[outputs]`.
     pub bias: Range<usize>,
 }
 
 impl MlpLayout {
-    /// Layers of the given widths, the input's first: `[4, 64, 64, 2]`.
+    /// Creates a layout with the given widths, the input's first: `[4, 64, 64, 2]`.
     ///
     /// # Errors
-    /// [`Error::Config`] for fewer than two widths or one that is 0, [`Error::Memory`] for more parameters than fit into
-    /// memory.
+    /// [`Error::Config`] for fewer than two widths or a width of 0, [`Error::Memory`] for parameters that do not fit
+    /// into memory.
     pub fn new(sizes: &[usize], activation: Activation) -> Result<Self> {
-        const FIX: &str = "pass positive widths, the input's first and the output's last";
-        // Parameters, their gradients, what an optimiser keeps of them, and a transposed copy.
+        const FIX: &str = "pass positive widths, from input to output";
+        // Parameters, gradients, two running means and a transposed copy: five f32.
         const BYTES_EACH: u128 = 20;
         if sizes.len() < 2 || sizes.contains(&0) {
-            return Err(Error::config("sizes", "two positive widths or more", format!("{sizes:?}"), FIX));
+            return Err(Error::config("sizes", "at least two positive widths", format!("{sizes:?}"), FIX));
         }
         let products = sizes.windows(2).map(|pair| (pair[0] as u128 + 1).saturating_mul(pair[1] as u128));
         let count = products.fold(0_u128, u128::saturating_add);
@@ -63,32 +62,32 @@ impl MlpLayout {
         Ok(Self { sizes: sizes.to_vec(), activation })
     }
 
-    /// The widths, the input's first.
+    /// Returns the widths, the input's first.
     pub fn sizes(&self) -> &[usize] {
         &self.sizes
     }
 
-    /// What hidden layers apply.
+    /// Returns the activation of the hidden layers.
     pub fn activation(&self) -> Activation {
         self.activation
     }
 
-    /// Numbers in an input row.
+    /// Returns the number of elements of an input row.
     pub fn in_dim(&self) -> usize {
         self.sizes[0]
     }
 
-    /// Numbers in an output row.
+    /// Returns the number of elements of an output row.
     pub fn out_dim(&self) -> usize {
         self.sizes[self.sizes.len() - 1]
     }
 
-    /// Numbers in a row of the last hidden layer; 0 without one.
+    /// Returns the number of units of the last hidden layer; 0 without one.
     pub fn hidden_dim(&self) -> usize {
         if self.sizes.len() > 2 { self.sizes[self.sizes.len() - 2] } else { 0 }
     }
 
-    /// The layers, the one nearest to the input first.
+    /// Returns an iterator over the layers, from input to output.
     pub fn layers(&self) -> impl Iterator<Item = LayerLayout> {
         let mut from = 0;
         self.sizes.windows(2).map(move |pair| {
@@ -100,15 +99,15 @@ impl MlpLayout {
         })
     }
 
-    /// How many parameters there are.
+    /// Returns the number of parameters.
     pub fn parameters(&self) -> usize {
         self.sizes.windows(2).map(|pair| (pair[0] + 1) * pair[1]).sum()
     }
 
-    /// First parameters, in the flat order: the same draws as [`crate::Mlp::new`]'s.
+    /// Draws initial parameters in the flat order: the draws of [`crate::Mlp::new`].
     ///
     /// # Errors
-    /// Those of [`crate::orthogonal`].
+    /// [`Error::Memory`], and the errors of [`crate::orthogonal`].
     pub fn draw(&self, init: Init, rng: &mut Pcg64) -> Result<Vec<f32>> {
         let mut flat = Vec::new();
         try_reserve("sizes", &mut flat, self.parameters())?;
@@ -120,12 +119,12 @@ impl MlpLayout {
         Ok(flat)
     }
 
-    /// Numbers in the flat order, by the parameters' names; without those of which there are not enough.
+    /// Returns numbers in the flat order by parameter name; tensors beyond the end of `flat` are absent.
     pub fn named(&self, flat: &[f32]) -> NamedTensors {
         self.names(|_, layer| split_flat(flat, layer))
     }
 
-    /// Weights and biases of each layer, given its number, by the parameters' names.
+    /// Returns the weights and biases of each layer, which `get_tensors` returns for its index, by name.
     pub(super) fn names(&self, get_tensors: impl Fn(usize, LayerLayout) -> Tensors) -> NamedTensors {
         let mut tensors = NamedTensors::default();
         self.export(get_tensors, "", &mut tensors);
@@ -137,27 +136,27 @@ impl MlpLayout {
             let name = |kind: &str| format!("{}.{kind}{suffix}", 2 * i);
             let shape = [layer.outputs, layer.inputs];
             let (weight, bias) = get_tensors(i, layer);
-            // Names differ, so that nothing is refused but what there is not enough of.
+            // Names are unique, so a push fails only for tensors beyond the end of a flat array.
             let _ = out.push(name("weight"), &shape, weight);
             let _ = out.push(name("bias"), &shape[..1], bias);
         }
     }
 
-    /// Parameters by name in the flat order.
+    /// Returns named parameters in the flat order.
     ///
     /// # Errors
-    /// Those of [`NamedTensors::check`].
+    /// The errors of [`NamedTensors::check`].
     pub fn flat(&self, tensors: &NamedTensors) -> Result<Vec<f32>> {
         tensors.check(&self.named(&vec![0.0; self.parameters()]))?;
         Ok(self.import(tensors, ""))
     }
 
-    /// Checked tensors in the flat order.
+    /// Returns checked tensors in the flat order.
     fn import(&self, tensors: &NamedTensors, suffix: &str) -> Vec<f32> {
         self.find_tensors(tensors, suffix).flatten().flatten().copied().collect()
     }
 
-    /// Weights and biases of each layer among checked tensors.
+    /// Returns an iterator over the weights and biases of each layer in checked tensors.
     pub(super) fn find_tensors<'a>(
         &self,
         tensors: &'a NamedTensors,
@@ -170,12 +169,14 @@ impl MlpLayout {
         (0..self.sizes.len() - 1).map(move |i| ["weight", "bias"].map(|kind| data(i, kind)))
     }
 
-    /// What an optimiser keeps, as [`crate::Network::optimizer_state`]: two means in the flat order and the steps so far.
+    /// Returns the state of an optimizer by name, as [`crate::Network::optimizer_state`].
+    ///
+    /// `means` are the running means in the flat order; `step` is the number of steps.
     pub fn named_state(&self, means: [&[f32]; 2], step: u32) -> NamedTensors {
         self.names_state(step, means, |mean, _, layer| split_flat(mean, layer))
     }
 
-    /// The same, of means in any order of which `of` gives weights and biases of each layer.
+    /// Returns an optimizer's state by name; `get_tensors` reads the tensors of a layer from a mean.
     pub(super) fn names_state<M: Copy>(
         &self,
         step: u32,
@@ -190,10 +191,11 @@ impl MlpLayout {
         state
     }
 
-    /// The two means in the flat order and the steps of what [`MlpLayout::named_state`] gave.
+    /// Returns the running means in the flat order and the number of steps of a named state.
     ///
     /// # Errors
-    /// Those of [`NamedTensors::check`], and [`Error::Config`] for a number of steps or a mean of squares that is none.
+    /// The errors of [`NamedTensors::check`], and [`Error::Config`] for an impossible number of steps or mean of
+    /// squares.
     pub fn flat_state(&self, state: &NamedTensors) -> Result<([Vec<f32>; 2], u32)> {
         let zeros = vec![0.0; self.parameters()];
         check_state(state, &self.named_state([&zeros; 2], 0))?;
@@ -203,51 +205,51 @@ impl MlpLayout {
     /// Checks the slices of a forward pass.
     ///
     /// # Errors
-    /// [`Error::Shape`] for slices of wrong lengths or no rows.
+    /// [`Error::Shape`] for slices of wrong lengths or without rows.
     pub fn check_forward(&self, rows: usize, x: &[f32], y: &[f32]) -> Result<()> {
         check_rows(rows, &[("x", x.len(), self.in_dim()), ("y", y.len(), self.out_dim())])
     }
 
-    /// Checks a slice for the last hidden layer of a forward pass of so many rows, which is checked before it; 0 for none.
+    /// Checks a slice for the last hidden layer of a forward pass of `rows` rows; 0 means no forward pass.
     ///
     /// # Errors
-    /// [`Error::Shape`] for a slice of wrong length, or if there was no forward pass.
+    /// [`Error::Shape`] for a slice of wrong length, or without a forward pass.
     pub fn check_hidden(&self, rows: usize, h: &[f32]) -> Result<()> {
         check_forward_before(rows)?;
         check_rows(rows, &[("h", h.len(), self.hidden_dim())])
     }
 
-    /// Checks the slices of a backward pass behind a forward pass of so many rows; 0 for none.
+    /// Checks the slices of a backward pass after a forward pass of `rows` rows; 0 means no forward pass.
     ///
     /// # Errors
-    /// [`Error::Shape`] for slices of wrong lengths, or if there was no forward pass.
+    /// [`Error::Shape`] for slices of wrong lengths, or without a forward pass.
     pub fn check_backward(&self, rows: usize, dy: &[f32], dx: Option<&[f32]>) -> Result<()> {
         check_forward_before(rows)?;
         let input = dx.map_or(rows * self.in_dim(), <[f32]>::len);
         check_rows(rows, &[("dy", dy.len(), self.out_dim()), ("dx", input, self.in_dim())])
     }
 
-    /// The same of [`crate::Network::backward_hidden`].
+    /// Checks the slices of [`crate::Network::backward_hidden`].
     ///
     /// # Errors
-    /// Those of [`MlpLayout::check_backward`].
+    /// The errors of [`MlpLayout::check_backward`].
     pub fn check_backward_hidden(&self, rows: usize, dy: &[f32], dh: &[f32]) -> Result<()> {
         self.check_backward(rows, dy, None)?;
         check_rows(rows, &[("dh", dh.len(), self.hidden_dim())])
     }
 
-    /// Checks that a network can move towards another by a share `tau`.
+    /// Checks the arguments of [`crate::Network::soft_update`].
     ///
     /// # Errors
-    /// [`Error::Shape`] for another architecture, [`Error::Config`] for no share.
+    /// [`Error::Shape`] for another architecture, [`Error::Config`] for a `tau` outside [0, 1].
     pub fn check_soft_update(&self, online: &Self, tau: f32) -> Result<()> {
         if self != online {
             let describe = |net: &Self| format!("{:?} with {:?}", net.sizes, net.activation);
-            let fix = "make both networks alike";
+            let fix = "use the same sizes and activation for both networks";
             return Err(Error::shape("online", format!("a network of {}", describe(self)), describe(online), fix));
         }
         if !(0.0..=1.0).contains(&tau) {
-            return Err(Error::config("tau", "a share between 0 and 1", tau.to_string(), "pass 0.005, or 1 to copy"));
+            return Err(Error::config("tau", "a number from 0 to 1", tau.to_string(), "pass 0.005, or 1 to copy"));
         }
         Ok(())
     }
@@ -256,24 +258,24 @@ impl MlpLayout {
 /// Weights, `[outputs, inputs]`, and biases of a layer.
 type Tensors = (Vec<f32>, Vec<f32>);
 
-/// Those among numbers in the flat order; none if there are too few.
+/// Returns the tensors of a layer in a flat array; a tensor beyond its end is empty.
 fn split_flat(flat: &[f32], layer: LayerLayout) -> Tensors {
     let slice = |range: Range<usize>| flat.get(range).unwrap_or_default().to_vec();
     (slice(layer.weight), slice(layer.bias))
 }
 
-/// Checks that there was a forward pass, of so many rows.
+/// Checks that there was a forward pass.
 fn check_forward_before(rows: usize) -> Result<()> {
     if rows == 0 {
-        return Err(Error::shape("rows", "those of a forward before", "none", "call forward first"));
+        return Err(Error::shape("rows", "the rows of a forward pass", "none", "call forward first"));
     }
     Ok(())
 }
 
-/// Checks the number of rows and the lengths that follow from it.
+/// Checks the number of rows and the lengths of slices with that many rows.
 fn check_rows(rows: usize, lengths: &[(&'static str, usize, usize)]) -> Result<()> {
     if rows == 0 {
-        return Err(Error::shape("rows", "at least 1", "0", "pass a batch with something in it"));
+        return Err(Error::shape("rows", "at least 1", "0", "pass a batch that is not empty"));
     }
     lengths.iter().try_for_each(|(name, got, dim)| check_len(name, *got, rows.saturating_mul(*dim)))
 }

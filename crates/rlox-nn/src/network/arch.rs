@@ -1,28 +1,28 @@
-//! The architecture of a network, as checkpoints tell it.
+//! Architecture of a network, for checkpoints.
 
 use crate::{Activation, Network};
 
-/// How a network of fully connected layers is made, as checkpoints tell it.
+/// Architecture of a network of fully connected layers, for checkpoints.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NetworkArch {
-    /// Widths of its hidden layers.
+    /// Widths of the hidden layers.
     pub hidden: Vec<usize>,
-    /// What they apply; `None` if it is unknown.
+    /// Activation of the hidden layers; `None` if unknown.
     pub activation: Option<Activation>,
-    /// Whether its outputs are made of advantages and the value of the state ([`crate::Dueling`]).
+    /// True if the outputs combine advantages and a state value ([`crate::Dueling`]).
     pub dueling: bool,
 }
 
 impl NetworkArch {
-    /// That of a network.
+    /// Returns the architecture of a network.
     ///
     /// ```
     /// use rlox_core::Pcg64;
     /// use rlox_nn::{Activation, Init, Mlp, NetworkArch};
     ///
     /// let network = Mlp::new(&[4, 32, 16, 2], Activation::Tanh, Init::Kaiming, &mut Pcg64::seed_from(0))?;
-    /// let shape = NetworkArch::of(&network);
-    /// assert_eq!((shape.hidden, shape.activation), (vec![32, 16], Some(Activation::Tanh)));
+    /// let arch = NetworkArch::from_network(&network);
+    /// assert_eq!((arch.hidden, arch.activation), (vec![32, 16], Some(Activation::Tanh)));
     /// # Ok::<(), rlox_core::Error>(())
     /// ```
     pub fn from_network(network: &impl Network) -> Self {
@@ -30,7 +30,7 @@ impl NetworkArch {
     }
 }
 
-/// The widths of a network's hidden layers.
+/// Returns the widths of the hidden layers of a network.
 pub(crate) fn widths(network: &impl Network) -> Vec<usize> {
     let tensors = network.tensors();
     let mut rows: Vec<_> = tensors.iter().filter(|tensor| tensor.shape.len() == 2).map(|it| it.shape[0]).collect();

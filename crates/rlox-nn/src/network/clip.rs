@@ -1,4 +1,4 @@
-//! The joint step of the optimiser for several parts, whose gradients are clipped together, and its checks.
+//! Joint optimizer step for several parts, whose gradients are clipped together.
 
 use rlox_core::{Error, Result};
 
@@ -8,20 +8,24 @@ use crate::parallel::join_if;
 use crate::validate::check_not_negative;
 use crate::{NamedTensor, NamedTensors, Optimizer};
 
-/// What errors call parameters.
+/// Argument that errors name for parameters.
 const PARAMETERS: &str = "parameters";
 
-/// One step of the optimiser for several parts, their gradients scaled together so that their norm is at most
-/// `max_grad_norm` (as torch's `clip_grad_norm_`); returns the norm before.
+/// Clips the gradients of several parts together and applies one optimizer step to each part.
 ///
-/// The built-in network sums squares in f32, where those of gradients of 1e19 and more are infinite; other libraries may
-/// sum them in f64, and refuse those that are as large after they were cut.
+/// Returns the joint norm before clipping. The gradients are scaled so that their joint norm is at most
+/// `max_grad_norm`, as by torch's `clip_grad_norm_`. The built-in network sums squares in f32, where the squares of
+/// gradients of 1e19 and more are infinite. Other libraries may sum in f64 and accept larger gradients, as long as
+/// their squares fit into f32 after clipping.
 ///
 /// # Errors
-/// Those of [`Optimizer::check`], [`Error::Config`] for a `max_grad_norm` that is no number of 0 or more, or naming the
-/// part and its first gradient that is not finite or whose square is not. The gradients are dropped then, and nothing else
-/// has changed: the next minibatch may be a better one. [`Error::Config`] naming the part and the parameter that the step
-/// has made infinite or NaN: only a checkpoint helps then.
+/// - The errors of [`Optimizer::check`], or [`Error::Config`] for a `max_grad_norm` that is negative or not finite.
+/// - [`Error::NotFinite`] naming the part and a gradient that is not finite or whose square is not finite.
+///
+/// These errors zero the gradients and change nothing else: training can go on with the next minibatch.
+///
+/// After the step, [`Error::NotFinite`] naming the part and a parameter that the step has made infinite or NaN. Only a
+/// checkpoint helps then.
 ///
 /// ```
 /// use rlox_core::Pcg64;
@@ -43,7 +47,9 @@ pub fn clip_and_step(
     clip_and_step_if(false, parts, optimizer, max_grad_norm)
 }
 
-/// The same; `apart` says whether two threads have computed the gradients of the first two parts, and step them.
+/// Works as [`clip_and_step`]; with `fork`, two threads step the first two parts.
+///
+/// Set `fork` if two threads have computed the gradients of these parts.
 pub(crate) fn clip_and_step_if(
     fork: bool,
     parts: &mut [(&'static str, &mut dyn Learnable)],
@@ -77,7 +83,7 @@ pub(crate) fn clip_and_step_if(
     Ok(norm)
 }
 
-/// The norm of all gradients together, and what they are multiplied by so that it is at most another.
+/// Returns the joint norm of all gradients and the factor that brings it to at most `max_grad_norm`.
 fn norm_and_scale(parts: &mut [(&'static str, &mut dyn Learnable)], max_grad_norm: Option<f32>) -> Result<(f32, f32)> {
     let mut squares = 0.0;
     for (_, part) in parts.iter_mut() {
@@ -89,7 +95,7 @@ fn norm_and_scale(parts: &mut [(&'static str, &mut dyn Learnable)], max_grad_nor
     Ok((norm, scale))
 }
 
-/// The gradients of all parts.
+/// Returns the gradients of all parts.
 fn collect_gradients(parts: &[(&'static str, &mut dyn Learnable)]) -> Vec<NamedTensor> {
     let mut all = vec![];
     for (part, it) in parts {
@@ -99,7 +105,7 @@ fn collect_gradients(parts: &[(&'static str, &mut dyn Learnable)]) -> Vec<NamedT
     all
 }
 
-/// The same error, of a part's parameters.
+/// Adds the name of a part to an error about its parameters.
 fn with_part(mut error: Error, part: &str) -> Error {
     if let Some(mismatch) = error.mismatch_mut().filter(|wrong| wrong.argument == PARAMETERS) {
         mismatch.argument = format!("{PARAMETERS} of {part}").into();
@@ -107,10 +113,10 @@ fn with_part(mut error: Error, part: &str) -> Error {
     error
 }
 
-/// Whether a step has left the parameters finite, which were asked for otherwise.
+/// Checks the parameters after a step; calls `parameters` only if `finite` is false.
 ///
 /// # Errors
-/// [`Error::NotFinite`] naming one that is not.
+/// [`Error::NotFinite`] naming the first parameter that is not finite.
 pub(crate) fn check_stepped(finite: bool, parameters: impl FnOnce() -> NamedTensors) -> Result<()> {
     if finite { Ok(()) } else { parameters().check_finite(PARAMETERS) }
 }

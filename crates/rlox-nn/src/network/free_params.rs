@@ -1,4 +1,4 @@
-//! Parameters that no network computes with: standard deviations, a temperature.
+//! Parameters outside networks: standard deviations, a temperature.
 
 use rlox_core::{Result, check_len};
 
@@ -10,7 +10,7 @@ use crate::simd::{AlignedF32x16, lines, numbers, numbers_mut};
 use crate::weights::check_name;
 use crate::{Learnable, NamedTensors, Optimizer, validate};
 
-/// One small array of parameters under the same optimisers, and the same joint norm, as networks.
+/// A small array of parameters with the optimizers of networks, clipped together with networks.
 #[derive(Clone, Debug)]
 pub struct Parameters {
     name: &'static str,
@@ -22,11 +22,11 @@ pub struct Parameters {
 }
 
 impl Parameters {
-    /// Parameters of a name, shape and first values.
+    /// Creates parameters with a name, a shape and initial values.
     ///
     /// # Errors
-    /// [`rlox_core::Error::Shape`] if there are not as many values as the shape has, [`rlox_core::Error::Config`] for one
-    /// that is not finite, and those of [`Parameters::filled`].
+    /// [`rlox_core::Error::Shape`] if the number of values does not fit the shape, [`rlox_core::Error::NotFinite`] for
+    /// a value that is not finite, and the errors of [`Parameters::filled`].
     ///
     /// ```
     /// let log_alpha = rlox_nn::Parameters::new("log_alpha", &[1], &[0.0])?;
@@ -41,12 +41,12 @@ impl Parameters {
         Ok(parameters)
     }
 
-    /// Parameters of which each begins with the same value.
+    /// Creates parameters that all have the same initial value.
     ///
     /// # Errors
-    /// [`rlox_core::Error::Shape`] for a name that no file can hold (`__metadata__`, or one with a line break),
-    /// [`rlox_core::Error::Config`] for a value that is not finite, [`rlox_core::Error::Memory`] for a shape that does not
-    /// fit into memory.
+    /// [`rlox_core::Error::Shape`] for a name that no file can hold (`__metadata__`, or a name with a line break),
+    /// [`rlox_core::Error::NotFinite`] for a value that is not finite, [`rlox_core::Error::Memory`] for a shape that
+    /// does not fit into memory.
     ///
     /// ```
     /// let log_std = rlox_nn::Parameters::filled("log_std", &[3, 2], -1.0)?;
@@ -68,12 +68,12 @@ impl Parameters {
         &mut numbers_mut(&mut self.values)[..self.len]
     }
 
-    /// The values, row-major.
+    /// Returns the values, row-major.
     pub fn values(&self) -> &[f32] {
         &numbers(&self.values)[..self.len]
     }
 
-    /// The name.
+    /// Returns the name.
     pub fn name(&self) -> &'static str {
         self.name
     }
@@ -86,27 +86,27 @@ impl Parameters {
 
     fn named(&self, arena: &[AlignedF32x16], suffix: &str) -> NamedTensors {
         let mut tensors = NamedTensors::default();
-        // The only one, of its own shape: it is not refused.
+        // A single tensor of its own shape is always accepted.
         let _ = tensors.push(format!("{}{suffix}", self.name), &self.shape, numbers(arena)[..self.len].to_vec());
         tensors
     }
 
-    /// The values by name.
+    /// Returns the values by name.
     pub fn tensors(&self) -> NamedTensors {
         self.named(&self.values, "")
     }
 
-    /// Takes values by name.
+    /// Loads values by name.
     ///
     /// # Errors
-    /// Those of [`NamedTensors::check`].
+    /// The errors of [`NamedTensors::check`].
     pub fn load(&mut self, tensors: &NamedTensors) -> Result<()> {
         tensors.check(&self.tensors())?;
         write_tensor(tensors, self.name, &mut self.values);
         Ok(())
     }
 
-    /// What the optimiser keeps, as [`crate::Network::optimizer_state`].
+    /// Returns the state of the optimizer, as [`crate::Network::optimizer_state`].
     pub fn optimizer_state(&self) -> NamedTensors {
         let mut state = NamedTensors::default();
         for (means, name) in [&self.moments.mean, &self.moments.square].into_iter().zip(MEANS) {
@@ -118,10 +118,10 @@ impl Parameters {
         state
     }
 
-    /// Takes what [`Parameters::optimizer_state`] gave.
+    /// Loads a state that [`Parameters::optimizer_state`] returned.
     ///
     /// # Errors
-    /// Those of [`NamedTensors::check`].
+    /// The errors of [`NamedTensors::check`], and [`rlox_core::Error::Config`] for a state that no optimizer can have.
     pub fn load_optimizer_state(&mut self, state: &NamedTensors) -> Result<()> {
         check_state(state, &self.optimizer_state())?;
         self.moments.step = read_step(state, &format!("{}.{STEP}", self.name));
@@ -132,14 +132,14 @@ impl Parameters {
     }
 }
 
-/// How many elements a shape has; beyond `usize`, its largest number.
+/// Returns the number of elements of a shape; `usize::MAX` if the product overflows.
 fn num_elements(shape: &[usize]) -> usize {
     shape.iter().fold(1, |all: usize, extent| all.saturating_mul(*extent))
 }
 
 fn write_tensor(tensors: &NamedTensors, name: &str, arena: &mut [AlignedF32x16]) {
     if let Some(tensor) = tensors.find(name) {
-        // The padding, too: a step that made all parameters NaN made it NaN.
+        // A step that makes all parameters NaN makes the padding NaN, too.
         arena.fill(AlignedF32x16::ZERO);
         numbers_mut(arena)[..tensor.data.len()].copy_from_slice(&tensor.data);
     }

@@ -3,44 +3,47 @@
 #![expect(
     clippy::inline_always,
     unsafe_code,
-    reason = "what is not inlined is not compiled for these instructions, which are unsafe to call"
+    reason = "functions that are not inlined are not compiled for these instructions, which are unsafe to call"
 )]
-#![allow(clippy::wildcard_imports, reason = "a list of intrinsics says nothing")]
+#![allow(clippy::wildcard_imports, reason = "a list of intrinsics would add nothing")]
 
 use std::arch::x86_64::*;
 
 use super::{AlignedF32x16, F32s, LANES};
 
-/// Two vectors of eight.
+/// Token of AVX2 and FMA; a vector is two registers of eight f32.
 #[derive(Clone, Copy)]
 pub(crate) struct Avx2(());
 
 impl Avx2 {
+    /// Creates the token.
+    ///
     /// # Safety
-    /// The CPU has AVX2 and FMA.
+    /// The CPU must have AVX2 and FMA.
     #[inline(always)]
     pub(crate) unsafe fn new() -> Self {
         Self(())
     }
 }
 
-/// Methods that are a few instructions; those of one `half` do the same with both.
+/// Defines methods of a few instructions.
 macro_rules! instructions {
     ($($name:ident($($arg:ident: $ty:ty),*) -> $ret:ty { $($body:tt)* })*) => {$(
         #[inline(always)]
         fn $name(self, $($arg: $ty),*) -> $ret {
-            // SAFETY: the CPU has AVX2 and FMA, or there would be no `self`; what is loaded or stored is a whole line.
+            // SAFETY: the CPU has AVX2 and FMA, or `self` could not exist; loads and stores access a full aligned line.
             unsafe { $($body)* }
         }
     )*};
 }
+/// Defines methods that do the same with both registers.
 macro_rules! halves {
     ($($name:ident($($arg:ident),*) $body:expr;)*) => {$(
         #[inline(always)]
         fn $name(self, $($arg: V),*) -> V {
             #[inline(always)]
             fn half($($arg: __m256),*) -> __m256 {
-                // SAFETY: called where the CPU has AVX2 and FMA.
+                // SAFETY: the CPU has AVX2 and FMA, or `self` of the caller could not exist.
                 unsafe { $body }
             }
             [half($($arg[0]),*), half($($arg[1]),*)]
@@ -50,13 +53,13 @@ macro_rules! halves {
 
 type V = [__m256; 2];
 
-/// Columns for rows.
+/// Returns the transpose.
 ///
 /// # Safety
-/// The CPU has AVX2.
+/// The CPU must have AVX2.
 #[inline(always)]
 unsafe fn eight_by_eight(rows: [__m256; 8]) -> [__m256; 8] {
-    // SAFETY: instructions of AVX2, which the CPU has.
+    // SAFETY: the caller guarantees AVX2.
     unsafe {
         // Loops, not closures: a closure that is not inlined is not compiled for these instructions.
         let (mut pairs, mut fours, mut columns) = (rows, rows, rows);
@@ -64,7 +67,7 @@ unsafe fn eight_by_eight(rows: [__m256; 8]) -> [__m256; 8] {
             pairs[2 * i] = _mm256_unpacklo_ps(rows[2 * i], rows[2 * i + 1]);
             pairs[2 * i + 1] = _mm256_unpackhi_ps(rows[2 * i], rows[2 * i + 1]);
         }
-        // A half of the vector 4 i + j is, of four rows from 4 i on, the column j of that half.
+        // Each half of vector 4 i + j is column j, within that half, of the four rows from 4 i on.
         for i in 0..4 {
             let from = i / 2 * 4 + i % 2;
             let (a, b) = (_mm256_castps_pd(pairs[from]), _mm256_castps_pd(pairs[from + 2]));
@@ -84,7 +87,7 @@ impl F32s for Avx2 {
 
     #[inline(always)]
     fn tile_rows(columns: usize) -> usize {
-        // Of 16 registers, a vector takes two.
+        // A vector takes two of the 16 registers.
         if columns == 1 { 6 } else { 0 }
     }
 

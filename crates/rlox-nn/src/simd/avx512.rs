@@ -3,33 +3,35 @@
 #![expect(
     clippy::inline_always,
     unsafe_code,
-    reason = "what is not inlined is not compiled for these instructions, which are unsafe to call"
+    reason = "functions that are not inlined are not compiled for these instructions, which are unsafe to call"
 )]
-#![allow(clippy::wildcard_imports, reason = "a list of intrinsics says nothing")]
+#![allow(clippy::wildcard_imports, reason = "a list of intrinsics would add nothing")]
 
 use std::arch::x86_64::*;
 
 use super::{AlignedF32x16, F32s, LANES};
 
-/// One vector of sixteen.
+/// Token of AVX-512; a vector is one register of sixteen f32.
 #[derive(Clone, Copy)]
 pub(crate) struct Avx512(());
 
 impl Avx512 {
+    /// Creates the token.
+    ///
     /// # Safety
-    /// The CPU has AVX-512 F, BW, DQ and VL, AVX2 and FMA.
+    /// The CPU must have AVX-512 F, BW, DQ and VL, AVX2 and FMA.
     #[inline(always)]
     pub(crate) unsafe fn new() -> Self {
         Self(())
     }
 }
 
-/// Methods that are a few instructions.
+/// Defines methods of a few instructions.
 macro_rules! instructions {
     ($($name:ident($($arg:ident: $ty:ty),*) -> $ret:ty { $($body:tt)* })*) => {$(
         #[inline(always)]
         fn $name(self, $($arg: $ty),*) -> $ret {
-            // SAFETY: the CPU has AVX-512, or there would be no `self`; what is loaded or stored is a whole line.
+            // SAFETY: the CPU has AVX-512, or `self` could not exist; loads and stores access a full aligned line.
             unsafe { $($body)* }
         }
     )*};
@@ -42,7 +44,7 @@ impl F32s for Avx512 {
 
     #[inline(always)]
     fn tile_rows(columns: usize) -> usize {
-        // Of 32 registers, one column of B and one factor stay beside the sums.
+        // The sums share the 32 registers with the columns of B and one factor.
         match columns {
             4 => 6,
             _ => 12,
@@ -51,7 +53,7 @@ impl F32s for Avx512 {
 
     #[inline(always)]
     fn strip(columns: usize) -> usize {
-        // Of those of at most sixteen the widest, all about as wide.
+        // The fewest strips of at most sixteen vectors, all about equally wide.
         if columns < 8 { 0 } else { columns.div_ceil(columns.div_ceil(16)) }
     }
 
@@ -92,7 +94,7 @@ impl F32s for Avx512 {
                 pairs[2 * i] = _mm512_unpacklo_ps(rows[2 * i], rows[2 * i + 1]);
                 pairs[2 * i + 1] = _mm512_unpackhi_ps(rows[2 * i], rows[2 * i + 1]);
             }
-            // A quarter of the vector 4 i + j is, of four rows from 4 i on, the column j of that quarter.
+            // Each quarter of vector 4 i + j is column j, within that quarter, of the four rows from 4 i on.
             let mut fours = rows;
             for i in 0..8 {
                 let from = i / 2 * 4 + i % 2;
@@ -100,7 +102,7 @@ impl F32s for Avx512 {
                 fours[2 * i] = _mm512_castpd_ps(_mm512_unpacklo_pd(a, b));
                 fours[2 * i + 1] = _mm512_castpd_ps(_mm512_unpackhi_pd(a, b));
             }
-            // Of two such vectors the quarters 0 and 2, or 1 and 3.
+            // Quarters 0 and 2, or 1 and 3, of two such vectors.
             let mut eights = rows;
             for i in 0..8 {
                 let at = i / 4 * 8 + i % 4;

@@ -1,4 +1,4 @@
-//! Arrays, for every CPU.
+//! Vectors as arrays, for every CPU.
 
 use super::{AlignedF32x16, F32s, LANES};
 
@@ -17,7 +17,7 @@ impl F32s for Portable {
 
     #[inline(always)]
     fn tile_rows(columns: usize) -> usize {
-        // A vector is four of the registers that every CPU has at least sixteen of.
+        // A vector takes four registers; every CPU has at least sixteen.
         if columns == 1 { 2 } else { 0 }
     }
 
@@ -103,7 +103,7 @@ impl F32s for Portable {
 
     #[inline(always)]
     fn round(self, a: Vector) -> Vector {
-        // Adding it leaves the nearest integer in the lowest bits.
+        // Adding this number rounds to the nearest integer.
         const ROUND: f32 = 1.5 * (1 << 23) as f32;
         a.map(|a| (a + ROUND) - ROUND)
     }

@@ -1,4 +1,4 @@
-//! Parameters as a safetensors file, with a checksum.
+//! Parameters as a safetensors file with a checksum.
 
 use std::collections::{BTreeMap, HashSet};
 use std::fmt::Write;
@@ -11,17 +11,17 @@ use serde_json::{Map, Value, json};
 
 use super::{NamedTensor, NamedTensors};
 
-/// The names in their order, one a line: a header is an object, which has none.
+/// Metadata key of the names in order, one per line: the header is a JSON object, which has no order.
 const ORDER: &str = "order";
-/// The SHA-256 of all tensors in this order.
+/// Metadata key of the SHA-256 of all tensors in this order.
 const CHECKSUM: &str = "sha256";
-const FIX: &str = "write it again, or load another file";
+const FIX: &str = "write the file again, or load another file";
 
 fn corrupt_file(got: impl Into<String>) -> Error {
-    Error::corrupt("file", "safetensors", got.into(), FIX)
+    Error::corrupt("file", "an intact safetensors file", got.into(), FIX)
 }
 
-/// What was read is what was written if the names, the shapes and the bytes are.
+/// Returns the SHA-256 of names, shapes and bytes.
 fn checksum<'a>(tensors: impl Iterator<Item = (&'a str, &'a [usize], &'a [u8])>) -> String {
     let mut hash = hmac_sha256::Hash::new();
     for (name, shape, bytes) in tensors {
@@ -29,20 +29,23 @@ fn checksum<'a>(tensors: impl Iterator<Item = (&'a str, &'a [usize], &'a [u8])>)
         hash.update(bytes);
     }
     hash.finalize().iter().fold(String::new(), |mut digits, byte| {
-        // A string takes whatever it is given.
+        // Writing to a string cannot fail.
         let _ = write!(digits, "{byte:02x}");
         digits
     })
 }
 
 impl NamedTensors {
-    /// The contents of a safetensors file, with a SHA-256 of the tensors. The same tensors make the same bytes.
+    /// Returns the contents of a safetensors file with a SHA-256 of the tensors.
+    ///
+    /// Equal tensors give equal bytes.
     pub fn to_safetensors(&self) -> Vec<u8> {
         self.file(true)
     }
 
-    /// The same without SHA-256 and order, in a fraction of the time: for who is read at once and loses no bytes, such as a
-    /// connection.
+    /// Returns the contents of a safetensors file without SHA-256 and order, in a fraction of the time.
+    ///
+    /// Use this form for readers that read at once over a reliable channel, such as a connection.
     ///
     /// ```
     /// use rlox_nn::NamedTensors;
@@ -79,17 +82,20 @@ impl NamedTensors {
             header.insert("__metadata__".into(), metadata);
         }
         let mut header = Value::Object(header).to_string();
-        // The numbers begin at a multiple of 8.
+        // Numbers start at a multiple of 8.
         let padding = header.len().next_multiple_of(size_of::<u64>()) - header.len();
         header.extend(std::iter::repeat_n(' ', padding));
         [&(header.len() as u64).to_le_bytes(), header.as_bytes(), &bytes].concat()
     }
 
-    /// The arrays of a safetensors file of f32 tensors, in the order they were written in, or of their names. Files of
-    /// other libraries have no checksum, and load without.
+    /// Reads a safetensors file of f32 tensors.
+    ///
+    /// The tensors have the order in which they were written, or the order of their names. Files of other libraries
+    /// have no checksum and load without one.
     ///
     /// # Errors
-    /// [`Error::Corrupt`] if it is none, is truncated or changed, has a name twice or holds other dtypes.
+    /// [`Error::Corrupt`] if the file is not a safetensors file, is truncated or changed, has a name twice or holds
+    /// other dtypes.
     pub fn from_safetensors(bytes: &[u8]) -> Result<Self> {
         let to_error = |error: SafeTensorError| corrupt_file(error.to_string());
         let file = SafeTensors::deserialize(bytes).map_err(to_error)?;
@@ -106,7 +112,7 @@ impl NamedTensors {
         for (name, view) in views {
             if view.dtype() != Dtype::F32 {
                 let got = format!("{:?}", view.dtype());
-                return Err(Error::corrupt("file", "f32 tensors", got, "convert them to f32").in_section(name));
+                return Err(Error::corrupt("file", "f32 tensors", got, "convert the tensors to f32").in_section(name));
             }
             let numbers = view.data().as_chunks::<4>().0.iter().map(|bytes| f32::from_le_bytes(*bytes));
             tensors.push(name, view.shape(), numbers.collect()).map_err(|error| corrupt_file(error.to_string()))?;
@@ -115,8 +121,7 @@ impl NamedTensors {
     }
 }
 
-/// Checks that the tensors are those that the metadata tell of, in files of ours: their order and their checksum, and
-/// nothing besides.
+/// Checks the names, the order and the checksum of files with our metadata.
 fn check_metadata(metadata: &BTreeMap<&str, &str>, views: &[(&str, TensorView<'_>)]) -> Result<()> {
     let (order, sum) = (metadata.get(ORDER), metadata.get(CHECKSUM));
     let Some(order) = order else {
@@ -125,13 +130,13 @@ fn check_metadata(metadata: &BTreeMap<&str, &str>, views: &[(&str, TensorView<'_
     let names: Vec<&str> = views.iter().map(|(name, _)| *name).collect();
     let Some(sum) = sum else { return Err(corrupt_file(format!("no {CHECKSUM:?} in the metadata"))) };
     if metadata.len() != 2 || names.join("\n") != *order {
-        return Err(corrupt_file("metadata of other tensors"));
+        return Err(corrupt_file("metadata that do not match the tensors"));
     }
     let tensors = views.iter().map(|(name, view)| (*name, view.shape(), view.data()));
-    if *sum == checksum(tensors) { Ok(()) } else { Err(corrupt_file("other tensors than its SHA-256 says")) }
+    if *sum == checksum(tensors) { Ok(()) } else { Err(corrupt_file("tensors that do not match their SHA-256")) }
 }
 
-/// Checks that no name is twice in a header: only one of the two would be read.
+/// Checks that no name occurs twice in a header: only one of the two tensors would be read.
 fn names_once(header: &[u8]) -> Result<()> {
     let Keys(mut names) = serde_json::from_slice(header).map_err(|error| corrupt_file(error.to_string()))?;
     let mut unique_names = HashSet::new();
@@ -141,7 +146,7 @@ fn names_once(header: &[u8]) -> Result<()> {
     }
 }
 
-/// The keys of an object in JSON, as often as they are there.
+/// Keys of a JSON object, duplicates included.
 struct Keys(Vec<String>);
 
 impl<'de> Deserialize<'de> for Keys {

@@ -241,7 +241,7 @@ fn wrong_arguments_are_rejected_without_changes() {
         before.iter().skip(1).for_each(|t| some.push(t.name.clone(), &t.shape, t.data.clone()).unwrap());
         some
     };
-    assert_eq!(assert_rejects(net.load(&without), Error::Shape, "tensors").expected, "one named \"0.weight\"");
+    assert_eq!(assert_rejects(net.load(&without), Error::Shape, "tensors").expected, "a tensor named \"0.weight\"");
     let mut more = before.clone();
     more.push("4.weight", &[1], vec![0.0]).unwrap();
     rejects(net.load(&more), "tensors", "one more, \"4.weight\"");

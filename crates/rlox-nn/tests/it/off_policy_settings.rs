@@ -209,16 +209,16 @@ fn unsupported_spaces_are_rejected_with_alternatives() {
     let (sac, td3) = (SacConfig::default(), Td3Config::default());
     let hint = "use PPO or A2C";
     for action in [Space::MultiDiscrete { nvec: vec![2, 3] }, Space::MultiBinary { n: 3 }] {
-        rejects_space(new_dqn(envs(&action), DqnConfig::default()), "a Discrete one", hint);
+        rejects_space(new_dqn(envs(&action), DqnConfig::default()), "a Discrete space", hint);
         rejects_space(new_sac(envs(&action), &sac), "a Box", hint);
         rejects_space(new_td3(envs(&action), &td3), "a Box", hint);
     }
     let rejected = rejects_space(new_sac(cartpole(2), &sac), "a Box", "use DQN, PPO or A2C");
     assert_eq!(rejected.got, cartpole(2).spec().action.to_json().to_string());
     rejects_space(new_td3(cartpole(2), &td3), "a Box", "use DQN, PPO or A2C");
-    rejects_space(new_dqn(pendulum(2), DqnConfig::default()), "a Discrete one", "use SAC, TD3, PPO or A2C");
+    rejects_space(new_dqn(pendulum(2), DqnConfig::default()), "a Discrete space", "use SAC, TD3, PPO or A2C");
     let unbounded = Space::uniform_box(f32::NEG_INFINITY, f32::INFINITY, &[1]);
-    rejects_space(new_dqn(envs(&unbounded), DqnConfig::default()), "a Discrete one", "use PPO or A2C");
+    rejects_space(new_dqn(envs(&unbounded), DqnConfig::default()), "a Discrete space", "use PPO or A2C");
     rejects_space(new_sac(envs(&unbounded), &sac), "finite bounds", "or use PPO or A2C");
     rejects_space(new_td3(envs(&unbounded), &td3), "finite bounds", "or use PPO or A2C");
 }
@@ -402,7 +402,7 @@ fn mismatched_spaces_modes_and_networks_are_rejected() {
     type AnyDqn = Dqn<QNetworks<Mlp>>;
     rejects_space(AnySac::new(cartpole(2), unreachable_networks, SacConfig::default(), 0), "a Box", "");
     rejects_space(AnyTd3::new(cartpole(2), unreachable_networks, Td3Config::default(), 0), "a Box", "");
-    rejects_space(AnyDqn::new(pendulum(2), unreachable_networks, DqnConfig::default(), 0), "a Discrete one", "");
+    rejects_space(AnyDqn::new(pendulum(2), unreachable_networks, DqnConfig::default(), 0), "a Discrete space", "");
     let next_step = Box::new(VecEnv::new(2, None, AutoresetMode::NextStep, envs::CartPole::default).unwrap());
     let result = AnyDqn::new(next_step, unreachable_networks, DqnConfig::default(), 0);
     assert_eq!(assert_rejects(result, Error::Config, "env").got, "NextStep");

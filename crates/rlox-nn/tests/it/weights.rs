@@ -151,7 +151,7 @@ fn rejected_checkpoints_change_nothing_even_non_finite_weights() {
     checkpoint.write(&bad).unwrap();
     assert!(trainer.iterate(0.0).is_err());
     let before = bits(&trainer);
-    let missing = (Error::Shape as Variant, "optimizer, state", "one named \"actor.0.weight.exp_avg\"", "");
+    let missing = (Error::Shape as Variant, "optimizer, state", "a tensor named \"actor.0.weight.exp_avg\"", "");
     assert_checkpoint_rejects(trainer.load(&bad), &bad, missing);
     assert_eq!(bits(&trainer), before);
     trainer.load(&good).unwrap();
@@ -178,9 +178,9 @@ fn rejected_states_change_no_part() {
     let mut critics = twin_critics(8);
     let before = (policy.optimizer_state(), critics.optimizer_state());
     for (name, x, expected) in [
-        ("critic.step", 0.5, "a whole number, at least 0"),
-        ("log_std.step", -1.0, "a whole number, at least 0"),
-        ("log_std.exp_avg_sq", -0.25, "numbers, at least 0"),
+        ("critic.step", 0.5, "a non-negative integer"),
+        ("log_std.step", -1.0, "a non-negative integer"),
+        ("log_std.exp_avg_sq", -0.25, "non-negative numbers"),
     ] {
         let rejected =
             assert_rejects(policy.load_optimizer_state(&state_with(&before.0, name, x)), Error::Config, "state");

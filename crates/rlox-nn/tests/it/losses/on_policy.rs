@@ -498,7 +498,7 @@ fn backward_requires_an_evaluate_of_the_same_rows() {
         let actions = if continuous { Actions::Continuous(&[0.1, 0.2]) } else { Actions::Discrete(&[1, 0]) };
         let rejects_backward = |result| {
             let rejected = assert_rejects(result, Error::Shape, "backward");
-            assert_eq!(rejected.expected, "an evaluate of 2 rows before it");
+            assert_eq!(rejected.expected, "a previous evaluate call with 2 rows");
         };
         rejects_backward(distribution.backward(inputs, actions, &[1.0; 2], 0.0, &mut d_outputs));
         // One row is not two, and a sample is no evaluation.

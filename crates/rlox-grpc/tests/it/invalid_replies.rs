@@ -1,4 +1,4 @@
-//! Servers that are no workers, though they speak the protocol: what they say is checked.
+//! The client checks the replies of servers that are not proper workers.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
@@ -15,13 +15,13 @@ use tokio_stream::StreamExt;
 use tokio_stream::wrappers::{ReceiverStream, TcpListenerStream};
 use tonic::{Request, Response, Status, Streaming};
 
-type Answer = Arc<dyn Fn(request::What) -> reply::What + Send + Sync>;
+type Respond = Arc<dyn Fn(request::What) -> reply::What + Send + Sync>;
 
-/// Answers as it was told to; steps also so many times that nobody asked for, of which it counts what is taken.
-struct Liar(Answer, usize, Arc<AtomicUsize>);
+/// Fake worker: a reply function, and the number of extra replies to a step, requested and sent.
+struct FakeWorker(Respond, usize, Arc<AtomicUsize>);
 
 #[tonic::async_trait]
-impl Worker for Liar {
+impl Worker for FakeWorker {
     type SessionStream = ReceiverStream<Result<proto::Reply, Status>>;
 
     async fn session(
@@ -29,18 +29,18 @@ impl Worker for Liar {
         request: Request<Streaming<proto::Request>>,
     ) -> Result<Response<Self::SessionStream>, Status> {
         let (sender, replies) = tokio::sync::mpsc::channel(4);
-        let (mut requests, answer) = (request.into_inner(), Arc::clone(&self.0));
-        let (more, taken) = (self.1, Arc::clone(&self.2));
+        let (mut requests, respond) = (request.into_inner(), Arc::clone(&self.0));
+        let (extra, sent) = (self.1, Arc::clone(&self.2));
         tokio::spawn(async move {
             while let Some(Ok(proto::Request { sequence, what: Some(what) })) = requests.next().await {
-                let more = if matches!(what, request::What::Step(_)) { more } else { 0 };
-                let reply = proto::Reply { sequence, what: Some(answer(what)) };
+                let extra = if matches!(what, request::What::Step(_)) { extra } else { 0 };
+                let reply = proto::Reply { sequence, what: Some(respond(what)) };
                 let _ = sender.send(Ok(reply.clone())).await;
-                for _ in 0..more {
+                for _ in 0..extra {
                     if sender.send(Ok(reply.clone())).await.is_err() {
                         return;
                     }
-                    taken.fetch_add(1, Relaxed);
+                    sent.fetch_add(1, Relaxed);
                 }
             }
         });
@@ -48,7 +48,7 @@ impl Worker for Liar {
     }
 }
 
-/// One CartPole without a limit, told by hand.
+/// Returns the reply to Open of a CartPole environment without a time limit.
 fn opened() -> proto::Opened {
     let bound = |x: f32| x.to_le_bytes().repeat(4).into();
     let (kind, low, high) = (Kind::Box.into(), bound(-1.0), bound(1.0));
@@ -66,18 +66,18 @@ fn stepped(bytes: usize, finals: u32) -> reply::What {
     reply::What::Stepped(proto::Stepped { slab: vec![0; bytes].into(), finals, ..proto::Stepped::default() })
 }
 
-fn served(liar: Liar) -> (Runtime, String) {
+fn serve(fake: FakeWorker) -> (Runtime, String) {
     let runtime = Runtime::new().unwrap();
     let listener = runtime.block_on(TcpListener::bind("127.0.0.1:0")).unwrap();
     let address = format!("http://{}", listener.local_addr().unwrap());
-    let server = tonic::transport::Server::builder().add_service(WorkerServer::new(liar));
+    let server = tonic::transport::Server::builder().add_service(WorkerServer::new(fake));
     runtime.spawn(server.serve_with_incoming(TcpListenerStream::new(listener)));
     (runtime, address)
 }
 
-/// The error of opening, resetting and stepping one environment there.
-fn tried(first: proto::Opened, reset: reply::What, step: reply::What) -> rlox_core::Result<()> {
-    let answer = move |what| match what {
+/// Opens, resets and steps one environment of a fake worker.
+fn reset_and_step(first: proto::Opened, reset: reply::What, step: reply::What) -> rlox_core::Result<()> {
+    let respond = move |what| match what {
         request::What::Open(open) => {
             let proto::Open { protocol, .. } = open;
             assert_eq!(protocol, PROTOCOL);
@@ -86,7 +86,7 @@ fn tried(first: proto::Opened, reset: reply::What, step: reply::What) -> rlox_co
         request::What::Reset(_) => reset.clone(),
         _ => step.clone(),
     };
-    let (runtime, address) = served(Liar(Arc::new(answer), 0, Arc::default()));
+    let (runtime, address) = serve(FakeWorker(Arc::new(respond), 0, Arc::default()));
     let options = ClientOptions { recovery_timeout: Duration::from_millis(300), ..ClientOptions::default() };
     let result = (|| {
         let mut env = RemoteVecEnv::new(&[&address], &EnvOptions::new("CartPole-v1", 1, 0), &options)?;
@@ -105,16 +105,16 @@ fn tried(first: proto::Opened, reset: reply::What, step: reply::What) -> rlox_co
 const STEP: usize = 16 + 8 + 2;
 
 #[test]
-fn what_fits_is_believed() {
-    tried(opened(), stepped(16, 0), stepped(STEP, 0)).unwrap();
+fn valid_replies_are_accepted() {
+    reset_and_step(opened(), stepped(16, 0), stepped(STEP, 0)).unwrap();
 }
 
 #[test]
-fn spaces_that_cannot_be_are_refused() {
+fn invalid_spaces_are_rejected() {
     let rejects = |argument, change: fn(&mut proto::Opened)| {
         let mut first = opened();
         change(&mut first);
-        assert_rejects(tried(first, stepped(16, 0), stepped(STEP, 0)), Error::Space, argument)
+        assert_rejects(reset_and_step(first, stepped(16, 0), stepped(STEP, 0)), Error::Space, argument)
     };
     let masks = rejects("action masks", |first| first.mask = 7);
     assert_eq!((&masks.expected[..], &masks.got[..]), ("no masks, or 2 flags", "7"));
@@ -126,9 +126,9 @@ fn spaces_that_cannot_be_are_refused() {
 }
 
 #[test]
-fn replies_of_other_sizes_are_refused() {
+fn replies_of_wrong_sizes_are_rejected() {
     let rejects = |variant: Variant, argument, reset, step, got: &str| {
-        assert_eq!(assert_rejects(tried(opened(), reset, step), variant, argument).got, got, "{argument}");
+        assert_eq!(assert_rejects(reset_and_step(opened(), reset, step), variant, argument).got, got, "{argument}");
     };
     for bytes in [0, 15, 17, STEP] {
         let got = bytes.to_string();
@@ -146,15 +146,15 @@ fn replies_of_other_sizes_are_refused() {
 }
 
 #[test]
-fn answers_that_nobody_asked_for_end_the_session() {
-    const MORE: usize = 1_000_000;
-    let (taken, first) = (Arc::new(AtomicUsize::new(0)), opened());
-    let answer = move |what| match what {
+fn unrequested_replies_end_the_session() {
+    const EXTRA: usize = 1_000_000;
+    let (sent, first) = (Arc::new(AtomicUsize::new(0)), opened());
+    let respond = move |what| match what {
         request::What::Open(_) => reply::What::Opened(first.clone()),
         request::What::Reset(_) => stepped(16, 0),
         _ => stepped(STEP, 0),
     };
-    let (runtime, address) = served(Liar(Arc::new(answer), MORE, Arc::clone(&taken)));
+    let (runtime, address) = serve(FakeWorker(Arc::new(respond), EXTRA, Arc::clone(&sent)));
     let mut env =
         RemoteVecEnv::new(&[&address], &EnvOptions::new("CartPole-v1", 1, 0), &ClientOptions::default()).unwrap();
     let (mut obs, mut reward, mut terminated, mut truncated) = ([0.0; 4], [0.0], [false], [false]);
@@ -162,32 +162,32 @@ fn answers_that_nobody_asked_for_end_the_session() {
     let (over, cut) = (&mut terminated, &mut truncated);
     let out = StepOut { obs: &mut obs, reward: &mut reward, terminated: over, truncated: cut, final_obs: &mut [] };
     env.step(Actions::Discrete(&[0]), out).unwrap();
-    // Until nothing more is taken.
+    // Waits until no more replies are sent.
     let mut before = usize::MAX;
-    while before != taken.load(Relaxed) {
-        before = taken.load(Relaxed);
+    while before != sent.load(Relaxed) {
+        before = sent.load(Relaxed);
         std::thread::sleep(Duration::from_millis(300));
     }
-    // What fits in the stream's window had been sent by then.
-    assert!(before < MORE / 2, "{before}");
+    // The window of the stream limits the replies sent before the session ends.
+    assert!(before < EXTRA / 2, "{before}");
     drop(env);
     runtime.shutdown_background();
 }
 
 #[test]
-fn rollouts_of_another_version_are_refused() {
+fn rollouts_of_another_version_are_rejected() {
     use rlox_core::{Pcg64, RolloutBuffer, RolloutTicket};
     use rlox_grpc::{RemoteActor, RemoteRolloutConfig};
     use rlox_nn::{Activation, ActorCritic, PolicyNetworks, train::CollectConfig};
 
     let first = opened();
     let rollout = proto::Rollout { version: 9, ..proto::Rollout::default() };
-    let answer = move |what| match what {
+    let respond = move |what| match what {
         request::What::Open(_) => reply::What::Opened(first.clone()),
         _ => reply::What::Rollout(rollout.clone()),
     };
-    let (runtime, address) = served(Liar(Arc::new(answer), 0, Arc::default()));
-    let how = CollectConfig { gamma: 0.99, gae_lambda: 0.95, sde_sample_freq: 0 };
+    let (runtime, address) = serve(FakeWorker(Arc::new(respond), 0, Arc::default()));
+    let collect_config = CollectConfig { gamma: 0.99, gae_lambda: 0.95, sde_sample_freq: 0 };
     let spec = rlox_core::EnvSpec {
         id: "CartPole-v1".into(),
         observation: rlox_core::Space::uniform_box(-1.0, 1.0, &[4]),
@@ -195,13 +195,14 @@ fn rollouts_of_another_version_are_refused() {
         max_episode_steps: None,
     };
     let policy = PolicyNetworks::mlp(&spec, &[4], Activation::Tanh, &mut Pcg64::seed_from(0)).unwrap();
-    let settings = RemoteRolloutConfig { n_steps: 3, config: how, reset_seed: 0, arch: policy.arch().unwrap() };
+    let settings =
+        RemoteRolloutConfig { n_steps: 3, config: collect_config, reset_seed: 0, arch: policy.arch().unwrap() };
     let (env, options) = (EnvOptions::new("CartPole-v1", 1, 0), ClientOptions::default());
     let mut actor = RemoteActor::new(&[&address], 0, &env, &settings, &options).unwrap();
     let mut steps = RolloutBuffer::for_spec(3, 1, &spec, false).unwrap();
-    let turn = RolloutTicket { slot: 0, number: 0, actor: 0, version: 1, seed: 0 };
+    let ticket = RolloutTicket { slot: 0, number: 0, actor: 0, version: 1, seed: 0 };
     let (returns, lengths) = (&mut Vec::new(), &mut Vec::new());
-    let result = actor.collect_into(turn, &policy.tensors(), &mut steps, returns, lengths, &|| false);
-    assert_eq!(assert_rejects(result, Error::Corrupt, "rollout").got, "one of version 9");
+    let result = actor.collect_into(ticket, &policy.tensors(), &mut steps, returns, lengths, &|| false);
+    assert_eq!(assert_rejects(result, Error::Corrupt, "rollout").got, "a rollout of version 9");
     runtime.shutdown_background();
 }

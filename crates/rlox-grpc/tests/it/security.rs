@@ -1,4 +1,4 @@
-//! Who may come in: TLS, tokens, and what a worker refuses to serve.
+//! TLS, tokens, and unsafe options that a worker rejects.
 
 use std::time::{Duration, Instant};
 
@@ -10,7 +10,7 @@ use rlox_grpc::{ClientOptions, EnvOptions, RemoteVecEnv};
 
 const TOKEN: &str = "0123456789abcdef0123456789abcdef";
 
-/// A certificate for `localhost`, its key, and who signed it, as PEM.
+/// Returns a certificate for `localhost`, its key and the certificate of its CA, as PEM.
 fn certificate(expired: bool) -> [String; 3] {
     let mut params = CertificateParams::new(Vec::new()).unwrap();
     params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
@@ -45,7 +45,7 @@ fn files(expired: bool) -> Files {
     Files { cert, key, token, ca, _folder: folder }
 }
 
-fn served(files: &Files) -> Process {
+fn start_worker(files: &Files) -> Process {
     let Files { cert, key, token, .. } = files;
     Process::start(&["--bind", "0.0.0.0:0", "--tls-cert", cert, "--tls-key", key, "--token-file", token])
 }
@@ -55,28 +55,28 @@ fn options(files: &Files) -> ClientOptions {
     ClientOptions { token: Some(TOKEN.into()), tls_ca, connect_timeout: Duration::from_secs(2), ..Default::default() }
 }
 
-fn tried(address: &str, options: &ClientOptions) -> Result<RemoteVecEnv> {
+fn connect(address: &str, options: &ClientOptions) -> Result<RemoteVecEnv> {
     let start = Instant::now();
-    let made = RemoteVecEnv::new(&[address], &EnvOptions::new("CartPole-v1", 1, 0), options);
+    let result = RemoteVecEnv::new(&[address], &EnvOptions::new("CartPole-v1", 1, 0), options);
     assert!(start.elapsed() < Duration::from_secs(5), "{:?}", start.elapsed());
-    made
+    result
 }
 
-/// Checks that no connection is made, for the reasons and with the address in the text of the transport.
-fn refused(address: &str, options: &ClientOptions, says: &[&str]) {
-    let error = tried(address, options).unwrap_err().to_string();
-    for said in says.iter().chain(&[address]) {
-        assert!(error.contains(said), "{said:?} is not in {error:?}");
+/// Asserts that connecting fails with an error that contains the texts and the address.
+fn assert_connection_fails(address: &str, options: &ClientOptions, texts: &[&str]) {
+    let error = connect(address, options).unwrap_err().to_string();
+    for text in texts.iter().chain(&[address]) {
+        assert!(error.contains(text), "{text:?} is not in {error:?}");
     }
 }
 
 #[test]
-fn with_tls_and_the_token_it_serves_beyond_loopback() {
+fn remote_clients_need_tls_and_the_token() {
     let files = files(false);
-    let worker = served(&files);
+    let worker = start_worker(&files);
     let port = worker.address.rsplit(':').next().unwrap();
     let address = format!("https://localhost:{port}");
-    let mut env = tried(&address, &options(&files)).unwrap();
+    let mut env = connect(&address, &options(&files)).unwrap();
     env.reset(Seeds::Base(0), None, &ResetOptions::default(), &mut [0.0; 4]).unwrap();
     let with = |token: Option<&str>| ClientOptions { token: token.map(str::to_owned), ..options(&files) };
     for (token, got) in [
@@ -84,55 +84,55 @@ fn with_tls_and_the_token_it_serves_beyond_loopback() {
         (Some("0123456789abcdef0123456789abcdeF"), "a different token"),
         (Some(""), "a different token"),
     ] {
-        let rejected = assert_rejects(tried(&address, &with(token)), Error::Config, "token");
+        let rejected = assert_rejects(connect(&address, &with(token)), Error::Config, "token");
         assert!(rejected.got == got && rejected.expected.contains(&address), "{rejected}");
         assert!(rejected.hint.contains("--token-file"), "{rejected}");
     }
     let plain = format!("http://localhost:{port}");
-    refused(&plain, &options(&files), &["TLS"]);
-    let named = format!("https://127.0.0.1:{port}");
-    refused(&named, &options(&files), &["certificate"]);
-    tried(&named, &ClientOptions { tls_domain: Some("localhost".into()), ..options(&files) }).unwrap();
-    let stranger = ClientOptions { tls_ca: Some(certificate(false)[2].clone()), ..options(&files) };
-    refused(&address, &stranger, &["certificate"]);
-    let absent = tried(&address, &ClientOptions { tls_ca: None, ..options(&files) });
-    assert!(assert_rejects(absent, Error::Config, "tls_ca").expected.contains(&address));
-    refused(&address, &ClientOptions { tls_ca: Some("nonsense".into()), ..options(&files) }, &[]);
+    assert_connection_fails(&plain, &options(&files), &["TLS"]);
+    let by_ip = format!("https://127.0.0.1:{port}");
+    assert_connection_fails(&by_ip, &options(&files), &["certificate"]);
+    connect(&by_ip, &ClientOptions { tls_domain: Some("localhost".into()), ..options(&files) }).unwrap();
+    let other_ca = ClientOptions { tls_ca: Some(certificate(false)[2].clone()), ..options(&files) };
+    assert_connection_fails(&address, &other_ca, &["certificate"]);
+    let without_ca = connect(&address, &ClientOptions { tls_ca: None, ..options(&files) });
+    assert!(assert_rejects(without_ca, Error::Config, "tls_ca").expected.contains(&address));
+    assert_connection_fails(&address, &ClientOptions { tls_ca: Some("nonsense".into()), ..options(&files) }, &[]);
 }
 
 #[test]
-fn an_expired_certificate_is_refused() {
+fn expired_certificates_are_rejected() {
     let files = files(true);
-    let worker = served(&files);
+    let worker = start_worker(&files);
     let address = format!("https://localhost:{}", worker.address.rsplit(':').next().unwrap());
-    refused(&address, &options(&files), &["certificate", "expired"]);
+    assert_connection_fails(&address, &options(&files), &["certificate", "expired"]);
 }
 
 #[test]
-fn addresses_that_nobody_has_say_which() {
+fn errors_of_invalid_addresses_name_the_address() {
     let closed = {
         let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         format!("http://{}", listener.local_addr().unwrap())
     };
     let options = ClientOptions { connect_timeout: Duration::from_secs(2), ..ClientOptions::default() };
-    refused(&closed, &options, &["refused", "check that the worker is running"]);
-    refused("http://no-such-host.invalid:50051", &options, &[]);
+    assert_connection_fails(&closed, &options, &["refused", "check that the worker is running"]);
+    assert_connection_fails("http://no-such-host.invalid:50051", &options, &[]);
     for wrong in ["localhost:50051", "ftp://localhost:1", "http://localhost", "", "http://"] {
-        assert_rejects(tried(wrong, &options), Error::Config, "address");
+        assert_rejects(connect(wrong, &options), Error::Config, "address");
     }
     let plain = Process::start(&[]);
     let files = files(false);
-    refused(&plain.address.replace("http", "https"), &self::options(&files), &[]);
-    let few = RemoteVecEnv::new(&[&plain.address, &plain.address], &EnvOptions::new("CartPole-v1", 1, 0), &options);
-    assert_eq!(assert_rejects(few, Error::Config, "num_envs").got, "1");
+    assert_connection_fails(&plain.address.replace("http", "https"), &self::options(&files), &[]);
+    let result = RemoteVecEnv::new(&[&plain.address, &plain.address], &EnvOptions::new("CartPole-v1", 1, 0), &options);
+    assert_eq!(assert_rejects(result, Error::Config, "num_envs").got, "1");
     assert!(RemoteVecEnv::new::<&str>(&[], &EnvOptions::new("CartPole-v1", 1, 0), &options).is_err());
 }
 
 #[test]
-fn it_refuses_to_start_where_it_would_be_open_and_says_why() {
+fn workers_reject_invalid_and_unsafe_options() {
     let files = files(false);
     let (cert, key, token) = (&files.cert[..], &files.key[..], &files.token[..]);
-    for (arguments, says) in [
+    for (arguments, texts) in [
         (&["--bind", "0.0.0.0:0"][..], &["--tls-cert", "--tls-key", "--token-file", "bind 127.0.0.1"][..]),
         (&["--bind", "0.0.0.0:0", "--token-file", token], &["--tls-cert"]),
         (&["--bind", "0.0.0.0:0", "--tls-cert", cert, "--tls-key", key], &["--token-file"]),
@@ -146,11 +146,11 @@ fn it_refuses_to_start_where_it_would_be_open_and_says_why() {
         (&["--metrics", "0.0.0.0:0"], &["metrics", "loopback"]),
     ] {
         let ended = command(arguments).output().unwrap();
-        let said = String::from_utf8(ended.stderr).unwrap();
-        assert_eq!(ended.status.code(), Some(2), "{arguments:?}: {said}");
+        let errors = String::from_utf8(ended.stderr).unwrap();
+        assert_eq!(ended.status.code(), Some(2), "{arguments:?}: {errors}");
         assert!(ended.stdout.is_empty());
-        for word in says {
-            assert!(said.contains(word), "{word} is not in {said:?}");
+        for text in texts {
+            assert!(errors.contains(text), "{text} is not in {errors:?}");
         }
     }
     let help = command(&["--help"]).output().unwrap();
