@@ -1,4 +1,4 @@
-"""Checkpoints: written whole or not at all, and any damage is found."""
+"""Checkpoints are written atomically, and reading detects any damage."""
 
 import contextlib
 import hashlib
@@ -36,8 +36,8 @@ def steps_in(path):
     return read_checkpoint(path).manifest["steps"]
 
 
-def expect_corrupt(path, file, section=None):
-    """Check that reading names the damaged file and its section; None: any section."""
+def assert_corrupt(path, file, section=None):
+    """Check that reading names the damaged file and its section. None accepts any section."""
     with pytest.raises(CorruptFileError) as raised:
         read_checkpoint(path)
     assert os.path.basename(raised.value.argument) == file
@@ -54,7 +54,7 @@ def test_checkpoint_is_read_as_it_was_written(saved):
         assert all(array.dtype == MEMBERS[name][key].dtype for key, array in arrays.items())
 
 
-def test_new_checkpoint_replaces_a_former_one_or_an_empty_folder(saved):
+def test_new_checkpoint_replaces_an_existing_checkpoint_or_an_empty_folder(saved):
     (saved.parent / "empty").mkdir()
     for path in (saved, saved.parent / "empty"):
         write_checkpoint(path, {"steps": 6}, MEMBERS)
@@ -64,7 +64,7 @@ def test_new_checkpoint_replaces_a_former_one_or_an_empty_folder(saved):
     assert sorted(os.listdir(saved.parent)) == ["empty", "saved"]
 
 
-def trained(path):
+def save_trainer(path):
     """Save a trainer after one iteration."""
     trainer = small(normalize_obs=True, net_arch=(2,))
     trainer.train(32)
@@ -76,7 +76,7 @@ def trained(path):
     "write",
     [
         lambda path: write_checkpoint(path, {}, {"networks": {"w": np.ones(2)}}),
-        pytest.param(trained, marks=pytest.mark.kills),
+        pytest.param(save_trainer, marks=pytest.mark.kills),
     ],
     ids=["arrays", "trainer"],
 )
@@ -88,7 +88,7 @@ def test_every_flipped_bit_is_found(write, tmp_path):
             damaged = bytearray(data)
             damaged[bit // 8] ^= 1 << bit % 8
             file.write_bytes(damaged)
-            expect_corrupt(tmp_path / "saved", file.name)
+            assert_corrupt(tmp_path / "saved", file.name)
         file.write_bytes(data)
     read_checkpoint(tmp_path / "saved")
 
@@ -98,7 +98,7 @@ def test_every_truncation_is_found(saved):
         data = file.read_bytes()
         for damaged in (*(data[:length] for length in range(len(data))), data + b"\n"):
             file.write_bytes(damaged)
-            expect_corrupt(saved, file.name)
+            assert_corrupt(saved, file.name)
         file.write_bytes(data)
 
 
@@ -116,19 +116,19 @@ def test_missing_file_is_named_and_special_files_are_not_read(saved, file, secti
         os.mkfifo(path)
     elif kind == "folder":
         path.mkdir()
-    expect_corrupt(saved, file, section)
+    assert_corrupt(saved, file, section)
 
 
 @pytest.mark.parametrize("text", ["[" * 200_000, '{"counters": {"timesteps": 1e999}}', "{", "\\0"])
 def test_unreadable_manifest_is_named(tmp_path, text):
     (tmp_path / "checkpoint").mkdir()
     (tmp_path / "checkpoint/manifest.json").write_text(text)
-    expect_corrupt(tmp_path, "manifest.json", "manifest")
+    assert_corrupt(tmp_path, "manifest.json", "manifest")
     assert newest(tmp_path) == tmp_path / "checkpoint"
 
 
 @pytest.mark.parametrize("text", ["[" * 200_000, '{"a": 1e999, "b": []}', "[1]"])
-def test_unreadable_scores_are_left_out(tmp_path, text):
+def test_read_scores_ignores_unreadable_files(tmp_path, text):
     (tmp_path / "scores.json").write_text(text)
     assert all(isinstance(score, float) for score in read_scores(tmp_path).values())
 
@@ -149,7 +149,7 @@ def test_member_names_cannot_leave_the_folder(saved, name):
     with refuses(ArgumentError, "members"):
         write_checkpoint(saved.parent / "other", {}, {name: {"x": np.zeros(1)}})
     forge(saved, lambda manifest: manifest["members"].update({name: {"bytes": 1, "sha256": ""}}))
-    expect_corrupt(saved, "manifest.json", "members")
+    assert_corrupt(saved, "manifest.json", "members")
 
 
 @pytest.mark.parametrize(
@@ -165,7 +165,7 @@ def test_member_names_cannot_leave_the_folder(saved, name):
 )
 def test_damaged_list_of_members_is_named(saved, section, change):
     forge(saved, change)
-    expect_corrupt(saved, "manifest.json", section)
+    assert_corrupt(saved, "manifest.json", section)
 
 
 def test_later_format_is_rejected_with_its_version(saved):
@@ -181,10 +181,10 @@ def test_pickle_instead_of_a_member_is_rejected(saved):
     (saved / "networks.safetensors").write_bytes(data)
     entry = {"bytes": len(data), "sha256": hashlib.sha256(data).hexdigest()}
     forge(saved, lambda manifest: manifest["members"].update(networks=entry))
-    expect_corrupt(saved, "networks.safetensors", "networks")
+    assert_corrupt(saved, "networks.safetensors", "networks")
 
 
-def test_manifest_that_json_cannot_hold_changes_nothing(saved):
+def test_manifest_that_json_cannot_encode_changes_nothing(saved):
     for bad in (float("nan"), object()):
         with pytest.raises((TypeError, ValueError)):
             write_checkpoint(saved, {"steps": bad}, MEMBERS)
@@ -192,14 +192,14 @@ def test_manifest_that_json_cannot_hold_changes_nothing(saved):
 
 
 @pytest.mark.parametrize("call", range(20))
-def test_an_end_at_any_call_leaves_the_old_or_the_new_checkpoint(saved, monkeypatch, call):
+def test_interrupted_write_leaves_the_old_or_the_new_checkpoint(saved, monkeypatch, call):
     calls = 0
 
     def failing(function):
         def wrapped(*args, **kwargs):
             nonlocal calls
             calls += 1
-            if calls > call:  # all later calls fail too, as after a kill
+            if calls > call:  # later calls fail too, as after a kill
                 raise LookupError
             return function(*args, **kwargs)
 
@@ -218,12 +218,12 @@ def test_an_end_at_any_call_leaves_the_old_or_the_new_checkpoint(saved, monkeypa
     assert os.listdir(saved.parent) == ["saved"]
 
 
-REFUSED = """
+LOW_MEMORY_PROGRAM = """
 import resource, sys, tempfile
 import numpy as np
 from rlox.checkpoint import read_checkpoint, write_checkpoint
 
-# Arrays of other strides than files have are copied.
+# Arrays with strides that files do not have are copied.
 members = {"networks": {"w": np.ones((2_000, 2_000), np.float32).T}}
 folder = tempfile.mkdtemp()
 write_checkpoint(folder + "/read", {}, members)
@@ -244,13 +244,15 @@ for call in calls:
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="limits of the address space")
-def test_checkpoints_raise_where_memory_is_refused():
-    done = subprocess.run([sys.executable, "-c", REFUSED], capture_output=True, text=True)
+def test_checkpoints_raise_memory_errors_under_a_memory_limit():
+    done = subprocess.run(
+        [sys.executable, "-c", LOW_MEMORY_PROGRAM], capture_output=True, text=True
+    )
     written = ["MemoryError", "done", "done", "done"]
     assert done.stdout.split() == [*written, *["MemoryError"] * 3, "done"], done.stderr
 
 
-WRITING = """
+WRITER_PROGRAM = """
 import sys, time
 import numpy as np
 from rlox.checkpoint import write_checkpoint
@@ -262,14 +264,14 @@ print(steps)
 """
 
 
-def test_two_writers_and_a_reader_find_whole_checkpoints(tmp_path):
+def test_concurrent_writers_and_a_reader_find_complete_checkpoints(tmp_path):
     path = tmp_path / "saved"
     write_checkpoint(path, {"steps": 0}, {"networks": {"w": np.full(2_000, 0)}})
-    command = [sys.executable, "-c", WRITING, str(path)]
+    command = [sys.executable, "-c", WRITER_PROGRAM, str(path)]
     pipes = {"stdout": subprocess.PIPE, "text": True}
     read = set()
-    with ExitStack() as ends:
-        writers = [ends.enter_context(subprocess.Popen(command, **pipes)) for _ in range(2)]
+    with ExitStack() as stack:
+        writers = [stack.enter_context(subprocess.Popen(command, **pipes)) for _ in range(2)]
         while any(writer.poll() is None for writer in writers):
             saved = read_checkpoint(path)
             assert (saved.members["networks"]["w"] == saved.manifest["steps"]).all()

@@ -10,41 +10,41 @@ from rlox.trainers import A2CTrainer
 from support.envs import Samples
 from support.refusals import refuses
 
-SIDES = spaces.MultiDiscrete([2, 3], start=[1, -4])
+PAIR = spaces.MultiDiscrete([2, 3], start=[1, -4])
 OBS_SPACES = {
     "Discrete": spaces.Discrete(3, start=5),
-    "MultiDiscrete": SIDES,
+    "MultiDiscrete": PAIR,
     "MultiBinary": spaces.MultiBinary(2),
-    "Dict": spaces.Dict(at=spaces.Discrete(3, start=5), of=spaces.Tuple([SIDES])),
+    "Dict": spaces.Dict(at=spaces.Discrete(3, start=5), of=spaces.Tuple([PAIR])),
 }
-ACTION_SPACES = {"Discrete": spaces.Discrete(3, start=1), "MultiDiscrete": SIDES}
+ACTION_SPACES = {"Discrete": spaces.Discrete(3, start=1), "MultiDiscrete": PAIR}
 
 
 @pytest.mark.parametrize("action_space", ACTION_SPACES.values(), ids=ACTION_SPACES)
 @pytest.mark.parametrize("obs_space", OBS_SPACES.values(), ids=OBS_SPACES)
-def test_policy_functions_use_the_values_of_the_environment(obs_space, action_space):
-    env, chosen = make_vec(lambda: Samples(obs_space, action_space), 2, seed=0), []
+def test_policy_functions_use_the_values_of_the_spaces(obs_space, action_space):
+    env, actions = make_vec(lambda: Samples(obs_space, action_space), 2, seed=0), []
 
     def policy(obs):
         batch_space = gym.vector.utils.batch_space(obs_space, 2)
         rows = [*gym.vector.utils.iterate(batch_space, obs)]
         assert all(obs_space.contains(row) for row in rows)
-        chosen.append(np.stack([action_space.sample() for _ in rows]))
-        return chosen[-1], np.zeros(len(rows)), np.zeros(len(rows))
+        actions.append(np.stack([action_space.sample() for _ in rows]))
+        return actions[-1], np.zeros(len(rows)), np.zeros(len(rows))
 
     batch = collect_rollout(env, policy, 8)
     applied = [[each.unwrapped.actions[t] for each in env.unwrapped.envs] for t in range(8)]
-    assert applied == np.stack(chosen[:8]).tolist()
+    assert applied == np.stack(actions[:8]).tolist()
     assert (batch.actions + action_space.start).tolist() == applied
 
 
 @pytest.mark.parametrize("backend", ["native", "torch"])
 @pytest.mark.parametrize("action_space", ACTION_SPACES.values(), ids=ACTION_SPACES)
 @pytest.mark.parametrize("obs_space", ["Discrete", "MultiDiscrete"])
-def test_predict_is_a_policy_for_rollouts(obs_space, action_space, backend):
-    make, predicted = (lambda: Samples(OBS_SPACES[obs_space], action_space)), []
-    trainer = A2CTrainer(make, 0, backend=backend, num_envs=2, runs_dir=None)
-    env = make_vec(make, 2, seed=0)
+def test_predict_can_collect_rollouts(obs_space, action_space, backend):
+    make_env, predicted = (lambda: Samples(OBS_SPACES[obs_space], action_space)), []
+    trainer = A2CTrainer(make_env, 0, backend=backend, num_envs=2, runs_dir=None)
+    env = make_vec(make_env, 2, seed=0)
 
     def policy(obs):
         predicted.append(trainer.predict(obs, deterministic=False))
@@ -55,7 +55,7 @@ def test_predict_is_a_policy_for_rollouts(obs_space, action_space, backend):
     assert collect_rollout(env, trainer.predict, 4).actions.min() >= 0
 
 
-def test_invalid_actions_are_rejected_with_the_range_of_the_environment():
+def test_collect_rollout_rejects_actions_outside_the_action_space():
     env = make_vec(lambda: Samples(OBS_SPACES["Discrete"], ACTION_SPACES["Discrete"]), 2, seed=0)
     with refuses(ArgumentError, "actions", env=1) as raised:
         collect_rollout(env, lambda obs: [1, 0] if len(obs) else None, 2)
@@ -63,10 +63,10 @@ def test_invalid_actions_are_rejected_with_the_range_of_the_environment():
     assert [each.unwrapped.actions for each in env.unwrapped.envs] == [[], []]
 
 
-def test_networks_count_from_0():
+def test_custom_policies_receive_and_return_zero_based_values():
     torch = pytest.importorskip("torch")
 
-    class Follows(torch.nn.Module):
+    class EchoPolicy(torch.nn.Module):
         """Return the observations as actions."""
 
         def get_action_and_logprob(self, obs):
@@ -77,6 +77,6 @@ def test_networks_count_from_0():
             return torch.zeros(len(obs))
 
     env = make_vec(lambda: Samples(OBS_SPACES["Discrete"], ACTION_SPACES["Discrete"]), 2, seed=0)
-    batch = collect_rollout(env, Follows(), 12)
+    batch = collect_rollout(env, EchoPolicy(), 12)
     assert np.array_equal(batch.actions, batch.obs)
     assert set(batch.obs.ravel()) == {0, 1, 2}

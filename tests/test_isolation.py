@@ -1,4 +1,4 @@
-"""What a trainer does not depend on, and does not disturb: torch's global state, threads, modes."""
+"""Trainers neither depend on torch's global random state, threads and modes nor change them."""
 
 import os
 import sys
@@ -21,62 +21,62 @@ from support.thread_runs import join, run_program, run_threads, start_threads  #
 SMALL = {"num_envs": 4, "n_steps": 16, "runs_dir": None, "backend": "torch"}
 
 
-def weights(trainer):
+def get_weights(trainer):
     parameters = trainer.learner.policy.parameters()
     return np.concatenate([p.detach().numpy().ravel() for p in parameters])
 
 
-def test_weights_do_not_depend_on_torchs_number_of_threads():
-    before, found = torch.get_num_threads(), []
+def test_weights_do_not_depend_on_torchs_thread_count():
+    before, results = torch.get_num_threads(), []
     first, second = limit_threads(1), limit_threads(1)
     try:
         for threads in (1, 2, 3):
             torch.set_num_threads(threads)
             trainer = PPOTrainer("CartPole-v1", 7, **SMALL)
             trainer.train(64)
-            found.append(weights(trainer))
+            results.append(get_weights(trainer))
         first.__enter__()
         second.__enter__()
         first.__exit__(None, None, None)
         assert torch.get_num_threads() == 1
-        second.__exit__(None, None, None)  # the last to leave restores the number
+        second.__exit__(None, None, None)  # the last exit restores the number
         assert torch.get_num_threads() == 3
     finally:
         torch.set_num_threads(before)
-    assert np.array_equal(found[0], found[1])
-    assert np.array_equal(found[0], found[2])
+    assert np.array_equal(results[0], results[1])
+    assert np.array_equal(results[0], results[2])
 
 
-@pytest.mark.parametrize("kind", [PPOTrainer, A2CTrainer])
-def test_trainers_in_threads_leave_each_other_and_torchs_generator_alone(kind):
-    alone = [kind("CartPole-v1", seed, **SMALL) for seed in range(4)]
-    for trainer in alone:
+@pytest.mark.parametrize("trainer_cls", [PPOTrainer, A2CTrainer])
+def test_trainers_in_threads_are_independent_and_leave_torchs_generator(trainer_cls):
+    serial = [trainer_cls("CartPole-v1", seed, **SMALL) for seed in range(4)]
+    for trainer in serial:
         trainer.train(128)
     torch.manual_seed(3)
     before, threads_before = torch.get_rng_state(), torch.get_num_threads()
-    seeds, together = iter(range(4)), {}
+    seeds, parallel = iter(range(4)), {}
 
     def work():
         seed = next(seeds)
-        together[seed] = kind("CartPole-v1", seed, **SMALL)
-        together[seed].train(128)
+        parallel[seed] = trainer_cls("CartPole-v1", seed, **SMALL)
+        parallel[seed].train(128)
 
     assert run_threads(work, 4) == []
     assert torch.equal(torch.get_rng_state(), before)
     assert torch.get_num_threads() == threads_before
-    for seed, trainer in enumerate(alone):
-        assert np.array_equal(weights(together[seed]), weights(trainer)), seed
+    for seed, trainer in enumerate(serial):
+        assert np.array_equal(get_weights(parallel[seed]), get_weights(trainer)), seed
 
 
-def test_error_restores_the_generator():
+def test_isolate_rng_restores_the_generator_after_an_error():
     before = torch.get_rng_state()
     with pytest.raises(ZeroDivisionError), isolate_rng(5):
         torch.rand(3).reshape(1 // 0)
     assert torch.equal(torch.get_rng_state(), before)
 
 
-class Regularised(MlpPolicy):
-    """With layers that behave otherwise in training."""
+class RegularisedPolicy(MlpPolicy):
+    """Policy with dropout and batch normalization."""
 
     def __init__(self, observation_space, action_space):
         super().__init__(observation_space, action_space)
@@ -84,9 +84,9 @@ class Regularised(MlpPolicy):
         self.actor.insert(1, torch.nn.BatchNorm1d(64))
 
 
-@pytest.mark.parametrize("kind", [PPOTrainer, A2CTrainer])
-def test_dropout_and_batch_norm_are_active_only_in_updates(kind):
-    trainer = kind("CartPole-v1", 1, policy=Regularised, **SMALL)
+@pytest.mark.parametrize("trainer_cls", [PPOTrainer, A2CTrainer])
+def test_dropout_and_batch_norm_are_active_only_in_updates(trainer_cls):
+    trainer = trainer_cls("CartPole-v1", 1, policy=RegularisedPolicy, **SMALL)
     modes = []
     trainer.learner.policy.critic.register_forward_pre_hook(
         lambda critic, _: modes.append(critic.training)
@@ -103,17 +103,17 @@ def test_dropout_and_batch_norm_are_active_only_in_updates(kind):
     assert torch.equal(statistics, trainer.learner.policy.actor[1].running_mean)
 
 
-class Minimal(torch.nn.Module):
-    """Without `action`, and without entropy."""
+class NoEntropyPolicy(torch.nn.Module):
+    """Policy without `action` argument and without entropy."""
 
     def __init__(self, *_):
         super().__init__()
         self.layer = torch.nn.Linear(4, 2)
 
     def get_action_and_logprob(self, obs, mask=None):
-        said = torch.distributions.Categorical(logits=self.layer(obs))
-        action = said.sample()
-        return action, said.log_prob(action)
+        distribution = torch.distributions.Categorical(logits=self.layer(obs))
+        action = distribution.sample()
+        return action, distribution.log_prob(action)
 
     def get_value(self, obs):
         return self.layer(obs)[:, 0]
@@ -121,7 +121,7 @@ class Minimal(torch.nn.Module):
 
 def test_policies_without_entropy_are_rejected():
     with refuses(ArgumentError, "policy", "rlox.policies.ActorCritic"):
-        PPOTrainer("CartPole-v1", 1, policy=Minimal, **SMALL)
+        PPOTrainer("CartPole-v1", 1, policy=NoEntropyPolicy, **SMALL)
 
 
 def test_loading_a_checkpoint_imports_no_module(tmp_path, monkeypatch):
@@ -149,21 +149,21 @@ def test_loading_a_checkpoint_imports_no_module(tmp_path, monkeypatch):
     assert "somebodys" not in sys.modules
 
 
-@pytest.mark.parametrize("kind", [PPOTrainer, A2CTrainer])
-def test_dropout_draws_from_the_seed_of_the_trainer(kind):
-    found = []
+@pytest.mark.parametrize("trainer_cls", [PPOTrainer, A2CTrainer])
+def test_dropout_uses_the_trainers_seed(trainer_cls):
+    results = []
     for global_seed in (0, 1):
         torch.manual_seed(global_seed)
         before = torch.get_rng_state()
-        trainer = kind("CartPole-v1", 1, policy=Regularised, **SMALL)
+        trainer = trainer_cls("CartPole-v1", 1, policy=RegularisedPolicy, **SMALL)
         trainer.train(128)
         assert torch.equal(torch.get_rng_state(), before)
-        found.append(weights(trainer))
-    assert np.array_equal(*found)
+        results.append(get_weights(trainer))
+    assert np.array_equal(*results)
 
 
-class Wrapped(torch.nn.Module):
-    """A policy inside a policy, which says nothing but what that one says."""
+class WrapperPolicy(torch.nn.Module):
+    """Policy that delegates to an inner policy."""
 
     def __init__(self, observation_space, action_space):
         super().__init__()
@@ -176,19 +176,24 @@ class Wrapped(torch.nn.Module):
         return self.inner.get_value(obs)
 
 
-def test_nested_policies_draw_from_the_seed_of_the_trainer_and_resume_exactly(tmp_path):
-    how = {"policy": Wrapped, "lr_schedule": "constant", "clip_schedule": "constant", **SMALL}
-    other, half, whole = (PPOTrainer("CartPole-v1", seed, **how) for seed in (2, 1, 1))
+def test_nested_policies_use_the_trainers_seed_and_resume_exactly(tmp_path):
+    settings = {
+        "policy": WrapperPolicy,
+        "lr_schedule": "constant",
+        "clip_schedule": "constant",
+        **SMALL,
+    }
+    other, half, uninterrupted = (PPOTrainer("CartPole-v1", seed, **settings) for seed in (2, 1, 1))
     for trainer in (other, half):
         torch.nn.init.zeros_(trainer.learner.policy.inner.actor[-1].weight)
         trainer.train(64)
-    torch.nn.init.zeros_(whole.learner.policy.inner.actor[-1].weight)
+    torch.nn.init.zeros_(uninterrupted.learner.policy.inner.actor[-1].weight)
     assert not np.array_equal(other.learner.buffer.actions, half.learner.buffer.actions)
-    whole.train(128)
+    uninterrupted.train(128)
     half.save(tmp_path / "half")
-    rest = PPOTrainer.load(tmp_path / "half", policy=Wrapped, runs_dir=None)
-    rest.train(64)
-    assert np.array_equal(weights(whole), weights(rest))
+    resumed = PPOTrainer.load(tmp_path / "half", policy=WrapperPolicy, runs_dir=None)
+    resumed.train(64)
+    assert np.array_equal(get_weights(uninterrupted), get_weights(resumed))
 
 
 FORK = """
@@ -225,18 +230,18 @@ for backend in sys.argv[1:]:
 
 @pytest.mark.processes
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
-def test_forked_children_can_train_whatever_threads_the_parent_has():
+def test_forked_children_can_train_while_parent_threads_run():
     run_program(FORK, *network_backends(), "torch", RLOX_NUM_THREADS="2")
 
 
 @pytest.mark.parametrize("progress", [float("nan"), -0.1, 2.0])
-@pytest.mark.parametrize("kind", [PPOTrainer, A2CTrainer])
-def test_progress_outside_of_the_run_is_refused(kind, progress):
-    trainer = kind("CartPole-v1", 1, **SMALL)
-    before = weights(trainer)
+@pytest.mark.parametrize("trainer_cls", [PPOTrainer, A2CTrainer])
+def test_iterate_rejects_progress_outside_0_to_1(trainer_cls, progress):
+    trainer = trainer_cls("CartPole-v1", 1, **SMALL)
+    before = get_weights(trainer)
     with refuses(ArgumentError, "progress", expected="a finite number in [0, 1]"):
         trainer.learner.iterate(progress)
-    assert np.array_equal(weights(trainer), before)
+    assert np.array_equal(get_weights(trainer), before)
     assert trainer.timesteps == 0
 
 

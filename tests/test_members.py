@@ -24,43 +24,43 @@ class Subclass(np.ndarray):
     pass
 
 
-def written(tmp_path, arrays):
+def write_and_read(tmp_path, arrays):
     path = tmp_path / "x.safetensors"
     path.unlink(missing_ok=True)
-    about = members.write_member(path, members.check_member("x", arrays))
+    entry = members.write_member(path, members.check_member("x", arrays))
     data = path.read_bytes()
-    assert about == {"bytes": len(data), "sha256": hashlib.sha256(data).hexdigest()}
+    assert entry == {"bytes": len(data), "sha256": hashlib.sha256(data).hexdigest()}
     return data
 
 
 @pytest.mark.parametrize("piece", [1, 7, 1 << 24])
-def test_the_bytes_are_those_of_safetensors(tmp_path, monkeypatch, piece):
+def test_members_have_the_bytes_of_safetensors(tmp_path, monkeypatch, piece):
     monkeypatch.setattr(members, "_PIECE", piece)
     rng = np.random.default_rng(7)
-    every = {
+    all_arrays = {
         f"{name} {t}": np.array(rng.integers(0, 2, shape)).astype(t)
         for t in DTYPES
         for name, shape in SHAPES.items()
     }
-    for arrays in (every, {"w": np.arange(3.0)}, {"one": np.array(True)}):
-        assert written(tmp_path, arrays) == safetensors.numpy.save(arrays)
+    for arrays in (all_arrays, {"w": np.arange(3.0)}, {"one": np.array(True)}):
+        assert write_and_read(tmp_path, arrays) == safetensors.numpy.save(arrays)
 
 
-def test_other_strides_and_byte_orders_are_converted(tmp_path):
+def test_members_convert_strides_and_byte_orders(tmp_path):
     x = np.arange(12, dtype=np.float32).reshape(3, 4)
     for array in (x.T, x[:, ::-2], np.asfortranarray(x), x.astype(">f4"), x.view(Subclass)):
         plain = np.ascontiguousarray(np.asarray(array), np.float32)
-        assert written(tmp_path, {"w": array}) == safetensors.numpy.save({"w": plain})
+        assert write_and_read(tmp_path, {"w": array}) == safetensors.numpy.save({"w": plain})
 
 
 @pytest.mark.parametrize("dtype", [complex, "U3", np.longdouble], ids=str)
-def test_arrays_of_other_dtypes_are_rejected(dtype):
+def test_members_reject_unsupported_dtypes(dtype):
     check = Refusal(members.check_member, ArgumentTypeError, "members['x']['w']")
     expect_refusal(check, "x", {"w": np.zeros(2, dtype)})
 
 
 @pytest.mark.parametrize("error", [OSError(errno.ENOSPC, "full"), MemoryError(), KeyboardInterrupt])
-def test_a_failed_write_leaves_the_old_checkpoint(tmp_path, monkeypatch, error):
+def test_failed_write_leaves_the_old_checkpoint(tmp_path, monkeypatch, error):
     write_checkpoint(tmp_path / "saved", {"steps": 1}, {"networks": {"w": np.ones(3)}})
 
     def failing(*_):
@@ -74,7 +74,7 @@ def test_a_failed_write_leaves_the_old_checkpoint(tmp_path, monkeypatch, error):
     assert read_checkpoint(tmp_path / "saved").manifest["steps"] == 1
 
 
-SCARCE = """
+WITHOUT_COPY_PROGRAM = """
 import resource, tempfile
 import numpy as np
 from rlox.checkpoint import write_checkpoint
@@ -90,7 +90,7 @@ print("done")
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="limits of the address space")
-def test_arrays_are_written_without_a_copy():
-    command = [sys.executable, "-c", SCARCE]
+def test_members_are_written_without_a_copy():
+    command = [sys.executable, "-c", WITHOUT_COPY_PROGRAM]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60)
     assert done.stdout == "done\n", done.stderr

@@ -1,4 +1,4 @@
-"""Calls of trainers, presets, checkpoints and the SB3 facade that are rejected."""
+"""Invalid calls of trainers, presets, checkpoints and loggers are rejected."""
 
 import shutil
 import sys
@@ -36,20 +36,20 @@ PLAN = Plan("ppo", "CartPole-v1", {"gamma": Range(0.9, 1.0)}, 9, 9)
 TENSORBOARD = "torch.utils.tensorboard tensorboard tensorboard.summary.writer.event_file_writer"
 
 
-class Here(NamedTuple):
-    """An empty folder, and a checkpoint of PPO on CartPole."""
+class Paths(NamedTuple):
+    """Paths of an empty folder and of a PPO checkpoint."""
 
     path: Path
     saved: Path
 
 
-class Pictures(gym.Env):
+class ImageEnv(gym.Env):
     observation_space = spaces.Box(0, 255, (36, 36, 3), np.uint8)
     action_space = spaces.Discrete(2)
 
 
-class Broken(gym.Env):
-    """Returns NaN rewards."""
+class NanRewardEnv(gym.Env):
+    """Environment with NaN rewards."""
 
     observation_space, action_space = spaces.Box(-1, 1, (3,)), spaces.Discrete(2)
 
@@ -64,187 +64,211 @@ def small(runs_dir=None):
     return PPOTrainer("CartPole-v1", 1, runs_dir=runs_dir, **SMALL)
 
 
-def closed():
+def closed_trainer():
     trainer = small()
     trainer.close()
     return trainer
 
 
-def file(here):
-    (here.path / "file").write_text("mine")
-    return here.path / "file"
+def foreign_file(paths):
+    (paths.path / "file").write_text("mine")
+    return paths.path / "file"
 
 
-def folder(here):
-    (here.path / "mine").mkdir()
-    (here.path / "mine/work.txt").write_text("mine")
-    return here.path / "mine"
+def foreign_folder(paths):
+    (paths.path / "mine").mkdir()
+    (paths.path / "mine/work.txt").write_text("mine")
+    return paths.path / "mine"
 
 
 @pytest.fixture(scope="session")
-def trained(tmp_path_factory):
+def run_folder(tmp_path_factory):
     trainer = small(tmp_path_factory.mktemp("trained"))
     trainer.train(64)
     return trainer.run.path
 
 
 @pytest.fixture
-def here(trained, tmp_path, monkeypatch):
+def paths(run_folder, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    return Here(tmp_path, trained / "checkpoint")
+    return Paths(tmp_path, run_folder / "checkpoint")
 
 
-def ppo(**settings):
+def ppo_trainer(**settings):
     return PPOTrainer("CartPole-v1", **settings)
 
 
-def swing(**keywords):
+def pendulum_trainer(**keywords):
     return PPOTrainer("Pendulum-v1", env_kwargs=keywords)
 
 
 @refusals(
-    (lambda here: ppo(gama=0.9), ArgumentTypeError, "gama", "did you mean 'gamma'?"),
-    (lambda here: ppo(run_dir="x"), ArgumentTypeError, "run_dir", "did you mean 'runs_dir'?"),
-    (lambda here: ppo(policy_kwargs={"net_arch": [64]}), ArgumentTypeError, "policy_kwargs"),
-    (lambda here: ppo(buffer_size=10000), ArgumentTypeError, "buffer_size"),
-    (lambda here: ppo(total_timesteps=1000), ArgumentTypeError, "total_timesteps", "train()"),
-    (lambda here: ppo(callbacks=[]), ArgumentTypeError, "callbacks", "train()"),
-    (lambda here: ppo(gamma=1.5), ArgumentError, "gamma"),
-    (lambda here: A2CTrainer("CartPole-v1", n_steps=8.0), ArgumentTypeError, "n_steps", "pass 8"),
-    (lambda here: small().train(64, gamma=0.9), TypeError, "'gamma'"),
-    (lambda here: evaluate(small(), "CartPole-v1", timesteps=3), TypeError, "'timesteps'"),
-    (lambda here: collect_rollout(VecEnv(2), None, 4, steps=3), TypeError, "'steps'"),
-    (lambda here: small().train(100000.0), ArgumentTypeError, "total_timesteps"),
-    (lambda here: small().train(0), ArgumentError, "total_timesteps"),
-    (lambda here: small().train(), ArgumentError, "total_timesteps"),
-    (lambda here: ppo(num_envs=2, n_steps=8, batch_size=64), ArgumentError, "batch_size"),
+    (lambda paths: ppo_trainer(gama=0.9), ArgumentTypeError, "gama", "did you mean 'gamma'?"),
     (
-        lambda here: SACTrainer("Pendulum-v1", utd_ratio=0.5, gradient_steps=2),
+        lambda paths: ppo_trainer(run_dir="x"),
+        ArgumentTypeError,
+        "run_dir",
+        "did you mean 'runs_dir'?",
+    ),
+    (
+        lambda paths: ppo_trainer(policy_kwargs={"net_arch": [64]}),
+        ArgumentTypeError,
+        "policy_kwargs",
+    ),
+    (lambda paths: ppo_trainer(buffer_size=10000), ArgumentTypeError, "buffer_size"),
+    (
+        lambda paths: ppo_trainer(total_timesteps=1000),
+        ArgumentTypeError,
+        "total_timesteps",
+        "train()",
+    ),
+    (lambda paths: ppo_trainer(callbacks=[]), ArgumentTypeError, "callbacks", "train()"),
+    (lambda paths: ppo_trainer(gamma=1.5), ArgumentError, "gamma"),
+    (lambda paths: A2CTrainer("CartPole-v1", n_steps=8.0), ArgumentTypeError, "n_steps", "pass 8"),
+    (lambda paths: small().train(64, gamma=0.9), TypeError, "'gamma'"),
+    (lambda paths: evaluate(small(), "CartPole-v1", timesteps=3), TypeError, "'timesteps'"),
+    (lambda paths: collect_rollout(VecEnv(2), None, 4, steps=3), TypeError, "'steps'"),
+    (lambda paths: small().train(100000.0), ArgumentTypeError, "total_timesteps"),
+    (lambda paths: small().train(0), ArgumentError, "total_timesteps"),
+    (lambda paths: small().train(), ArgumentError, "total_timesteps"),
+    (lambda paths: ppo_trainer(num_envs=2, n_steps=8, batch_size=64), ArgumentError, "batch_size"),
+    (
+        lambda paths: SACTrainer("Pendulum-v1", utd_ratio=0.5, gradient_steps=2),
         *(ArgumentError, "utd_ratio"),
     ),
     (
-        lambda here: TD3Trainer("Pendulum-v1", num_envs=2, train_freq=(1, "episode")),
+        lambda paths: TD3Trainer("Pendulum-v1", num_envs=2, train_freq=(1, "episode")),
         *(ArgumentError, "train_freq"),
     ),
     (
-        lambda here: SACTrainer("Pendulum-v1", her="future", n_steps=3),
+        lambda paths: SACTrainer("Pendulum-v1", her="future", n_steps=3),
         *(ArgumentError, "n_steps"),
     ),
     (
-        lambda here: SACTrainer("Pendulum-v1", use_sde_at_warmup=True),
+        lambda paths: SACTrainer("Pendulum-v1", use_sde_at_warmup=True),
         *(ArgumentError, "use_sde_at_warmup", "set use_sde=True"),
     ),
-    (lambda here: ppo(seed=-1), ArgumentError, "seed"),
-    (lambda here: ppo(backend="jax"), ArgumentError, "backend"),
+    (lambda paths: ppo_trainer(seed=-1), ArgumentError, "seed"),
+    (lambda paths: ppo_trainer(backend="jax"), ArgumentError, "backend"),
     (
-        lambda here: ppo(backend="native", device="cuda"),
+        lambda paths: ppo_trainer(backend="native", device="cuda"),
         *(ArgumentError, "device", 'pass backend="torch"'),
     ),
     (
-        lambda here: TD3Trainer("Pendulum-v1", action_noise=GaussianNoise(-0.1)),
+        lambda paths: TD3Trainer("Pendulum-v1", action_noise=GaussianNoise(-0.1)),
         *(ArgumentError, "sigma"),
     ),
     (
-        lambda here: TD3Trainer("Pendulum-v1", action_noise=0.1),
+        lambda paths: TD3Trainer("Pendulum-v1", action_noise=0.1),
         *(ArgumentTypeError, "action_noise"),
     ),
-    (lambda here: PPOTrainer("CartPol-v1"), ArgumentError, "env", "did you mean 'CartPole-v1'"),
-    (lambda here: PPOTrainer(3), ArgumentTypeError, "env"),
-    (lambda here: PPOTrainer("CartPole-v1", gamma=3), ArgumentError, "gamma", "pass at most 1"),
-    (lambda here: PPOTrainer("CartPole-v1", n_steps=0), ArgumentError, "n_steps", "pass 1 or more"),
-    (lambda here: PPOTrainer("CartPole-v1", n_steps="8"), ArgumentTypeError, "n_steps", "integer"),
-    (lambda here: PPOTrainer("CartPole-v1", net_arch=8), ArgumentError, "net_arch", "(64, 64)"),
+    (lambda paths: PPOTrainer("CartPol-v1"), ArgumentError, "env", "did you mean 'CartPole-v1'"),
+    (lambda paths: PPOTrainer(3), ArgumentTypeError, "env"),
+    (lambda paths: PPOTrainer("CartPole-v1", gamma=3), ArgumentError, "gamma", "pass at most 1"),
     (
-        lambda here: PPOTrainer("CartPole-v1", lr_schedule="lineer"),
+        lambda paths: PPOTrainer("CartPole-v1", n_steps=0),
+        ArgumentError,
+        "n_steps",
+        "pass 1 or more",
+    ),
+    (lambda paths: PPOTrainer("CartPole-v1", n_steps="8"), ArgumentTypeError, "n_steps", "integer"),
+    (lambda paths: PPOTrainer("CartPole-v1", net_arch=8), ArgumentError, "net_arch", "(64, 64)"),
+    (
+        lambda paths: PPOTrainer("CartPole-v1", lr_schedule="lineer"),
         *(ArgumentError, "lr_schedule", "did you mean 'linear'?"),
     ),
-    (lambda here: Sweep({}), ArgumentTypeError, "plan", "pass Plan"),
-    (lambda here: Sweep(PLAN, runs_dir=3), ArgumentTypeError, "runs_dir", "pathlib.Path"),
-    (lambda here: default_space("pp"), ArgumentError, "algorithm", "did you mean 'ppo'?"),
-    (lambda here: FunctionCallback(3), ArgumentTypeError, "function", "pass a function"),
-    (lambda here: PPOTrainer("MlpPolicy", "CartPole-v1"), ArgumentTypeError, "seed"),
-    (lambda here: swing(gravity=9.8), ArgumentError, "env_kwargs"),
-    (lambda here: swing(g="moon"), ArgumentTypeError, "g"),
-    (lambda here: swing(num_envs=4), ArgumentTypeError, "env_kwargs"),
-    (lambda here: swing(g=object()), ArgumentTypeError, "env_kwargs['g']"),
+    (lambda paths: Sweep({}), ArgumentTypeError, "plan", "pass Plan"),
+    (lambda paths: Sweep(PLAN, runs_dir=3), ArgumentTypeError, "runs_dir", "pathlib.Path"),
+    (lambda paths: default_space("pp"), ArgumentError, "algorithm", "did you mean 'ppo'?"),
+    (lambda paths: FunctionCallback(3), ArgumentTypeError, "function", "pass a function"),
+    (lambda paths: PPOTrainer("MlpPolicy", "CartPole-v1"), ArgumentTypeError, "seed"),
+    (lambda paths: pendulum_trainer(gravity=9.8), ArgumentError, "env_kwargs"),
+    (lambda paths: pendulum_trainer(g="moon"), ArgumentTypeError, "g"),
+    (lambda paths: pendulum_trainer(num_envs=4), ArgumentTypeError, "env_kwargs"),
+    (lambda paths: pendulum_trainer(g=object()), ArgumentTypeError, "env_kwargs['g']"),
     (
-        lambda here: DQNTrainer("Pendulum-v1", runs_dir=None),
+        lambda paths: DQNTrainer("Pendulum-v1", runs_dir=None),
         *(ArgumentError, "action space", "use SAC, TD3, PPO or A2C"),
     ),
     (
-        lambda here: SACTrainer("CartPole-v1", runs_dir=None),
+        lambda paths: SACTrainer("CartPole-v1", runs_dir=None),
         *(ArgumentError, "action space", "use DQN, PPO or A2C"),
     ),
     (
-        lambda here: PPOTrainer(Pictures, backend="native", runs_dir=None),
+        lambda paths: PPOTrainer(ImageEnv, backend="native", runs_dir=None),
         *(ArgumentError, "observation space", 'pass backend="torch"'),
     ),
     (
-        lambda here: PPOTrainer(Broken, runs_dir=None, **SMALL).train(64),
+        lambda paths: PPOTrainer(NanRewardEnv, runs_dir=None, **SMALL).train(64),
         *(NonFiniteError, "rewards"),
     ),
     (
-        lambda here: presets.show("ppo", "CartPole"),
+        lambda paths: presets.show("ppo", "CartPole"),
         *(ArgumentError, "env_id", "did you mean 'CartPole-v1'?"),
     ),
     (
-        lambda here: presets.show("pp", "CartPole-v1"),
+        lambda paths: presets.show("pp", "CartPole-v1"),
         *(ArgumentError, "algorithm", "did you mean 'ppo'?"),
     ),
-    (lambda here: load(here.path / "nowhere"), FileNotFoundError, "path"),
-    (lambda here: load(here.path), FileNotFoundError, "path"),
-    (lambda here: load(file(here)), FileNotFoundError, "path"),
-    (lambda here: load(3), ArgumentTypeError, "path"),
-    (lambda here: load(here.saved, env="CartPole-v1"), TypeError, "'env'"),
-    (lambda here: A2CTrainer.load(here.saved), ArgumentError, "path"),
-    (lambda here: PPOTrainer.load(here.saved, env="Pendulum-v1"), ArgumentError, "env"),
-    (lambda here: load(here.saved, backend="jax"), ArgumentError, "backend"),
-    (lambda here: load(here.saved).predict([0.0] * 3), ArgumentError, "obs"),
-    (lambda here: load(here.saved).predict([float("nan")] * 4), NonFiniteError, "obs"),
-    (lambda here: load(here.saved).predict("left"), ArgumentTypeError, "obs"),
-    (lambda here: load(here.saved).predict([0.0] * 4, greedy=True), TypeError, "'greedy'"),
-    (lambda here: exporting.save_safetensors(3, here.path / "a"), ArgumentTypeError, "policy"),
-    (lambda here: exporting.state_dict("saved"), ArgumentTypeError, "policy"),
-    (lambda here: small().save(folder(here)), FileExistsError, "path"),
-    (lambda here: small().save(file(here) / "saved"), FileExistsError, "path"),
-    (lambda here: ppo(runs_dir=file(here) / "runs"), ArgumentError, "runs_dir"),
-    (lambda here: small(runs_dir="/proc/self/runs").train(64), ArgumentError, "runs_dir"),
-    (lambda here: closed().train(64), ClosedError, "trainer"),
+    (lambda paths: load(paths.path / "nowhere"), FileNotFoundError, "path"),
+    (lambda paths: load(paths.path), FileNotFoundError, "path"),
+    (lambda paths: load(foreign_file(paths)), FileNotFoundError, "path"),
+    (lambda paths: load(3), ArgumentTypeError, "path"),
+    (lambda paths: load(paths.saved, env="CartPole-v1"), TypeError, "'env'"),
+    (lambda paths: A2CTrainer.load(paths.saved), ArgumentError, "path"),
+    (lambda paths: PPOTrainer.load(paths.saved, env="Pendulum-v1"), ArgumentError, "env"),
+    (lambda paths: load(paths.saved, backend="jax"), ArgumentError, "backend"),
+    (lambda paths: load(paths.saved).predict([0.0] * 3), ArgumentError, "obs"),
+    (lambda paths: load(paths.saved).predict([float("nan")] * 4), NonFiniteError, "obs"),
+    (lambda paths: load(paths.saved).predict("left"), ArgumentTypeError, "obs"),
+    (lambda paths: load(paths.saved).predict([0.0] * 4, greedy=True), TypeError, "'greedy'"),
+    (lambda paths: exporting.save_safetensors(3, paths.path / "a"), ArgumentTypeError, "policy"),
+    (lambda paths: exporting.state_dict("saved"), ArgumentTypeError, "policy"),
+    (lambda paths: small().save(foreign_folder(paths)), FileExistsError, "path"),
+    (lambda paths: small().save(foreign_file(paths) / "saved"), FileExistsError, "path"),
+    (lambda paths: ppo_trainer(runs_dir=foreign_file(paths) / "runs"), ArgumentError, "runs_dir"),
+    (lambda paths: small(runs_dir="/proc/self/runs").train(64), ArgumentError, "runs_dir"),
+    (lambda paths: closed_trainer().train(64), ClosedError, "trainer"),
 )
-def test_trainer_rejects_invalid_calls(refusal, here):
-    expect_refusal(refusal, here)
+def test_trainer_rejects_invalid_calls(refusal, paths):
+    expect_refusal(refusal, paths)
 
 
-def test_argument_of_the_environment_has_the_section_env_kwargs():
+def test_errors_of_env_kwargs_have_their_section():
     with refuses(ArgumentTypeError, "g", section="env_kwargs", got="'moon'"):
-        swing(g="moon")
+        pendulum_trainer(g="moon")
 
 
-def test_damaged_file_of_a_checkpoint_is_named(here):
-    networks = shutil.copytree(here.saved, here.path / "damaged") / "networks.safetensors"
+def test_damaged_file_of_a_checkpoint_is_named(paths):
+    networks = shutil.copytree(paths.saved, paths.path / "damaged") / "networks.safetensors"
     networks.write_bytes(networks.read_bytes()[:-1])
     expect_refusal(Refusal(load, CorruptFileError, str(networks)), networks.parent)
 
 
-def start(logger, here):
-    small(here.path).train(64, loggers=[logger])
+def train_with(logger, paths):
+    small(paths.path).train(64, loggers=[logger])
 
 
-# Missing modules, call, text of the error, extra.
+# Missing modules, call, text of the error, name of the extra.
 MISSING = (
-    ("torch", lambda here: ppo(backend="torch", runs_dir=None), "torch", "torch"),
-    ("torch", lambda here: exporting.state_dict(small()), "torch", "torch"),
-    ("onnx", lambda here: exporting.save_onnx(small(), "a.onnx"), "save_onnx", "onnx"),
-    ("rich.console", lambda here: ProgressBar(), "ProgressBar", "progress"),
-    ("matplotlib.figure", lambda here: plotting._figure(), "matplotlib", "plot"),
-    (TENSORBOARD, lambda here: start("tensorboard", here), "TensorBoardLogger", "tensorboard"),
-    ("wandb", lambda here: start("wandb", here), "WandbLogger", "wandb"),
-    ("mlflow", lambda here: start("mlflow", here), "MLflowLogger", "mlflow"),
-    ("moviepy", lambda here: VideoRecordingCallback(100), "VideoRecordingCallback", "video"),
-    ("pyarrow", lambda here: interchange.to_arrow(None), "to_arrow", "arrow"),
-    ("pyarrow", lambda here: interchange.from_arrow(None), "from_arrow", "arrow"),
-    ("minari", lambda here: interchange.from_minari("any"), "from_minari", "minari"),
-    ("optuna", lambda here: Sweep(PLAN), "rlox sweep", "sweep"),
+    ("torch", lambda paths: ppo_trainer(backend="torch", runs_dir=None), "torch", "torch"),
+    ("torch", lambda paths: exporting.state_dict(small()), "torch", "torch"),
+    ("onnx", lambda paths: exporting.save_onnx(small(), "a.onnx"), "save_onnx", "onnx"),
+    ("rich.console", lambda paths: ProgressBar(), "ProgressBar", "progress"),
+    ("matplotlib.figure", lambda paths: plotting._figure(), "matplotlib", "plot"),
+    (
+        TENSORBOARD,
+        lambda paths: train_with("tensorboard", paths),
+        "TensorBoardLogger",
+        "tensorboard",
+    ),
+    ("wandb", lambda paths: train_with("wandb", paths), "WandbLogger", "wandb"),
+    ("mlflow", lambda paths: train_with("mlflow", paths), "MLflowLogger", "mlflow"),
+    ("moviepy", lambda paths: VideoRecordingCallback(100), "VideoRecordingCallback", "video"),
+    ("pyarrow", lambda paths: interchange.to_arrow(None), "to_arrow", "arrow"),
+    ("pyarrow", lambda paths: interchange.from_arrow(None), "from_arrow", "arrow"),
+    ("minari", lambda paths: interchange.from_minari("any"), "from_minari", "minari"),
+    ("optuna", lambda paths: Sweep(PLAN), "rlox sweep", "sweep"),
 )
 
 
@@ -253,14 +277,14 @@ MISSING = (
     MISSING,
     ids=[f"{i}-{row[3]}" for i, row in enumerate(MISSING)],
 )
-def test_missing_package_is_named_with_its_extra(modules, call, text, extra, here, monkeypatch):
+def test_missing_package_is_named_with_its_extra(modules, call, text, extra, paths, monkeypatch):
     for name in modules.split():
         monkeypatch.setitem(sys.modules, name, None)
     with refuses(ModuleNotFoundError, text, f"pip install 'rlox[{extra}]'"):
-        call(here)
+        call(paths)
 
 
-def test_error_of_a_callback_ends_the_run_after_saving(tmp_path):
+def test_error_of_a_callback_is_raised_after_the_run_is_saved(tmp_path):
     def broken(trainer, metrics):
         raise ZeroDivisionError("mine")
 

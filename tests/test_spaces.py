@@ -1,4 +1,4 @@
-"""JSON descriptions of spaces; actions as rollouts store and environments take them."""
+"""JSON descriptions of spaces, and conversion of actions between rollouts and environments."""
 
 import json
 
@@ -73,7 +73,7 @@ def test_from_json_rejects_other_values(wrong):
         from_json(wrong)
 
 
-FAR = [
+LARGE_BOUNDS = [
     (np.int64, 2**53 + 1, 2**53 + 1),
     (np.int64, 2**62 + 1, 2**62 + 3),
     (np.int64, I64.min, I64.max),
@@ -85,9 +85,9 @@ FAR = [
 EXTREMES = [0.0, -0.5, 2.5, -3e38, 3e38, 2.0**53, 2.0**62, -(2.0**62), 2.0**63, 2.0**64]
 
 
-@pytest.mark.parametrize(("dtype", "low", "high"), FAR)
+@pytest.mark.parametrize(("dtype", "low", "high"), LARGE_BOUNDS)
 @pytest.mark.parametrize(
-    "given",
+    "values",
     [
         np.array(EXTREMES, np.float32),
         np.array([*EXTREMES, 1e300, -1e300, np.nextafter(2.0**63, 0), np.nextafter(2.0**64, 0)]),
@@ -99,40 +99,40 @@ EXTREMES = [0.0, -0.5, 2.5, -3e38, 3e38, 2.0**53, 2.0**62, -(2.0**62), 2.0**63, 
     ],
     ids=lambda x: str(x.dtype),
 )
-def test_integers_sent_are_inside_the_bounds_exactly(dtype, low, high, given):
-    space = spaces.Box(low, high, (len(given),), dtype)
-    (sent,) = to_env_actions(space, given[None], num_envs=1)
-    assert sent.dtype == dtype
-    expected = [min(max(round(x), low), high) for x in given.tolist()]
-    assert [int(x) for x in sent] == expected
-    assert space.contains(sent)
+def test_integer_box_actions_are_rounded_and_clipped_exactly(dtype, low, high, values):
+    space = spaces.Box(low, high, (len(values),), dtype)
+    (env_actions,) = to_env_actions(space, values[None], num_envs=1)
+    assert env_actions.dtype == dtype
+    expected = [min(max(round(x), low), high) for x in values.tolist()]
+    assert [int(x) for x in env_actions] == expected
+    assert space.contains(env_actions)
 
 
 @pytest.mark.parametrize("dtype", [np.int64, np.int8, np.float16])
-def test_fractions_go_to_the_nearest_integer_of_a_box_without(dtype):
-    given = np.linspace(-2.5, 2.5, 5001)[None]
-    (sent,) = to_env_actions(spaces.Box(-2, 2, (5001,), dtype), given, num_envs=1)
+def test_fractions_are_rounded_for_integer_boxes_only(dtype):
+    values = np.linspace(-2.5, 2.5, 5001)[None]
+    (env_actions,) = to_env_actions(spaces.Box(-2, 2, (5001,), dtype), values, num_envs=1)
     if dtype is np.float16:
-        np.testing.assert_array_equal(sent, given[0].clip(-2, 2).astype(dtype))
+        np.testing.assert_array_equal(env_actions, values[0].clip(-2, 2).astype(dtype))
         return
-    counts = np.bincount(sent.astype(int) + 2)
+    counts = np.bincount(env_actions.astype(int) + 2)
     assert np.abs(counts - 1000).max() <= 2
 
 
-def test_a_box_of_flags_is_on_above_a_half():
-    given = [[-3.0, 0.0, 0.4, 0.6, 1.0, 7.0]]
-    (sent,) = to_env_actions(spaces.Box(0, 1, (6,), np.bool_), given, num_envs=1)
-    assert sent.tolist() == [False, False, False, True, True, True]
+def test_boolean_box_actions_are_true_above_one_half():
+    values = [[-3.0, 0.0, 0.4, 0.6, 1.0, 7.0]]
+    (env_actions,) = to_env_actions(spaces.Box(0, 1, (6,), np.bool_), values, num_envs=1)
+    assert env_actions.tolist() == [False, False, False, True, True, True]
 
 
 @pytest.mark.parametrize("dtype", [np.int64, np.int8, np.uint8, np.uint64])
-def test_uniform_integers_are_uniform_bounds_included(dtype):
+def test_random_integers_are_uniform_and_include_the_bounds(dtype):
     low = 0 if np.dtype(dtype).kind == "u" else -1
     space = spaces.Box(low, np.array([3, low + 1]), (2,), dtype)
     drawn = random_actions(space, np.random.default_rng(0), (30_000,))
     assert drawn.dtype == np.float32
-    sent = to_env_actions(space, drawn, 30_000).astype(int)
-    for column, count in zip(sent.T - low, (4 - low, 2), strict=True):
+    env_actions = to_env_actions(space, drawn, 30_000).astype(int)
+    for column, count in zip(env_actions.T - low, (4 - low, 2), strict=True):
         counts = np.bincount(column, minlength=count)
         assert len(counts) == count
         # Standard deviation of a count: at most sqrt(30,000 / 4) = 87.
@@ -141,27 +141,29 @@ def test_uniform_integers_are_uniform_bounds_included(dtype):
 
 
 @pytest.mark.parametrize("dtype", [np.int64, np.uint64, np.uint8])
-def test_uniform_integers_reach_as_far_as_their_dtype(dtype):
-    about = np.iinfo(dtype)
-    space = spaces.Box(about.min, about.max, (1,), dtype)
-    sent = to_env_actions(space, random_actions(space, np.random.default_rng(0), (4000,)), 4000)
-    share = (sent.astype(float) - about.min) / (float(about.max) - about.min)
+def test_random_actions_cover_the_range_of_an_integer_dtype(dtype):
+    info = np.iinfo(dtype)
+    space = spaces.Box(info.min, info.max, (1,), dtype)
+    env_actions = to_env_actions(
+        space, random_actions(space, np.random.default_rng(0), (4000,)), 4000
+    )
+    share = (env_actions.astype(float) - info.min) / (float(info.max) - info.min)
     assert share.min() < 0.01
     assert share.max() > 0.99
     assert np.isclose(share.mean(), 0.5, atol=0.03)
 
 
-MOST, FAR = (float(np.finfo(dtype).max) for dtype in (np.float32, np.float64))
+F32_MAX, F64_MAX = (float(np.finfo(dtype).max) for dtype in (np.float32, np.float64))
 
 
-@pytest.mark.parametrize("most", [FAR, 1e300, MOST])
-def test_uniform_actions_go_as_far_as_float32_holds_them(most):
-    space = spaces.Box(-most, most, (2,), np.float64)
+@pytest.mark.parametrize("largest", [F64_MAX, 1e300, F32_MAX])
+def test_random_actions_cover_the_range_of_float32(largest):
+    space = spaces.Box(-largest, largest, (2,), np.float64)
     drawn = random_actions(space, np.random.default_rng(0), (4000,))
     assert drawn.dtype == np.float32
-    assert np.isclose(np.abs(drawn).max(), MOST, rtol=0.01)
-    assert np.abs(drawn.astype(float).mean() / MOST) < 0.03
-    assert np.isclose(uniform_log_prob(space), -2 * np.log(2 * MOST))
+    assert np.isclose(np.abs(drawn).max(), F32_MAX, rtol=0.01)
+    assert np.abs(drawn.astype(float).mean() / F32_MAX) < 0.03
+    assert np.isclose(uniform_log_prob(space), -2 * np.log(2 * F32_MAX))
 
 
 @pytest.mark.parametrize(
@@ -172,13 +174,13 @@ def test_uniform_actions_go_as_far_as_float32_holds_them(most):
     ],
     ids=["int64", "float64"],
 )
-def test_uniform_actions_are_float32_and_sent_inside_narrow_bounds(space):
+def test_random_actions_stay_inside_narrow_bounds(space):
     drawn = random_actions(space, np.random.default_rng(0), (100,))
     assert drawn.dtype == np.float32
     assert all(space.contains(row) for row in to_env_actions(space, drawn, 100))
 
 
-def test_a_component_that_can_have_only_one_value_is_certain():
+def test_component_with_one_possible_value_has_probability_1():
     space = spaces.Box(np.array([0, 3], np.float32), np.array([2, 3], np.float32))
     assert uniform_log_prob(space) == -np.log(2)
     batch = collect_rollout(make_vec(Counter, 2, seed=0, action_space=space), None, 4)
@@ -186,15 +188,15 @@ def test_a_component_that_can_have_only_one_value_is_certain():
 
 
 @pytest.mark.parametrize("dtype", [np.float16, np.float32])
-@pytest.mark.parametrize("given", [1e300, 10**6, 2**100])
-def test_numbers_beyond_a_dtype_are_sent_as_its_largest(dtype, given):
-    space, most = spaces.Box(-np.inf, np.inf, (2,), dtype), float(np.finfo(dtype).max)
-    (sent,) = to_env_actions(space, [[given, -given]], num_envs=1)
-    assert sent.dtype == dtype
-    assert sent.tolist() == [min(given, most), -min(given, most)]
+@pytest.mark.parametrize("value", [1e300, 10**6, 2**100])
+def test_values_beyond_a_dtype_are_clipped_to_its_maximum(dtype, value):
+    space, largest = spaces.Box(-np.inf, np.inf, (2,), dtype), float(np.finfo(dtype).max)
+    (env_actions,) = to_env_actions(space, [[value, -value]], num_envs=1)
+    assert env_actions.dtype == dtype
+    assert env_actions.tolist() == [min(value, largest), -min(value, largest)]
 
 
-def test_unsigned_actions_keep_a_far_start():
+def test_unsigned_actions_support_a_large_start():
     space = spaces.Discrete(3, start=2**53)
     assert to_env_actions(space, np.array([1], np.uint64), 1).tolist() == [2**53 + 1]
 
