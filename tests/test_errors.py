@@ -2,6 +2,8 @@
 
 import copy
 import pickle
+import warnings
+from pathlib import Path
 
 import gymnasium as gym
 import numpy as np
@@ -11,9 +13,11 @@ from gymnasium.vector import SyncVectorEnv
 import rlox
 from rlox import ArgumentError, CorruptFileError, NonFiniteError, _errors
 from rlox import compute_batch_group_advantages as group
-from rlox._errors import add_file, add_section
+from rlox._errors import add_file, add_section, warn, warn_at_most
+from rlox.callbacks import CheckpointCallback
 from support.masked_envs import Doors
 from support.refusals import refuses
+from support.runs import NotingLogger, small
 
 BASES = {
     rlox.ArgumentError: (ValueError,),
@@ -201,3 +205,35 @@ def test_error_of_a_file_keeps_location_and_drops_the_hint_for_an_argument():
     assert (error.argument, error.section, error.got) == ("a/b", "returns", "NaN")
     assert (error.env, error.row, error.step) == (1, 2, 3)
     assert error.hint != "pass others"
+
+
+class FailingLogger(NotingLogger):
+    def start(self, trainer):
+        raise OSError("no disk")
+
+
+def test_warnings_name_the_line_that_called_train(tmp_path):
+    callback = CheckpointCallback(32, best="nope", path=tmp_path)
+    with warnings.catch_warnings(record=True) as warned:
+        warnings.simplefilter("always")
+        small().train(64, callbacks=[callback], loggers=[FailingLogger()])
+    messages = [str(warning.message) for warning in warned]
+    assert [warning.filename for warning in warned] == [__file__] * 2, messages
+    assert "no disk" in messages[0]
+    assert messages[1].startswith("best: ")
+
+
+def test_warn_at_most_logs_if_warnings_are_errors(caplog):
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        warn_at_most("a logger failed")
+    assert "a logger failed" in caplog.text
+    with pytest.warns(UserWarning, match="a logger failed"):
+        warn_at_most("a logger failed")
+
+
+def test_warnings_skip_only_frames_of_rlox():
+    filename = f"{Path(rlox.__file__).parent}_of_others/it.py"
+    with pytest.warns(UserWarning, match="of others") as warned:
+        exec(compile("warn('of others')", filename, "exec"), {"warn": warn})
+    assert warned[0].filename == filename

@@ -8,7 +8,15 @@ import numpy as np
 import pytest
 
 from rlox import ArgumentError, ArgumentTypeError, configs
-from rlox._validation import check_float, check_int, json_keywords, resolve, resolve_seed
+from rlox._validation import (
+    check_float,
+    check_int,
+    check_keywords,
+    hint,
+    json_keywords,
+    resolve,
+    resolve_seed,
+)
 from rlox.algorithms import DQNConfig, PPOConfig, SACConfig, TD3Config
 from rlox.trainers import PPOTrainer, SACTrainer
 from support.refusals import Refusal, expect_refusal, refusals
@@ -148,3 +156,22 @@ def test_every_setting_is_documented(name):
 def test_settings_with_another_default_inherit_their_documentation():
     docs = configs.setting_docs(DQNConfig)
     assert docs["batch_size"] == configs.setting_docs(SACConfig)["batch_size"]
+
+
+def test_hint_names_close_names_else_all():
+    assert hint("nsteps", ["gamma", "n_steps"]) == "did you mean 'n_steps'?"
+    assert hint("cartpole", ["CartPole-v0", "CartPole-v1"]) == "did you mean 'CartPole-v1'?"
+    assert hint("zzz", ["gamma", "n_steps"]) == "choose from gamma, n_steps"
+    assert hint("zzz", ["gamma", "n_steps"], "see the docs") == "see the docs"
+
+
+@refusals(
+    (lambda: check_keywords(["gama"], ["gamma"], "X"), ArgumentTypeError, "gama", "'gamma'"),
+    (
+        lambda: check_keywords(["lr"], ["gamma"], "X", {"lr": "pass learning_rate"}),
+        *(ArgumentTypeError, "lr", "pass learning_rate"),
+    ),
+)
+def test_unknown_names_are_rejected_with_a_hint(refusal):
+    check_keywords(["gamma"], ["gamma"], "X")
+    expect_refusal(refusal)
