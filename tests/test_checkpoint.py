@@ -309,7 +309,7 @@ class Subclass(np.ndarray):
 def write_and_read(tmp_path, arrays):
     path = tmp_path / "x.safetensors"
     path.unlink(missing_ok=True)
-    entry = checkpoint.write_member(path, members.check_member("x", arrays))
+    entry = checkpoint.write_member(path, checkpoint.check_member("x", arrays))
     data = path.read_bytes()
     assert entry == {"bytes": len(data), "sha256": hashlib.sha256(data).hexdigest()}
     return data
