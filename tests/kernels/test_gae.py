@@ -38,8 +38,8 @@ def slow_gae(rewards, values, terminated, truncated, final_values, last_value, g
 
 
 def test_gae_equals_values_computed_by_hand():
-    # gamma 0.5, lambda 0.5. Step 2 terminates: A = 4 - 1 = 3. Step 1 is truncated with V(final) = 8:
-    # A = 2 + 0.5 * 8 - 1 = 5. Step 0 continues: A = 1 + 0.5 * 1 - 1 + 0.25 * 5 = 1.75.
+    # gamma 0.5, lambda 0.5. Step 2 terminates: A = 4 - 1 = 3. Step 1 is truncated with
+    # V(final) = 8: A = 2 + 0.5 * 8 - 1 = 5. Step 0: A = 1 + 0.5 * 1 - 1 + 0.25 * 5 = 1.75.
     limits = {"terminated": [0, 0, 1], "truncated": [0, 1, 0], "final_values": [0.0, 8.0, 0.0]}
     arguments = ([1.0, 2.0, 4.0], [1.0, 1.0, 1.0], None, 100.0)
     advantages, returns = rlox.compute_gae(*arguments, gamma=0.5, lam=0.5, **limits)
