@@ -1,6 +1,6 @@
 """DQN, SAC and TD3 trainers in Rust equal Python's native backend, bit for bit.
 
-A test of the crate `rlox-nn` trains in Rust on this machine, because rounding depends on the machine.
+A test of the crate `rlox-nn` trains in Rust on this machine. Rounding depends on the machine.
 """
 
 import importlib.util
