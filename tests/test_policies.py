@@ -14,6 +14,7 @@ from rlox._nn.custom import check_policy
 from rlox._nn.distributions import Bernoulli, Categorical, Gaussian, MultiCategorical, apply_mask
 from rlox._nn.networks import fuse_mlps
 from rlox.policies import MlpPolicy, SdePolicy, get_act_fn, greedy_actions, make_policy
+from rlox.trainers import PPOTrainer
 from support.refusals import expect_refusal, refusals, refuses
 
 OBS = Box(-1.0, 1.0, (5,))
@@ -296,3 +297,32 @@ def test_samples_use_only_the_generator_argument(generator):
         first = distribution.sample(generator.manual_seed(1))
         assert_close(distribution.sample(generator.manual_seed(1)), first)
     assert torch.equal(torch.get_rng_state(), before)
+
+
+class NoEntropyPolicy(nn.Module):
+    """Policy without `action` argument and without entropy."""
+
+    def __init__(self, *_):
+        super().__init__()
+        self.layer = nn.Linear(4, 2)
+
+    def get_action_and_logprob(self, obs, mask=None):
+        distribution = distributions.Categorical(logits=self.layer(obs))
+        action = distribution.sample()
+        return action, distribution.log_prob(action)
+
+    def get_value(self, obs):
+        return self.layer(obs)[:, 0]
+
+
+def test_policies_without_entropy_are_rejected():
+    with refuses(ArgumentError, "policy", "rlox.policies.ActorCritic"):
+        PPOTrainer(
+            "CartPole-v1",
+            1,
+            policy=NoEntropyPolicy,
+            num_envs=4,
+            n_steps=16,
+            runs_dir=None,
+            backend="torch",
+        )

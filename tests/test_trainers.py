@@ -2,6 +2,7 @@
 
 import json
 import os
+import sys
 
 import gymnasium as gym
 import numpy as np
@@ -9,7 +10,14 @@ import pytest
 from torch import nn
 
 import rlox
-from rlox import ArgumentError, ArgumentTypeError, NonFiniteError, OutOfMemoryError
+from rlox import (
+    ArgumentError,
+    ArgumentTypeError,
+    CorruptFileError,
+    NonFiniteError,
+    OutOfMemoryError,
+    checkpoint,
+)
 from rlox._rlox import network_backends
 from rlox.policies import MlpPolicy
 from rlox.trainers import PPOTrainer
@@ -204,3 +212,29 @@ def test_state_includes_episodes_of_an_interrupted_iteration():
     trainer.learner.stop_requested = False
     trainer.learner.collect()  # 153 steps now
     assert trainer.learner.state().counters["episodes"]["count"] == 2 * 15
+
+
+def test_loading_a_checkpoint_imports_no_module(tmp_path, monkeypatch):
+    module = tmp_path / "third_party.py"
+    module.write_text(
+        "import gymnasium as gym\n"
+        "from gymnasium.envs.classic_control import CartPoleEnv\n"
+        "gym.register('ThirdParty-v0', CartPoleEnv, max_episode_steps=50)\n"
+    )
+    monkeypatch.syspath_prepend(str(tmp_path))
+    settings = {"num_envs": 4, "n_steps": 16, "runs_dir": None, "backend": "torch"}
+    trainer = PPOTrainer("third_party:ThirdParty-v0", 1, **settings)
+    trainer.save(tmp_path / "saved")
+    assert PPOTrainer.load(tmp_path / "saved", runs_dir=None).env_id == "ThirdParty-v0"
+
+    saved = checkpoint.read_checkpoint(tmp_path / "saved")
+    checkpoint.write_checkpoint(
+        tmp_path / "crafted", {**saved.manifest, "env": "third_party:ThirdParty-v0"}, saved.members
+    )
+    del sys.modules["third_party"], gym.registry["ThirdParty-v0"]
+    file = str(tmp_path / "crafted" / "manifest.json")
+    with refuses(CorruptFileError, file, section="manifest"):
+        PPOTrainer.load(tmp_path / "crafted")
+    with refuses(ArgumentError, "env", "import the module", got="'ThirdParty-v0'"):
+        PPOTrainer.load(tmp_path / "saved")
+    assert "third_party" not in sys.modules

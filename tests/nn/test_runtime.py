@@ -1,22 +1,27 @@
-"""Trainers neither depend on torch's global random state, threads and modes nor change them."""
+"""Isolation of torch's global random state, threads and modes, and states of modules."""
 
 import os
-import sys
-import threading
 
-import gymnasium as gym
 import numpy as np
 import pytest
 
 torch = pytest.importorskip("torch")
 
-from rlox import ArgumentError, ClosedError, CorruptFileError, checkpoint  # noqa: E402
-from rlox._nn.runtime import isolate_rng, limit_threads  # noqa: E402
+from torch import nn  # noqa: E402
+
+from rlox import ArgumentError  # noqa: E402
+from rlox._nn.runtime import (  # noqa: E402
+    attach_generator,
+    isolate_rng,
+    limit_threads,
+    module_arrays,
+    module_tensors,
+)
 from rlox._rlox import network_backends  # noqa: E402
 from rlox.policies import MlpPolicy  # noqa: E402
 from rlox.trainers import A2CTrainer, PPOTrainer  # noqa: E402
 from support.refusals import refuses  # noqa: E402
-from support.thread_runs import join, run_program, run_threads, start_threads  # noqa: E402
+from support.thread_runs import run_program, run_threads  # noqa: E402
 
 SMALL = {"num_envs": 4, "n_steps": 16, "runs_dir": None, "backend": "torch"}
 
@@ -80,8 +85,8 @@ class RegularisedPolicy(MlpPolicy):
 
     def __init__(self, observation_space, action_space):
         super().__init__(observation_space, action_space)
-        self.actor.insert(1, torch.nn.Dropout(0.5))
-        self.actor.insert(1, torch.nn.BatchNorm1d(64))
+        self.actor.insert(1, nn.Dropout(0.5))
+        self.actor.insert(1, nn.BatchNorm1d(64))
 
 
 @pytest.mark.parametrize("trainer_cls", [PPOTrainer, A2CTrainer])
@@ -103,52 +108,6 @@ def test_dropout_and_batch_norm_are_active_only_in_updates(trainer_cls):
     assert torch.equal(statistics, trainer.learner.policy.actor[1].running_mean)
 
 
-class NoEntropyPolicy(torch.nn.Module):
-    """Policy without `action` argument and without entropy."""
-
-    def __init__(self, *_):
-        super().__init__()
-        self.layer = torch.nn.Linear(4, 2)
-
-    def get_action_and_logprob(self, obs, mask=None):
-        distribution = torch.distributions.Categorical(logits=self.layer(obs))
-        action = distribution.sample()
-        return action, distribution.log_prob(action)
-
-    def get_value(self, obs):
-        return self.layer(obs)[:, 0]
-
-
-def test_policies_without_entropy_are_rejected():
-    with refuses(ArgumentError, "policy", "rlox.policies.ActorCritic"):
-        PPOTrainer("CartPole-v1", 1, policy=NoEntropyPolicy, **SMALL)
-
-
-def test_loading_a_checkpoint_imports_no_module(tmp_path, monkeypatch):
-    module = tmp_path / "somebodys.py"
-    module.write_text(
-        "import gymnasium as gym\n"
-        "from gymnasium.envs.classic_control import CartPoleEnv\n"
-        "gym.register('Somebodys-v0', CartPoleEnv, max_episode_steps=50)\n"
-    )
-    monkeypatch.syspath_prepend(str(tmp_path))
-    trainer = PPOTrainer("somebodys:Somebodys-v0", 1, **SMALL)
-    trainer.save(tmp_path / "saved")
-    assert PPOTrainer.load(tmp_path / "saved", runs_dir=None).env_id == "Somebodys-v0"
-
-    saved = checkpoint.read_checkpoint(tmp_path / "saved")
-    checkpoint.write_checkpoint(
-        tmp_path / "crafted", {**saved.manifest, "env": "somebodys:Somebodys-v0"}, saved.members
-    )
-    del sys.modules["somebodys"], gym.registry["Somebodys-v0"]
-    file = str(tmp_path / "crafted" / "manifest.json")
-    with refuses(CorruptFileError, file, section="manifest"):
-        PPOTrainer.load(tmp_path / "crafted")
-    with refuses(ArgumentError, "env", "import the module", got="'Somebodys-v0'"):
-        PPOTrainer.load(tmp_path / "saved")
-    assert "somebodys" not in sys.modules
-
-
 @pytest.mark.parametrize("trainer_cls", [PPOTrainer, A2CTrainer])
 def test_dropout_uses_the_trainers_seed(trainer_cls):
     results = []
@@ -162,7 +121,7 @@ def test_dropout_uses_the_trainers_seed(trainer_cls):
     assert np.array_equal(*results)
 
 
-class WrapperPolicy(torch.nn.Module):
+class WrapperPolicy(nn.Module):
     """Policy that delegates to an inner policy."""
 
     def __init__(self, observation_space, action_space):
@@ -185,9 +144,9 @@ def test_nested_policies_use_the_trainers_seed_and_resume_exactly(tmp_path):
     }
     other, half, uninterrupted = (PPOTrainer("CartPole-v1", seed, **settings) for seed in (2, 1, 1))
     for trainer in (other, half):
-        torch.nn.init.zeros_(trainer.learner.policy.inner.actor[-1].weight)
+        nn.init.zeros_(trainer.learner.policy.inner.actor[-1].weight)
         trainer.train(64)
-    torch.nn.init.zeros_(uninterrupted.learner.policy.inner.actor[-1].weight)
+    nn.init.zeros_(uninterrupted.learner.policy.inner.actor[-1].weight)
     assert not np.array_equal(other.learner.buffer.actions, half.learner.buffer.actions)
     uninterrupted.train(128)
     half.save(tmp_path / "half")
@@ -234,32 +193,41 @@ def test_forked_children_can_train_while_parent_threads_run():
     run_program(FORK, *network_backends(), "torch", RLOX_NUM_THREADS="2")
 
 
-@pytest.mark.parametrize("progress", [float("nan"), -0.1, 2.0])
-@pytest.mark.parametrize("trainer_cls", [PPOTrainer, A2CTrainer])
-def test_iterate_rejects_progress_outside_0_to_1(trainer_cls, progress):
-    trainer = trainer_cls("CartPole-v1", 1, **SMALL)
-    before = get_weights(trainer)
-    with refuses(ArgumentError, "progress", expected="a finite number in [0, 1]"):
-        trainer.learner.iterate(progress)
-    assert np.array_equal(get_weights(trainer), before)
-    assert trainer.timesteps == 0
+def test_isolate_rng_seeds_and_restores_the_mps_generator(monkeypatch):
+    calls = []
+    state = torch.zeros(1)
+    monkeypatch.setattr(torch.mps, "get_rng_state", lambda: state)
+    monkeypatch.setattr(torch.mps, "manual_seed", lambda seed: calls.append(seed))
+    monkeypatch.setattr(torch.mps, "set_rng_state", lambda new: calls.append(new is state))
+    with isolate_rng(3, torch.device("mps")):
+        calls.append("inside")
+    assert calls == [3, "inside", True]
 
 
-def test_a_learner_in_use_by_another_thread_is_rejected():
-    trainer = PPOTrainer("CartPole-v1", 1, **SMALL)
-    inside, leave = threading.Event(), threading.Event()
-    act = trainer.learner.policy.act
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda a: a.pop("bias"),
+        lambda a: a.update(more=np.zeros(1)),
+        lambda a: a.update(bias=np.zeros(3)),
+        lambda a: a.update(bias=np.zeros(4, np.float32)),
+    ],
+    ids=["missing", "unknown", "dtype", "shape"],
+)
+def test_module_tensors_rejects_other_arrays(change):
+    module, other = nn.Linear(2, 3), nn.Linear(2, 3)
+    arrays = module_arrays(module)
+    other.load_state_dict(module_tensors(other, arrays))
+    assert torch.equal(module.weight, other.weight)
+    assert module.weight.data_ptr() != other.weight.data_ptr()
+    change(arrays)
+    with refuses(ArgumentError, "networks", "create the policy"):
+        module_tensors(module, arrays)
 
-    def wait(*args):
-        inside.set()
-        leave.wait(30)
-        return act(*args)
 
-    trainer.learner.policy.act = wait  # within an iteration
-    threads, errors = start_threads(lambda: trainer.train(64))
-    inside.wait(30)
-    with refuses(ClosedError, "learner", "create one trainer per thread"):
-        trainer.learner.iterate()
-    leave.set()
-    join(threads)
-    assert (errors, trainer.timesteps) == ([], 64)
+def test_attach_generator_sets_only_an_existing_attribute():
+    generator = torch.Generator()
+    module = nn.Tanh()
+    module.generator = None
+    assert attach_generator(module, generator).generator is generator
+    assert not hasattr(attach_generator(nn.Tanh(), generator), "generator")

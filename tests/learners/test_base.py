@@ -1,20 +1,21 @@
-"""Random streams, episode statistics and checks of non-finite values of learners."""
+"""Random streams, episode statistics, non-finite values and concurrent use of learners."""
 
-import contextlib
 import json
+import threading
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
-import torch
-from torch import nn
 
-from rlox import ArgumentError, NonFiniteError, RolloutBuffer, VecEnv
+from rlox import ArgumentError, ClosedError, NonFiniteError, RolloutBuffer, VecEnv
 from rlox._finite import check_finite, check_finite_array, check_finite_policy, check_finite_rollout
-from rlox._nn.runtime import attach_generator, isolate_rng, module_arrays, module_tensors
 from rlox._rng import stream_from_state, stream_state, streams_from_states
 from rlox.learners import EpisodeStatistics, counts_from_state, explained_variance, make_normalizer
+from rlox.trainers import A2CTrainer, PPOTrainer
 from support.refusals import refuses
+from support.thread_runs import join, start_threads
+
+SMALL = {"num_envs": 4, "n_steps": 16, "runs_dir": None, "backend": "torch"}
 
 
 def test_random_stream_continues_after_json():
@@ -140,54 +141,6 @@ def test_episode_statistics_count_every_episode():
     assert episodes.count == 6 * n + 3
 
 
-def test_isolate_rng_restores_the_global_generator_after_an_error():
-    before = torch.get_rng_state()
-    with contextlib.suppress(RuntimeError), isolate_rng(3):
-        torch.rand(1)
-        raise RuntimeError
-    assert torch.equal(torch.get_rng_state(), before)
-
-
-def test_isolate_rng_seeds_and_restores_the_mps_generator(monkeypatch):
-    calls = []
-    state = torch.zeros(1)
-    monkeypatch.setattr(torch.mps, "get_rng_state", lambda: state)
-    monkeypatch.setattr(torch.mps, "manual_seed", lambda seed: calls.append(seed))
-    monkeypatch.setattr(torch.mps, "set_rng_state", lambda new: calls.append(new is state))
-    with isolate_rng(3, torch.device("mps")):
-        calls.append("inside")
-    assert calls == [3, "inside", True]
-
-
-@pytest.mark.parametrize(
-    "change",
-    [
-        lambda a: a.pop("bias"),
-        lambda a: a.update(more=np.zeros(1)),
-        lambda a: a.update(bias=np.zeros(3)),
-        lambda a: a.update(bias=np.zeros(4, np.float32)),
-    ],
-    ids=["missing", "unknown", "dtype", "shape"],
-)
-def test_module_tensors_rejects_other_arrays(change):
-    module, other = nn.Linear(2, 3), nn.Linear(2, 3)
-    arrays = module_arrays(module)
-    other.load_state_dict(module_tensors(other, arrays))
-    assert torch.equal(module.weight, other.weight)
-    assert module.weight.data_ptr() != other.weight.data_ptr()
-    change(arrays)
-    with refuses(ArgumentError, "networks", "create the policy"):
-        module_tensors(module, arrays)
-
-
-def test_attach_generator_sets_only_an_existing_attribute():
-    generator = torch.Generator()
-    module = nn.Tanh()
-    module.generator = None
-    assert attach_generator(module, generator).generator is generator
-    assert not hasattr(attach_generator(nn.Tanh(), generator), "generator")
-
-
 def make_rollout():
     """Return three steps of two environments. The second step truncates the first environment."""
     buffer, zeros = RolloutBuffer(3, 2, (1,)), np.zeros(2, np.float32)
@@ -239,3 +192,34 @@ def test_check_finite_policy_names_outputs_before_parameters():
     check_finite({"loss": 1.0}, 3)
     with refuses(NonFiniteError, "loss", timesteps=3):
         check_finite({"value_loss": 1.0, "loss": float("inf")}, 3)
+
+
+@pytest.mark.parametrize("progress", [float("nan"), -0.1, 2.0])
+@pytest.mark.parametrize("trainer_cls", [PPOTrainer, A2CTrainer])
+def test_iterate_rejects_progress_outside_0_to_1(trainer_cls, progress):
+    trainer = trainer_cls("CartPole-v1", 1, **SMALL)
+    before = trainer.learner.state().networks
+    with refuses(ArgumentError, "progress", expected="a finite number in [0, 1]"):
+        trainer.learner.iterate(progress)
+    np.testing.assert_equal(trainer.learner.state().networks, before)
+    assert trainer.timesteps == 0
+
+
+def test_a_learner_in_use_by_another_thread_is_rejected():
+    trainer = PPOTrainer("CartPole-v1", 1, **SMALL)
+    inside, leave = threading.Event(), threading.Event()
+    act = trainer.learner.policy.act
+
+    def wait(*args):
+        inside.set()
+        leave.wait(30)
+        return act(*args)
+
+    trainer.learner.policy.act = wait  # within an iteration
+    threads, errors = start_threads(lambda: trainer.train(64))
+    inside.wait(30)
+    with refuses(ClosedError, "learner", "create one trainer per thread"):
+        trainer.learner.iterate()
+    leave.set()
+    join(threads)
+    assert (errors, trainer.timesteps) == ([], 64)
