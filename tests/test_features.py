@@ -131,7 +131,7 @@ def test_custom_features_are_trained_saved_and_required_to_load(tmp_path):
     assert torch.equal(loaded.learner.policy.features.scale, weights)
 
 
-def wide(space):
+def wrong_width_extractor(space):
     extractor = Flatten(space)
     extractor.features_dim = 9
     return extractor
@@ -142,7 +142,7 @@ def wide(space):
     [
         (lambda space: nn.Linear(4, 4), {}, ArgumentTypeError, "rlox.features.NatureCNN"),
         (3, {}, ArgumentTypeError, "rlox.features.NatureCNN"),
-        (wide, {}, ArgumentError, "correct features_dim"),
+        (wrong_width_extractor, {}, ArgumentError, "correct features_dim"),
         (Doubled, {"policy": MlpPolicy}, ArgumentTypeError, "omit features_extractor"),
     ],
     ids=["no features", "no function", "width", "policy"],

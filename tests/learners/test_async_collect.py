@@ -36,10 +36,10 @@ def make_trainer(name, backend="native", env="CartPole-v1", seed=1, **settings):
     return TRAINERS[name](env=env, seed=seed, backend=backend, runs_dir=None, **kwargs)
 
 
-def metrics_of_run(make_trainer, steps):
+def metrics_of_run(trainer, steps):
     """Train and return all metrics except the times."""
     all_metrics = []
-    make_trainer.train(steps, callbacks=[lambda _, metrics: all_metrics.append(dict(metrics))])
+    trainer.train(steps, callbacks=[lambda _, metrics: all_metrics.append(dict(metrics))])
     return [{n: x for n, x in row.items() if not n.startswith("time/")} for row in all_metrics]
 
 

@@ -26,7 +26,7 @@ LEARNERS = {
 }
 
 
-def learner(algorithm, backend, seed=3, env="CartPole-v1"):
+def make_learner_on(algorithm, backend, seed=3, env="CartPole-v1"):
     make, config = LEARNERS[algorithm]
     return make(make_vec(env, 4), config, seed, backend)
 
@@ -34,7 +34,9 @@ def learner(algorithm, backend, seed=3, env="CartPole-v1"):
 @pytest.mark.parametrize("backend", BACKENDS[1:])
 @pytest.mark.parametrize("algorithm", LEARNERS)
 def test_initial_weights_and_actions_equal_the_native_backend(algorithm, backend):
-    native, other = (learner(algorithm, name, env="Pendulum-v1") for name in ("native", backend))
+    native, other = (
+        make_learner_on(algorithm, name, env="Pendulum-v1") for name in ("native", backend)
+    )
     np.testing.assert_equal(other.policy.tensors(), native.policy.tensors())
     assert native.collect()
     assert other.collect()
@@ -104,7 +106,7 @@ def test_a_seed_gives_the_same_weights_in_each_process(trainer_name, backend):
 
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_non_finite_returns_are_rejected_and_change_nothing(backend):
-    ppo = learner("ppo", backend)
+    ppo = make_learner_on("ppo", backend)
     ppo.iterate()
     ppo.buffer.returns[3, 1] = np.nan
     before = ppo.policy.tensors()
