@@ -45,7 +45,9 @@ def test_error_has_attributes_bases_and_a_public_name(cls):
 
 
 @pytest.mark.parametrize("cls", BASES, ids=lambda cls: cls.__name__)
-@pytest.mark.parametrize("copy_fn", [copy.copy, lambda e: pickle.loads(pickle.dumps(e))])
+@pytest.mark.parametrize(
+    "copy_fn", [copy.copy, lambda e: pickle.loads(pickle.dumps(e))], ids=["copy", "pickle"]
+)
 def test_error_is_pickled_and_copied_with_its_attributes(cls, copy_fn):
     location = {name: i for i, name in enumerate(LOCATIONS)}
     error = cls("obs", "finite numbers", "nan", "look", **location)

@@ -74,6 +74,7 @@ def test_onnx_supports_dueling_networks(check_onnx):
         spaces.MultiBinary((2, 2)),
         spaces.Box(-1, 1, (2, 3)),
     ],
+    ids=lambda space: type(space).__name__,
 )
 @pytest.mark.parametrize("normalize_reward", [False, True])
 def test_onnx_accepts_raw_observations(check_onnx, space, normalize_reward):

@@ -90,7 +90,7 @@ def test_images_are_scaled_and_other_bytes_are_not():
 
 
 @pytest.mark.parametrize("cls", [MlpPolicy, SdePolicy])
-def test_shared_trunk_replaces_one_of_two_networks(cls):
+def test_shared_trunk_serves_actor_and_critic(cls):
     space = spaces.Box(-1, 1, (2,))
     shared = cls(spaces.Box(-1, 1, (4,)), space, shared_trunk=True)
     apart = cls(spaces.Box(-1, 1, (4,)), space)
@@ -236,7 +236,7 @@ PARTIAL = {"eyes": (np.zeros((1, 2, 2, 1)),) * 2, "body": {}}
         (SPACES["nested"], PARTIAL, "obs['body']['joints']", "a value in the observation", None),
         (spaces.Dict({}), {}, "observation space", "a space with parts", None),
     ],
-    ids=range(6),
+    ids=["Discrete", "MultiDiscrete", "MultiBinary", "Dict", "missing part", "empty Dict"],
 )
 def test_observations_outside_of_a_space_are_rejected(space, obs, argument, expected, row):
     with refuses(ArgumentError, argument, expected=expected, row=row):

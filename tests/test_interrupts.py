@@ -76,7 +76,7 @@ def test_other_threads_do_not_change_signal_handlers():
 
 def test_interrupts_end_calls_and_training_in_time():
     errors = run_cases([*SMOKE, "held"])
-    assert "seconds after Ctrl-C" in errors.pop("held")  # the control
+    assert "seconds after Ctrl-C" in errors.pop("held")  # control case
     assert errors == {}
 
 
@@ -92,7 +92,7 @@ def test_interrupts_end_all_calls_in_time():
 def test_interrupts_at_any_progress_end_calls_in_time():
     shares = [0.05, 0.2, 0.45, 0.7]
     assert run_cases([*CALLS, *SLOW], shares, limit=3000, RLOX_NUM_THREADS="2") == {}
-    # With 16 threads, the share of a single thread would be short.
+    # With 16 threads, the part that a single thread executes is short.
     assert run_cases(["making environments"], [0.1, 0.3], RLOX_NUM_THREADS="16") == {}
 
 

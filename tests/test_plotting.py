@@ -65,7 +65,7 @@ def test_seconds_of_a_resumed_run_continue(tmp_path):
     ("rows", "expected"),
     [(1, [1, 3, 5, 7]), (2, [1, 2, 4, 6]), (3, [1, 2, 3, 5]), (99, [1, 2, 3, 4])],
 )
-def test_smoothed_averages_centred_windows_of_rows(rows, expected):
+def test_smoothed_averages_trailing_windows_of_rows(rows, expected):
     assert smoothed(np.array([1.0, 3.0, 5.0, 7.0]), rows).tolist() == expected
 
 

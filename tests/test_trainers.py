@@ -206,11 +206,11 @@ def test_state_includes_episodes_of_an_interrupted_iteration():
     env.step_rollout = stop_after_25
     result = trainer.train(64)
     assert result["interrupted"]
-    assert trainer.timesteps == 128  # those 25 do not count
+    assert trainer.timesteps == 128  # the 25 steps do not count
     assert trainer.learner.state().counters["episodes"]["count"] == ended + 2 * 2
     assert result["episodes"] == ended + 2 * 2
     trainer.learner.stop_requested = False
-    trainer.learner.collect()  # 153 steps now
+    trainer.learner.collect()  # 153 steps in total
     assert trainer.learner.state().counters["episodes"]["count"] == 2 * 15
 
 

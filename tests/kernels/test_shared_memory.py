@@ -80,9 +80,9 @@ def test_partial_overlap_is_rejected_and_adjacent_memory_is_accepted():
         with raises_error("out[0]", "memory that rewards shares"):
             gae(rewards, values, flags, (shifted, np.empty(N)))
     for start in (0, 2 * N):
-        beside = np.frombuffer(memory, np.float64, N, 8 * start)
+        adjacent = np.frombuffer(memory, np.float64, N, 8 * start)
         assert np.array_equal(
-            gae(rewards, values, flags, (beside, np.empty(N)))[0], expected_result
+            gae(rewards, values, flags, (adjacent, np.empty(N)))[0], expected_result
         )
 
 

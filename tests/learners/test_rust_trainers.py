@@ -27,7 +27,7 @@ pytestmark = [
 
 def load_fixture_module():
     path = ROOT / "crates/rlox-nn/tests/fixtures/make_checkpoint.py"
-    spec = importlib.util.spec_from_file_location("made", path)
+    spec = importlib.util.spec_from_file_location("make_checkpoint", path)
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module

@@ -135,7 +135,10 @@ SHAPE = {"net_arch": {"pi": [8, 8], "vf": [8, 8]}, "activation_fn": "relu", "ort
         (PPO, {"policy_kwargs": {"activation_fn": torch.nn.GELU}}, {"activation": "gelu"}),
         (PPO, {"device": torch.device("cpu")}, {"device": "cpu"}),
     ],
-    ids=range(13),
+    ids=[
+        *("linear rate", "constant clip", "clip_range_vf", "n_steps", "gSDE", "net_arch"),
+        *("log_std_init", "adam", "rmsprop", "train_freq", "gradient_steps", "GELU", "device"),
+    ],
 )
 def test_keywords_become_settings(cls, keywords, settings):
     config = cls("MlpPolicy", "Pendulum-v1", **keywords).trainer.config
