@@ -51,9 +51,9 @@ def test_ppo_resumes_a_checkpoint_from_rust(tmp_path):
     for name, tensor in tensors.items():
         np.testing.assert_allclose(tensor, expected[name], atol=1e-3)
     assert np.isfinite(trainer.evaluate(2)["mean_reward"])
-    again = PPOTrainer.load(tmp_path / "half", runs_dir=None)
-    again.train()
-    np.testing.assert_equal(again.learner.policy.tensors(), tensors)
+    resumed = PPOTrainer.load(tmp_path / "half", runs_dir=None)
+    resumed.train()
+    np.testing.assert_equal(resumed.learner.policy.tensors(), tensors)
 
 
 def test_a2c_resumes_a_checkpoint_from_rust():
@@ -104,10 +104,10 @@ def test_off_policy_trainers_resume_a_checkpoint_from_rust(tmp_path, name):
     assert len(actions) == 3
     assert all(map(trainer.env.single_action_space.contains, actions))
     trainer.save(tmp_path / "half")
-    again = ALGORITHMS[name].load_trainer().load(tmp_path / "half", runs_dir=None)
+    resumed = ALGORITHMS[name].load_trainer().load(tmp_path / "half", runs_dir=None)
     steps = 600 - trainer.start_timesteps
-    assert trainer.train()["timesteps"] == again.train()["timesteps"] == steps
-    np.testing.assert_equal(again.learner.policy.tensors(), trainer.learner.policy.tensors())
+    assert trainer.train()["timesteps"] == resumed.train()["timesteps"] == steps
+    np.testing.assert_equal(resumed.learner.policy.tensors(), trainer.learner.policy.tensors())
 
 
 def load_changed(name, target, change):

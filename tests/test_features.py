@@ -39,10 +39,10 @@ def test_nature_cnn_merges_frame_stacks_and_grey_images():
     first = NatureCNN(spaces.Box(0, 255, (2, 3, 36, 40), np.uint8))
     first.load_state_dict(six.state_dict())
     torch.testing.assert_close(first(stacked.movedim(-1, -3)), six(images))
-    one = NatureCNN(spaces.Box(0, 255, (36, 40, 1), np.uint8))
+    one_channel = NatureCNN(spaces.Box(0, 255, (36, 40, 1), np.uint8))
     grey = NatureCNN(spaces.Box(0, 255, (36, 40), np.uint8))
-    grey.load_state_dict(one.state_dict())
-    torch.testing.assert_close(grey(images[..., 0]), one(images[..., :1]))
+    grey.load_state_dict(one_channel.state_dict())
+    torch.testing.assert_close(grey(images[..., 0]), one_channel(images[..., :1]))
 
 
 def test_nature_cnn_has_the_layers_of_the_paper():
@@ -93,17 +93,17 @@ def test_images_are_scaled_and_other_bytes_are_not():
 def test_shared_trunk_serves_actor_and_critic(cls):
     space = spaces.Box(-1, 1, (2,))
     shared = cls(spaces.Box(-1, 1, (4,)), space, shared_trunk=True)
-    apart = cls(spaces.Box(-1, 1, (4,)), space)
+    separate = cls(spaces.Box(-1, 1, (4,)), space)
     count = lambda module: sum(p.numel() for p in module.parameters())  # noqa: E731
-    assert count(apart) - count(shared) == 4 * 64 + 64 + 64 * 64 + 64
+    assert count(separate) - count(shared) == 4 * 64 + 64 + 64 * 64 + 64
     obs = torch.zeros(3, 4)
     shared.get_value(obs).sum().backward()
     assert next(shared.trunk.parameters()).grad is not None
     action, log_prob, entropy = shared.get_action_and_logprob(obs)
-    again = shared.evaluate_actions(obs, action)
-    assert torch.allclose(again[0], log_prob)
-    assert torch.equal(again[1], entropy)
-    assert torch.equal(again[2], shared.get_value(obs))
+    evaluated = shared.evaluate_actions(obs, action)
+    assert torch.allclose(evaluated[0], log_prob)
+    assert torch.equal(evaluated[1], entropy)
+    assert torch.equal(evaluated[2], shared.get_value(obs))
 
 
 class Doubled(nn.Module):

@@ -60,10 +60,10 @@ def test_tables_contain_every_transition(pa):
     assert table.schema.field("obs.b").type == pa.int64()
     assert table.schema.field("flags").type == pa.list_(pa.bool_(), 3)
     assert table["env"].to_pylist() == [0, 1] * 6
-    again = from_arrow(table)
-    assert (again.capacity, again.num_envs, len(again)) == (12, 2, 12)
-    assert transitions_of(again) == transitions_of(buffer)
-    assert to_arrow(again) == table
+    loaded = from_arrow(table)
+    assert (loaded.capacity, loaded.num_envs, len(loaded)) == (12, 2, 12)
+    assert transitions_of(loaded) == transitions_of(buffer)
+    assert to_arrow(loaded) == table
 
 
 @pytest.mark.parametrize("buffer_type", [rlox.ReplayBuffer, rlox.PrioritizedReplayBuffer])
@@ -85,8 +85,8 @@ def test_tables_preserve_unfinished_episodes_and_incomplete_steps(pa, buffer_typ
 def chain(first, count):
     """Return `count` steps of one unfinished episode."""
     obs = np.float32([[i, i] for i in range(first, first + count)])
-    off = np.zeros(count, bool)
-    return obs, obs + 1, np.zeros((count, 1)), np.arange(first, first + count), off, off
+    no_flags = np.zeros(count, bool)
+    return obs, obs + 1, np.zeros((count, 1)), np.arange(first, first + count), no_flags, no_flags
 
 
 @pytest.mark.parametrize("capacity", [50, 7])
@@ -99,26 +99,26 @@ def test_rows_that_do_not_continue_each_other_stay_separate(pa, capacity):
     table = to_arrow(buffer)
     continues = [False] * 5 + [True] * 2 + [False] * 3
     assert table["continues"].to_pylist() == continues[-capacity:]
-    again = from_arrow(table, n_step=3, gamma=0.5)
-    assert transitions_of(again) == transitions_of(buffer)
-    assert to_arrow(again) == table
-    for each in (buffer, again):  # rows do not continue a separate row
+    loaded = from_arrow(table, n_step=3, gamma=0.5)
+    assert transitions_of(loaded) == transitions_of(buffer)
+    assert to_arrow(loaded) == table
+    for each in (buffer, loaded):  # rows do not continue a separate row
         each.push_batch(*chain(20, 2), in_order=True)
-    assert to_arrow(again) == to_arrow(buffer)
+    assert to_arrow(loaded) == to_arrow(buffer)
 
 
 def test_separate_rows_of_several_environments_stay_separate(pa):
     buffer = rlox.ReplayBuffer(20, 2, 1, num_envs=2, n_step=2)
     for t in range(4):
         obs = np.float32([[t, t], [t + 50, t]])
-        off = np.zeros(2, bool)
-        buffer.push_batch(obs, obs + 1, np.zeros((2, 1)), [t, t], off, off)
+        no_flags = np.zeros(2, bool)
+        buffer.push_batch(obs, obs + 1, np.zeros((2, 1)), [t, t], no_flags, no_flags)
     table = to_arrow(buffer)
     continues = [True, False, True, True, False, True, False, False]
     changed = with_column(table, "continues", pa.chunked_array([pa.array(continues)]))
     for source in (changed, changed.replace_schema_metadata()):
-        again = from_arrow(source, num_envs=2, n_step=2)
-        assert to_arrow(again)["continues"].to_pylist() == continues
+        loaded = from_arrow(source, num_envs=2, n_step=2)
+        assert to_arrow(loaded)["continues"].to_pylist() == continues
 
 
 def test_rows_after_a_dropped_step_start_an_episode(pa):
@@ -128,9 +128,9 @@ def test_rows_after_a_dropped_step_start_an_episode(pa):
     table = to_arrow(buffer)
     for first in (True, False):
         continues = pa.array([i != 4 or first for i in range(10)])
-        again = from_arrow(with_column(table, "continues", continues), capacity=5)
-        assert again.state()["step.obs"][0] == 5
-        assert again.state()["cut"].tolist() == [first]
+        loaded = from_arrow(with_column(table, "continues", continues), capacity=5)
+        assert loaded.state()["step.obs"][0] == 5
+        assert loaded.state()["cut"].tolist() == [first]
 
 
 def test_invalid_tables_and_buffers_are_rejected(pa, tmp_path):
@@ -173,9 +173,9 @@ def test_tables_have_full_frame_stacks_and_buffers_store_frames_once(pa, envs, f
         terminated, truncated = rng.random((2, envs)) < 0.15
         actions, rewards = rng.normal(size=(envs, 1)), np.arange(envs) + envs * t
         buffer.push_batch(obs, following, actions, rewards, terminated, truncated)
-        again = (terminated | truncated) | (rng.random(envs) < 0.1)
+        is_reset = (terminated | truncated) | (rng.random(envs) < 0.1)
         obs = np.where(
-            again[:, None, None], np.stack([first_stack() for _ in range(envs)]), following
+            is_reset[:, None, None], np.stack([first_stack() for _ in range(envs)]), following
         )
     table = to_arrow(buffer)
     assert table.num_rows == len(buffer) == min(steps, 12) * envs
@@ -195,8 +195,8 @@ def test_frame_stacks_larger_than_memory_are_rejected(pa, monkeypatch):
     monkeypatch.setattr("rlox._system.available_memory", lambda: 1000)
     buffer = rlox.ReplayBuffer(100, (4, 20), 1, obs_dtype="uint8", frame_stack=4)
     stack = np.zeros((11, 4, 20), np.uint8)
-    zeros, off = np.zeros(10), np.zeros(10, bool)
-    buffer.push_batch(stack[:-1], stack[1:], zeros, zeros, off, off, in_order=True)
+    zeros, no_flags = np.zeros(10), np.zeros(10, bool)
+    buffer.push_batch(stack[:-1], stack[1:], zeros, zeros, no_flags, no_flags, in_order=True)
     got = "'stacks of 4 frames', which needs 1600 bytes"
     with refuses(OutOfMemoryError, "buffer", got=got):
         to_arrow(buffer)

@@ -117,9 +117,9 @@ def test_interrupted_reset_changes_nothing():
 
 def columns(rows, width):
     """Return transitions whose values all equal the row number."""
-    column, off = np.arange(rows, dtype=np.float32), np.zeros(rows, bool)
+    column, no_flags = np.arange(rows, dtype=np.float32), np.zeros(rows, bool)
     obs = np.repeat(column, width).reshape(-1, width)
-    return obs, obs, column[:, None], column, off, off
+    return obs, obs, column[:, None], column, no_flags, no_flags
 
 
 @pytest.mark.slow

@@ -75,8 +75,8 @@ def test_actions_have_the_shape_of_their_space(space, outputs):
     assert policy.actor[-1].out_features == outputs
     check_policy(policy, OBS, space)
     action, log_prob, value = policy.act(obs)
-    _, again, entropy = policy.get_action_and_logprob(obs, action=action)
-    torch.testing.assert_close(log_prob, again)
+    _, recomputed, entropy = policy.get_action_and_logprob(obs, action=action)
+    torch.testing.assert_close(log_prob, recomputed)
     assert log_prob.shape == value.shape == entropy.shape == (40,)
     for action_rows in (action, policy.mode(obs)):
         sent = spaces.to_env_actions(space, action_rows.detach().numpy(), 40)
@@ -222,34 +222,34 @@ def generator():
 def test_categorical_distributions_equal_torch(generator):
     logits = torch.randn(50, 9, generator=generator) * 3
     for counts in ([9], [2, 4, 3]):
-        ours = Categorical(logits) if counts == [9] else MultiCategorical(logits, counts)
-        torchs = [distributions.Categorical(logits=part) for part in logits.split(counts, -1)]
-        actions = ours.sample(generator)
+        distribution = Categorical(logits) if counts == [9] else MultiCategorical(logits, counts)
+        references = [distributions.Categorical(logits=part) for part in logits.split(counts, -1)]
+        actions = distribution.sample(generator)
         assert actions.dtype == torch.int64
         assert tuple(actions.shape) == ((50,) if len(counts) == 1 else (50, 3))
         columns = actions.reshape(50, -1)
         assert (columns.amax(0) < torch.tensor(counts)).all()
-        expected = sum(t.log_prob(columns[:, i]) for i, t in enumerate(torchs))
-        assert_close(ours.log_prob(actions), expected)
-        assert_close(ours.entropy(), sum(t.entropy() for t in torchs))
-        modes = torch.stack([t.probs.argmax(-1) for t in torchs], -1)
-        assert_close(ours.mode(), modes.reshape(actions.shape))
+        expected = sum(t.log_prob(columns[:, i]) for i, t in enumerate(references))
+        assert_close(distribution.log_prob(actions), expected)
+        assert_close(distribution.entropy(), sum(t.entropy() for t in references))
+        modes = torch.stack([t.probs.argmax(-1) for t in references], -1)
+        assert_close(distribution.mode(), modes.reshape(actions.shape))
 
 
 def test_bernoulli_and_gaussian_equal_torch(generator):
     logits = torch.randn(50, 3, generator=generator) * 3
     std = torch.rand(50, 3, generator=generator) + 0.1
     bernoulli = distributions.Bernoulli(logits=logits)
-    for ours, torchs, dtype, mode in (
+    for distribution, reference, dtype, mode in (
         (Bernoulli(logits), bernoulli, torch.int64, (bernoulli.probs > 0.5).long()),
         (Gaussian(logits, std), distributions.Normal(logits, std), torch.float32, logits),
         (Gaussian(logits, std[0]), distributions.Normal(logits, std[0]), torch.float32, logits),
     ):
-        actions = ours.sample(generator)
+        actions = distribution.sample(generator)
         assert (actions.dtype, tuple(actions.shape)) == (dtype, (50, 3))
-        assert_close(ours.log_prob(actions), torchs.log_prob(actions.float()).sum(-1))
-        assert_close(ours.entropy(), torchs.entropy().sum(-1))
-        assert_close(ours.mode(), mode)
+        assert_close(distribution.log_prob(actions), reference.log_prob(actions.float()).sum(-1))
+        assert_close(distribution.entropy(), reference.entropy().sum(-1))
+        assert_close(distribution.mode(), mode)
     certain = Bernoulli(torch.tensor([[200.0, -200.0]]))
     assert certain.entropy().isfinite().all()
     assert certain.log_prob(torch.tensor([[0, 0]])).isfinite().all()
@@ -259,13 +259,13 @@ def test_masked_components_are_certain_and_have_no_gradient(generator):
     logits = torch.randn(1000, 3, generator=generator, requires_grad=True)
     both, never, always = [True, True], [True, False], [False, True]
     flags = torch.tensor([both + never + always]).expand(1000, 6)
-    chances, alone = Bernoulli(apply_mask(logits, flags)), Bernoulli(logits[:, :1])
+    chances, unmasked = Bernoulli(apply_mask(logits, flags)), Bernoulli(logits[:, :1])
     actions = chances.sample(generator)
     assert 300 < actions[:, 0].sum() < 700
     assert (actions[:, 1:] == torch.tensor([0, 1])).all()
     assert (chances.mode()[:, 1:] == torch.tensor([0, 1])).all()
-    assert_close(chances.log_prob(actions), alone.log_prob(actions[:, :1]))
-    assert_close(chances.entropy(), alone.entropy())
+    assert_close(chances.log_prob(actions), unmasked.log_prob(actions[:, :1]))
+    assert_close(chances.entropy(), unmasked.entropy())
     assert (chances.log_prob(1 - actions) < -1e30).all()
     (chances.log_prob(actions).sum() + chances.entropy().sum()).backward()
     assert logits.grad.isfinite().all()

@@ -424,7 +424,7 @@ def to_argument(value: Any) -> Argument:
         case np.ndarray():
             return array(value)
         case list() | tuple():
-            return sequence(*value, kind=type(value))
+            return sequence(*value, cls=type(value))
         case dict():
             return mapping(value)
     return instance(value)

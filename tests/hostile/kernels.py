@@ -44,7 +44,7 @@ LAST = floats(1, 2, 0.5)
 # A number or an array of one number.
 SCALAR = with_outcome(real(0.5), ANY, "two numbers", "no numbers", "a list", "None")
 SCALAR = with_outcome(SCALAR, SAME, "0-d")
-OUT = sequence(output_array((T, N)), output_array((T, N)), kind=tuple, written=True)
+OUT = sequence(output_array((T, N)), output_array((T, N)), cls=tuple, written=True)
 # `out` must have the dtype of the results, which is the dtype of the rewards.
 GAE_STEPS = STEPS | {"rewards": without(STEPS["rewards"], "f2", ">f2", "f4", ">f4")}
 STEPS_WITHOUT_DONES = {"rewards": STEPS["rewards"], "values": STEPS["values"], "dones": None}

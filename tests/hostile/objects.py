@@ -35,7 +35,7 @@ from rlox.envs import GymVecEnv, NativeEnv
 
 D = 2
 # The keys of a dict are also accepted as a shape.
-SHAPE = without(sequence(D, kind=tuple), "a dict")
+SHAPE = without(sequence(D, cls=tuple), "a dict")
 DEEP = label_forms(ANY, {f"{n} axes": constant((1,) * n) for n in (30, 31, 40, 70)})
 SHAPE = replace(SHAPE, forms={**SHAPE.forms, **DEEP})
 # Errors of widths of 0 name the column.
@@ -111,7 +111,7 @@ STORED = {
     "act_dim": WIDTHS,
     "obs_dtype": optional(dtype("float32")),
     "act_dtype": optional(dtype("int64")),
-    "extra": mapping({"cost": sequence(sequence(2, kind=tuple), dtype("float64"), kind=tuple)}),
+    "extra": mapping({"cost": sequence(sequence(2, cls=tuple), dtype("float64"), cls=tuple)}),
     "seed": 3,
 }
 REPLAY = STORED | {"capacity": 6, "num_envs": optional(1)}
@@ -263,7 +263,7 @@ STATE = {
     "return_count": floats(4),
     "returns": floats(1, -0.5, 2),
 }
-MASKS = sequence(sequence(2, kind=tuple), dtype("bool"), kind=tuple)
+MASKS = sequence(sequence(2, cls=tuple), dtype("bool"), cls=tuple)
 CALLS += [
     call("RunningMeanStd", shape=with_outcome(SHAPE, ANY, "text")),
     call("RunningMeanStd.update", x=floats(1, 2, 3, 4, shape=(4, D))),
@@ -278,7 +278,7 @@ CALLS += [
         n_steps=T,
         num_envs=N,
         obs_shape=SHAPE,
-        action_shape=without(sequence(1, kind=tuple), "a dict"),
+        action_shape=without(sequence(1, cls=tuple), "a dict"),
         action_dtype=optional(dtype("float32")),
         obs_dtype=optional(dtype("uint8")),
         extra={"masks": MASKS},
@@ -380,7 +380,7 @@ def step_outputs(*shape, obs=ENV_D):
 
 
 POLICY = function_returning(
-    sequence(PUSHES, NUMBERS, NUMBERS, kind=tuple), "actions", "log_probs", "values"
+    sequence(PUSHES, NUMBERS, NUMBERS, cls=tuple), "actions", "log_probs", "values"
 )
 ROLLOUT = {"buffer": buffer_after_begin, "normalizer": lambda: rlox.Normalizer(N, (ENV_D,))}
 DECISIONS = {"actions": PUSHES, "log_probs": NUMBERS, "values": NUMBERS, "t": 0}

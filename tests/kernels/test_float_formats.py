@@ -31,10 +31,10 @@ def test_long_half_precision_arrays_of_every_layout_equal_float32():
 
 def test_masks_and_single_numbers_may_be_half_precision():
     numbers = NUMBERS.to(torch.bfloat16)
-    flags, half = torch.from_numpy(FLAGS).to(torch.bfloat16), torch.tensor(0.5).to(torch.bfloat16)
+    flags, gamma = torch.from_numpy(FLAGS).to(torch.bfloat16), torch.tensor(0.5).to(torch.bfloat16)
     got, expected = (rlox.token_kl(numbers, numbers / 2, mask) for mask in (flags, FLAGS))
     np.testing.assert_array_equal(got, expected)
-    got, expected = (rlox.compute_returns(numbers[0], FLAGS[0], x, x) for x in (half, 0.5))
+    got, expected = (rlox.compute_returns(numbers[0], FLAGS[0], x, x) for x in (gamma, 0.5))
     np.testing.assert_array_equal(got, expected)
 
 

@@ -34,8 +34,8 @@ def test_group_advantages_equal_numpy(seed, groups, size, ddof, eps, dtype):
     np.testing.assert_allclose(
         got, slow_group_advantages(rewards, size, ddof, eps), tolerance, tolerance
     )
-    alone = rlox.compute_group_advantages(rewards[:size], ddof=ddof, eps=eps)
-    np.testing.assert_array_equal(alone, got[:size])
+    single = rlox.compute_group_advantages(rewards[:size], ddof=ddof, eps=eps)
+    np.testing.assert_array_equal(single, got[:size])
 
 
 def test_group_advantages_equal_trl_in_torch():
@@ -220,8 +220,10 @@ def test_ratio_statistics_equal_numpy():
 def test_long_calls_equal_short_calls():
     policy, reference = log_probs(4, (64, 1000), np.float32)
     got = rlox.token_kl(policy, reference, reduction="sum")
-    alone = [rlox.token_kl(p, r, reduction="sum") for p, r in zip(policy, reference, strict=True)]
-    np.testing.assert_array_equal(got, np.array(alone, np.float32))
+    row_results = [
+        rlox.token_kl(p, r, reduction="sum") for p, r in zip(policy, reference, strict=True)
+    ]
+    np.testing.assert_array_equal(got, np.array(row_results, np.float32))
     pairs = group(np.tile([0.0, 1.0], 50_000), 2)
     np.testing.assert_array_equal(pairs, np.tile([-1.0, 1.0], 50_000))
 

@@ -57,14 +57,14 @@ def test_synchronous_actors_change_nothing(name, backend):
 
 @ALL
 def test_deterministic_runs_are_repeatable(name, backend):
-    def trained(seed):
+    def train_and_record(seed):
         with make_trainer(name, backend, seed=seed, deterministic=True, num_actors=2) as trainer:
             return metrics_of_run(trainer, 1_280), trainer.learner.state().networks
 
-    first, again = trained(1), trained(1)
-    np.testing.assert_equal(first, again)
+    first, second = train_and_record(1), train_and_record(1)
+    np.testing.assert_equal(first, second)
     assert {row["train/policy_staleness"] for row in first[0][2:]} == {2}
-    assert trained(2)[0] != first[0]
+    assert train_and_record(2)[0] != first[0]
 
 
 @BOTH

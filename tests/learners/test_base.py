@@ -23,10 +23,11 @@ def test_random_stream_continues_after_json():
     stream.integers(10, dtype=np.uint32)  # leaves half of a 64-bit number for the next call
     state = json.loads(json.dumps(stream_state(stream)))
     assert all(isinstance(word, str) for word in state["state"].values())
-    again = stream_from_state(state)
+    restored = stream_from_state(state)
     for dtype in (np.uint32, np.uint64):
         np.testing.assert_array_equal(
-            stream.integers(10**6, size=9, dtype=dtype), again.integers(10**6, size=9, dtype=dtype)
+            stream.integers(10**6, size=9, dtype=dtype),
+            restored.integers(10**6, size=9, dtype=dtype),
         )
 
 
@@ -35,11 +36,11 @@ def test_episode_statistics_average_the_last_hundred_episodes():
     episodes.add(np.arange(150.0), np.arange(150))
     assert (episodes.count, len(episodes.returns)) == (150, 100)
     assert (episodes.mean_return, episodes.mean_length) == (99.5, 99.5)
-    again = EpisodeStatistics()
-    again.load_state(json.loads(json.dumps(episodes.state())))
-    assert again == episodes
-    again.add(np.array([1e6]), np.array([1]))
-    assert len(again.returns) == 100
+    restored = EpisodeStatistics()
+    restored.load_state(json.loads(json.dumps(episodes.state())))
+    assert restored == episodes
+    restored.add(np.array([1e6]), np.array([1]))
+    assert len(restored.returns) == 100
 
 
 def test_closed_environments_have_no_pending_episodes():
@@ -144,11 +145,11 @@ def test_episode_statistics_count_every_episode():
 def make_rollout():
     """Return three steps of two environments. The second step truncates the first environment."""
     buffer, zeros = RolloutBuffer(3, 2, (1,)), np.zeros(2, np.float32)
-    obs, off = np.zeros((2, 1), np.float32), np.zeros(2, bool)
+    obs, no_flags = np.zeros((2, 1), np.float32), np.zeros(2, bool)
     buffer.begin(obs)
     for t in range(3):
         truncated = np.array([t == 1, False])
-        buffer.record(t, [0, 1], zeros, zeros, obs, zeros, off, truncated, obs + 1)
+        buffer.record(t, [0, 1], zeros, zeros, obs, zeros, no_flags, truncated, obs + 1)
     return buffer
 
 

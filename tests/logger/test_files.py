@@ -46,13 +46,13 @@ def test_metrics_file_is_rewritten_once_per_new_column(tmp_path, monkeypatch):
 
 
 def test_rows_are_buffered_for_at_most_a_second(tmp_path, monkeypatch):
-    now = [10.0]
-    monkeypatch.setattr("rlox.logger.files.time.monotonic", lambda: now[0])
+    clock = [10.0]
+    monkeypatch.setattr("rlox.logger.files.time.monotonic", lambda: clock[0])
     run, path = RunFolder(tmp_path), tmp_path / "metrics.csv"
     for row in range(3):
         run.log({"a": row})
     assert path.read_text() == "a\n0\n"
-    now[0] += 1.0
+    clock[0] += 1.0
     run.log({"a": 3})
     assert path.read_text() == "a\n0\n1\n2\n3\n"
     run.log({"a": 4})

@@ -152,8 +152,8 @@ def test_wandb_resumes_the_run_of_the_folder(tmp_path, monkeypatch):
 @pytest.mark.services
 def test_mlflow_resumes_the_run_of_the_folder(mlflow_store, tmp_path):
     run = train_half(tmp_path, mlflow_store, MLflowLogger)
-    half = resumed(tmp_path, run)
-    half.train(96, loggers=[MLflowLogger(every=1)])
+    trainer = resumed(tmp_path, run)
+    trainer.train(96, loggers=[MLflowLogger(every=1)])
     client, runs = runs_in(mlflow_store)
     (resumed_run,) = [resumed_run for resumed_run in runs if resumed_run.info.run_name == run.name]
     assert resumed_run.info.run_id == (run / "mlflow.id").read_text().strip()
@@ -161,5 +161,5 @@ def test_mlflow_resumes_the_run_of_the_folder(mlflow_store, tmp_path):
     history = client.get_metric_history(resumed_run.info.run_id, "train/loss")
     assert [metric.step for metric in history] == [32, 64, 96, 128, 160]
     client.delete_run(resumed_run.info.run_id)
-    half.train(32, loggers=[MLflowLogger(every=1)])
+    trainer.train(32, loggers=[MLflowLogger(every=1)])
     assert (run / "mlflow.id").read_text().strip() != resumed_run.info.run_id

@@ -95,10 +95,10 @@ def test_loaded_state_continues_like_the_original(make_optimizer):
     step(optimizer, net, 1)
 
     copy.load_state_dict(weights)
-    other = make_optimizer(copy)
-    other.load_state(state)
-    step(other, copy, 1)
-    assert torch.equal(optimizer.vector, other.vector)
+    restored = make_optimizer(copy)
+    restored.load_state(state)
+    step(restored, copy, 1)
+    assert torch.equal(optimizer.vector, restored.vector)
 
 
 def test_states_of_other_parameters_and_optimizers_are_rejected():
