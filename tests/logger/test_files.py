@@ -164,7 +164,7 @@ def test_tensorboard_reads_all_scalars(tmp_path):
 
 
 def resume_killed_run(folder, logger):
-    """Return the folder of a run that logged 128 steps and resumed from a checkpoint at 64."""
+    """Return the folder of a run with 128 logged steps that resumes from a checkpoint at 64."""
     run = train_half(folder, folder, logger)
     resumed(folder, run).train(96, loggers=[logger(every=1)])
     return run
