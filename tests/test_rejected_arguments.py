@@ -94,36 +94,22 @@ def paths(run_folder, tmp_path, monkeypatch):
     return Paths(tmp_path, run_folder / "checkpoint")
 
 
-def ppo_trainer(**settings):
+def make_ppo(**settings):
     return PPOTrainer("CartPole-v1", **settings)
 
 
-def pendulum_trainer(**keywords):
+def make_pendulum(**keywords):
     return PPOTrainer("Pendulum-v1", env_kwargs=keywords)
 
 
 @refusals(
-    (lambda paths: ppo_trainer(gama=0.9), ArgumentTypeError, "gama", "did you mean 'gamma'?"),
-    (
-        lambda paths: ppo_trainer(run_dir="x"),
-        ArgumentTypeError,
-        "run_dir",
-        "did you mean 'runs_dir'?",
-    ),
-    (
-        lambda paths: ppo_trainer(policy_kwargs={"net_arch": [64]}),
-        ArgumentTypeError,
-        "policy_kwargs",
-    ),
-    (lambda paths: ppo_trainer(buffer_size=10000), ArgumentTypeError, "buffer_size"),
-    (
-        lambda paths: ppo_trainer(total_timesteps=1000),
-        ArgumentTypeError,
-        "total_timesteps",
-        "train()",
-    ),
-    (lambda paths: ppo_trainer(callbacks=[]), ArgumentTypeError, "callbacks", "train()"),
-    (lambda paths: ppo_trainer(gamma=1.5), ArgumentError, "gamma"),
+    (lambda paths: make_ppo(gama=0.9), ArgumentTypeError, "gama", "did you mean 'gamma'?"),
+    (lambda paths: make_ppo(run_dir="x"), ArgumentTypeError, "run_dir", "did you mean 'runs_dir'?"),
+    (lambda paths: make_ppo(policy_kwargs={"net_arch": [64]}), ArgumentTypeError, "policy_kwargs"),
+    (lambda paths: make_ppo(buffer_size=10000), ArgumentTypeError, "buffer_size"),
+    (lambda paths: make_ppo(total_timesteps=1000), ArgumentTypeError, "total_timesteps", "train()"),
+    (lambda paths: make_ppo(callbacks=[]), ArgumentTypeError, "callbacks", "train()"),
+    (lambda paths: make_ppo(gamma=1.5), ArgumentError, "gamma"),
     (lambda paths: A2CTrainer("CartPole-v1", n_steps=8.0), ArgumentTypeError, "n_steps", "pass 8"),
     (lambda paths: small().train(64, gamma=0.9), TypeError, "'gamma'"),
     (lambda paths: evaluate(small(), "CartPole-v1", timesteps=3), TypeError, "'timesteps'"),
@@ -131,7 +117,7 @@ def pendulum_trainer(**keywords):
     (lambda paths: small().train(100000.0), ArgumentTypeError, "total_timesteps"),
     (lambda paths: small().train(0), ArgumentError, "total_timesteps"),
     (lambda paths: small().train(), ArgumentError, "total_timesteps"),
-    (lambda paths: ppo_trainer(num_envs=2, n_steps=8, batch_size=64), ArgumentError, "batch_size"),
+    (lambda paths: make_ppo(num_envs=2, n_steps=8, batch_size=64), ArgumentError, "batch_size"),
     (
         lambda paths: SACTrainer("Pendulum-v1", utd_ratio=0.5, gradient_steps=2),
         *(ArgumentError, "utd_ratio"),
@@ -148,10 +134,10 @@ def pendulum_trainer(**keywords):
         lambda paths: SACTrainer("Pendulum-v1", use_sde_at_warmup=True),
         *(ArgumentError, "use_sde_at_warmup", "set use_sde=True"),
     ),
-    (lambda paths: ppo_trainer(seed=-1), ArgumentError, "seed"),
-    (lambda paths: ppo_trainer(backend="jax"), ArgumentError, "backend"),
+    (lambda paths: make_ppo(seed=-1), ArgumentError, "seed"),
+    (lambda paths: make_ppo(backend="jax"), ArgumentError, "backend"),
     (
-        lambda paths: ppo_trainer(backend="native", device="cuda"),
+        lambda paths: make_ppo(backend="native", device="cuda"),
         *(ArgumentError, "device", 'pass backend="torch"'),
     ),
     (
@@ -182,10 +168,10 @@ def pendulum_trainer(**keywords):
     (lambda paths: default_space("pp"), ArgumentError, "algorithm", "did you mean 'ppo'?"),
     (lambda paths: FunctionCallback(3), ArgumentTypeError, "function", "pass a function"),
     (lambda paths: PPOTrainer("MlpPolicy", "CartPole-v1"), ArgumentTypeError, "seed"),
-    (lambda paths: pendulum_trainer(gravity=9.8), ArgumentError, "env_kwargs"),
-    (lambda paths: pendulum_trainer(g="moon"), ArgumentTypeError, "g"),
-    (lambda paths: pendulum_trainer(num_envs=4), ArgumentTypeError, "env_kwargs"),
-    (lambda paths: pendulum_trainer(g=object()), ArgumentTypeError, "env_kwargs['g']"),
+    (lambda paths: make_pendulum(gravity=9.8), ArgumentError, "env_kwargs"),
+    (lambda paths: make_pendulum(g="moon"), ArgumentTypeError, "g"),
+    (lambda paths: make_pendulum(num_envs=4), ArgumentTypeError, "env_kwargs"),
+    (lambda paths: make_pendulum(g=object()), ArgumentTypeError, "env_kwargs['g']"),
     (
         lambda paths: DQNTrainer("Pendulum-v1", runs_dir=None),
         *(ArgumentError, "action space", "use SAC, TD3, PPO or A2C"),
@@ -226,7 +212,7 @@ def pendulum_trainer(**keywords):
     (lambda paths: exporting.state_dict("saved"), ArgumentTypeError, "policy"),
     (lambda paths: small().save(foreign_folder(paths)), FileExistsError, "path"),
     (lambda paths: small().save(foreign_file(paths) / "saved"), FileExistsError, "path"),
-    (lambda paths: ppo_trainer(runs_dir=foreign_file(paths) / "runs"), ArgumentError, "runs_dir"),
+    (lambda paths: make_ppo(runs_dir=foreign_file(paths) / "runs"), ArgumentError, "runs_dir"),
     (lambda paths: small(runs_dir="/proc/self/runs").train(64), ArgumentError, "runs_dir"),
     (lambda paths: closed_trainer().train(64), ClosedError, "trainer"),
 )
@@ -236,7 +222,7 @@ def test_trainer_rejects_invalid_calls(refusal, paths):
 
 def test_errors_of_env_kwargs_have_their_section():
     with refuses(ArgumentTypeError, "g", section="env_kwargs", got="'moon'"):
-        pendulum_trainer(g="moon")
+        make_pendulum(g="moon")
 
 
 def test_damaged_file_of_a_checkpoint_is_named(paths):
@@ -251,7 +237,7 @@ def train_with(logger, paths):
 
 # Missing modules, call, text of the error, name of the extra.
 MISSING = (
-    ("torch", lambda paths: ppo_trainer(backend="torch", runs_dir=None), "torch", "torch"),
+    ("torch", lambda paths: make_ppo(backend="torch", runs_dir=None), "torch", "torch"),
     ("torch", lambda paths: exporting.state_dict(small()), "torch", "torch"),
     ("onnx", lambda paths: exporting.save_onnx(small(), "a.onnx"), "save_onnx", "onnx"),
     ("rich.console", lambda paths: ProgressBar(), "ProgressBar", "progress"),

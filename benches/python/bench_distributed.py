@@ -53,7 +53,7 @@ def one_process(
         training.use_threads(threads)
         trainer_cls = ALGORITHMS[algorithm].load_trainer()
         with trainer_cls(env_id, seed, backend="torch", runs_dir=None, **settings) as trainer:
-            trainer.learner.threads = threads  # type: ignore[attr-defined]  # learners on torch have this attribute
+            trainer.learner.threads = threads  # type: ignore[attr-defined]  # only on torch
             start = time.perf_counter()
             trainer.train(steps)
             return {"seconds": time.perf_counter() - start}
