@@ -1,7 +1,7 @@
-"""Checkpoints of the trainers in Rust are loaded by those in Python.
+"""Trainers in Python load the checkpoints of trainers in Rust.
 
 `RLOX_REGENERATE=1 cargo test --release -p rlox-nn --test it writes_the -- --ignored` writes the
-fixtures `rust-*`; `make_checkpoint.py` beside them writes the others.
+fixtures `rust-*`. `make_checkpoint.py` in the same folder writes the other fixtures.
 """
 
 from pathlib import Path
@@ -28,7 +28,7 @@ def test_manifests_of_rust_and_python_are_equal():
     common = {*rust} & {*python}
     assert {name: rust[name] for name in common} == {name: python[name] for name in common}
     only_rust = "optimizer optimizer_eps beta1 beta2 clip_obs clip_reward normalize_epsilon"
-    only_python = "ortho_init log_std_init compile device full_std"  # first weights, and torch
+    only_python = "ortho_init log_std_init compile device full_std"  # initial weights and torch
     assert {*rust} - common == {*only_rust.split()}
     assert {*python} - common == {*only_python.split()}
 
@@ -41,8 +41,8 @@ def test_ppo_resumes_a_checkpoint_from_rust(tmp_path):
     assert trainer.learner.backend == "native"
     defaults = "ortho_init log_std_init full_std compile device"
     defaults += " async_collect num_actors actors max_staleness deterministic"
-    found = {name for name, source in trainer.config_sources.items() if source == "default"}
-    assert found == {*defaults.split()}
+    defaulted = {name for name, source in trainer.config_sources.items() if source == "default"}
+    assert defaulted == {*defaults.split()}
     assert {*trainer.config_sources.values()} == {"checkpoint", "default"}
     trainer.save(tmp_path / "half")
     result = trainer.train()
@@ -51,9 +51,9 @@ def test_ppo_resumes_a_checkpoint_from_rust(tmp_path):
     for name, tensor in tensors.items():
         np.testing.assert_allclose(tensor, expected[name], atol=1e-3)
     assert np.isfinite(trainer.evaluate(2)["mean_reward"])
-    again = PPOTrainer.load(tmp_path / "half", runs_dir=None)
-    again.train()
-    np.testing.assert_equal(again.learner.policy.tensors(), tensors)
+    resumed = PPOTrainer.load(tmp_path / "half", runs_dir=None)
+    resumed.train()
+    np.testing.assert_equal(resumed.learner.policy.tensors(), tensors)
 
 
 def test_a2c_resumes_a_checkpoint_from_rust():
@@ -67,7 +67,7 @@ def test_a2c_resumes_a_checkpoint_from_rust():
     assert trainer.train()["timesteps"] == 80
 
 
-def test_a2c_resumes_actors_of_rust(tmp_path):
+def test_a2c_resumes_asynchronous_actors_from_rust(tmp_path):
     settings = {"async_collect": True, "num_actors": 1, "max_staleness": 1, "deterministic": False}
 
     def change(manifest, members):  # as `AsyncOnPolicy::save` writes it
@@ -104,10 +104,10 @@ def test_off_policy_trainers_resume_a_checkpoint_from_rust(tmp_path, name):
     assert len(actions) == 3
     assert all(map(trainer.env.single_action_space.contains, actions))
     trainer.save(tmp_path / "half")
-    again = ALGORITHMS[name].load_trainer().load(tmp_path / "half", runs_dir=None)
+    resumed = ALGORITHMS[name].load_trainer().load(tmp_path / "half", runs_dir=None)
     steps = 600 - trainer.start_timesteps
-    assert trainer.train()["timesteps"] == again.train()["timesteps"] == steps
-    np.testing.assert_equal(again.learner.policy.tensors(), trainer.learner.policy.tensors())
+    assert trainer.train()["timesteps"] == resumed.train()["timesteps"] == steps
+    np.testing.assert_equal(resumed.learner.policy.tensors(), trainer.learner.policy.tensors())
 
 
 def load_changed(name, target, change):
@@ -119,7 +119,7 @@ def load_changed(name, target, change):
     )
 
 
-def test_episode_limit_of_rust_is_used(tmp_path):
+def test_trainer_uses_the_episode_limit_of_a_rust_checkpoint(tmp_path):
     change = lambda manifest: manifest["env_kwargs"].update(max_episode_steps=77)  # noqa: E731
     trainer = load_changed("rust-half", tmp_path / "limited", change)
     assert trainer.env_kwargs == {"max_episode_steps": 77}
@@ -135,7 +135,7 @@ def test_episode_limit_of_rust_is_used(tmp_path):
         ("rust-dqn", "activation dueling net_arch", "make a trainer with the same networks"),
     ],
 )
-def test_networks_without_a_description_are_rejected(tmp_path, fixture, names, hint):
+def test_checkpoints_without_network_settings_are_rejected(tmp_path, fixture, names, hint):
     def change(manifest):
         for name in names.split():
             del manifest["settings"][name]
@@ -151,7 +151,7 @@ REMOVED = object()
 DISCRETE = {"type": "Discrete", "n": 9, "start": 0, "dtype": "int64"}
 
 
-# Fixture, section of the manifest, key and value; expected value, or section of the damaged file.
+# Fixture, manifest section, key, value, expected value and section of the damaged file.
 @pytest.mark.parametrize(
     ("fixture", "section", "key", "value", "expected", "damaged"),
     [

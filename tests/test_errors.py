@@ -2,6 +2,8 @@
 
 import copy
 import pickle
+import warnings
+from pathlib import Path
 
 import gymnasium as gym
 import numpy as np
@@ -11,9 +13,11 @@ from gymnasium.vector import SyncVectorEnv
 import rlox
 from rlox import ArgumentError, CorruptFileError, NonFiniteError, _errors
 from rlox import compute_batch_group_advantages as group
-from rlox._errors import add_file, add_section
+from rlox._errors import add_file, add_section, warn, warn_at_most
+from rlox.callbacks import CheckpointCallback
 from support.masked_envs import Doors
 from support.refusals import refuses
+from support.runs import NotingLogger, small
 
 BASES = {
     rlox.ArgumentError: (ValueError,),
@@ -31,24 +35,26 @@ def fields(error):
     return tuple(getattr(error, name) for name in FIELDS)
 
 
-@pytest.mark.parametrize("kind", BASES, ids=lambda kind: kind.__name__)
-def test_error_has_attributes_bases_and_a_public_name(kind):
-    error = kind("gamma", "a number", "'x'", "pass one")
+@pytest.mark.parametrize("cls", BASES, ids=lambda cls: cls.__name__)
+def test_error_has_attributes_bases_and_a_public_name(cls):
+    error = cls("gamma", "a number", "'x'", "pass one")
     assert fields(error) == ("gamma", "a number", "'x'", "pass one", *[None] * 8)
-    assert all(isinstance(error, base) for base in (*BASES[kind], _errors.StructuredError))
-    assert getattr(rlox, kind.__name__) is kind
-    assert kind.__module__ == "rlox"
+    assert all(isinstance(error, base) for base in (*BASES[cls], _errors.StructuredError))
+    assert getattr(rlox, cls.__name__) is cls
+    assert cls.__module__ == "rlox"
 
 
-@pytest.mark.parametrize("kind", BASES, ids=lambda kind: kind.__name__)
-@pytest.mark.parametrize("copied", [copy.copy, lambda e: pickle.loads(pickle.dumps(e))])
-def test_error_is_pickled_and_copied_with_its_attributes(kind, copied):
-    where = {name: i for i, name in enumerate(LOCATIONS)}
-    error = kind("obs", "finite numbers", "nan", "look", **where)
-    error.step = 30  # a location is added after the error was raised
-    again = copied(error)
-    assert type(again) is kind
-    assert (fields(again), str(again)) == (fields(error), str(error))
+@pytest.mark.parametrize("cls", BASES, ids=lambda cls: cls.__name__)
+@pytest.mark.parametrize(
+    "copy_fn", [copy.copy, lambda e: pickle.loads(pickle.dumps(e))], ids=["copy", "pickle"]
+)
+def test_error_is_pickled_and_copied_with_its_attributes(cls, copy_fn):
+    location = {name: i for i, name in enumerate(LOCATIONS)}
+    error = cls("obs", "finite numbers", "nan", "look", **location)
+    error.step = 30  # code adds locations after the error is raised
+    copied = copy_fn(error)
+    assert type(copied) is cls
+    assert (fields(copied), str(copied)) == (fields(error), str(error))
 
 
 @pytest.mark.parametrize(
@@ -74,7 +80,7 @@ def test_error_is_pickled_and_copied_with_its_attributes(kind, copied):
         ({"section": "run"}, "obs, section run: expected finite numbers, got nan; look"),
     ],
 )
-def test_location_is_part_of_the_text_only(location, text):
+def test_location_is_part_of_the_text_and_not_of_got(location, text):
     error = rlox.NonFiniteError("obs", "finite numbers", "nan", "look", **location)
     assert str(error) == text
     assert error.got == "nan"
@@ -85,12 +91,12 @@ def test_error_of_a_constructor_keeps_its_attributes_through_gymnasium():
         gym.make("rlox/Pendulum-v1", g="x")
 
 
-def test_error_raised_while_another_is_handled_keeps_its_own_text():
+def test_error_raised_in_an_except_block_has_only_its_own_text():
     try:
         rlox.VecEnv(n=0)
     except rlox.ArgumentError:
-        own = rlox.ArgumentError("line 3 is wrong")
-    assert str(own) == "line 3 is wrong"
+        error = rlox.ArgumentError("line 3 is wrong")
+    assert str(error) == "line 3 is wrong"
 
 
 def test_error_without_expected_value_is_a_plain_sentence():
@@ -106,7 +112,7 @@ def closed_env():
 
 
 @pytest.mark.parametrize(
-    ("call", "kind", "argument"),
+    ("call", "cls", "argument"),
     [
         (lambda: rlox.compute_gae([1.0], [0.0, 0.0], [0], 0.0), rlox.ArgumentError, "values"),
         (lambda: rlox.RolloutBuffer("a", 2, (4,)), rlox.ArgumentTypeError, "n_steps"),
@@ -114,8 +120,8 @@ def closed_env():
         (closed_env, rlox.ClosedError, "VecEnv"),
     ],
 )
-def test_errors_from_rust_are_of_these_classes(call, kind, argument):
-    with refuses(kind, argument) as raised:
+def test_errors_from_rust_have_the_public_classes(call, cls, argument):
+    with refuses(cls, argument) as raised:
         call()
     error = raised.value
     assert str(error) == f"{argument}: expected {error.expected}, got {error.got}; {error.hint}"
@@ -138,21 +144,21 @@ def single_env():
     return env
 
 
-def set_state(number):
-    single_env().state = [0.0, number, 0.0, 0.0]
+def set_state(value):
+    single_env().state = [0.0, value, 0.0, 0.0]
 
 
-def push_with(name, number):
+def push_with(name, value):
     rows = {"obs": np.zeros((3, 2)), "next_obs": np.zeros((3, 2)), "actions": np.zeros((3, 1))}
     rows |= {"rewards": np.zeros(3)}
-    rows[name][2] = number
+    rows[name][2] = value
     rlox.ReplayBuffer(9, 2, 1).push_batch(**rows, terminated=[False] * 3, truncated=[False] * 3)
 
 
-def update_with(number):
+def update_with(value):
     buffer = rlox.PrioritizedReplayBuffer(9, 2, 1)
     buffer.push_batch(*np.zeros((2, 3, 2)), np.zeros((3, 1)), *np.zeros((3, 3), bool))
-    buffer.update_priorities([0, 1], [1.0, number])
+    buffer.update_priorities([0, 1], [1.0, value])
 
 
 @pytest.mark.parametrize(
@@ -180,7 +186,7 @@ def update_with(number):
         (lambda: set_state(np.nan), "state", "NaN", {"index": 1}),
     ],
 )
-def test_rejected_numbers_are_located(call, argument, got, location):
+def test_errors_locate_the_rejected_value(call, argument, got, location):
     with pytest.raises((ArgumentError, NonFiniteError)) as raised:
         call()
     error = raised.value
@@ -188,10 +194,10 @@ def test_rejected_numbers_are_located(call, argument, got, location):
     assert {name: getattr(error, name) for name in LOCATIONS} == dict.fromkeys(LOCATIONS) | location
 
 
-@pytest.mark.parametrize("kind", [NonFiniteError, CorruptFileError, ArgumentError])
-def test_error_of_a_section_keeps_class_and_location(kind):
-    error = add_section(kind("w", "x", "y", "z", row=3, section="inner"), "networks")
-    assert type(error) is kind
+@pytest.mark.parametrize("cls", [NonFiniteError, CorruptFileError, ArgumentError])
+def test_error_of_a_section_keeps_class_and_location(cls):
+    error = add_section(cls("w", "x", "y", "z", row=3, section="inner"), "networks")
+    assert type(error) is cls
     assert (error.argument, error.row, error.section) == ("w", 3, "networks, inner")
 
 
@@ -201,3 +207,35 @@ def test_error_of_a_file_keeps_location_and_drops_the_hint_for_an_argument():
     assert (error.argument, error.section, error.got) == ("a/b", "returns", "NaN")
     assert (error.env, error.row, error.step) == (1, 2, 3)
     assert error.hint != "pass others"
+
+
+class FailingLogger(NotingLogger):
+    def start(self, trainer):
+        raise OSError("no disk")
+
+
+def test_warnings_name_the_line_that_called_train(tmp_path):
+    callback = CheckpointCallback(32, best="nope", path=tmp_path)
+    with warnings.catch_warnings(record=True) as warned:
+        warnings.simplefilter("always")
+        small().train(64, callbacks=[callback], loggers=[FailingLogger()])
+    messages = [str(warning.message) for warning in warned]
+    assert [warning.filename for warning in warned] == [__file__] * 2, messages
+    assert "no disk" in messages[0]
+    assert messages[1].startswith("best: ")
+
+
+def test_warn_at_most_logs_if_warnings_are_errors(caplog):
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        warn_at_most("a logger failed")
+    assert "a logger failed" in caplog.text
+    with pytest.warns(UserWarning, match="a logger failed"):
+        warn_at_most("a logger failed")
+
+
+def test_warnings_skip_only_frames_of_rlox():
+    filename = f"{Path(rlox.__file__).parent}_of_others/it.py"
+    with pytest.warns(UserWarning, match="of others") as warned:
+        exec(compile("warn('of others')", filename, "exec"), {"warn": warn})
+    assert warned[0].filename == filename

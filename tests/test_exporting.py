@@ -1,4 +1,4 @@
-"""Exported policies compute the actions that the policy predicts."""
+"""Exported policies compute the actions that `predict` returns."""
 
 import numpy as np
 import pytest
@@ -21,10 +21,10 @@ def runtime():
 
 
 @pytest.fixture
-def expect_exported(runtime, tmp_path):
-    """Check that onnxruntime computes the actions that a policy predicts."""
+def check_onnx(runtime, tmp_path):
+    """Return a function that compares onnxruntime's actions with those of `predict`."""
 
-    def expect(policy, obs):
+    def check(policy, obs):
         file = tmp_path / "policy.onnx"
         exporting.save_onnx(policy, file)
         session = runtime.InferenceSession(file, providers=["CPUExecutionProvider"])
@@ -36,7 +36,7 @@ def expect_exported(runtime, tmp_path):
         else:
             np.testing.assert_array_equal(got, expected)
 
-    return expect
+    return check
 
 
 def normal(*shape, scale=1):
@@ -46,23 +46,23 @@ def normal(*shape, scale=1):
 @pytest.mark.services
 @pytest.mark.parametrize("backend", ["native", "torch"])
 @pytest.mark.parametrize("name", SETTINGS)
-def test_onnx_predicts_as_the_loaded_policy(tmp_path, expect_exported, name, backend):
+def test_onnx_predicts_as_the_loaded_policy(tmp_path, check_onnx, name, backend):
     trained(name, backend).save(tmp_path / "saved")
     policy = rlox.load(tmp_path / "saved")
-    expect_exported(policy, normal(*policy.observation_space.shape, scale=3))
+    check_onnx(policy, normal(*policy.observation_space.shape, scale=3))
     assert [file.name for file in sorted(tmp_path.iterdir())] == ["policy.onnx", "saved"]
 
 
 @pytest.mark.services
 @pytest.mark.parametrize("activation", ["tanh", "relu", "elu", "gelu", "silu"])
-def test_onnx_has_all_activations_and_a_shared_trunk(expect_exported, activation):
+def test_onnx_supports_all_activations_and_a_shared_trunk(check_onnx, activation):
     settings = {"net_arch": (8, 6), "shared_trunk": True, "normalize_obs": True}
-    expect_exported(trained("ppo", "auto", activation=activation, **settings), normal(4))
+    check_onnx(trained("ppo", "auto", activation=activation, **settings), normal(4))
 
 
 @pytest.mark.services
-def test_onnx_has_dueling_networks(expect_exported):
-    expect_exported(trained("dqn", "native", dueling=True), normal(4))
+def test_onnx_supports_dueling_networks(check_onnx):
+    check_onnx(trained("dqn", "native", dueling=True), normal(4))
 
 
 @pytest.mark.services
@@ -74,32 +74,35 @@ def test_onnx_has_dueling_networks(expect_exported):
         spaces.MultiBinary((2, 2)),
         spaces.Box(-1, 1, (2, 3)),
     ],
+    ids=lambda space: type(space).__name__,
 )
 @pytest.mark.parametrize("normalize_reward", [False, True])
-def test_onnx_accepts_raw_observations(expect_exported, space, normalize_reward):
+def test_onnx_accepts_raw_observations(check_onnx, space, normalize_reward):
     settings = {**SETTINGS["ppo"][1], "normalize_reward": normalize_reward}
     trainer = trainers.PPOTrainer(lambda: Samples(space), 1, runs_dir=None, **settings)
     trainer.train(64)
     space.seed(0)
     rows = np.stack([space.sample() for _ in range(30)])
     discrete = isinstance(space, spaces.Discrete | spaces.MultiDiscrete)
-    expect_exported(trainer, rows.astype(np.int64 if discrete else np.float32))
+    check_onnx(trainer, rows.astype(np.int64 if discrete else np.float32))
 
 
 @pytest.mark.services
 @pytest.mark.parametrize("space", ACTION_SPACES, ids=lambda space: type(space).__name__)
-def test_onnx_returns_actions_of_the_space(expect_exported, space):
+def test_onnx_returns_actions_of_the_space(check_onnx, space):
     trainer = trainers.A2CTrainer(lambda: Answer(space), 1, runs_dir=None, **ON)
     trainer.train(64)
-    expect_exported(trainer, normal(*trainer.learner.spaces[0].shape, scale=0.5))
+    check_onnx(trainer, normal(*trainer.learner.spaces[0].shape, scale=0.5))
 
 
 @pytest.mark.services
-def test_what_onnx_cannot_hold_is_refused(tmp_path, runtime):
-    own = trainers.PPOTrainer(Echo, 1, policy=Coin, runs_dir=None, **ON, batch_size=16)
+def test_save_onnx_rejects_unsupported_policies(tmp_path, runtime):
+    custom = trainers.PPOTrainer(Echo, 1, policy=Coin, runs_dir=None, **ON, batch_size=16)
     images = spaces.Box(0, 255, (40, 40), np.uint8)
-    pictures = trainers.PPOTrainer(lambda: Samples(images), 1, runs_dir=None, **ON, batch_size=16)
-    for trainer in (own, pictures):
+    image_trainer = trainers.PPOTrainer(
+        lambda: Samples(images), 1, runs_dir=None, **ON, batch_size=16
+    )
+    for trainer in (custom, image_trainer):
         with refuses(ArgumentError, "policy", "torch.onnx"):
             exporting.save_onnx(trainer, tmp_path / "policy.onnx")
     rounded = Answer(spaces.Box(0, 3, (2,), np.int64))
@@ -109,7 +112,7 @@ def test_what_onnx_cannot_hold_is_refused(tmp_path, runtime):
     assert not any(tmp_path.iterdir())
 
 
-def test_a_state_dict_is_that_of_torch(tmp_path):
+def test_state_dict_loads_into_torch_modules(tmp_path):
     native = trained("ppo", "native")
     tensors = exporting.state_dict(native)
     module = torch.nn.Sequential(

@@ -1,4 +1,4 @@
-"""Feature extractors, and layouts of observations."""
+"""Feature extractors and layouts of observation spaces."""
 
 import gymnasium as gym
 import numpy as np
@@ -19,33 +19,33 @@ from support.refusals import refuses
 IMAGE = spaces.Box(0, 255, (40, 36, 3), np.uint8)
 
 
-def test_pictures_of_either_order_of_channels_are_the_same_pictures():
+def test_nature_cnn_accepts_channels_first_and_channels_last():
     last = NatureCNN(IMAGE)
     first = NatureCNN(spaces.Box(0, 255, (3, 40, 36), np.uint8))
     assert (last.channels_last, first.channels_last) == (True, False)
     first.load_state_dict(last.state_dict())
-    pictures = torch.from_numpy(np.random.default_rng(0).integers(0, 256, (5, 40, 36, 3), np.uint8))
-    assert torch.equal(last(pictures), first(pictures.permute(0, 3, 1, 2)))
+    images = torch.from_numpy(np.random.default_rng(0).integers(0, 256, (5, 40, 36, 3), np.uint8))
+    assert torch.equal(last(images), first(images.permute(0, 3, 1, 2)))
 
 
-def test_stacks_and_pictures_without_channels_are_seen_whole():
-    pictures = torch.from_numpy(np.random.default_rng(0).integers(0, 256, (5, 36, 40, 6), np.uint8))
+def test_nature_cnn_merges_frame_stacks_and_grey_images():
+    images = torch.from_numpy(np.random.default_rng(0).integers(0, 256, (5, 36, 40, 6), np.uint8))
     six = NatureCNN(spaces.Box(0, 255, (36, 40, 6), np.uint8))
     stack = NatureCNN(spaces.Box(0, 255, (2, 36, 40, 3), np.uint8))
     stack.load_state_dict(six.state_dict())
-    stacked = torch.stack(pictures.split(3, -1), 1)
+    stacked = torch.stack(images.split(3, -1), 1)
     assert stacked.shape == (5, 2, 36, 40, 3)
-    torch.testing.assert_close(stack(stacked), six(pictures))
+    torch.testing.assert_close(stack(stacked), six(images))
     first = NatureCNN(spaces.Box(0, 255, (2, 3, 36, 40), np.uint8))
     first.load_state_dict(six.state_dict())
-    torch.testing.assert_close(first(stacked.movedim(-1, -3)), six(pictures))
-    one = NatureCNN(spaces.Box(0, 255, (36, 40, 1), np.uint8))
+    torch.testing.assert_close(first(stacked.movedim(-1, -3)), six(images))
+    one_channel = NatureCNN(spaces.Box(0, 255, (36, 40, 1), np.uint8))
     grey = NatureCNN(spaces.Box(0, 255, (36, 40), np.uint8))
-    grey.load_state_dict(one.state_dict())
-    torch.testing.assert_close(grey(pictures[..., 0]), one(pictures[..., :1]))
+    grey.load_state_dict(one_channel.state_dict())
+    torch.testing.assert_close(grey(images[..., 0]), one_channel(images[..., :1]))
 
 
-def test_the_convolutions_are_those_of_the_paper():
+def test_nature_cnn_has_the_layers_of_the_paper():
     sizes = [
         tuple(p.shape) for p in NatureCNN(spaces.Box(0, 255, (84, 84, 4), np.uint8)).parameters()
     ]
@@ -53,7 +53,7 @@ def test_the_convolutions_are_those_of_the_paper():
 
 
 @pytest.mark.parametrize(
-    ("space", "kind", "width"),
+    ("space", "extractor_type", "width"),
     [
         (spaces.Box(-1, 1, (2, 3)), Flatten, 6),
         (spaces.Box(0, 255, (128,), np.uint8), Flatten, 128),
@@ -68,13 +68,13 @@ def test_the_convolutions_are_those_of_the_paper():
         (spaces.Tuple([spaces.Dict(a=spaces.Discrete(3)), spaces.Box(-1, 1, (2,))]), Combined, 5),
     ],
 )
-def test_every_space_has_its_features(space, kind, width):
+def test_make_features_chooses_an_extractor_for_each_space(space, extractor_type, width):
     features = make_features(space)
-    assert isinstance(features, kind)
+    assert isinstance(features, extractor_type)
     assert features.features_dim == width
 
 
-def test_pictures_are_scaled_and_other_bytes_are_not():
+def test_images_are_scaled_and_other_bytes_are_not():
     cnn = NatureCNN(IMAGE)
     cnn.convolutions, cnn.head = nn.Flatten(), nn.Identity()
     small, memory = (spaces.Box(0, 255, shape, np.uint8) for shape in ((8, 8, 3), (128,)))
@@ -89,25 +89,25 @@ def test_pictures_are_scaled_and_other_bytes_are_not():
         NatureCNN(spaces.Box(0, 255, (35, 36, 3), np.uint8))
 
 
-@pytest.mark.parametrize("kind", [MlpPolicy, SdePolicy])
-def test_a_shared_trunk_is_one(kind):
+@pytest.mark.parametrize("cls", [MlpPolicy, SdePolicy])
+def test_shared_trunk_serves_actor_and_critic(cls):
     space = spaces.Box(-1, 1, (2,))
-    shared = kind(spaces.Box(-1, 1, (4,)), space, shared_trunk=True)
-    apart = kind(spaces.Box(-1, 1, (4,)), space)
+    shared = cls(spaces.Box(-1, 1, (4,)), space, shared_trunk=True)
+    separate = cls(spaces.Box(-1, 1, (4,)), space)
     count = lambda module: sum(p.numel() for p in module.parameters())  # noqa: E731
-    assert count(apart) - count(shared) == 4 * 64 + 64 + 64 * 64 + 64
+    assert count(separate) - count(shared) == 4 * 64 + 64 + 64 * 64 + 64
     obs = torch.zeros(3, 4)
     shared.get_value(obs).sum().backward()
     assert next(shared.trunk.parameters()).grad is not None
     action, log_prob, entropy = shared.get_action_and_logprob(obs)
-    again = shared.evaluate_actions(obs, action)
-    assert torch.allclose(again[0], log_prob)
-    assert torch.equal(again[1], entropy)
-    assert torch.equal(again[2], shared.get_value(obs))
+    evaluated = shared.evaluate_actions(obs, action)
+    assert torch.allclose(evaluated[0], log_prob)
+    assert torch.equal(evaluated[1], entropy)
+    assert torch.equal(evaluated[2], shared.get_value(obs))
 
 
 class Doubled(nn.Module):
-    """Features of one's own."""
+    """Custom feature extractor that repeats each observation."""
 
     def __init__(self, space):
         super().__init__()
@@ -118,20 +118,20 @@ class Doubled(nn.Module):
         return torch.cat([obs, obs], 1) * self.scale
 
 
-def test_features_of_ones_own_are_learned_saved_and_needed_to_load(tmp_path):
+def test_custom_features_are_trained_saved_and_required_to_load(tmp_path):
     settings = {"num_envs": 2, "n_steps": 16, "runs_dir": None}
     trainer = PPOTrainer("CartPole-v1", 1, features_extractor=Doubled, **settings)
     trainer.train(64)
-    scale = trainer.learner.policy.features.scale
-    assert not torch.equal(scale, torch.ones(8))
+    weights = trainer.learner.policy.features.scale
+    assert not torch.equal(weights, torch.ones(8))
     trainer.save(tmp_path / "saved")
     with refuses(ArgumentError, "features_extractor", "pass features_extractor=", got="None"):
         PPOTrainer.load(tmp_path / "saved")
     loaded = PPOTrainer.load(tmp_path / "saved", features_extractor=Doubled, runs_dir=None)
-    assert torch.equal(loaded.learner.policy.features.scale, scale)
+    assert torch.equal(loaded.learner.policy.features.scale, weights)
 
 
-def wide(space):
+def wrong_width_extractor(space):
     extractor = Flatten(space)
     extractor.features_dim = 9
     return extractor
@@ -142,12 +142,12 @@ def wide(space):
     [
         (lambda space: nn.Linear(4, 4), {}, ArgumentTypeError, "rlox.features.NatureCNN"),
         (3, {}, ArgumentTypeError, "rlox.features.NatureCNN"),
-        (wide, {}, ArgumentError, "correct features_dim"),
+        (wrong_width_extractor, {}, ArgumentError, "correct features_dim"),
         (Doubled, {"policy": MlpPolicy}, ArgumentTypeError, "omit features_extractor"),
     ],
     ids=["no features", "no function", "width", "policy"],
 )
-def test_other_feature_extractors_are_rejected(extractor, settings, error, hint):
+def test_invalid_feature_extractors_are_rejected(extractor, settings, error, hint):
     with refuses(error, "features_extractor", hint):
         PPOTrainer("CartPole-v1", 1, features_extractor=extractor, runs_dir=None, **settings)
 
@@ -172,17 +172,23 @@ SPACES = {
 }
 
 
-def flat(space, obs):
-    """Leaves as rollouts hold them, worked out from the space alone."""
+def expected_leaves(space, obs):
+    """Return the leaves as rollouts store them, computed from the space alone."""
     match space:
         case spaces.Dict():
-            return [x for key, part in space.spaces.items() for x in flat(part, obs[key])]
+            return [
+                x for key, part in space.spaces.items() for x in expected_leaves(part, obs[key])
+            ]
         case spaces.Tuple():
-            return [x for part, o in zip(space.spaces, obs, strict=True) for x in flat(part, o)]
+            return [
+                x
+                for part, o in zip(space.spaces, obs, strict=True)
+                for x in expected_leaves(part, o)
+            ]
         case spaces.Discrete() | spaces.MultiDiscrete():
             return [np.asarray(obs, np.int64) - space.start]
-    kind = np.float32 if np.issubdtype(space.dtype, np.floating) else np.uint8
-    return [np.asarray(obs, kind)]
+    dtype = np.float32 if np.issubdtype(space.dtype, np.floating) else np.uint8
+    return [np.asarray(obs, dtype)]
 
 
 def leaves(obs):
@@ -200,7 +206,7 @@ def test_unpack_inverts_pack(space):
     obs = batched.sample()
     rows = layout.pack(obs)
     assert (rows.shape, rows.dtype) == ((6, *layout.shape), layout.dtype)
-    expected = flat(space, obs)
+    expected = expected_leaves(space, obs)
     arrays, tensors = layout.unpack(rows), layout.unpack(torch.from_numpy(rows), torch_dtype)
     parts = map(leaves, (arrays, tensors, layout.unpack(rows.reshape(2, 3, *layout.shape))))
     for got, tensor, wide, want in zip(*parts, expected, strict=True):
@@ -210,11 +216,11 @@ def test_unpack_inverts_pack(space):
         assert np.array_equal(wide, want.reshape(2, 3, *want.shape[1:]))
     if rows.dtype == np.float32:
         assert np.shares_memory(leaves(arrays)[0], rows)
-    one = next(iter(gym.vector.utils.iterate(batched, obs)))
-    for got, want in zip(leaves(layout.unpack(layout.row(one)[None])), expected, strict=True):
+    single = next(iter(gym.vector.utils.iterate(batched, obs)))
+    for got, want in zip(leaves(layout.unpack(layout.row(single)[None])), expected, strict=True):
         assert np.array_equal(got[0], want[0])
-    none = layout.pack(layout.decode(rows[:0]))
-    assert (none.shape, none.dtype) == ((0, *layout.shape), layout.dtype)
+    empty = layout.pack(layout.decode(rows[:0]))
+    assert (empty.shape, empty.dtype) == ((0, *layout.shape), layout.dtype)
 
 
 PARTIAL = {"eyes": (np.zeros((1, 2, 2, 1)),) * 2, "body": {}}
@@ -230,14 +236,14 @@ PARTIAL = {"eyes": (np.zeros((1, 2, 2, 1)),) * 2, "body": {}}
         (SPACES["nested"], PARTIAL, "obs['body']['joints']", "a value in the observation", None),
         (spaces.Dict({}), {}, "observation space", "a space with parts", None),
     ],
-    ids=range(6),
+    ids=["Discrete", "MultiDiscrete", "MultiBinary", "Dict", "missing part", "empty Dict"],
 )
 def test_observations_outside_of_a_space_are_rejected(space, obs, argument, expected, row):
     with refuses(ArgumentError, argument, expected=expected, row=row):
         Layout(space).pack(obs)
 
 
-def test_other_spaces_are_rejected():
+def test_layout_rejects_unsupported_spaces():
     for space, section in ((spaces.Text(3), None), (spaces.Sequence(IMAGE), "obs['a']")):
         with refuses(ArgumentTypeError, "observation space", section=section):
             Layout(space if section is None else spaces.Dict(a=space))

@@ -1,4 +1,4 @@
-"""Files: locks of files that are replaced, and small files."""
+"""File locks survive replacement, and reads of small files have a size limit."""
 
 import os
 import threading
@@ -12,13 +12,13 @@ from support.refusals import Refusal, expect_refusal
 
 
 @pytest.mark.skipif(os.name == "nt", reason="needs locks of POSIX")
-def test_file_that_is_replaced_while_a_thread_waits_for_it_is_locked(tmp_path):
+def test_lock_follows_a_file_that_is_replaced_during_the_wait(tmp_path):
     file = tmp_path / "file"
     file.write_text("before")
-    opened, acquired, end = threading.Event(), threading.Event(), threading.Event()
+    waiting, acquired, end = threading.Event(), threading.Event(), threading.Event()
 
     def wait():
-        opened.set()
+        waiting.set()
         with locked(file):
             acquired.set()
             end.wait(30)
@@ -26,7 +26,7 @@ def test_file_that_is_replaced_while_a_thread_waits_for_it_is_locked(tmp_path):
     thread = threading.Thread(target=wait)
     with locked(file):
         thread.start()
-        opened.wait(30)
+        waiting.wait(30)
         acquired.wait(0.2)  # time in which the thread opens the file
         write_file(file, b"after")
     assert acquired.wait(30)
@@ -49,8 +49,8 @@ def test_small_files_and_pipes_are_read_up_to_a_limit(tmp_path):
         read_small(tmp_path / "none", 3)
     if os.name != "nt":
         expect_refusal(Refusal(read_small, ArgumentError, "path"), Path("/dev/zero"), 3)
-        ours, theirs = os.pipe()
-        os.write(theirs, b"abc")
-        os.close(theirs)
-        assert read_small(Path(f"/dev/fd/{ours}"), 3) == b"abc"
-        os.close(ours)
+        reader, writer = os.pipe()
+        os.write(writer, b"abc")
+        os.close(writer)
+        assert read_small(Path(f"/dev/fd/{reader}"), 3) == b"abc"
+        os.close(reader)

@@ -1,4 +1,4 @@
-"""Imports of torch and its compiler, and everything that works without torch."""
+"""Modules that import torch, and features that work without torch."""
 
 import pkgutil
 import subprocess
@@ -6,7 +6,7 @@ import sys
 
 import rlox
 
-# Modules that import torch; all others work without it.
+# Modules that import torch. All other modules work without torch.
 WITH_TORCH = """
 _nn.critics _nn.custom _nn.distributions _nn.networks _nn.optim _nn.runtime algorithms._off_policy
 algorithms._on_policy algorithms._replay algorithms.a2c algorithms.dqn algorithms.impala
@@ -14,7 +14,7 @@ algorithms.ppo algorithms.sac algorithms.td3 distributed._collectives distribute
 features policies
 """
 WITH_TORCH = {f"rlox.{name}" for name in WITH_TORCH.split()}
-# Torch cannot be found, as if it were not installed.
+# Make torch unavailable.
 BLOCKED = """
 import importlib, sys
 
@@ -28,12 +28,12 @@ sys.meta_path.insert(0, Blocker())
 
 
 def modules():
-    """Names of all modules of rlox that are written in Python."""
+    """Return the names of all Python modules of rlox."""
     found = [module.name for module in pkgutil.walk_packages(rlox.__path__, "rlox.")]
     return ["rlox", *(name for name in found if name != "rlox._rlox")]
 
 
-def run(program):
+def run_without_torch(program):
     command = [sys.executable, "-c", BLOCKED + program]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
@@ -41,7 +41,7 @@ def run(program):
 
 
 def test_only_the_named_modules_import_torch():
-    lines = run(f"""
+    lines = run_without_torch(f"""
 for name in {modules()}:
     try:
         importlib.import_module(name)
@@ -54,8 +54,8 @@ assert "torch" not in sys.modules
     assert {*modules()} > WITH_TORCH | {"rlox.trainers", "rlox.presets", "rlox.algorithms"}
 
 
-def test_names_without_torch_are_available_and_the_others_name_the_extra():
-    lines = run("""
+def test_names_that_need_torch_raise_errors_with_the_extra():
+    lines = run_without_torch("""
 import rlox
 from rlox.algorithms import A2CConfig, PPOConfig
 from rlox.trainers import A2CTrainer, PPOTrainer
@@ -90,8 +90,8 @@ except AttributeError as error:
     ]
 
 
-def test_training_is_native_from_the_first_step_to_the_loaded_policy(tmp_path):
-    lines = run(f"""
+def test_training_and_loading_work_without_torch(tmp_path):
+    lines = run_without_torch(f"""
 import numpy as np
 import rlox
 from rlox.trainers import A2CTrainer, PPOTrainer, SACTrainer
@@ -116,7 +116,7 @@ assert "torch" not in sys.modules
     assert lines == ["native native"] * 4
 
 
-def test_other_modules_do_not_import_an_installed_torch():
+def test_torch_free_modules_do_not_import_an_installed_torch():
     program = f"""
 import importlib, sys
 for name in {sorted({*modules()} - WITH_TORCH)}:
@@ -126,7 +126,7 @@ assert "torch" not in sys.modules
     subprocess.run([sys.executable, "-c", program], check=True)
 
 
-def test_versions_are_those_of_what_is_installed(monkeypatch):
+def test_versions_list_only_installed_packages(monkeypatch):
     from importlib import metadata
 
     from rlox._training.run_folder import versions
@@ -134,12 +134,12 @@ def test_versions_are_those_of_what_is_installed(monkeypatch):
     assert {"rlox", "python", "numpy", "gymnasium"} <= {*versions()}
     version = metadata.version
 
-    def none_of_torch(name):
+    def version_without_torch(name):
         if name == "torch":
             raise metadata.PackageNotFoundError(name)
         return version(name)
 
-    monkeypatch.setattr(metadata, "version", none_of_torch)
+    monkeypatch.setattr(metadata, "version", version_without_torch)
     assert {*versions()} == {"rlox", "python", "numpy", "gymnasium"}
 
 
@@ -155,5 +155,5 @@ print([name for name in ("torch._dynamo", "torch._inductor", "sympy") if name in
 """
 
 
-def test_import_is_small_and_training_starts_without_torchs_compiler():
+def test_import_is_light_and_training_does_not_import_torchs_compiler():
     assert subprocess.check_output([sys.executable, "-c", PROGRAM], text=True) == "[]\n"

@@ -1,4 +1,4 @@
-"""`rlox.load`: a policy predicts as at the moment of saving, without any environment."""
+"""`rlox.load`: a policy predicts like the saved trainer, without any environment."""
 
 import gymnasium as gym
 import numpy as np
@@ -17,7 +17,7 @@ from support.saved_policies import ACTION_SPACES, ON, SETTINGS, trained
 
 @pytest.mark.parametrize("backend", ["native", "torch"])
 @pytest.mark.parametrize("name", SETTINGS)
-def test_it_predicts_as_the_trainer_did(tmp_path, name, backend):
+def test_loaded_policy_predicts_like_the_trainer(tmp_path, name, backend):
     trainer = trained(name, backend)
     trainer.save(tmp_path / "saved")
     policy = rlox.load(tmp_path / "saved")
@@ -35,7 +35,7 @@ def test_it_predicts_as_the_trainer_did(tmp_path, name, backend):
 
 
 @pytest.mark.parametrize("name", ["ppo", "a2c", "dqn", "sac", "td3"])
-def test_networks_of_torch_predict_natively_too(tmp_path, name):
+def test_native_backend_predicts_with_torch_networks(tmp_path, name):
     trainer = trained(name, "torch")
     trainer.save(tmp_path / "saved")
     policy = rlox.load(tmp_path / "saved", backend="native")
@@ -44,7 +44,7 @@ def test_networks_of_torch_predict_natively_too(tmp_path, name):
 
 
 @pytest.mark.parametrize("space", ACTION_SPACES, ids=lambda space: type(space).__name__)
-def test_actions_of_any_space_come_out_as_the_environment_takes_them(tmp_path, space):
+def test_loaded_policy_returns_actions_of_the_action_space(tmp_path, space):
     trainer = trainers.PPOTrainer(lambda: Answer(space), 1, runs_dir=None, **SETTINGS["ppo"][1])
     trainer.train(32)
     trainer.save(tmp_path / "saved")
@@ -54,7 +54,7 @@ def test_actions_of_any_space_come_out_as_the_environment_takes_them(tmp_path, s
     assert all(map(space.contains, policy.predict(obs)))
 
 
-def test_a_run_folder_will_do_and_loading_makes_nothing(tmp_path, monkeypatch):
+def test_load_accepts_run_folders_and_creates_no_environment(tmp_path, monkeypatch):
     trainer = trainers.A2CTrainer("CartPole-v1", 1, runs_dir=tmp_path / "runs")
     trainer.train(100)
     monkeypatch.chdir(tmp_path)
@@ -66,7 +66,7 @@ def test_a_run_folder_will_do_and_loading_makes_nothing(tmp_path, monkeypatch):
     assert repr(policy) == f"Policy(a2c, CartPole-v1, {trainer.timesteps} steps)"
 
 
-def test_own_policy_is_required(tmp_path):
+def test_custom_policy_is_required_to_load(tmp_path):
     trainer = trainers.PPOTrainer(Echo, 1, policy=Coin, runs_dir=None, **ON, batch_size=16)
     trainer.save(tmp_path / "saved")
     with refuses(ArgumentError, "policy", "pass policy="):
@@ -94,7 +94,7 @@ def test_checkpoint_of_an_unknown_algorithm_is_rejected(tmp_path):
     ],
     ids=["empty", "type", "bounds", "huge", "networks"],
 )
-def test_spaces_and_networks_of_a_changed_checkpoint_are_checked(tmp_path, change, section):
+def test_load_rejects_inconsistent_spaces_and_networks(tmp_path, change, section):
     trained("ppo", "native").save(tmp_path / "saved")
     rewrite(tmp_path / "saved", change)
     with pytest.raises(CorruptFileError) as raised:

@@ -1,4 +1,4 @@
-"""Arrow tables and Minari's data sets, which keep all transitions."""
+"""Arrow tables and Minari data sets preserve all transitions."""
 
 import gymnasium as gym
 import numpy as np
@@ -16,7 +16,7 @@ def pa():
     return pytest.importorskip("pyarrow")
 
 
-def rows_of(buffer):
+def transitions_of(buffer):
     """Return the set of all transitions that can be sampled."""
     rows = set()
     for seed in range(60):
@@ -34,7 +34,7 @@ def with_column(table, name, values):
     return table.set_column(table.column_names.index(name), name, values)
 
 
-def test_tables_hold_every_transition(pa):
+def test_tables_contain_every_transition(pa):
     rng = np.random.default_rng(0)
     sizes = {"a": ((2, 3), "uint8"), "b": ((), "int64"), "c": (2, "float64")}
     extra = {"cost": ((), "float64"), "flags": (3, "bool")}
@@ -49,26 +49,26 @@ def test_tables_hold_every_transition(pa):
 
     obs = observe()
     for _ in range(11):
-        following, (ended, cut) = observe(), rng.random((2, 2)) < 0.2
+        following, (terminated, truncated) = observe(), rng.random((2, 2)) < 0.2
         costs = {"cost": rng.random(2), "flags": rng.random((2, 3)) < 0.5}
         actions, rewards = rng.normal(size=(2, 2)), rng.normal(size=2)
-        buffer.push_batch(obs, following, actions, rewards, ended, cut, extra=costs)
-        obs = observe() if (ended | cut).any() else following
+        buffer.push_batch(obs, following, actions, rewards, terminated, truncated, extra=costs)
+        obs = observe() if (terminated | truncated).any() else following
     table = to_arrow(buffer)
     assert table.num_rows == len(buffer) == 12
     assert table.schema.field("next_obs.a").type == pa.list_(pa.uint8(), 6)
     assert table.schema.field("obs.b").type == pa.int64()
     assert table.schema.field("flags").type == pa.list_(pa.bool_(), 3)
     assert table["env"].to_pylist() == [0, 1] * 6
-    again = from_arrow(table)
-    assert (again.capacity, again.num_envs, len(again)) == (12, 2, 12)
-    assert rows_of(again) == rows_of(buffer)
-    assert to_arrow(again) == table
+    loaded = from_arrow(table)
+    assert (loaded.capacity, loaded.num_envs, len(loaded)) == (12, 2, 12)
+    assert transitions_of(loaded) == transitions_of(buffer)
+    assert to_arrow(loaded) == table
 
 
-@pytest.mark.parametrize("kind", [rlox.ReplayBuffer, rlox.PrioritizedReplayBuffer])
-def test_running_and_incomplete_steps_are_kept(pa, kind):
-    buffer = kind(8, 2, 1)
+@pytest.mark.parametrize("buffer_type", [rlox.ReplayBuffer, rlox.PrioritizedReplayBuffer])
+def test_tables_preserve_unfinished_episodes_and_incomplete_steps(pa, buffer_type):
+    buffer = buffer_type(8, 2, 1)
     for i in range(11):
         buffer.push(*transition(i, truncated=i % 5 == 4))
     table = to_arrow(buffer)
@@ -83,54 +83,54 @@ def test_running_and_incomplete_steps_are_kept(pa, kind):
 
 
 def chain(first, count):
-    """Return steps of one episode, which does not end."""
+    """Return `count` steps of one unfinished episode."""
     obs = np.float32([[i, i] for i in range(first, first + count)])
-    off = np.zeros(count, bool)
-    return obs, obs + 1, np.zeros((count, 1)), np.arange(first, first + count), off, off
+    no_flags = np.zeros(count, bool)
+    return obs, obs + 1, np.zeros((count, 1)), np.arange(first, first + count), no_flags, no_flags
 
 
 @pytest.mark.parametrize("capacity", [50, 7])
-def test_rows_that_fit_and_do_not_follow_each_other_stay_apart(pa, capacity):
+def test_rows_that_do_not_continue_each_other_stay_separate(pa, capacity):
     buffer = rlox.ReplayBuffer(capacity, 2, 1, n_step=3, gamma=0.5)
-    buffer.push_batch(*chain(0, 5))  # each row alone
+    buffer.push_batch(*chain(0, 5))  # each row is separate
     assert not to_arrow(buffer)["continues"].to_numpy().any()
     buffer.push_batch(*chain(5, 3), in_order=True)
     buffer.push_batch(*chain(8, 2))
     table = to_arrow(buffer)
-    apart = [False] * 5 + [True] * 2 + [False] * 3
-    assert table["continues"].to_pylist() == apart[-capacity:]
-    again = from_arrow(table, n_step=3, gamma=0.5)
-    assert rows_of(again) == rows_of(buffer)
-    assert to_arrow(again) == table
-    for one in (buffer, again):  # rows do not continue a row alone
-        one.push_batch(*chain(20, 2), in_order=True)
-    assert to_arrow(again) == to_arrow(buffer)
+    continues = [False] * 5 + [True] * 2 + [False] * 3
+    assert table["continues"].to_pylist() == continues[-capacity:]
+    loaded = from_arrow(table, n_step=3, gamma=0.5)
+    assert transitions_of(loaded) == transitions_of(buffer)
+    assert to_arrow(loaded) == table
+    for each in (buffer, loaded):  # rows do not continue a separate row
+        each.push_batch(*chain(20, 2), in_order=True)
+    assert to_arrow(loaded) == to_arrow(buffer)
 
 
-def test_rows_apart_of_several_environments_and_of_other_tables_stay_apart(pa):
+def test_separate_rows_of_several_environments_stay_separate(pa):
     buffer = rlox.ReplayBuffer(20, 2, 1, num_envs=2, n_step=2)
     for t in range(4):
         obs = np.float32([[t, t], [t + 50, t]])
-        off = np.zeros(2, bool)
-        buffer.push_batch(obs, obs + 1, np.zeros((2, 1)), [t, t], off, off)
+        no_flags = np.zeros(2, bool)
+        buffer.push_batch(obs, obs + 1, np.zeros((2, 1)), [t, t], no_flags, no_flags)
     table = to_arrow(buffer)
     continues = [True, False, True, True, False, True, False, False]
     changed = with_column(table, "continues", pa.chunked_array([pa.array(continues)]))
     for source in (changed, changed.replace_schema_metadata()):
-        again = from_arrow(source, num_envs=2, n_step=2)
-        assert to_arrow(again)["continues"].to_pylist() == continues
+        loaded = from_arrow(source, num_envs=2, n_step=2)
+        assert to_arrow(loaded)["continues"].to_pylist() == continues
 
 
-def test_rows_whose_last_step_is_dropped_begin_an_episode(pa):
+def test_rows_after_a_dropped_step_start_an_episode(pa):
     buffer = rlox.ReplayBuffer(20, 1, 1)
     for i in range(10):
         buffer.push([i], [0], 0.0, False, False, [i + 1])
     table = to_arrow(buffer)
     for first in (True, False):
         continues = pa.array([i != 4 or first for i in range(10)])
-        again = from_arrow(with_column(table, "continues", continues), capacity=5)
-        assert again.state()["step.obs"][0] == 5
-        assert again.state()["cut"].tolist() == [first]
+        loaded = from_arrow(with_column(table, "continues", continues), capacity=5)
+        assert loaded.state()["step.obs"][0] == 5
+        assert loaded.state()["cut"].tolist() == [first]
 
 
 def test_invalid_tables_and_buffers_are_rejected(pa, tmp_path):
@@ -158,64 +158,66 @@ def test_invalid_tables_and_buffers_are_rejected(pa, tmp_path):
 @pytest.mark.parametrize(
     ("envs", "frames", "steps"), [(1, 4, 40), (1, 2, 5), (3, 3, 40), (2, 4, 2)]
 )
-def test_frame_stacks_are_whole_in_tables_and_stored_once_in_buffers(pa, envs, frames, steps):
+def test_tables_have_full_frame_stacks_and_buffers_store_frames_once(pa, envs, frames, steps):
     rng = np.random.default_rng(envs + steps)
-    shape, kinds = (2 * frames, 3), {"obs_dtype": "uint8", "frame_stack": frames}
-    buffer = rlox.ReplayBuffer(12 * envs, shape, 1, **kinds, num_envs=envs)
+    shape, settings = (2 * frames, 3), {"obs_dtype": "uint8", "frame_stack": frames}
+    buffer = rlox.ReplayBuffer(12 * envs, shape, 1, **settings, num_envs=envs)
 
-    def fresh():
+    def first_stack():
         return np.repeat(rng.integers(0, 256, (2, 3), np.uint8)[None], frames, 0).reshape(shape)
 
-    obs = np.stack([fresh() for _ in range(envs)])
+    obs = np.stack([first_stack() for _ in range(envs)])
     for t in range(steps):
         new = rng.integers(0, 256, (envs, 2, 3), np.uint8)
         following = np.concatenate([obs[:, 2:], new], 1)
-        ended, cut = rng.random((2, envs)) < 0.15
+        terminated, truncated = rng.random((2, envs)) < 0.15
         actions, rewards = rng.normal(size=(envs, 1)), np.arange(envs) + envs * t
-        buffer.push_batch(obs, following, actions, rewards, ended, cut)
-        again = (ended | cut) | (rng.random(envs) < 0.1)
-        obs = np.where(again[:, None, None], np.stack([fresh() for _ in range(envs)]), following)
+        buffer.push_batch(obs, following, actions, rewards, terminated, truncated)
+        is_reset = (terminated | truncated) | (rng.random(envs) < 0.1)
+        obs = np.where(
+            is_reset[:, None, None], np.stack([first_stack() for _ in range(envs)]), following
+        )
     table = to_arrow(buffer)
     assert table.num_rows == len(buffer) == min(steps, 12) * envs
     assert table.schema.field("next_obs").type == pa.list_(pa.uint8(), 6 * frames)
-    stored = {row[-1]: row for row in rows_of(buffer)}
+    stored = {row[-1]: row for row in transitions_of(buffer)}
     copy = from_arrow(table)
-    assert {row[-1]: row for row in rows_of(copy)} == stored
+    assert {row[-1]: row for row in transitions_of(copy)} == stored
     assert len(copy) == len(buffer)
     assert to_arrow(copy) == table
     assert copy.state()["frame_stack"][0] == frames
-    whole = from_arrow(table, frame_stack=1)
-    assert whole.nbytes > 0
-    assert {row[-1]: row for row in rows_of(whole)} == stored
+    unstacked = from_arrow(table, frame_stack=1)
+    assert unstacked.nbytes > 0
+    assert {row[-1]: row for row in transitions_of(unstacked)} == stored
 
 
-def test_frame_stacks_that_do_not_fit_into_memory_are_rejected(pa, monkeypatch):
+def test_frame_stacks_larger_than_memory_are_rejected(pa, monkeypatch):
     monkeypatch.setattr("rlox._system.available_memory", lambda: 1000)
     buffer = rlox.ReplayBuffer(100, (4, 20), 1, obs_dtype="uint8", frame_stack=4)
     stack = np.zeros((11, 4, 20), np.uint8)
-    zeros, off = np.zeros(10), np.zeros(10, bool)
-    buffer.push_batch(stack[:-1], stack[1:], zeros, zeros, off, off, in_order=True)
+    zeros, no_flags = np.zeros(10), np.zeros(10, bool)
+    buffer.push_batch(stack[:-1], stack[1:], zeros, zeros, no_flags, no_flags, in_order=True)
     got = "'stacks of 4 frames', which needs 1600 bytes"
     with refuses(OutOfMemoryError, "buffer", got=got):
         to_arrow(buffer)
 
 
 @pytest.mark.filterwarnings("ignore")
-def test_data_sets_keep_their_last_observations(tmp_path, monkeypatch):
+def test_minari_datasets_keep_final_observations(tmp_path, monkeypatch):
     minari = pytest.importorskip("minari")
     monkeypatch.setenv("MINARI_DATASETS_PATH", str(tmp_path))
     last = np.arange(4) == 3
     episodes = [
         minari.data_collector.EpisodeBuffer(
-            id=number,
-            observations=np.float32([[number, t] for t in range(5)]),
+            id=episode,
+            observations=np.float32([[episode, t] for t in range(5)]),
             actions=np.arange(4) % 3,
             rewards=(np.arange(4) % 3).astype(float),
-            terminations=last & (number % 2 == 1),
-            truncations=last & (number % 2 == 0),
+            terminations=last & (episode % 2 == 1),
+            truncations=last & (episode % 2 == 0),
             infos={},
         )
-        for number in range(3)
+        for episode in range(3)
     ]
     dataset = minari.create_dataset_from_buffers(
         "counting/test-v0",

@@ -1,4 +1,4 @@
-"""Ctrl-C: once to stop, twice to raise; long calls end at once and leave their objects whole."""
+"""Ctrl-C stops a run once and raises twice. Long calls end quickly and leave consistent objects."""
 
 import json
 import os
@@ -25,8 +25,8 @@ pytestmark = [
 SMOKE = ["token_kl", "RunningMeanStd.update", "learn by train"]
 
 
-def errors_of(names, shares=(), limit=100, **variables):
-    """The errors of cases, which one child process runs one after the other."""
+def run_cases(names, shares=(), limit=100, **variables):
+    """Run cases one after the other in a child process and return their errors."""
     path = [str(Path(__file__).parent), *filter(None, [os.environ.get("PYTHONPATH")])]
     done = subprocess.run(
         [sys.executable, interrupt_cases.__file__, json.dumps([*names]), json.dumps([*shares])],
@@ -40,9 +40,9 @@ def errors_of(names, shares=(), limit=100, **variables):
     return {name: error for name, error in json.loads(done.stdout).items() if error}
 
 
-def test_first_interrupt_stops_and_second_one_raises():
+def test_first_interrupt_stops_and_second_raises():
     stopped = []
-    usual = signal.getsignal(signal.SIGINT)
+    previous = signal.getsignal(signal.SIGINT)
 
     def interrupt_twice():
         with stop_on_interrupt(lambda: stopped.append(True)):
@@ -53,20 +53,20 @@ def test_first_interrupt_stops_and_second_one_raises():
     with pytest.raises(KeyboardInterrupt):
         interrupt_twice()
     assert stopped == [True]
-    assert signal.getsignal(signal.SIGINT) is usual
+    assert signal.getsignal(signal.SIGINT) is previous
 
 
 def test_ignored_interrupts_stay_ignored():
-    usual = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    previous = signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
         with stop_on_interrupt(pytest.fail):
             assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN
             signal.raise_signal(signal.SIGINT)
     finally:
-        signal.signal(signal.SIGINT, usual)
+        signal.signal(signal.SIGINT, previous)
 
 
-def test_other_threads_leave_signal_handlers_alone():
+def test_other_threads_do_not_change_signal_handlers():
     def run():
         with stop_on_interrupt(pytest.fail):
             pass
@@ -74,41 +74,41 @@ def test_other_threads_leave_signal_handlers_alone():
     assert run_threads(run) == []
 
 
-def test_interrupts_end_calls_and_training_and_lateness_is_noticed():
-    errors = errors_of([*SMOKE, "held"])
-    assert "seconds after Ctrl-C" in errors.pop("held")  # the control
+def test_interrupts_end_calls_and_training_in_time():
+    errors = run_cases([*SMOKE, "held"])
+    assert "seconds after Ctrl-C" in errors.pop("held")  # control case
     assert errors == {}
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
-def test_interrupts_end_all_calls_at_once():
-    assert errors_of(CALLS, limit=400) == {}
-    assert errors_of(ONCE, limit=400) == {}
+def test_interrupts_end_all_calls_in_time():
+    assert run_cases(CALLS, limit=400) == {}
+    assert run_cases(ONCE, limit=400) == {}
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(3600)
-def test_calls_end_at_once_whenever_they_are_interrupted():
+def test_interrupts_at_any_progress_end_calls_in_time():
     shares = [0.05, 0.2, 0.45, 0.7]
-    assert errors_of([*CALLS, *SLOW], shares, limit=3000, RLOX_NUM_THREADS="2") == {}
-    # So many threads that what only one of them did would be short.
-    assert errors_of(["making environments"], [0.1, 0.3], RLOX_NUM_THREADS="16") == {}
+    assert run_cases([*CALLS, *SLOW], shares, limit=3000, RLOX_NUM_THREADS="2") == {}
+    # With 16 threads, the part that a single thread executes is short.
+    assert run_cases(["making environments"], [0.1, 0.3], RLOX_NUM_THREADS="16") == {}
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("backend", network_backends())
 def test_interrupts_end_training_on_every_backend(backend):
-    assert errors_of(TRAINING, [backend]) == {}
+    assert run_cases(TRAINING, [backend]) == {}
 
 
 @pytest.mark.slow
-def test_signal_handlers_in_the_middle_of_a_call_leave_it_whole():
-    assert errors_of(HANDLERS) == {}
+def test_signal_handlers_during_a_call_leave_consistent_objects():
+    assert run_cases(HANDLERS) == {}
 
 
 @pytest.mark.slow
-def test_reset_with_a_large_seed_changes_nothing_when_interrupted():
+def test_interrupted_reset_changes_nothing():
     env = rlox._rlox.NativeVectorEnv("CartPole-v1", 4_000_000, 0)
     before = env.rng_states()
     assert lateness(lambda: env.reset(2**70), 0.01) is not None
@@ -116,14 +116,14 @@ def test_reset_with_a_large_seed_changes_nothing_when_interrupted():
 
 
 def columns(rows, width):
-    """Transitions that have their number everywhere."""
-    column, off = np.arange(rows, dtype=np.float32), np.zeros(rows, bool)
+    """Return transitions whose values all equal the row number."""
+    column, no_flags = np.arange(rows, dtype=np.float32), np.zeros(rows, bool)
     obs = np.repeat(column, width).reshape(-1, width)
-    return obs, obs, column[:, None], column, off, off
+    return obs, obs, column[:, None], column, no_flags, no_flags
 
 
 @pytest.mark.slow
-def test_interrupted_load_of_a_replay_state_leaves_all_or_nothing():
+def test_interrupted_load_state_loads_all_or_nothing():
     rows = 6_000_000
     buffer = rlox.ReplayBuffer(rows, 8, 1, seed=0)
     buffer.push_batch(*columns(rows, 8))
@@ -140,7 +140,7 @@ def test_interrupted_load_of_a_replay_state_leaves_all_or_nothing():
 
 @pytest.mark.slow
 @pytest.mark.parametrize("hot", [500, 1_000_000])
-def test_interrupted_push_to_a_file_stores_whole_pieces(tmp_path, hot):
+def test_interrupted_push_to_a_file_stores_complete_blocks(tmp_path, hot):
     rows = 1_000_000
     path, tries, arrays = tmp_path / "replay", [], columns(rows, 64)
     for after in (0.05, 0.1, 0.2):
@@ -160,9 +160,9 @@ def test_interrupted_push_to_a_file_stores_whole_pieces(tmp_path, hot):
             assert numbers.max() < rows
         buffer.push([7.0] * 64, [7.0], 7.0, False, True, [8.0] * 64)
         buffer.close()
-        with rlox.MmapReplayBuffer.open(path) as again:
-            assert len(again) == stored + 1
-            again.verify()
+        with rlox.MmapReplayBuffer.open(path) as reopened:
+            assert len(reopened) == stored + 1
+            reopened.verify()
         path.unlink()
     assert min(late - max(slack) for late, *slack in tries) < PROMISED, tries
 
@@ -171,7 +171,7 @@ def test_interrupted_push_stores_the_first_rows_with_their_priorities():
     rows = 4_000_000
     arrays, buffer = columns(rows, 1), rlox.PrioritizedReplayBuffer(rows, 1, 1)
     if lateness(lambda: buffer.push_batch(*arrays), 0.1) is None:
-        pytest.skip("the push was over sooner")
+        pytest.skip("the push ended earlier")
     stored = len(buffer)
     assert stored < rows
     if stored:
@@ -183,17 +183,17 @@ def test_interrupted_push_stores_the_first_rows_with_their_priorities():
     assert len(buffer) == stored + 1
 
 
-def test_buffer_has_a_repr_in_a_signal_handler_in_the_middle_of_a_push():
+def test_repr_works_in_a_signal_handler_during_a_push():
     texts, rows = [], 4_000_000
     buffer = rlox.ReplayBuffer(rows, 1, 1)
-    usual = signal.signal(signal.SIGALRM, lambda *_: texts.append(repr(buffer)))
+    previous = signal.signal(signal.SIGALRM, lambda *_: texts.append(repr(buffer)))
     arrays = columns(rows, 1)
     try:
         signal.setitimer(signal.ITIMER_REAL, 0.005, 0.005)
         buffer.push_batch(*arrays)
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.signal(signal.SIGALRM, usual)
+        signal.signal(signal.SIGALRM, previous)
     assert texts
     assert all(text.startswith("ReplayBuffer(") and "obs=" in text for text in texts)
     assert f"len={rows}" in repr(buffer)

@@ -1,4 +1,4 @@
-"""Observations from outside: anything that is an array of real numbers, and nothing else."""
+"""Observations of users: arrays of finite real numbers are accepted, other values are rejected."""
 
 from functools import partial
 
@@ -12,7 +12,7 @@ from rlox._layout import Layout, as_batch
 from support.refusals import expect_refusal, refusals
 
 
-def box(shape):
+def box_layout(shape):
     return Layout(spaces.Box(-np.inf, np.inf, shape))
 
 
@@ -27,22 +27,22 @@ def box(shape):
         [True, 2],
     ],
 )
-def test_whatever_numpy_takes_is_taken(obs):
-    rows, single = as_batch(obs, box((2,)))
+def test_as_batch_accepts_anything_that_numpy_converts(obs):
+    rows, single = as_batch(obs, box_layout((2,)))
     assert (rows.tolist(), rows.dtype, single) == ([[1.0, 2.0]], np.float32, True)
-    rows, single = as_batch(np.stack([obs, obs, obs]), box((2,)))
+    rows, single = as_batch(np.stack([obs, obs, obs]), box_layout((2,)))
     assert (rows.shape, single) == ((3, 2), False)
 
 
-def test_what_comes_back_is_a_copy():
+def test_as_batch_returns_a_copy():
     obs = np.zeros((1, 2), np.float32)
-    as_batch(obs, box((2,)))[0][:] = 7
+    as_batch(obs, box_layout((2,)))[0][:] = 7
     assert not obs.any()
 
 
 @refusals(
     *(
-        (partial(as_batch, obs, box((2,))), ArgumentTypeError, "obs", hint)
+        (partial(as_batch, obs, box_layout((2,))), ArgumentTypeError, "obs", hint)
         for obs, hint in (
             ("abc", "convert"),
             ([1.0, None], ""),
@@ -52,10 +52,10 @@ def test_what_comes_back_is_a_copy():
             (torch.zeros(2, requires_grad=True), "detach"),
         )
     ),
-    (lambda: as_batch([0.0, np.nan], box((2,))), NonFiniteError, "obs"),
-    (lambda: as_batch([0.0, 1e300], box((2,))), NonFiniteError, "obs"),
+    (lambda: as_batch([0.0, np.nan], box_layout((2,))), NonFiniteError, "obs"),
+    (lambda: as_batch([0.0, 1e300], box_layout((2,))), NonFiniteError, "obs"),
 )
-def test_observations_must_be_finite_real_numbers(refusal):
+def test_as_batch_rejects_other_values_than_finite_real_numbers(refusal):
     expect_refusal(refusal)
 
 
@@ -72,7 +72,7 @@ def test_observations_must_be_finite_real_numbers(refusal):
     ],
     ids=str,
 )
-def test_a_normalizer_of_rewards_leaves_observations_as_they_are(space):
+def test_reward_normalizer_does_not_change_observations(space):
     layout, obs = Layout(space), space.sample()
     normalizer = Normalizer(1, layout.shape, obs=False)
     assert not normalizer.normalizes_obs
@@ -83,7 +83,7 @@ def test_a_normalizer_of_rewards_leaves_observations_as_they_are(space):
     assert np.array_equal(rows[0], layout.row(obs))
 
 
-def test_a_normalizer_of_observations_makes_float32_of_bytes():
+def test_obs_normalizer_converts_bytes_to_float32():
     layout = Layout(spaces.Box(0, 255, (2,), np.uint8))
     normalizer = Normalizer(1, (2,), reward=False)
     assert normalizer.normalizes_obs

@@ -28,7 +28,7 @@ def test_free_memory_is_reported():
     assert 2**20 < FREE < 2**50
 
 
-def test_check_memory_rejects_what_does_not_fit():
+def test_check_memory_rejects_requests_beyond_the_free_memory():
     check_memory("buffer_size", 10, 1000)
     for needed in (2**62, 10**5000):
         refusal = Refusal(check_memory, OutOfMemoryError, "buffer_size")
@@ -47,25 +47,25 @@ BUFFER, WIDTHS = {"buffer_size": 2**50}, [(10**9,), (10**6, 10**6), (2**62,), (2
     ],
     ids=lambda x: getattr(x, "__name__", str(x)),
 )
-def test_networks_and_replay_buffers_that_do_not_fit_are_rejected(trainer, settings, backend):
+def test_networks_and_replay_buffers_larger_than_memory_are_rejected(trainer, settings, backend):
     make = lambda: trainer("CartPole-v1", backend=backend, runs_dir=None, **settings)  # noqa: E731
     expect_refusal(Refusal(make, OutOfMemoryError, next(iter(settings))))
 
 
 @pytest.mark.parametrize("policy", [None, lambda obs: [0] * len(obs)], ids=["random", "policy"])
-def test_steps_that_do_not_fit_together_are_rejected(policy):
+def test_collect_n_steps_rejects_steps_larger_than_memory(policy):
     env = rlox.VecEnv(n=2, seed=0)
-    n = (2**45 if FREE is None else FREE) // 80  # every array alone would fit
+    n = (2**45 if FREE is None else FREE) // 80  # each array alone would fit
     expect_refusal(Refusal(env.collect_n_steps, OutOfMemoryError, "n"), n, policy)
     assert env.collect_n_steps(3)["obs"].shape == (3, 2, 4)
 
 
 @pytest.fixture(scope="module")
 def run():
-    """Run a case of `support/memory_limits.py` in a child process that all cases share."""
+    """Run a case of `support/memory_limits.py` in one child process for all cases."""
     children = []
 
-    def ask(name):
+    def run_case(name):
         if not children or children[-1].poll() is not None:
             # Large blocks return to the system when they are freed.
             env = {**os.environ, "MALLOC_MMAP_THRESHOLD_": "65536"}
@@ -77,7 +77,7 @@ def run():
         answer = child.stdout.readline()
         return ast.literal_eval(answer) if answer else f"the process ended with {child.wait()}"
 
-    yield ask
+    yield run_case
     for child in children:
         child.communicate()
 
@@ -91,11 +91,11 @@ SLOW = ("construct", "episodes", "reset", "step", "rollout_buffer", "statistics"
 @pytest.mark.parametrize(
     "name", [*DEFAULT, *(pytest.param(name, marks=pytest.mark.slow) for name in SLOW)]
 )
-def test_refused_memory_raises_and_changes_nothing(run, name):
+def test_failed_allocation_raises_and_changes_nothing(run, name):
     assert run(name) == "ok"
 
 
-def test_too_large_buffer_names_only_the_setting():
+def test_too_large_replay_buffer_names_only_the_setting():
     layout, config = Layout(gym.spaces.Box(-1, 1, (4,))), DQNConfig(buffer_size=10**14)
     with refuses(OutOfMemoryError, "buffer_size") as raised:
         make_replay_buffer(layout, gym.spaces.Discrete(2), config, 1)

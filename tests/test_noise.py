@@ -1,4 +1,4 @@
-"""Noise of actions: its numbers against hand-made ones, each component's own, what is refused."""
+"""Action noise: values computed by hand, parameters per component, and rejected parameters."""
 
 import json
 from dataclasses import asdict
@@ -10,8 +10,13 @@ import pytest
 from rlox import ArgumentError, ArgumentTypeError, make_vec
 from rlox.configs import SACConfig, TD3Config
 from rlox.learners.native_off_policy import NativeSAC, NativeTD3
-from rlox.noise import GaussianNoise, NoiseProcess, OrnsteinUhlenbeckNoise, as_noise
-from rlox.noise import noise_to_dict as told
+from rlox.noise import (
+    GaussianNoise,
+    NoiseProcess,
+    OrnsteinUhlenbeckNoise,
+    as_noise,
+    noise_to_dict,
+)
 from rlox.trainers import SACTrainer, TD3Trainer
 from support.envs import Answer
 from support.refusals import refuses
@@ -20,7 +25,7 @@ SMALL = {"learning_starts": 4, "batch_size": 8, "buffer_size": 100, "net_arch": 
 TWO = gym.spaces.Box(-1, 1, (2,), np.float32)
 
 
-def test_each_component_has_its_deviation_and_mean():
+def test_each_component_has_its_own_deviation_and_mean():
     process = NoiseProcess(GaussianNoise([0.0, 0.2], mean=[0.5, -0.1]), num_envs=4000, dim=2)
     actions = process.add(np.zeros((4000, 2), np.float32), np.random.default_rng(0))
     np.testing.assert_array_equal(actions[:, 0], np.float32(0.5))
@@ -28,16 +33,16 @@ def test_each_component_has_its_deviation_and_mean():
     assert actions[:, 1].std() == pytest.approx(0.2, rel=0.05)
 
 
-def test_a_walk_is_drawn_to_its_mean_from_where_it_begins():
-    how = {"theta": 0.5, "dt": 0.1, "mean": [0.4, -0.2], "initial_noise": [0.8, 0.1]}
-    noise = OrnsteinUhlenbeckNoise([0.0, 0.3], **how)
-    process, stream, same = NoiseProcess(noise, 2, 2), *map(np.random.default_rng, (7, 7))
+def test_ornstein_uhlenbeck_noise_reverts_to_its_mean_from_initial_noise():
+    settings = {"theta": 0.5, "dt": 0.1, "mean": [0.4, -0.2], "initial_noise": [0.8, 0.1]}
+    noise = OrnsteinUhlenbeckNoise([0.0, 0.3], **settings)
+    process, stream, reference = NoiseProcess(noise, 2, 2), *map(np.random.default_rng, (7, 7))
     x = np.array([[0.8, 0.1]] * 2)
     for _ in range(5):
-        said = process.add(np.zeros((2, 2), np.float32), stream)
-        drawn = same.standard_normal((2, 2))
+        actions = process.add(np.zeros((2, 2), np.float32), stream)
+        drawn = reference.standard_normal((2, 2))
         x = x + 0.5 * (np.array([0.4, -0.2]) - x) * 0.1 + np.array([0, 0.3]) * 0.1**0.5 * drawn
-        np.testing.assert_allclose(said, x, rtol=1e-6)
+        np.testing.assert_allclose(actions, x, rtol=1e-6)
     process.end_episodes(np.array([True, False]))
     np.testing.assert_array_equal(process.state[0], [0.8, 0.1])
     np.testing.assert_allclose(process.state[1], x[1])
@@ -47,22 +52,22 @@ def test_a_walk_is_drawn_to_its_mean_from_where_it_begins():
 
 @pytest.mark.filterwarnings("ignore:environment:UserWarning")  # new episodes
 @pytest.mark.parametrize(
-    ("trainer", "noise"),
+    ("trainer_cls", "noise"),
     [
         (TD3Trainer, GaussianNoise([0.1, 0.3], mean=0.1)),
         (SACTrainer, OrnsteinUhlenbeckNoise((0.1, 0.3), mean=(0.1, 0.2), initial_noise=0.5)),
     ],
 )
-def test_trainers_take_arrays_on_torch_and_go_on_where_they_were_saved(trainer, noise, tmp_path):
-    one = trainer(lambda: Answer(TWO), 1, action_noise=noise, runs_dir=None, **SMALL)
-    assert one.learner.backend == "torch"
-    one.train(20)
-    one.save(tmp_path / "saved")
-    two = trainer.load(tmp_path / "saved", env=lambda: Answer(TWO), runs_dir=None)
-    assert two.config == one.config
-    for x in (one, two):
-        x.train(10)
-    pair = (x.learner.noise.state for x in (one, two))
+def test_torch_trainers_accept_noise_arrays_and_resume_noise(trainer_cls, noise, tmp_path):
+    saved = trainer_cls(lambda: Answer(TWO), 1, action_noise=noise, runs_dir=None, **SMALL)
+    assert saved.learner.backend == "torch"
+    saved.train(20)
+    saved.save(tmp_path / "saved")
+    loaded = trainer_cls.load(tmp_path / "saved", env=lambda: Answer(TWO), runs_dir=None)
+    assert loaded.config == saved.config
+    for trainer in (saved, loaded):
+        trainer.train(10)
+    pair = (trainer.learner.noise.state for trainer in (saved, loaded))
     np.testing.assert_array_equal(*pair)
 
 
@@ -73,15 +78,15 @@ def test_trainers_take_arrays_on_torch_and_go_on_where_they_were_saved(trainer, 
         (NativeSAC, SACConfig, OrnsteinUhlenbeckNoise(0.3)),
     ],
 )
-def test_equal_numbers_for_all_components_are_one_number_in_rust(learner, config, noise):
+def test_equal_components_become_one_number_in_rust(learner, config, noise):
     same = type(noise)(np.full(2, 0.3), mean=np.zeros(2))
 
     def walk(noise):
         env = make_vec(lambda: Answer(TWO), 1)
-        one = learner(env, config(**SMALL, action_noise=noise), 3)
+        native = learner(env, config(**SMALL, action_noise=noise), 3)
         for _ in range(3):
-            one.iterate()
-        return one.policy.progress_state()[0]
+            native.iterate()
+        return native.policy.progress_state()[0]
 
     np.testing.assert_array_equal(walk(noise), walk(same))
     assert walk(noise).any()
@@ -110,13 +115,13 @@ def test_native_trainers_reject_noise_that_only_torch_supports(trainer, noise):
         (OrnsteinUhlenbeckNoise(initial_noise=[0.0] * 3), "initial_noise"),
     ],
 )
-def test_other_lengths_than_actions_have_are_refused(noise, name, backend):
+def test_noise_of_another_length_than_actions_is_rejected(noise, name, backend):
     expected = f"{name} as a number or an array of length 2"
     with refuses(ArgumentError, "action_noise", expected=expected):
         TD3Trainer(lambda: Answer(TWO), 1, action_noise=noise, backend=backend, runs_dir=None)
 
 
-@pytest.mark.parametrize("kind", [GaussianNoise, OrnsteinUhlenbeckNoise])
+@pytest.mark.parametrize("noise_cls", [GaussianNoise, OrnsteinUhlenbeckNoise])
 @pytest.mark.parametrize(
     ("arguments", "error", "argument"),
     [
@@ -129,9 +134,9 @@ def test_other_lengths_than_actions_have_are_refused(noise, name, backend):
         ({"mean": np.array([True])}, ArgumentTypeError, "mean[0]"),
     ],
 )
-def test_noise_rejects_parameters_that_are_no_numbers(kind, arguments, error, argument):
+def test_noise_rejects_parameters_that_are_no_numbers(noise_cls, arguments, error, argument):
     with refuses(error, argument):
-        kind(**arguments)
+        noise_cls(**arguments)
 
 
 def test_noise_rejects_an_array_of_means_as_the_first_argument():
@@ -150,10 +155,10 @@ def test_noise_rejects_an_array_of_means_as_the_first_argument():
     ],
 )
 def test_noise_is_restored_from_json(noise):
-    assert as_noise("x", json.loads(json.dumps(told(noise)))) == noise
+    assert as_noise("x", json.loads(json.dumps(noise_to_dict(noise)))) == noise
     assert as_noise("x", json.loads(json.dumps(asdict(noise)))) == noise
 
 
 def test_scalar_noise_is_described_as_native_trainers_read_it():
     numbers = {"sigma": 0.3, "theta": 0.15, "dt": 0.01}
-    assert told(OrnsteinUhlenbeckNoise(0.3)) == {**numbers, "kind": "ornstein_uhlenbeck"}
+    assert noise_to_dict(OrnsteinUhlenbeckNoise(0.3)) == {**numbers, "kind": "ornstein_uhlenbeck"}

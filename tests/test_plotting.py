@@ -1,4 +1,4 @@
-"""Columns of metrics, curves along steps or time, and plots of runs."""
+"""Columns of metrics, curves over steps or time, and plots of runs."""
 
 import json
 import time
@@ -15,13 +15,13 @@ from support.refusals import refuses
 from support.runs import small
 
 
-def table(folder, text):
+def write_metrics(folder, text):
     (folder / "metrics.csv").write_text(text)
     return folder / "metrics.csv"
 
 
-def test_columns_are_numbers_or_nan_without_an_incomplete_last_row(tmp_path):
-    file = table(tmp_path, "a,b\n1,\n2,0.5\n3")
+def test_column_returns_numbers_or_nan_and_drops_an_incomplete_last_row(tmp_path):
+    file = write_metrics(tmp_path, "a,b\n1,\n2,0.5\n3")
     np.testing.assert_array_equal(column(read_metrics(file), "b", file), [np.nan, 0.5])
 
 
@@ -65,7 +65,7 @@ def test_seconds_of_a_resumed_run_continue(tmp_path):
     ("rows", "expected"),
     [(1, [1, 3, 5, 7]), (2, [1, 2, 4, 6]), (3, [1, 2, 3, 5]), (99, [1, 2, 3, 4])],
 )
-def test_a_value_is_the_mean_of_those_before_it_and_its_own(rows, expected):
+def test_smoothed_averages_trailing_windows_of_rows(rows, expected):
     assert smoothed(np.array([1.0, 3.0, 5.0, 7.0]), rows).tolist() == expected
 
 
@@ -78,16 +78,16 @@ def test_a_value_is_the_mean_of_those_before_it_and_its_own(rows, expected):
     ids=["rows without the metric", "steps of a resumed run"],
 )
 def test_curve_has_one_value_for_each_step(rows, smooth, at, values, tmp_path):
-    table(tmp_path, f"time/total_timesteps,m\n{rows}")
+    write_metrics(tmp_path, f"time/total_timesteps,m\n{rows}")
     curve = read_curve(tmp_path, "m", smooth=smooth)
     assert (curve.at.tolist(), curve.values.tolist()) == (at, values)
     assert curve.label == tmp_path.name
 
 
-def test_a_run_is_labelled_by_what_its_config_says(tmp_path):
-    table(tmp_path, "time/total_timesteps,m\n8,1\n")
-    about = {"algorithm": "ppo", "env": "Own-v0", "backend": "torch", "settings": {"gamma": 0.5}}
-    (tmp_path / "config.json").write_text(json.dumps({**about, "env_kwargs": {"g": 1}}))
+def test_curve_is_labelled_from_the_config_of_its_run(tmp_path):
+    write_metrics(tmp_path, "time/total_timesteps,m\n8,1\n")
+    config = {"algorithm": "ppo", "env": "Own-v0", "backend": "torch", "settings": {"gamma": 0.5}}
+    (tmp_path / "config.json").write_text(json.dumps({**config, "env_kwargs": {"g": 1}}))
     curve = read_curve(tmp_path, "m")
     assert (curve.label, curve.settings) == ("ppo Own-v0 torch", {"gamma": 0.5, "g": 1})
 
@@ -96,21 +96,21 @@ def line(at, values, label="a", **settings):
     return Curve(label, settings, np.array(at, float), np.array(values, float))
 
 
-def test_seeds_are_compared_where_all_of_them_have_been():
+def test_seeds_are_compared_on_their_common_steps():
     at, values = _together([line([0, 10], [0, 10]), line([5, 20], [0, 15])])
     assert (at[0], at[-1]) == (5.0, 10.0)
     np.testing.assert_allclose(values[0], [5, 0])
     np.testing.assert_allclose(values[-1], [10, 5])
 
 
-def test_lines_are_labelled_with_the_settings_in_which_they_differ(tmp_path):
+def test_labels_contain_the_settings_that_differ(tmp_path):
     curves = [line([1, 2], [1, 2], gamma=0.9), line([1, 2], [1, 2], gamma=0.8), line([1], [1], "b")]
     labels = plot_runs(curves, tmp_path / "a.png")
     assert labels == ["a, gamma 0.9", "a, gamma 0.8", "b"]
     assert plot_runs(curves[:1] * 2, tmp_path / "a.png") == ["a (2 runs)"]
 
 
-def test_seeds_that_were_never_at_the_same_place_are_lines_of_their_own(tmp_path):
+def test_seeds_without_common_steps_are_separate_lines(tmp_path):
     assert plot_runs([line([1], [1]), line([5], [2])], tmp_path / "a.png") == ["a", "a"]
 
 

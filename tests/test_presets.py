@@ -1,4 +1,4 @@
-"""Presets are the settings of rl-zoo3, which trainers accept."""
+"""Presets have the settings of rl-zoo3, and trainers accept them."""
 
 import pytest
 
@@ -8,7 +8,7 @@ from rlox.noise import GaussianNoise, OrnsteinUhlenbeckNoise
 from rlox.presets import names, preset
 
 CONFIGS = {"ppo": PPOConfig, "a2c": A2CConfig, "dqn": DQNConfig, "sac": SACConfig, "td3": TD3Config}
-# Settings that all presets of an algorithm have, if the tables below have no other value.
+# Settings of all presets of an algorithm, unless the tables below have another value.
 COMMON = {
     "ppo": {"clip_coef": 0.2, "vf_coef": 0.5, "max_grad_norm": 0.5, "ent_coef": 0}
     | {"use_sde": False, "sde_sample_freq": -1, "log_std_init": 0, "ortho_init": True}
@@ -68,7 +68,7 @@ ROWS = {
 }
 LINEAR = {"lr_schedule": "linear"}
 WIDE = {"net_arch": (256, 256), "activation": "relu", "log_std_init": -2, "ortho_init": False}
-# Settings that are not the common ones.
+# Settings that differ from the common settings.
 OTHERS = {
     "ppo CartPole-v1": {**LINEAR, "clip_schedule": "linear"},
     "ppo Pendulum-v1": {"use_sde": True, "sde_sample_freq": 4},
@@ -94,7 +94,7 @@ OTHERS = {
 @pytest.mark.parametrize(
     ("algorithm", "env"), [(algorithm, env) for algorithm in names() for env in names()[algorithm]]
 )
-def test_settings_are_those_of_rl_zoo3(algorithm, env):
+def test_presets_equal_the_settings_of_rl_zoo3(algorithm, env):
     key = f"{algorithm} {env}"
     columns = dict(zip(COLUMNS[algorithm].split(), ROWS[key], strict=True))
     expected = {**COMMON[algorithm], **columns, **OTHERS.get(key, {})}

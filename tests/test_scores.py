@@ -9,7 +9,7 @@ from support.refusals import refuses
 
 
 @pytest.mark.parametrize(
-    ("numbers", "mean"),
+    ("returns", "mean"),
     [
         ([7.0], 7.0),
         ([1, 2], 1.5),
@@ -19,31 +19,31 @@ from support.refusals import refuses
         ([0, 1, 2, 3, 4, 5, 6, 700], 3.5),
     ],
 )
-def test_a_quarter_at_each_end_is_left_out(numbers, mean):
-    assert interquartile_mean(numbers) == mean
-    assert interquartile_mean([numbers, [5] * len(numbers)]).tolist() == [mean, 5]
+def test_interquartile_mean_excludes_a_quarter_at_each_end(returns, mean):
+    assert interquartile_mean(returns) == mean
+    assert interquartile_mean([returns, [5] * len(returns)]).tolist() == [mean, 5]
 
 
-def test_interval_is_that_of_the_percentile_bootstrap():
-    numbers, stream = np.random.default_rng(1).normal(size=11), np.random.default_rng(0)
+def test_bootstrap_interval_equals_the_percentile_bootstrap():
+    returns, stream = np.random.default_rng(1).normal(size=11), np.random.default_rng(0)
     draws = stream.integers(0, 11, (500, 11))
-    means = [np.mean(sorted(numbers[draw])[2:-2]) for draw in draws]
+    means = [np.mean(sorted(returns[draw])[2:-2]) for draw in draws]
     expected = np.quantile(means, [0.025, 0.975])
-    np.testing.assert_allclose(bootstrap_interval(numbers, resamples=500), expected, rtol=1e-12)
+    np.testing.assert_allclose(bootstrap_interval(returns, resamples=500), expected, rtol=1e-12)
 
 
-def test_the_interval_holds_the_true_mean_about_as_often_as_it_says():
+def test_bootstrap_interval_has_its_nominal_coverage():
     stream = np.random.default_rng(2)
     rows = stream.normal(size=(200, 40))
     low, high = bootstrap_interval(rows, resamples=500)
     assert 0.88 < np.mean((low < 0) & (high > 0)) < 0.99
 
 
-def test_score_has_mean_deviation_and_interquartile_mean():
-    told = score([1.0, 2.0, 3.0, 4.0, 100.0])
-    assert (told["mean"], told["episodes"], told["iqm"]) == (22.0, 5, 3.0)
-    assert told["std"] == pytest.approx(np.std([1, 2, 3, 4, 100]))
-    low, high = told["iqm_interval"]
+def test_score_contains_mean_deviation_and_interquartile_mean():
+    result = score([1.0, 2.0, 3.0, 4.0, 100.0])
+    assert (result["mean"], result["episodes"], result["iqm"]) == (22.0, 5, 3.0)
+    assert result["std"] == pytest.approx(np.std([1, 2, 3, 4, 100]))
+    low, high = result["iqm_interval"]
     assert 1 <= low < 3 < high <= 100
 
 
@@ -59,7 +59,7 @@ def test_score_has_mean_deviation_and_interquartile_mean():
         ([[1.0], [1.0, 2.0]], ArgumentTypeError, "numbers"),
     ],
 )
-def test_invalid_returns_are_rejected(returns, error, argument):
+def test_score_rejects_invalid_returns(returns, error, argument):
     with refuses(error, argument):
         score(returns)
 
@@ -73,14 +73,14 @@ def test_invalid_returns_are_rejected(returns, error, argument):
         ("resamples", 1e3, ArgumentTypeError),
     ],
 )
-def test_invalid_arguments_of_intervals_are_rejected(argument, value, error):
+def test_bootstrap_interval_rejects_invalid_arguments(argument, value, error):
     with refuses(error, argument):
         bootstrap_interval([1.0, 2.0], **{argument: value})
 
 
 @pytest.mark.services
 @pytest.mark.filterwarnings("ignore:random_state is deprecated:FutureWarning")
-def test_means_and_intervals_are_those_of_rliable():
+def test_means_and_intervals_equal_rliable():
     pytest.importorskip("rliable", reason="needs rliable: pip install rliable 'pandas<3'")
     from rliable import library, metrics
 
@@ -93,6 +93,6 @@ def test_means_and_intervals_are_those_of_rliable():
             random_state=np.random.RandomState(seed),
         )
         low, high = intervals["runs"][:, 0]
-        told = score(returns)
-        assert told["iqm"] == pytest.approx(means["runs"][0], rel=1e-12)
-        assert told["iqm_interval"] == pytest.approx((low, high), abs=0.05 * (high - low))
+        result = score(returns)
+        assert result["iqm"] == pytest.approx(means["runs"][0], rel=1e-12)
+        assert result["iqm_interval"] == pytest.approx((low, high), abs=0.05 * (high - low))

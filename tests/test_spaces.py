@@ -1,7 +1,8 @@
-"""JSON descriptions of spaces; actions as rollouts store and environments take them."""
+"""JSON descriptions of spaces, and conversion of actions between rollouts and environments."""
 
 import json
 
+import gymnasium as gym
 import numpy as np
 import pytest
 from gymnasium import spaces
@@ -15,7 +16,8 @@ from rlox._spaces import (
     to_json,
     uniform_log_prob,
 )
-from support.envs import Counter
+from rlox.trainers import A2CTrainer
+from support.envs import Counter, Samples
 from support.refusals import expect_refusal, refusals, refuses
 
 BOX = spaces.Box(*(np.array([s * 1.5, s * np.inf], np.float32) for s in (-1, 1)))
@@ -73,7 +75,7 @@ def test_from_json_rejects_other_values(wrong):
         from_json(wrong)
 
 
-FAR = [
+LARGE_BOUNDS = [
     (np.int64, 2**53 + 1, 2**53 + 1),
     (np.int64, 2**62 + 1, 2**62 + 3),
     (np.int64, I64.min, I64.max),
@@ -85,9 +87,9 @@ FAR = [
 EXTREMES = [0.0, -0.5, 2.5, -3e38, 3e38, 2.0**53, 2.0**62, -(2.0**62), 2.0**63, 2.0**64]
 
 
-@pytest.mark.parametrize(("dtype", "low", "high"), FAR)
+@pytest.mark.parametrize(("dtype", "low", "high"), LARGE_BOUNDS)
 @pytest.mark.parametrize(
-    "given",
+    "values",
     [
         np.array(EXTREMES, np.float32),
         np.array([*EXTREMES, 1e300, -1e300, np.nextafter(2.0**63, 0), np.nextafter(2.0**64, 0)]),
@@ -99,40 +101,40 @@ EXTREMES = [0.0, -0.5, 2.5, -3e38, 3e38, 2.0**53, 2.0**62, -(2.0**62), 2.0**63, 
     ],
     ids=lambda x: str(x.dtype),
 )
-def test_integers_sent_are_inside_the_bounds_exactly(dtype, low, high, given):
-    space = spaces.Box(low, high, (len(given),), dtype)
-    (sent,) = to_env_actions(space, given[None], num_envs=1)
-    assert sent.dtype == dtype
-    expected = [min(max(round(x), low), high) for x in given.tolist()]
-    assert [int(x) for x in sent] == expected
-    assert space.contains(sent)
+def test_integer_box_actions_are_rounded_and_clipped_exactly(dtype, low, high, values):
+    space = spaces.Box(low, high, (len(values),), dtype)
+    (env_actions,) = to_env_actions(space, values[None], num_envs=1)
+    assert env_actions.dtype == dtype
+    expected = [min(max(round(x), low), high) for x in values.tolist()]
+    assert [int(x) for x in env_actions] == expected
+    assert space.contains(env_actions)
 
 
 @pytest.mark.parametrize("dtype", [np.int64, np.int8, np.float16])
-def test_fractions_go_to_the_nearest_integer_of_a_box_without(dtype):
-    given = np.linspace(-2.5, 2.5, 5001)[None]
-    (sent,) = to_env_actions(spaces.Box(-2, 2, (5001,), dtype), given, num_envs=1)
+def test_fractions_are_rounded_for_integer_boxes_only(dtype):
+    values = np.linspace(-2.5, 2.5, 5001)[None]
+    (env_actions,) = to_env_actions(spaces.Box(-2, 2, (5001,), dtype), values, num_envs=1)
     if dtype is np.float16:
-        np.testing.assert_array_equal(sent, given[0].clip(-2, 2).astype(dtype))
+        np.testing.assert_array_equal(env_actions, values[0].clip(-2, 2).astype(dtype))
         return
-    counts = np.bincount(sent.astype(int) + 2)
+    counts = np.bincount(env_actions.astype(int) + 2)
     assert np.abs(counts - 1000).max() <= 2
 
 
-def test_a_box_of_flags_is_on_above_a_half():
-    given = [[-3.0, 0.0, 0.4, 0.6, 1.0, 7.0]]
-    (sent,) = to_env_actions(spaces.Box(0, 1, (6,), np.bool_), given, num_envs=1)
-    assert sent.tolist() == [False, False, False, True, True, True]
+def test_boolean_box_actions_are_true_above_one_half():
+    values = [[-3.0, 0.0, 0.4, 0.6, 1.0, 7.0]]
+    (env_actions,) = to_env_actions(spaces.Box(0, 1, (6,), np.bool_), values, num_envs=1)
+    assert env_actions.tolist() == [False, False, False, True, True, True]
 
 
 @pytest.mark.parametrize("dtype", [np.int64, np.int8, np.uint8, np.uint64])
-def test_uniform_integers_are_uniform_bounds_included(dtype):
+def test_random_integers_are_uniform_and_include_the_bounds(dtype):
     low = 0 if np.dtype(dtype).kind == "u" else -1
     space = spaces.Box(low, np.array([3, low + 1]), (2,), dtype)
     drawn = random_actions(space, np.random.default_rng(0), (30_000,))
     assert drawn.dtype == np.float32
-    sent = to_env_actions(space, drawn, 30_000).astype(int)
-    for column, count in zip(sent.T - low, (4 - low, 2), strict=True):
+    env_actions = to_env_actions(space, drawn, 30_000).astype(int)
+    for column, count in zip(env_actions.T - low, (4 - low, 2), strict=True):
         counts = np.bincount(column, minlength=count)
         assert len(counts) == count
         # Standard deviation of a count: at most sqrt(30,000 / 4) = 87.
@@ -141,27 +143,29 @@ def test_uniform_integers_are_uniform_bounds_included(dtype):
 
 
 @pytest.mark.parametrize("dtype", [np.int64, np.uint64, np.uint8])
-def test_uniform_integers_reach_as_far_as_their_dtype(dtype):
-    about = np.iinfo(dtype)
-    space = spaces.Box(about.min, about.max, (1,), dtype)
-    sent = to_env_actions(space, random_actions(space, np.random.default_rng(0), (4000,)), 4000)
-    share = (sent.astype(float) - about.min) / (float(about.max) - about.min)
+def test_random_actions_cover_the_range_of_an_integer_dtype(dtype):
+    info = np.iinfo(dtype)
+    space = spaces.Box(info.min, info.max, (1,), dtype)
+    env_actions = to_env_actions(
+        space, random_actions(space, np.random.default_rng(0), (4000,)), 4000
+    )
+    share = (env_actions.astype(float) - info.min) / (float(info.max) - info.min)
     assert share.min() < 0.01
     assert share.max() > 0.99
     assert np.isclose(share.mean(), 0.5, atol=0.03)
 
 
-MOST, FAR = (float(np.finfo(dtype).max) for dtype in (np.float32, np.float64))
+F32_MAX, F64_MAX = (float(np.finfo(dtype).max) for dtype in (np.float32, np.float64))
 
 
-@pytest.mark.parametrize("most", [FAR, 1e300, MOST])
-def test_uniform_actions_go_as_far_as_float32_holds_them(most):
-    space = spaces.Box(-most, most, (2,), np.float64)
+@pytest.mark.parametrize("largest", [F64_MAX, 1e300, F32_MAX])
+def test_random_actions_cover_the_range_of_float32(largest):
+    space = spaces.Box(-largest, largest, (2,), np.float64)
     drawn = random_actions(space, np.random.default_rng(0), (4000,))
     assert drawn.dtype == np.float32
-    assert np.isclose(np.abs(drawn).max(), MOST, rtol=0.01)
-    assert np.abs(drawn.astype(float).mean() / MOST) < 0.03
-    assert np.isclose(uniform_log_prob(space), -2 * np.log(2 * MOST))
+    assert np.isclose(np.abs(drawn).max(), F32_MAX, rtol=0.01)
+    assert np.abs(drawn.astype(float).mean() / F32_MAX) < 0.03
+    assert np.isclose(uniform_log_prob(space), -2 * np.log(2 * F32_MAX))
 
 
 @pytest.mark.parametrize(
@@ -172,13 +176,13 @@ def test_uniform_actions_go_as_far_as_float32_holds_them(most):
     ],
     ids=["int64", "float64"],
 )
-def test_uniform_actions_are_float32_and_sent_inside_narrow_bounds(space):
+def test_random_actions_stay_inside_narrow_bounds(space):
     drawn = random_actions(space, np.random.default_rng(0), (100,))
     assert drawn.dtype == np.float32
     assert all(space.contains(row) for row in to_env_actions(space, drawn, 100))
 
 
-def test_a_component_that_can_have_only_one_value_is_certain():
+def test_component_with_one_possible_value_has_probability_1():
     space = spaces.Box(np.array([0, 3], np.float32), np.array([2, 3], np.float32))
     assert uniform_log_prob(space) == -np.log(2)
     batch = collect_rollout(make_vec(Counter, 2, seed=0, action_space=space), None, 4)
@@ -186,15 +190,15 @@ def test_a_component_that_can_have_only_one_value_is_certain():
 
 
 @pytest.mark.parametrize("dtype", [np.float16, np.float32])
-@pytest.mark.parametrize("given", [1e300, 10**6, 2**100])
-def test_numbers_beyond_a_dtype_are_sent_as_its_largest(dtype, given):
-    space, most = spaces.Box(-np.inf, np.inf, (2,), dtype), float(np.finfo(dtype).max)
-    (sent,) = to_env_actions(space, [[given, -given]], num_envs=1)
-    assert sent.dtype == dtype
-    assert sent.tolist() == [min(given, most), -min(given, most)]
+@pytest.mark.parametrize("value", [1e300, 10**6, 2**100])
+def test_values_beyond_a_dtype_are_clipped_to_its_maximum(dtype, value):
+    space, largest = spaces.Box(-np.inf, np.inf, (2,), dtype), float(np.finfo(dtype).max)
+    (env_actions,) = to_env_actions(space, [[value, -value]], num_envs=1)
+    assert env_actions.dtype == dtype
+    assert env_actions.tolist() == [min(value, largest), -min(value, largest)]
 
 
-def test_unsigned_actions_keep_a_far_start():
+def test_unsigned_actions_support_a_large_start():
     space = spaces.Discrete(3, start=2**53)
     assert to_env_actions(space, np.array([1], np.uint64), 1).tolist() == [2**53 + 1]
 
@@ -212,3 +216,75 @@ UINT64 = np.array([0, 2**64 - 1], np.uint64)
 )
 def test_spaces_reject_invalid_arguments(refusal):
     expect_refusal(refusal)
+
+
+PAIR = spaces.MultiDiscrete([2, 3], start=[1, -4])
+OBS_SPACES = {
+    "Discrete": spaces.Discrete(3, start=5),
+    "MultiDiscrete": PAIR,
+    "MultiBinary": spaces.MultiBinary(2),
+    "Dict": spaces.Dict(at=spaces.Discrete(3, start=5), of=spaces.Tuple([PAIR])),
+}
+ACTION_SPACES = {"Discrete": spaces.Discrete(3, start=1), "MultiDiscrete": PAIR}
+
+
+@pytest.mark.parametrize("action_space", ACTION_SPACES.values(), ids=ACTION_SPACES)
+@pytest.mark.parametrize("obs_space", OBS_SPACES.values(), ids=OBS_SPACES)
+def test_policy_functions_use_the_values_of_the_spaces(obs_space, action_space):
+    env, actions = make_vec(lambda: Samples(obs_space, action_space), 2, seed=0), []
+
+    def policy(obs):
+        batch_space = gym.vector.utils.batch_space(obs_space, 2)
+        rows = [*gym.vector.utils.iterate(batch_space, obs)]
+        assert all(obs_space.contains(row) for row in rows)
+        actions.append(np.stack([action_space.sample() for _ in rows]))
+        return actions[-1], np.zeros(len(rows)), np.zeros(len(rows))
+
+    batch = collect_rollout(env, policy, 8)
+    applied = [[each.unwrapped.actions[t] for each in env.unwrapped.envs] for t in range(8)]
+    assert applied == np.stack(actions[:8]).tolist()
+    assert (batch.actions + action_space.start).tolist() == applied
+
+
+@pytest.mark.parametrize("backend", ["native", "torch"])
+@pytest.mark.parametrize("action_space", ACTION_SPACES.values(), ids=ACTION_SPACES)
+@pytest.mark.parametrize("obs_space", ["Discrete", "MultiDiscrete"])
+def test_predict_can_collect_rollouts(obs_space, action_space, backend):
+    make_env, predicted = (lambda: Samples(OBS_SPACES[obs_space], action_space)), []
+    trainer = A2CTrainer(make_env, 0, backend=backend, num_envs=2, runs_dir=None)
+    env = make_vec(make_env, 2, seed=0)
+
+    def policy(obs):
+        predicted.append(trainer.predict(obs, deterministic=False))
+        return predicted[-1]
+
+    batch = collect_rollout(env, policy, 20)
+    assert (batch.actions + action_space.start).tolist() == np.stack(predicted[:20]).tolist()
+    assert collect_rollout(env, trainer.predict, 4).actions.min() >= 0
+
+
+def test_collect_rollout_rejects_actions_outside_the_action_space():
+    env = make_vec(lambda: Samples(OBS_SPACES["Discrete"], ACTION_SPACES["Discrete"]), 2, seed=0)
+    with refuses(ArgumentError, "actions", env=1) as raised:
+        collect_rollout(env, lambda obs: [1, 0] if len(obs) else None, 2)
+    assert "[1, 4)" in raised.value.expected
+    assert [each.unwrapped.actions for each in env.unwrapped.envs] == [[], []]
+
+
+def test_custom_policies_receive_and_return_zero_based_values():
+    torch = pytest.importorskip("torch")
+
+    class EchoPolicy(torch.nn.Module):
+        """Return the observations as actions."""
+
+        def get_action_and_logprob(self, obs):
+            assert obs.dtype == torch.int64
+            return obs, torch.zeros(len(obs))
+
+        def get_value(self, obs):
+            return torch.zeros(len(obs))
+
+    env = make_vec(lambda: Samples(OBS_SPACES["Discrete"], ACTION_SPACES["Discrete"]), 2, seed=0)
+    batch = collect_rollout(env, EchoPolicy(), 12)
+    assert np.array_equal(batch.actions, batch.obs)
+    assert set(batch.obs.ravel()) == {0, 1, 2}

@@ -1,4 +1,4 @@
-"""Environments and kernels in several threads and forked processes: right results, no hangs."""
+"""Environments and kernels give correct results in several threads and forked processes."""
 
 import copy
 import os
@@ -14,10 +14,10 @@ from rlox import ClosedError, VecEnv, make_vec
 from support.refusals import refuses
 from support.thread_runs import join, run_program, run_threads, start_threads
 
-FORKS = pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
-POSIX = pytest.mark.skipif(sys.platform == "win32", reason="needs POSIX signals")
-BOTH = pytest.mark.parametrize("how", ["sync", "async"])
-# Gymnasium logs what happened in a worker through warnings.
+NEEDS_FORK = pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+NEEDS_POSIX = pytest.mark.skipif(sys.platform == "win32", reason="needs POSIX signals")
+BOTH_MODES = pytest.mark.parametrize("mode", ["sync", "async"])
+# Gymnasium reports errors of workers as warnings.
 pytestmark = pytest.mark.filterwarnings("default::UserWarning")
 
 
@@ -25,19 +25,19 @@ pytestmark = pytest.mark.filterwarnings("default::UserWarning")
 
 
 @pytest.mark.parametrize("n", [2, 256])
-def test_threads_step_a_native_environment_one_after_the_other(n):
-    """All send the same actions, so that the order cannot matter."""
-    env, alone = VecEnv(n, 0), VecEnv(n, 0)
-    env.reset(), alone.reset()
+def test_threads_step_a_native_environment_one_at_a_time(n):
+    """Compare with serial steps. All threads send the same actions, so order cannot matter."""
+    env, reference = VecEnv(n, 0), VecEnv(n, 0)
+    env.reset(), reference.reset()
     actions = np.arange(n) % 2
     assert run_threads(lambda: [env.step(actions) for _ in range(100)], 8) == []
     for _ in range(800):
-        alone.step(actions)
-    assert np.array_equal(env.step(actions)[0], alone.step(actions)[0])
-    assert env.pop_episodes()[1].tolist() == alone.pop_episodes()[1].tolist()
+        reference.step(actions)
+    assert np.array_equal(env.step(actions)[0], reference.step(actions)[0])
+    assert env.pop_episodes()[1].tolist() == reference.pop_episodes()[1].tolist()
 
 
-FORK = """
+FORK_PROGRAM = """
     import os, threading
     import numpy as np
     from rlox import ClosedError, VecEnv
@@ -80,11 +80,11 @@ FORK_INSIDE_A_CALL = """
     done = []
     thread = threading.Thread(target=lambda: done.append(env.collect_n_steps(100_000)))
     thread.start()
-    while not done:  # a short call, which must not keep the other one from its end
+    while not done:  # this short call must not block the other call
         env._native.observe()
     os._exit(0)
 """
-WAITING = """
+WAIT_PROGRAM = """
     import os, signal, threading, time
     import numpy as np, rlox
     env = rlox._rlox.NativeVectorEnv("Acrobot-v1", 64, 0)
@@ -107,12 +107,12 @@ WAITING = """
         print(time.perf_counter() - pressed)
     os._exit(0)
 """
-EXIT = """
+EXIT_PROGRAM = """
     import atexit, sys, threading, time
     import numpy as np
     done = threading.Event()
     late = threading.Thread(target=lambda: (done.wait(), call()), daemon=True)
-    atexit.register(late.join)  # runs after what importing rlox may have registered
+    atexit.register(late.join)  # runs after the exit handlers of rlox
     atexit.register(done.set)
     import rlox
     env = rlox.VecEnv(1024, 0)
@@ -134,25 +134,25 @@ EXIT = """
 """
 
 
-@FORKS
+@NEEDS_FORK
 def test_forked_child_steps_native_environments_or_raises():
-    run_program(FORK)
+    run_program(FORK_PROGRAM)
 
 
-@FORKS
+@NEEDS_FORK
 @pytest.mark.processes
 def test_child_forked_inside_a_call_works():
     run_program(FORK_INSIDE_A_CALL)
 
 
-@POSIX
+@NEEDS_POSIX
 @pytest.mark.processes
 @pytest.mark.serial
-def test_ctrl_c_reaches_a_call_that_waits_for_another():
-    assert float(run_program(WAITING)) < 0.25
+def test_ctrl_c_interrupts_a_call_that_waits_for_another():
+    assert float(run_program(WAIT_PROGRAM)) < 0.25
 
 
-EXITS = {
+EXIT_CALLS = {
     "step": "env.step(actions)",
     "arrays": "rlox.compute_gae(numbers, numbers, numbers > 0.9, 0.0)",
     "lists": "rlox.compute_gae(*[numbers[:200].tolist()] * 2, [0] * 200, [0.0])",
@@ -162,17 +162,17 @@ EXITS = {
 
 
 @pytest.mark.parametrize(
-    "call", [x if x == "step" else pytest.param(x, marks=pytest.mark.processes) for x in EXITS]
+    "call", [x if x == "step" else pytest.param(x, marks=pytest.mark.processes) for x in EXIT_CALLS]
 )
-def test_interpreter_exits_cleanly_under_threads_that_still_call(call):
+def test_interpreter_exits_cleanly_while_threads_call_rlox(call):
     for _ in range(1 if call == "step" else 4):
-        run_program(EXIT, EXITS[call])
+        run_program(EXIT_PROGRAM, EXIT_CALLS[call])
 
 
 # Kernels
 
 
-SHAPES = """
+KERNEL_PROGRAM = """
 import hashlib, numpy as np, rlox
 rng = np.random.default_rng(0)
 digest = hashlib.sha256()
@@ -199,7 +199,7 @@ for shape in [(64, 5000), (3000, 93), (400_000,), (300_000, 1)]:
         for result in results:
             digest.update(np.ascontiguousarray(result).tobytes())
 """
-FORKED = """
+KERNEL_FORK_PROGRAM = """
 import os, signal
 in_parent = digest.hexdigest()
 child = os.fork()
@@ -210,24 +210,24 @@ if child == 0:
     os._exit(digest.hexdigest() != in_parent)
 assert digest.hexdigest() == in_parent
 assert os.waitpid(child, 0)[1] == 0
-""".replace("SHAPES", SHAPES)
+""".replace("SHAPES", KERNEL_PROGRAM)
 
 
-@FORKS
+@NEEDS_FORK
 @pytest.mark.processes
-def test_results_depend_neither_on_the_number_of_threads_nor_on_a_fork():
-    code = SHAPES + "print(digest.hexdigest())"
+def test_results_do_not_depend_on_thread_count_or_fork():
+    code = KERNEL_PROGRAM + "print(digest.hexdigest())"
     digests = [run_program(code, RLOX_NUM_THREADS=str(threads)) for threads in (1, 2, 5)]
     assert len(digests[0].strip()) == 64
     assert digests == [digests[0]] * 3
-    run_program(SHAPES + FORKED, RLOX_NUM_THREADS="2")
+    run_program(KERNEL_PROGRAM + KERNEL_FORK_PROGRAM, RLOX_NUM_THREADS="2")
 
 
 # Environments of Gymnasium
 
 
 class Slow(gym.Env):
-    """Counts its steps, each of which takes a hundredth of a second."""
+    """Environment that counts its steps and sleeps in each step."""
 
     observation_space = gym.spaces.Box(0, np.inf, (1,))
     action_space = gym.spaces.Discrete(2)
@@ -243,16 +243,16 @@ class Slow(gym.Env):
     def step(self, action):
         before = self.steps
         time.sleep(self.pause)
-        self.steps = before + 1  # two at a time would count as one
+        self.steps = before + 1  # concurrent steps would count as one
         return np.full(1, self.steps, np.float32), 1.0, False, False, {}
 
     def action_masks(self):
         return [True, False]
 
 
-@BOTH
-def test_threads_step_an_environment_one_after_the_other(how):
-    env = make_vec(Slow, 2, vectorization_mode=how, pause=0.001)
+@BOTH_MODES
+def test_threads_step_a_gymnasium_environment_one_at_a_time(mode):
+    env = make_vec(Slow, 2, vectorization_mode=mode, pause=0.001)
     env.reset()
     assert run_threads(lambda: [env.step([0, 1]) for _ in range(20)], 8) == []
     assert env.step([0, 1])[0].tolist() == [[161.0], [161.0]]
@@ -266,14 +266,14 @@ def test_threads_step_an_environment_one_after_the_other(how):
     env.close()
 
 
-def no_worker_lives(env):
+def all_workers_exited(env):
     return not any(worker.is_alive() for worker in env.unwrapped.processes)
 
 
-@pytest.mark.parametrize("how", ["sync", "async", "native"])
-def test_closing_waits_for_a_step_and_ends_other_threads(how):
-    native = how == "native"
-    env = VecEnv(512, 0) if native else make_vec(Slow, 2, vectorization_mode=how)
+@pytest.mark.parametrize("mode", ["sync", "async", "native"])
+def test_close_waits_for_a_step_and_ends_other_threads(mode):
+    native = mode == "native"
+    env = VecEnv(512, 0) if native else make_vec(Slow, 2, vectorization_mode=mode)
     env.reset()
 
     def work():
@@ -285,15 +285,15 @@ def test_closing_waits_for_a_step_and_ends_other_threads(how):
     env.close()
     join(threads)
     assert [type(error) for error in errors] == [ClosedError] * 4
-    if how == "async":
-        assert no_worker_lives(env)
+    if mode == "async":
+        assert all_workers_exited(env)
     if not native:
-        for ask in (lambda: env.action_mask_support, env.action_masks):
+        for call in (lambda: env.action_mask_support, env.action_masks):
             with pytest.raises(ClosedError):
-                ask()
+                call()
 
 
-def test_closing_with_terminate_does_not_wait_for_a_step():
+def test_close_with_terminate_does_not_wait_for_a_step():
     env = make_vec(Slow, 2, vectorization_mode="async", pause=0.0)
     env.reset()
     env.step([0, 1])
@@ -305,7 +305,7 @@ def test_closing_with_terminate_does_not_wait_for_a_step():
     assert time.monotonic() - start < 10
     join(threads)
     assert [type(error) for error in errors] == [RuntimeError]
-    assert no_worker_lives(env)
+    assert all_workers_exited(env)
 
 
 @pytest.mark.parametrize("name", ["action_mask_support", "action_masks", None])
@@ -318,16 +318,16 @@ def test_environments_with_dead_workers_raise_and_can_be_closed(name):
         with refuses(RuntimeError, "env: ", "died at step 1"):
             getattr(env, name)()
     env.close()
-    assert no_worker_lives(env)
+    assert all_workers_exited(env)
 
 
-@POSIX
+@NEEDS_POSIX
 @pytest.mark.serial
-@pytest.mark.parametrize("how", [{"terminate": True}, {}])
-def test_signal_handler_may_close_in_the_middle_of_a_step(how):
+@pytest.mark.parametrize("kwargs", [{"terminate": True}, {}])
+def test_signal_handler_can_close_during_a_step(kwargs):
     env = make_vec(Slow, 2, vectorization_mode="async", pause=20.0)
     env.reset()
-    before = signal.signal(signal.SIGALRM, lambda *_: env.close(**how))
+    before = signal.signal(signal.SIGALRM, lambda *_: env.close(**kwargs))
     signal.setitimer(signal.ITIMER_REAL, 0.3)
     try:
         with pytest.raises(ClosedError):
@@ -335,10 +335,10 @@ def test_signal_handler_may_close_in_the_middle_of_a_step(how):
     finally:
         signal.signal(signal.SIGALRM, before)
     assert env.unwrapped.closed
-    assert no_worker_lives(env)
+    assert all_workers_exited(env)
 
 
-def test_step_within_a_step_is_refused():
+def test_reentrant_calls_are_rejected():
     class Inner(Slow):
         def step(self, action):
             if within:
@@ -356,12 +356,12 @@ def test_step_within_a_step_is_refused():
         assert env.step([0, 0])[0].tolist() == [[1.0], [1.0]]
 
 
-def test_environments_and_their_copies_have_locks_of_their_own():
+def test_environments_and_their_copies_have_separate_locks():
     env, other = (make_vec(Slow, 1, pause=0.0) for _ in "ab")
     env.reset(), other.reset()
-    twin = copy.deepcopy(env)
+    duplicate = copy.deepcopy(env)
     with env._guard:
-        for free in (other, twin):
+        for free in (other, duplicate):
             assert run_threads(lambda free=free: (free.action_mask_support, free.step([0]))) == []
 
 
@@ -383,8 +383,8 @@ FORK_DURING_A_STEP = """
                 raise AssertionError("a call of the child succeeded")
         env.close()
 
-    for how in ("sync", "async"):
-        env = make_vec(Slow, 2, vectorization_mode=how)
+    for mode in ("sync", "async"):
+        env = make_vec(Slow, 2, vectorization_mode=mode)
         env.reset()
         stop = threading.Event()
         def work():
@@ -402,7 +402,7 @@ FORK_DURING_A_STEP = """
 """
 
 
-@FORKS
+@NEEDS_FORK
 @pytest.mark.processes
 def test_forked_child_cannot_use_environments_of_its_parent():
     run_program(FORK_DURING_A_STEP)

@@ -1,7 +1,8 @@
-"""Trainers: what they take, what they leave, what they give back."""
+"""Trainers: arguments, results, evaluation and closing."""
 
 import json
 import os
+import sys
 
 import gymnasium as gym
 import numpy as np
@@ -9,7 +10,14 @@ import pytest
 from torch import nn
 
 import rlox
-from rlox import ArgumentError, ArgumentTypeError, NonFiniteError, OutOfMemoryError
+from rlox import (
+    ArgumentError,
+    ArgumentTypeError,
+    CorruptFileError,
+    NonFiniteError,
+    OutOfMemoryError,
+    checkpoint,
+)
 from rlox._rlox import network_backends
 from rlox.policies import MlpPolicy
 from rlox.trainers import PPOTrainer
@@ -18,14 +26,14 @@ from support.refusals import refuses
 from support.runs import small
 
 
-def test_a_run_makes_at_least_the_steps_asked_for_and_says_how_many():
+def test_train_makes_at_least_total_timesteps_and_returns_the_count():
     trainer = small()
     assert trainer.train(total_timesteps=100)["timesteps"] == 128
     assert trainer.train(total_timesteps=1)["timesteps"] == 160
     assert trainer.timesteps == 160
 
 
-def test_mean_reward_is_that_of_the_last_hundred_episodes():
+def test_mean_reward_averages_the_last_hundred_episodes():
     result = small(env=Count).train(1)
     assert (result["mean_reward"], result["mean_length"], result["episodes"]) == (10.0, 10.0, 2)
     assert np.isnan(small(env=lambda: Count(limit=50)).train(1)["mean_reward"])
@@ -65,7 +73,7 @@ def test_trainers_reject_invalid_arguments(arguments, error):
 
 
 @pytest.mark.parametrize("total", [0, None, "100", True, 1e5, float("nan")])
-def test_train_rejects_other_numbers_of_steps_before_a_run_folder_is_made(tmp_path, total):
+def test_train_rejects_invalid_total_timesteps_before_creating_a_run_folder(tmp_path, total):
     trainer = small(runs_dir=tmp_path)
     with refuses(ArgumentTypeError if total else ArgumentError, "total_timesteps"):
         trainer.train(total)
@@ -73,7 +81,7 @@ def test_train_rejects_other_numbers_of_steps_before_a_run_folder_is_made(tmp_pa
     assert trainer.timesteps == trainer.target_timesteps == 0
 
 
-def test_numpys_numbers_are_settings_and_arguments_like_others(tmp_path):
+def test_trainers_accept_numpy_numbers(tmp_path):
     kwargs = {"g": np.float32(5.0)}
     trainer = small(
         "Pendulum-v1", np.int64(3), n_steps=np.int64(8), env_kwargs=kwargs, runs_dir=tmp_path
@@ -96,17 +104,17 @@ def test_numpys_numbers_are_settings_and_arguments_like_others(tmp_path):
     ],
     ids=["Gymnasium's id", "class", "function", "Gymnasium's vector", "native vector"],
 )
-def test_any_environment_can_be_trained_on(env):
+def test_trainers_accept_any_kind_of_environment(env):
     with small(env=env) as trainer:
         assert trainer.train(1)["timesteps"] == 32
     if isinstance(env, gym.vector.VectorEnv):  # environments that were passed stay open
         assert not env.closed
 
 
-def test_predictions_are_actions():
+def test_predict_returns_actions_of_the_space():
     trainer = small(env=lambda: Echo(n=3, start=5))
-    one, batch = np.eye(3, dtype=np.float32)[0], np.eye(3)
-    assert trainer.predict(one) in gym.spaces.Discrete(3, start=5)
+    single, batch = np.eye(3, dtype=np.float32)[0], np.eye(3)
+    assert trainer.predict(single) in gym.spaces.Discrete(3, start=5)
     assert trainer.predict(batch).shape == (3,)
     samples = trainer.predict(np.repeat(batch, 50, axis=0), deterministic=False)
     assert set(samples.tolist()) == {5, 6, 7}
@@ -133,28 +141,28 @@ def test_predict_rejects_invalid_observations(obs, backend):
 @pytest.mark.parametrize("deterministic", [True, False])
 def test_evaluation_is_repeatable_and_changes_nothing(deterministic):
     trainer, other = small(), small()
-    how = {"deterministic": deterministic}
-    first = trainer.evaluate(5, **how)
-    assert trainer.evaluate(5, **how) == first
-    seeded = trainer.evaluate(5, seed=99, **how)
-    assert trainer.evaluate(5, seed=np.int64(99), **how) == seeded != first
+    options = {"deterministic": deterministic}
+    first = trainer.evaluate(5, **options)
+    assert trainer.evaluate(5, **options) == first
+    seeded = trainer.evaluate(5, seed=99, **options)
+    assert trainer.evaluate(5, seed=np.int64(99), **options) == seeded != first
     assert seeded != trainer.evaluate(5, seed=99, deterministic=not deterministic)
     assert trainer.learner.state().streams == other.learner.state().streams
-    trainer.train(100, callbacks=[lambda trainer, metrics: trainer.evaluate(1, **how)])
+    trainer.train(100, callbacks=[lambda trainer, metrics: trainer.evaluate(1, **options)])
     other.train(100)
-    np.testing.assert_equal(*(one.learner.state().networks for one in (trainer, other)))
+    np.testing.assert_equal(*(each.learner.state().networks for each in (trainer, other)))
     obs = np.zeros((20, 4))
-    np.testing.assert_array_equal(*(one.predict(obs, **how) for one in (trainer, other)))
+    np.testing.assert_array_equal(*(each.predict(obs, **options) for each in (trainer, other)))
 
 
-def test_evaluation_needs_to_know_an_environment():
-    made = small(env=rlox.VecEnv(2))
+def test_evaluate_requires_an_environment_that_can_be_created():
+    trainer = small(env=rlox.VecEnv(2))
     with refuses(ArgumentError, "env", "pass env=", got="None"):
-        made.evaluate(1)
-    assert len(made.evaluate(2, env="CartPole-v1")["returns"]) == 2
+        trainer.evaluate(1)
+    assert len(trainer.evaluate(2, env="CartPole-v1")["returns"]) == 2
 
 
-def test_a_closed_trainer_keeps_what_was_learned(tmp_path):
+def test_closed_trainer_can_predict_evaluate_and_save(tmp_path):
     with small() as trainer:
         trainer.train(64)
         obs = np.zeros((3, 4))
@@ -167,22 +175,22 @@ def test_a_closed_trainer_keeps_what_was_learned(tmp_path):
     assert PPOTrainer.load(tmp_path / "saved", runs_dir=None).timesteps == 64
 
 
-def test_environments_that_were_made_are_closed_also_when_the_rest_fails(monkeypatch):
+def test_trainer_closes_created_environments_also_after_an_error(monkeypatch):
     closed = []
 
-    class Watched(Echo):
+    class CloseRecorder(Echo):
         def close(self):
             closed.append(self)
 
     with refuses(ArgumentError, "use_sde", "set use_sde=False"):
-        small(env=Watched, use_sde=True)
+        small(env=CloseRecorder, use_sde=True)
     assert len(closed) == 2
-    with small(env=Watched):
+    with small(env=CloseRecorder):
         pass
     assert len(closed) == 4
 
 
-def test_episodes_of_an_iteration_that_was_cut_short_are_in_the_state():
+def test_state_includes_episodes_of_an_interrupted_iteration():
     trainer = small(env=Count, n_steps=64, backend="torch")
     trainer.train(1)
     ended = trainer.learner.episodes.count
@@ -198,9 +206,35 @@ def test_episodes_of_an_iteration_that_was_cut_short_are_in_the_state():
     env.step_rollout = stop_after_25
     result = trainer.train(64)
     assert result["interrupted"]
-    assert trainer.timesteps == 128  # those 25 do not count
+    assert trainer.timesteps == 128  # the 25 steps do not count
     assert trainer.learner.state().counters["episodes"]["count"] == ended + 2 * 2
     assert result["episodes"] == ended + 2 * 2
     trainer.learner.stop_requested = False
-    trainer.learner.collect()  # 153 steps now
+    trainer.learner.collect()  # 153 steps in total
     assert trainer.learner.state().counters["episodes"]["count"] == 2 * 15
+
+
+def test_loading_a_checkpoint_imports_no_module(tmp_path, monkeypatch):
+    module = tmp_path / "third_party.py"
+    module.write_text(
+        "import gymnasium as gym\n"
+        "from gymnasium.envs.classic_control import CartPoleEnv\n"
+        "gym.register('ThirdParty-v0', CartPoleEnv, max_episode_steps=50)\n"
+    )
+    monkeypatch.syspath_prepend(str(tmp_path))
+    settings = {"num_envs": 4, "n_steps": 16, "runs_dir": None, "backend": "torch"}
+    trainer = PPOTrainer("third_party:ThirdParty-v0", 1, **settings)
+    trainer.save(tmp_path / "saved")
+    assert PPOTrainer.load(tmp_path / "saved", runs_dir=None).env_id == "ThirdParty-v0"
+
+    saved = checkpoint.read_checkpoint(tmp_path / "saved")
+    checkpoint.write_checkpoint(
+        tmp_path / "crafted", {**saved.manifest, "env": "third_party:ThirdParty-v0"}, saved.members
+    )
+    del sys.modules["third_party"], gym.registry["ThirdParty-v0"]
+    file = str(tmp_path / "crafted" / "manifest.json")
+    with refuses(CorruptFileError, file, section="manifest"):
+        PPOTrainer.load(tmp_path / "crafted")
+    with refuses(ArgumentError, "env", "import the module", got="'ThirdParty-v0'"):
+        PPOTrainer.load(tmp_path / "saved")
+    assert "third_party" not in sys.modules

@@ -1,4 +1,4 @@
-"""Settings: sources, conversion to plain values, documentation, and rejected values."""
+"""Settings: precedence of sources, conversion to plain values, documentation, and errors."""
 
 import json
 import math
@@ -8,24 +8,32 @@ import numpy as np
 import pytest
 
 from rlox import ArgumentError, ArgumentTypeError, configs
-from rlox._validation import check_float, check_int, json_keywords, resolve, resolve_seed
+from rlox._validation import (
+    check_float,
+    check_int,
+    check_keywords,
+    hint,
+    json_keywords,
+    resolve,
+    resolve_seed,
+)
 from rlox.algorithms import DQNConfig, PPOConfig, SACConfig, TD3Config
 from rlox.trainers import PPOTrainer, SACTrainer
 from support.refusals import Refusal, expect_refusal, refusals
 
 
-def test_arguments_come_before_rl_zoo3_before_defaults():
+def test_arguments_override_rl_zoo3_and_defaults():
     settings, sources = resolve({"a": 1, "b": 1, "c": 1}, {"a": 2, "b": 2}, {"a": 3})
     assert settings == {"a": 3, "b": 2, "c": 1}
     assert sources == {"a": "argument", "b": "rl-zoo3", "c": "default"}
 
 
-def test_settings_replaced_by_a_custom_policy_are_left_out():
+def test_resolve_ignores_presets_of_excluded_settings():
     settings, sources = resolve({"net": 1}, {"net": 2}, {}, exclude=["net"])
     assert (settings, sources) == ({"net": 1}, {"net": "default"})
 
 
-def test_chosen_seed_returns_the_seed_or_chooses_one():
+def test_resolve_seed_returns_the_seed_or_draws_one():
     assert (resolve_seed(7), resolve_seed(np.int64(7)), resolve_seed(0)) == (7, 7, 0)
     assert resolve_seed(None) != resolve_seed(None)
     assert resolve_seed(2**200) == 2**200
@@ -74,11 +82,11 @@ class WithoutRepr:
     (lambda: keywords({"low": math.nan}), ArgumentTypeError, "env_kwargs['low']"),
     (lambda: keywords({"a": {"b": [0, {2}]}}), ArgumentTypeError, "env_kwargs['a']['b'][1]"),
 )
-def test_wrong_settings_are_rejected(refusal):
+def test_invalid_settings_are_rejected(refusal):
     expect_refusal(refusal)
 
 
-def test_default_batch_size_is_at_most_an_iteration():
+def test_default_batch_size_is_at_most_one_iteration():
     assert PPOConfig(num_envs=2, n_steps=8, batch_size=16).batch_size == 16
     sizes = {n_steps: PPOConfig(num_envs=2, n_steps=n_steps).batch_size for n_steps in (8, 2048)}
     assert sizes == {8: 16, 2048: 64}
@@ -88,10 +96,10 @@ def test_default_batch_size_is_at_most_an_iteration():
 @pytest.mark.parametrize(
     ("buffer_size", "num_envs", "capacity"), [(5, 1, 5), (10, 3, 9), (1, 3, 3)]
 )
-def test_batch_size_is_at_most_the_capacity_of_the_buffer(config, buffer_size, num_envs, capacity):
+def test_batch_size_is_at_most_the_buffer_capacity(config, buffer_size, num_envs, capacity):
     sizes = {"buffer_size": buffer_size, "num_envs": num_envs}
     assert config(**sizes, batch_size=capacity).batch_size == capacity
-    for batch_size in ({"batch_size": capacity + 1}, {}):  # the second is the default
+    for batch_size in ({"batch_size": capacity + 1}, {}):  # {} selects the default
         refusal = Refusal(lambda x: config(**sizes, **x), ArgumentError, "batch_size")
         expect_refusal(refusal, batch_size)
 
@@ -103,14 +111,14 @@ def test_trainers_reject_batches_larger_than_the_buffer(backend):
     expect_refusal(Refusal(call, ArgumentError, "batch_size", "lower"))
 
 
-def test_batch_size_of_a_preset_is_at_most_an_iteration():
+def test_preset_batch_size_is_at_most_one_iteration():
     preset = PPOTrainer("CartPole-v1", 0, runs_dir=None)
     small = PPOTrainer("CartPole-v1", 0, n_steps=4, runs_dir=None)
     assert (preset.learner.config.batch_size, small.learner.config.batch_size) == (256, 32)
 
 
-def test_settings_become_plain_numbers():
-    given = {
+def test_config_converts_settings_to_plain_types():
+    settings = {
         "n_steps": np.int64(8),
         "num_envs": np.uint8(2),
         "batch_size": np.int16(16),
@@ -122,17 +130,17 @@ def test_settings_become_plain_numbers():
         "net_arch": np.array([32, 16]),
         "activation": np.str_("relu"),
     }
-    config = asdict(PPOConfig(**given))
-    types = {name: type(value) for name, value in config.items() if name in given}
-    plain = (int, int, int, float, float, int, float, bool, tuple, str)
-    assert types == dict(zip(given, plain, strict=True))
+    config = asdict(PPOConfig(**settings))
+    types = {name: type(value) for name, value in config.items() if name in settings}
+    expected = (int, int, int, float, float, int, float, bool, tuple, str)
+    assert types == dict(zip(settings, expected, strict=True))
     assert [type(width) for width in config["net_arch"]] == [int, int]
     assert json.loads(json.dumps(config)) == {**config, "net_arch": [32, 16]}
     assert (config["n_steps"], config["gamma"], config["use_sde"]) == (8, 0.5, True)
-    assert config["target_kl"] is None  # None stays where it is the default
+    assert config["target_kl"] is None  # None is the default
 
 
-def test_numbers_are_converted_to_plain_types():
+def test_checks_return_plain_types():
     assert check_int("n", 10**400, 1) == 10**400
     assert type(check_float("x", 1)) is float
 
@@ -148,3 +156,22 @@ def test_every_setting_is_documented(name):
 def test_settings_with_another_default_inherit_their_documentation():
     docs = configs.setting_docs(DQNConfig)
     assert docs["batch_size"] == configs.setting_docs(SACConfig)["batch_size"]
+
+
+def test_hint_names_close_names_else_all():
+    assert hint("nsteps", ["gamma", "n_steps"]) == "did you mean 'n_steps'?"
+    assert hint("cartpole", ["CartPole-v0", "CartPole-v1"]) == "did you mean 'CartPole-v1'?"
+    assert hint("zzz", ["gamma", "n_steps"]) == "choose from gamma, n_steps"
+    assert hint("zzz", ["gamma", "n_steps"], "see the docs") == "see the docs"
+
+
+@refusals(
+    (lambda: check_keywords(["gama"], ["gamma"], "X"), ArgumentTypeError, "gama", "'gamma'"),
+    (
+        lambda: check_keywords(["lr"], ["gamma"], "X", {"lr": "pass learning_rate"}),
+        *(ArgumentTypeError, "lr", "pass learning_rate"),
+    ),
+)
+def test_unknown_names_are_rejected_with_a_hint(refusal):
+    check_keywords(["gamma"], ["gamma"], "X")
+    expect_refusal(refusal)

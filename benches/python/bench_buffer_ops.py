@@ -1,17 +1,17 @@
-"""Replay buffers: pushes, samples, priorities, several steps.
+"""Replay buffers: pushes, samples, priorities and n-step samples.
 
-Observations have 4 and 17 float32, or are stacks of four pictures of 84 x 84, 28,224 numbers in
-uint8 or, pushed alone, in float32; actions are one number. Every subject gets the same arrays. What
-is pushed is one long episode, so that a next observation is the observation of the next push;
-samples are drawn from full buffers. `buffers.py` makes them.
+Observations are 4 or 17 float32 numbers, or stacks of four images of 84 x 84: 28,224 numbers in
+uint8, or in float32 for pushes only. Actions are one number. All subjects get the same arrays. The
+pushed steps are one long episode, so that a next observation is the observation of the next push.
+Samples are drawn from full buffers. `buffers.py` creates the buffers.
 
-A row of samples has the median of single calls and their 99th percentile, "p99". "bytes" is what a
-transition takes: ours says it itself, of Stable-Baselines3 and TorchRL it is that of their arrays,
-and of rlox 1.2.0 and cpprb, which keep theirs to themselves, that of a transition as it is sampled,
-next observation included.
+Rows of samples have the median of single calls and their 99th percentile, "p99". "bytes" is the
+size of a transition: rlox reports it, and for Stable-Baselines3 and TorchRL it is the size of their
+arrays. rlox 1.2.0 and cpprb do not expose their arrays. Their "bytes" are those of a sampled
+transition, next observation included.
 
-`MmapReplayBuffer`, which no peer has, is pushed to and sampled from with a tenth of its transitions
-in memory, and all of them in a file that the system holds in its own; "bytes" are the file's.
+`MmapReplayBuffer` has no peer. It holds a tenth of its transitions in memory and all of them in a
+file, which the system caches. Its "bytes" are those of the file.
 """
 
 from __future__ import annotations
@@ -25,16 +25,16 @@ from typing import Any
 import numpy as np
 from side_by_side import Benchmark, Repeated, Row, Subject, run
 
-from buffers import BETA, FLOATS, MAKERS, OBS, Buffer, cpprb, ours, published, sb3, torchrl
+from buffers import BETA, FLOATS, MAKERS, OBS, Buffer, cpprb, make_rlox, published, sb3, torchrl
 
 PUSHES, CALLS, ENVS = 10_000, 300, 64
 CAPACITY = {4: 100_000, 17: 1_000_000, 28_224: 10_000, FLOATS: 1_000}
-STEPS = {4: PUSHES, 17: PUSHES, 28_224: 1_000, FLOATS: 500}  # that are pushed again and again
+STEPS = {4: PUSHES, 17: PUSHES, 28_224: 1_000, FLOATS: 500}  # steps that are pushed repeatedly
 
 
 @lru_cache(1)
 def steps(obs: int | str, count: int) -> tuple[list[Any], list[Any], list[float]]:
-    """Observations, one more than there are actions and rewards."""
+    """Return observations, actions and rewards, with one more observation than actions."""
     shape, dtype = OBS[obs]
     rng = np.random.default_rng(0)
     if dtype == "uint8":
@@ -49,43 +49,50 @@ def steps(obs: int | str, count: int) -> tuple[list[Any], list[Any], list[float]
     )
 
 
-def given_to(maker: str, obs: int | str, count: int) -> tuple[list[Any], list[Any], list[float]]:
-    """`steps`, as a library takes them."""
+def steps_for(maker: str, obs: int | str, count: int) -> tuple[list[Any], list[Any], list[float]]:
+    """Return `steps` in the form that a library accepts."""
     observations, actions, rewards = steps(obs, count)
-    if maker == "published":  # which knows vectors of float32 alone
+    if maker == "published":  # rlox 1.2.0 supports only float32 vectors
         observations = [x.ravel().astype(np.float32, copy=False) for x in observations]
     return observations, actions, rewards
 
 
-def made(obs: int | str, capacity: int, maker: str, **how: Any) -> Buffer:
-    """A full buffer."""
-    buffer = MAKERS[maker](obs, capacity, **how)
+def full_buffer(obs: int | str, capacity: int, maker: str, **kwargs: Any) -> Buffer:
+    """Return a full buffer."""
+    buffer = MAKERS[maker](obs, capacity, **kwargs)
     count = min(capacity, STEPS[obs])
-    observations, actions, rewards = given_to(maker, obs, count)
+    observations, actions, rewards = steps_for(maker, obs, count)
     if buffer.extend is not None:
         for _ in range(0, capacity, count):
             buffer.extend(observations, actions, rewards)
     for i in range(0 if buffer.extend is not None else capacity):
-        at = i % count
-        following = observations[at + 1]
-        buffer.push(observations[at], actions[at], rewards[at], False, at + 1 == count, following)
+        index = i % count
+        following = observations[index + 1]
+        buffer.push(
+            observations[index],
+            actions[index],
+            rewards[index],
+            False,
+            index + 1 == count,
+            following,
+        )
     if maker == "ours":
-        buffer.bytes = buffer.made.nbytes / capacity
+        buffer.bytes = buffer.instance.nbytes / capacity
     elif maker == "mapped":
-        buffer.made.flush()
+        buffer.instance.flush()
         buffer.bytes = buffer.file.stat().st_size / capacity
     elif maker == "torchrl":
-        buffer.bytes = buffer.made.storage._storage.bytes() / capacity
+        buffer.bytes = buffer.instance.storage._storage.bytes() / capacity
     elif maker in ("published", "cpprb"):
         buffer.bytes = sum(np.asarray(x).nbytes for x in buffer.sample(1).values())
     return buffer
 
 
-def push(obs: int | str, maker: str, **how: Any) -> Repeated:
-    """Single transitions of one long episode."""
+def push(obs: int | str, maker: str, **kwargs: Any) -> Repeated:
+    """Time pushes of single transitions of one long episode."""
     count = STEPS[obs]
-    buffer = MAKERS[maker](obs, CAPACITY[obs], **how)
-    observations, actions, rewards = given_to(maker, obs, count)
+    buffer = MAKERS[maker](obs, CAPACITY[obs], **kwargs)
+    observations, actions, rewards = steps_for(maker, obs, count)
     following = observations[1:]
     rows = list(zip(observations, actions, rewards, following, strict=False))
     names = {"push": buffer.push, "rows": rows}
@@ -93,38 +100,38 @@ def push(obs: int | str, maker: str, **how: Any) -> Repeated:
 
 
 def push_batch(obs: int, maker: str) -> Repeated:
-    """A row for each of several environments at once, which go to and fro between two states."""
-    observations, actions, rewards = given_to(maker, obs, ENVS)
+    """Time pushes of one row per environment, alternating between two states."""
+    observations, actions, rewards = steps_for(maker, obs, ENVS)
     o, n, a = np.stack(observations[:-1]), np.stack(observations[1:]), np.stack(actions)
     r, no = np.array(rewards, np.float32), np.zeros(ENVS, bool)
     rest: tuple[Any, ...] = (a, r, no, no)
-    # Pictures take seconds to fill more with, and pushing takes the same.
+    # Filling with images takes seconds, and pushes to a small buffer take the same time.
     capacity = (1_000 if obs == 28_224 else CAPACITY[obs]) // ENVS * ENVS
     if maker == "ours":
-        call = ours(obs, capacity, num_envs=ENVS).made.push_batch
+        call = make_rlox(obs, capacity, num_envs=ENVS).instance.push_batch
     elif maker == "published":
-        call = published(obs, capacity).made.push_batch
+        call = published(obs, capacity).instance.push_batch
         o, n, no = o.ravel(), n.ravel(), no.astype(np.uint8)
         rest = (a.ravel(), r, no, no)
     elif maker == "sb3":
-        call = sb3(obs, capacity, envs=ENVS).made.add
+        call = sb3(obs, capacity, envs=ENVS).instance.add
         rest = (a, r, no, [{} for _ in range(ENVS)])
     elif maker == "torchrl":
         import torch
         from tensordict import TensorDict
 
-        buffer = torchrl(obs, capacity).made
+        buffer = torchrl(obs, capacity).instance
         columns = ("obs", "next_obs", "action", "reward", "terminated", "truncated")
 
-        def call(*given: Any) -> None:
-            tensors = dict(zip(columns, map(torch.from_numpy, given), strict=True))
+        def call(*arrays: Any) -> None:
+            tensors = dict(zip(columns, map(torch.from_numpy, arrays), strict=True))
             buffer.extend(TensorDict(tensors, [ENVS]))
 
     else:
-        add = cpprb(obs, capacity).made.add
+        add = cpprb(obs, capacity).instance.add
 
-        def call(*given: Any) -> None:
-            o, n, a, r, terminated, truncated = given
+        def call(*arrays: Any) -> None:
+            o, n, a, r, terminated, truncated = arrays
             flags = {"terminated": terminated, "truncated": truncated}
             add(obs=o, next_obs=n, act=a, rew=r, **flags)
 
@@ -133,55 +140,58 @@ def push_batch(obs: int, maker: str) -> Repeated:
 
 
 def latency(call: Callable[[], Any], more: dict[str, float]) -> Callable[[int], dict[str, float]]:
-    """Seconds of the median call, and of the 99th percentile."""
+    """Return a subject with the seconds of the median call and of the 99th percentile."""
 
     def once(turn: int) -> dict[str, float]:
-        taken = []
+        times = []
         for _ in range(CALLS):
             start = time.perf_counter()
             call()
-            taken.append(time.perf_counter() - start)
-        p50, p99 = np.quantile(taken, [0.5, 0.99])
+            times.append(time.perf_counter() - start)
+        p50, p99 = np.quantile(times, [0.5, 0.99])
         return {"seconds": float(p50), "p99": float(p99) * 1e6, **more}
 
     return once
 
 
-def sample(obs: int, batch: int, maker: str, **how: Any) -> Callable[[int], dict[str, float]]:
-    """A batch from a full buffer."""
-    buffer = made(obs, CAPACITY[obs], maker, **how)
-    call = buffer.made.sample if maker == "torchrl" else buffer.sample
+def sample(obs: int, batch: int, maker: str, **kwargs: Any) -> Callable[[int], dict[str, float]]:
+    """Time samples of a batch from a full buffer."""
+    buffer = full_buffer(obs, CAPACITY[obs], maker, **kwargs)
+    call = buffer.instance.sample if maker == "torchrl" else buffer.sample
     return latency(lambda: call(batch), {"bytes": buffer.bytes})
 
 
 def priorities(capacity: int, batch: int, maker: str) -> Callable[[int], dict[str, float]]:
-    """A batch by priority, and new priorities for it."""
+    """Time samples of a batch by priority and updates of its priorities."""
     new = np.random.default_rng(0).random(batch).astype(np.float32) + 0.1
     if maker == "cpprb":
-        buffer = made(4, capacity, "cpprb", priorities=True)
+        buffer = full_buffer(4, capacity, "cpprb", priorities=True)
 
         def both() -> None:
-            drawn = buffer.made.sample(batch, beta=BETA)
-            buffer.made.update_priorities(drawn["indexes"], new)
+            drawn = buffer.instance.sample(batch, beta=BETA)
+            buffer.instance.update_priorities(drawn["indexes"], new)
 
         return latency(both, {})
     if maker == "torchrl":
         import torch
 
-        tensors, made_there = torch.from_numpy(new), made(4, capacity, maker, priorities=True).made
+        tensors, sampler = (
+            torch.from_numpy(new),
+            full_buffer(4, capacity, maker, priorities=True).instance,
+        )
 
         def all_three() -> None:
-            _, drawn = made_there.sample(batch, return_info=True)
-            made_there.update_priority(drawn["index"], tensors)
+            _, drawn = sampler.sample(batch, return_info=True)
+            sampler.update_priority(drawn["index"], tensors)
 
         return latency(all_three, {})
-    kind = {"kind": "PrioritizedReplayBuffer"}
-    buffer = made(4, capacity, maker, **kind)
+    options = {"class_name": "PrioritizedReplayBuffer"}
+    buffer = full_buffer(4, capacity, maker, **options)
     doubles = new.astype(np.float64)
 
     def ours_or_published() -> None:
         drawn = buffer.sample(batch)
-        buffer.made.update_priorities(drawn["indices"], new if maker == "ours" else doubles)
+        buffer.instance.update_priorities(drawn["indices"], new if maker == "ours" else doubles)
 
     return latency(ours_or_published, {})
 
@@ -195,50 +205,50 @@ PEERS = {
 }
 
 
-def subjects(function: str, obs: int | str, names: list[str], **how: Any) -> list[Subject]:
-    """Ours, also with frames stored once, and peers."""
+def subjects(function: str, obs: int | str, names: list[str], **kwargs: Any) -> list[Subject]:
+    """Return the subjects of rlox, also with frames stored once, and of peers."""
     found = []
     for name in names:
-        maker, where = PEERS[name]
+        maker, peer_options = PEERS[name]
         work = "float32" if maker == "published" and obs == 28_224 else ""
-        options = {"maker": maker, **how}
-        if how.get("n_step", 1) > 1 and maker in ("torchrl", "cpprb"):
+        options = {"maker": maker, **kwargs}
+        if kwargs.get("n_step", 1) > 1 and maker in ("torchrl", "cpprb"):
             work = "summed when pushed"
-        found.append(Subject(name, function, options=options, work=work, **where))
-        if maker == "ours" and obs == 28_224 and function != "push_batch":  # to and fro
+        found.append(Subject(name, function, options=options, work=work, **peer_options))
+        if maker == "ours" and obs == 28_224 and function != "push_batch":  # its rows alternate
             options = {**options, "frame_stack": 4}
             found.append(Subject("rlox, frames stored once", function, options=options))
     return found
 
 
-def filed() -> list[Row]:
-    """Buffers of which most lies in a file, which no peer has."""
+def mapped_rows() -> list[Row]:
+    """Return rows of buffers with most transitions in a file, which no peer has."""
     found = []
     for name, function, params, amount in (
         ("push, obs 4, to a file", "push", {"obs": 4}, 1),
         ("sample 256, obs 4, nine tenths in a file", "sample", {"obs": 4, "batch": 256}, 256),
     ):
-        listed = [
+        row_subjects = [
             Subject("rlox, MmapReplayBuffer", function, options={"maker": "mapped"}),
             Subject("rlox, all in memory", function, options={"maker": "ours"}),
         ]
-        found.append(Row(name, params, listed, amount, "transitions"))
+        found.append(Row(name, params, row_subjects, amount, "transitions"))
     return found
 
 
 def rows(quick: bool) -> list[Row]:
-    """Pushes, samples, priorities."""
-    everybody = list(PEERS)
+    """Return the rows of pushes, samples and priorities."""
+    all_peers = list(PEERS)
     sizes = [4] if quick else [4, 17, 28_224]
     found = [
-        Row(f"push, obs {name}", {"obs": n}, subjects("push", n, everybody), 1, "transitions")
+        Row(f"push, obs {name}", {"obs": n}, subjects("push", n, all_peers), 1, "transitions")
         for name, n in [(f"{n:,}", n) for n in sizes] + ([] if quick else [(FLOATS, FLOATS)])
     ]
     found += [
         Row(
             f"push_batch of {ENVS}, obs {n:,}",
             {"obs": n},
-            subjects("push_batch", n, everybody),
+            subjects("push_batch", n, all_peers),
             ENVS,
             "transitions",
         )
@@ -251,25 +261,25 @@ def rows(quick: bool) -> list[Row]:
                 Row(
                     f"sample {batch}, obs {n:,}",
                     params,
-                    subjects("sample", n, everybody),
+                    subjects("sample", n, all_peers),
                     batch,
                     "transitions",
                 )
             )
-    found += filed()
-    several = ["rlox", "Stable-Baselines3", "TorchRL", "cpprb"]
+    found += mapped_rows()
+    peers_with_n_steps = ["rlox", "Stable-Baselines3", "TorchRL", "cpprb"]
     found.append(
         Row(
             "sample 256 of 3 steps, obs 4",
             {"obs": 4, "batch": 256},
-            subjects("sample", 4, several, n_step=3),
+            subjects("sample", 4, peers_with_n_steps, n_step=3),
             256,
             "transitions",
         )
     )
     for capacity in (1_000,) if quick else (100_000, 1_000_000):
         names = ["rlox", "rlox 1.2.0", "TorchRL", "cpprb"]
-        listed = [
+        row_subjects = [
             Subject(name, "priorities", options={"maker": PEERS[name][0]}, **PEERS[name][1])
             for name in names
         ]
@@ -278,7 +288,7 @@ def rows(quick: bool) -> list[Row]:
             Row(
                 f"sample 256 of {capacity:,} by priority, update",
                 params,
-                listed,
+                row_subjects,
                 256,
                 "transitions",
             )

@@ -1,16 +1,15 @@
-"""Actors beside the learner, in all places where they may work, and more than one learner.
+"""Actors parallel to the learner on all transports, and several learners.
 
-"Collecting while learning" has actors collect ahead of the learner, against the same trainer that
-does both by turns, with one thread and with two. "Actors" has the same rollouts come from threads,
-processes, workers of gRPC and actors of Ray; all in lockstep, so that all learn the same.
+"Collecting while learning" compares actors that collect during updates with the same trainer
+without parallel collection, with one thread and with two. "Actors" compares threads, processes,
+gRPC workers and Ray actors. All are deterministic, so that all learn the same.
 
-"Ingest", "Step" and "Rollout" are what crosses the loopback between a client of gRPC and a worker,
-beside raw TCP and environments in process (`wire.py`).
+"Ingest", "Step" and "Rollout" measure the loopback between a gRPC client and a worker, with raw TCP
+and environments in process for comparison (`wire.py`).
 
-"DDP" is `rlox.distributed.ddp` under torchrun with two processes of one thread each, against a
-trainer on torch with one thread and with two. All make the same steps with the same settings of the
-whole. The clock is around `train()`, after a short training; starting processes and importing torch
-are in no clock.
+"DDP" is `rlox.distributed.ddp` under torchrun with two processes of one thread each, compared with
+a torch trainer with one thread and with two. All make the same steps with the same total settings.
+The clock covers `train()` after a short training. Process starts and imports of torch are excluded.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ from side_by_side import Benchmark, Row, Subject, run, swept
 import training
 
 PROCESSES = 2
-# Small networks on a fast environment, and networks in which the time is.
+# Small networks on a fast environment, and networks that dominate the time.
 CELLS: tuple[tuple[str, str, dict[str, Any], int], ...] = (
     ("ppo", training.ENV, {}, 16_384),
     (
@@ -47,14 +46,14 @@ CELLS: tuple[tuple[str, str, dict[str, Any], int], ...] = (
 def one_process(
     algorithm: str, env_id: str, settings: dict[str, Any], total: int, threads: int
 ) -> training.Once:
-    """A trainer on torch."""
+    """Time a trainer on torch."""
     from rlox._registry import ALGORITHMS
 
     def once(seed: int, steps: int = total) -> dict[str, float]:
         training.use_threads(threads)
-        kind = ALGORITHMS[algorithm].load_trainer()
-        with kind(env_id, seed, backend="torch", runs_dir=None, **settings) as trainer:
-            trainer.learner.threads = threads  # type: ignore[attr-defined]  # torch's have it
+        trainer_cls = ALGORITHMS[algorithm].load_trainer()
+        with trainer_cls(env_id, seed, backend="torch", runs_dir=None, **settings) as trainer:
+            trainer.learner.threads = threads  # type: ignore[attr-defined]  # only on torch
             start = time.perf_counter()
             trainer.train(steps)
             return {"seconds": time.perf_counter() - start}
@@ -64,27 +63,27 @@ def one_process(
 
 
 def ddp(algorithm: str, env_id: str, settings: dict[str, Any], total: int) -> training.Once:
-    """The same in processes that torchrun starts for each round."""
+    """Time the same training in processes that torchrun starts for each round."""
     launcher = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", str(PROCESSES)]
     launcher += ["--rdzv-backend=c10d", "--rdzv-endpoint=localhost:0", __file__]
 
     def once(seed: int) -> dict[str, float]:
-        words = json.dumps([algorithm, env_id, settings, total, seed])
+        payload = json.dumps([algorithm, env_id, settings, total, seed])
         environ = {**os.environ, "OMP_NUM_THREADS": "1", "RLOX_NUM_THREADS": "1"}
-        done = subprocess.run([*launcher, words], env=environ, capture_output=True, check=False)
+        done = subprocess.run([*launcher, payload], env=environ, capture_output=True, check=False)
         if done.returncode:
             raise RuntimeError(done.stderr.decode()[-2000:])
-        said: dict[str, float] = json.loads(done.stdout.decode().splitlines()[-1])
-        return said
+        result: dict[str, float] = json.loads(done.stdout.decode().splitlines()[-1])
+        return result
 
     return once
 
 
-def process(words: str) -> None:
-    """What each of those processes does; rank 0 says how long it took."""
+def run_rank(payload: str) -> None:
+    """Train in each torchrun process. Rank 0 prints the seconds."""
     from rlox.distributed import ddp as distributed
 
-    algorithm, env_id, settings, total, seed = json.loads(words)
+    algorithm, env_id, settings, total, seed = json.loads(payload)
     with distributed.group("gloo") as group:
         for steps in (1, total):
             trainer = group.trainer(algorithm, env_id, seed=seed, runs_dir=None, **settings)
@@ -95,19 +94,18 @@ def process(words: str) -> None:
             print(json.dumps({"seconds": seconds}))
 
 
-# What is collected and learned from: native networks whose halves take as long as each other, and
-# others.
-AHEAD: tuple[tuple[str, str, str, dict[str, Any], int], ...] = (
+# Native networks that learn as long as they collect, and others.
+ASYNC_CELLS: tuple[tuple[str, str, str, dict[str, Any], int], ...] = (
     ("ppo", "native", training.ENV, {}, 200_000),
     ("a2c", "native", training.ENV, {}, 200_000),
     ("impala", "native", training.ENV, {"n_steps": 20}, 200_000),
     ("ppo", "native", "Acrobot-v1", {"num_envs": 64, "n_steps": 64, "batch_size": 512}, 200_000),
     ("ppo", "torch", training.ENV, {"num_envs": 64, "n_steps": 64, "batch_size": 512}, 100_000),
 )
-TURNS = {"deterministic": True, "max_staleness": 0}
+SYNCHRONOUS = {"deterministic": True, "max_staleness": 0}
 
 
-def ahead(
+def asynchronous(
     algorithm: str,
     env_id: str,
     settings: dict[str, Any],
@@ -116,100 +114,108 @@ def ahead(
     backend: str = "native",
     warm_up: int = 1,
 ) -> training.Once:
-    """A trainer on a backend, with whatever settings of actors."""
+    """Time a trainer on a backend with any settings of actors."""
     from rlox._registry import ALGORITHMS
 
     def once(seed: int, steps: int = total) -> dict[str, float]:
         training.use_threads(threads)
-        kind = ALGORITHMS[algorithm].load_trainer()
-        with kind(env_id, seed, backend=backend, runs_dir=None, **settings) as trainer:
-            trainer.train(warm_up)  # which starts actors
+        trainer_cls = ALGORITHMS[algorithm].load_trainer()
+        with trainer_cls(env_id, seed, backend=backend, runs_dir=None, **settings) as trainer:
+            trainer.train(warm_up)  # starts the actors
             start = time.perf_counter()
             trainer.train(steps)
-            told = {"seconds": time.perf_counter() - start}
+            numbers = {"seconds": time.perf_counter() - start}
             actors = getattr(trainer.learner, "actors", None)
             if actors is not None:
                 stats = actors._native.stats()
-                told["lag"] = stats["total_staleness"] / stats["rollouts"]
-            return told
+                numbers["lag"] = stats["total_staleness"] / stats["rollouts"]
+            return numbers
 
     once(12345, 1)
     return once
 
 
-def wire_of(name: str) -> training.Once:
-    """What is measured in Rust."""
-    return wire.measured(name)
+def wire_subject(name: str) -> training.Once:
+    """Return a measurement in Rust."""
+    return wire.wire_subject(name)
 
 
 def workers(count: int) -> str:
-    """Starts workers on this machine; what `actors=` says of them."""
+    """Start workers on this machine and return their `actors=` value."""
     addresses = []
     for _ in range(count):
-        process = subprocess.Popen(
+        worker = subprocess.Popen(
             [sys.executable, "-m", "rlox", "worker"], stdout=subprocess.PIPE, text=True
         )
-        atexit.register(process.kill)
-        assert process.stdout
-        addresses.append(process.stdout.readline().split()[3].removeprefix("http://"))
+        atexit.register(worker.kill)
+        assert worker.stdout
+        addresses.append(worker.stdout.readline().split()[3].removeprefix("http://"))
     return f"grpc://{','.join(addresses)}"
 
 
-def actors_in(place: str, total: int, threads: int, num_actors: int) -> training.Once:
-    """IMPALA with actors in a place."""
-    where = workers(num_actors) if place == "grpc" else place
-    settings = {"num_actors": num_actors, "deterministic": True, "actors": where, "n_steps": 20}
-    if place == "ray":
+def actors_in(transport: str, total: int, threads: int, num_actors: int) -> training.Once:
+    """Time IMPALA with actors on a transport."""
+    actors = workers(num_actors) if transport == "grpc" else transport
+    settings = {"num_actors": num_actors, "deterministic": True, "actors": actors, "n_steps": 20}
+    if transport == "ray":
         import ray
 
         ray.init(num_cpus=num_actors, include_dashboard=False, logging_level="error")
-    return ahead("impala", training.ENV, settings, total, threads)
+    return asynchronous("impala", training.ENV, settings, total, threads)
 
 
-def ahead_rows(quick: bool) -> list[Row]:
-    """Collecting while learning against by turns."""
+def async_rows(quick: bool) -> list[Row]:
+    """Return rows that compare parallel with alternating collection."""
     found = []
-    for algorithm, backend, env_id, settings, whole in AHEAD[:1] if quick else AHEAD:
-        total = 2_048 if quick else whole
-        apart = {} if algorithm == "impala" else {"async_collect": True}
-        by_turns = TURNS if algorithm == "impala" else {}
-        about = {"algorithm": algorithm, "env_id": env_id, "total": total, "backend": backend}
-        one = {"settings": settings | apart, "threads": 1}
-        subjects = [Subject("rlox, collecting while learning", "ahead", options=one)]
-        for alone in swept(Subject("rlox, by turns", "ahead"))[: 1 if quick else 2]:
-            options = {"settings": settings | by_turns, "threads": alone.threads}
-            subjects.append(replace(alone, options=options))
+    for algorithm, backend, env_id, settings, full_total in (
+        ASYNC_CELLS[:1] if quick else ASYNC_CELLS
+    ):
+        total = 2_048 if quick else full_total
+        async_settings = {} if algorithm == "impala" else {"async_collect": True}
+        sync_settings = SYNCHRONOUS if algorithm == "impala" else {}
+        params = {"algorithm": algorithm, "env_id": env_id, "total": total, "backend": backend}
+        async_options = {"settings": settings | async_settings, "threads": 1}
+        subjects = [
+            Subject("rlox, collecting while learning", "asynchronous", options=async_options)
+        ]
+        for variant in swept(Subject("rlox, alternating", "asynchronous"))[: 1 if quick else 2]:
+            options = {"settings": settings | sync_settings, "threads": variant.threads}
+            subjects.append(replace(variant, options=options))
         size = ", ".join(f"{name} {x}" for name, x in settings.items()) or "preset"
         name = f"Collecting while learning, {algorithm.upper()} {env_id}, {backend}, {size}"
-        found.append(Row(name, about, subjects, total))
+        found.append(Row(name, params, subjects, total))
     return found
 
 
-def place_rows(quick: bool) -> list[Row]:
-    """The same rollouts from everywhere."""
+def actor_rows(quick: bool) -> list[Row]:
+    """Return rows of the same rollouts on all transports."""
     total, num_actors = (2_000 if quick else 100_000), 1 if quick else 2
-    names = {"threads": "threads", "grpc": "workers of gRPC", "processes": "processes"}
+    names = {"threads": "threads", "grpc": "gRPC workers", "processes": "processes"}
     if find_spec("ray") is not None and not quick:
-        names["ray"] = "actors of Ray"
+        names["ray"] = "Ray actors"
     subjects = [
-        Subject(f"rlox, {name}", "actors_in", options={"place": place, "threads": 1})
-        for place, name in names.items()
+        Subject(f"rlox, {name}", "actors_in", options={"transport": transport, "threads": 1})
+        for transport, name in names.items()
     ]
-    about = {"total": total, "num_actors": num_actors}
-    return [Row(f"Actors, IMPALA {training.ENV}, {num_actors} in lockstep", about, subjects, total)]
+    params = {"total": total, "num_actors": num_actors}
+    return [
+        Row(f"Actors, IMPALA {training.ENV}, {num_actors} in lockstep", params, subjects, total)
+    ]
 
 
 def rows(quick: bool) -> list[Row]:
-    """A row for each algorithm and network."""
-    found = ahead_rows(quick) + place_rows(quick) + wire.rows("wire_of", quick)
-    for algorithm, env_id, settings, whole in CELLS[:1] if quick else CELLS:
-        total = 512 if quick else whole
+    """Return a row for each algorithm and network."""
+    found = async_rows(quick) + actor_rows(quick) + wire.rows("wire_subject", quick)
+    for algorithm, env_id, settings, full_total in CELLS[:1] if quick else CELLS:
+        total = 512 if quick else full_total
         params = {"algorithm": algorithm, "env_id": env_id, "settings": settings, "total": total}
-        alone = swept(Subject("rlox, one process", "one_process"))
+        variants = swept(Subject("rlox, one process", "one_process"))
         subjects = [Subject(f"rlox DDP, {PROCESSES} processes", "ddp")]
-        for one in alone[:1] if quick else alone:
-            options = {"threads": one.threads}
-            subjects.append(Subject(one.name, one.function, options=options, threads=one.threads))
+        for variant in variants[:1] if quick else variants:
+            options = {"threads": variant.threads}
+            subjects.append(
+                Subject(variant.name, variant.function, options=options, threads=variant.threads)
+            )
         size = "x".join(map(str, settings.get("net_arch", ["usual"])))
         name = f"DDP, {algorithm.upper()} {env_id}, {size} networks, {total} steps"
         found.append(Row(name, params, subjects, total))
@@ -222,6 +228,6 @@ BENCHMARK = Benchmark(
 
 if __name__ == "__main__":
     if "TORCHELASTIC_RUN_ID" in os.environ:
-        process(sys.argv[1])
+        run_rank(sys.argv[1])
     else:
         sys.exit(run(BENCHMARK))

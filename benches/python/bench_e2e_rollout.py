@@ -1,14 +1,13 @@
-"""T steps of N CartPole-v1 environments from end to end: step, store, and compute advantages.
+"""T steps of N CartPole-v1 environments end to end: step, store and compute advantages.
 
-The actions are random and made before, as are the values and log-probabilities that a policy
-would have given, so that no policy is measured; `collect_rollout` alone draws its actions itself.
-What is stored: observations, actions, rewards, both flags, values and log-probabilities, in
-float32 where they are real numbers. Libraries without a buffer get NumPy arrays; those without an
-estimator in Python the fastest of NumPy's in `bench_gae.py`, and where they are named "plain GAE"
-the loop that PPO programs have written instead. PufferLib's own estimator is an operator of torch,
-which its wheel does not have compiled, with one row of steps for each environment and the rewards a
-step later. All stored rollouts are checked against that loop, and their observations against the
-equations of motion.
+The actions, values and log-probabilities are random and computed before, so that no policy is
+measured. Only `collect_rollout` draws its actions. The rollouts store observations, actions,
+rewards, both flags, values and log-probabilities, with real numbers in float32. Libraries without
+a buffer use NumPy arrays. Libraries without an estimator in Python use the fastest NumPy estimator
+of `bench_gae.py`, or the usual loop of PPO programs in rows named "plain GAE". PufferLib's own
+estimator is a torch operator that its wheel does not contain compiled. Its layout has one row of
+steps per environment and rewards one step later. All stored rollouts are compared with the loop,
+and their observations with the equations of motion.
 """
 
 from __future__ import annotations
@@ -22,15 +21,15 @@ from typing import Any
 
 import numpy as np
 from bench_env_stepping import pufferlib_cartpole
-from bench_gae import FewPasses, reference
+from bench_gae import VectorizedGae, reference
 from classic_control import CARTPOLE, Array, next_observation
 from side_by_side import Benchmark, Row, Subject, run, swept
 from trajectories import GAMMA, LAMBDA
 
 
 @dataclass
-class Policy:
-    """What the policy said: actions, values and log-probabilities (T, N), last values (N,)."""
+class PolicyOutputs:
+    """Outputs of a policy: actions, values and log-probabilities (T, N), last values (N,)."""
 
     actions: Array
     values: Array
@@ -38,93 +37,97 @@ class Policy:
     last_values: Array
 
 
-def policy(steps: int, num_envs: int, dtype: Any = np.int64) -> Policy:
-    """Random actions of a `dtype`, normal values."""
+def random_outputs(steps: int, num_envs: int, dtype: Any = np.int64) -> PolicyOutputs:
+    """Return random actions of a `dtype` and normal values."""
     rng = np.random.default_rng(7)
     shape = (steps, num_envs)
     values = rng.standard_normal(shape).astype(np.float32)
     log_probs = np.full(shape, np.log(0.5), np.float32)
     last_values = rng.standard_normal(num_envs).astype(np.float32)
-    return Policy(rng.integers(0, 2, shape).astype(dtype), values, log_probs, last_values)
+    return PolicyOutputs(rng.integers(0, 2, shape).astype(dtype), values, log_probs, last_values)
 
 
 class Arrays:
-    """A rollout in NumPy arrays, time-major."""
+    """Rollout in time-major NumPy arrays."""
 
-    def __init__(self, steps: int, num_envs: int, said: Policy) -> None:
+    def __init__(self, steps: int, num_envs: int, outputs: PolicyOutputs) -> None:
         shape = (steps, num_envs)
         self.obs = np.empty((steps + 1, num_envs, 4), np.float32)
         self.rewards = np.empty(shape, np.float32)
         self.terminated, self.truncated = np.empty(shape, bool), np.empty(shape, bool)
-        self.actions = np.empty_like(said.actions)
+        self.actions = np.empty_like(outputs.actions)
         self.values, self.log_probs = np.empty(shape, np.float32), np.empty(shape, np.float32)
         self.advantages = self.returns = np.empty(shape, np.float32)
-        # Rows are found once: finding them costs as much as copying them.
-        mine = zip(self.actions, self.values, self.log_probs, strict=True)
-        given = zip(said.actions, said.values, said.log_probs, strict=True)
-        self._said = [(*a, *b) for a, b in zip(mine, given, strict=True)]
-        answers = (self.obs[1:], self.rewards, self.terminated, self.truncated)
-        self._answers = list(zip(*answers, strict=True))
+        # Rows are looked up once, because a lookup takes as long as a copy.
+        target_rows = zip(self.actions, self.values, self.log_probs, strict=True)
+        source_rows = zip(outputs.actions, outputs.values, outputs.log_probs, strict=True)
+        self._outputs = [(*a, *b) for a, b in zip(target_rows, source_rows, strict=True)]
+        results = (self.obs[1:], self.rewards, self.terminated, self.truncated)
+        self._results = list(zip(*results, strict=True))
 
     def store(self, t: int) -> None:
-        """Row t of what the policy said."""
-        actions, values, log_probs, said_actions, said_values, said_log_probs = self._said[t]
-        actions[:] = said_actions
-        values[:] = said_values
-        log_probs[:] = said_log_probs
+        """Store the policy outputs of row t."""
+        actions, values, log_probs, next_actions, next_values, next_log_probs = self._outputs[t]
+        actions[:] = next_actions
+        values[:] = next_values
+        log_probs[:] = next_log_probs
 
-    def came_back(
+    def store_results(
         self, t: int, obs: Array, rewards: Array, terminated: Array, truncated: Array
     ) -> None:
-        """Row t of what the environments answered."""
-        my_obs, my_rewards, my_terminated, my_truncated = self._answers[t]
-        my_obs[:] = obs
-        my_rewards[:] = rewards
-        my_terminated[:] = terminated
-        my_truncated[:] = truncated
+        """Store the environment results of row t."""
+        obs_row, rewards_row, terminated_row, truncated_row = self._results[t]
+        obs_row[:] = obs
+        rewards_row[:] = rewards
+        terminated_row[:] = terminated
+        truncated_row[:] = truncated
 
 
-def check(kept: Any, last_values: Array, next_step: bool = False) -> None:
-    """Raises AssertionError unless advantages and observations are what they must be."""
-    dones = np.asarray(kept.terminated) | np.asarray(kept.truncated)
-    if np.asarray(kept.truncated).any():
+def check(rollout: Any, last_values: Array, next_step: bool = False) -> None:
+    """Raise AssertionError unless advantages and observations are correct."""
+    dones = np.asarray(rollout.terminated) | np.asarray(rollout.truncated)
+    if np.asarray(rollout.truncated).any():
         raise AssertionError("a random policy balanced a pole to the time limit")
-    expected = reference(kept.rewards, kept.values, dones, last_values, np.float64)
-    for got, wanted in zip((kept.advantages, kept.returns), expected, strict=True):
-        np.testing.assert_allclose(got, wanted, rtol=1e-4, atol=1e-3, err_msg="wrong advantages")
-    obs, actions = np.asarray(kept.obs), np.asarray(kept.actions)
-    usual = ~dones[:-1]
+    expected = reference(rollout.rewards, rollout.values, dones, last_values, np.float64)
+    for got, expected_values in zip((rollout.advantages, rollout.returns), expected, strict=True):
+        np.testing.assert_allclose(
+            got, expected_values, rtol=1e-4, atol=1e-3, err_msg="wrong advantages"
+        )
+    obs, actions = np.asarray(rollout.obs), np.asarray(rollout.actions)
+    comparable = ~dones[:-1]
     if next_step:
-        usual[1:] &= ~dones[:-2]
-    for t in range(min(len(usual), 64)):
-        wanted, _ = next_observation(CARTPOLE, obs[t], actions[t])
-        rows = usual[t]
-        np.testing.assert_allclose(obs[t + 1][rows], wanted[rows], atol=1e-4, err_msg="wrong steps")
+        comparable[1:] &= ~dones[:-2]
+    for t in range(min(len(comparable), 64)):
+        expected_values, _ = next_observation(CARTPOLE, obs[t], actions[t])
+        rows = comparable[t]
+        np.testing.assert_allclose(
+            obs[t + 1][rows], expected_values[rows], atol=1e-4, err_msg="wrong steps"
+        )
 
 
 def rlox_buffer(steps: int, num_envs: int) -> timeit.Timer:
-    """`RolloutBuffer`: what the trainers do, one call a step."""
+    """Time `RolloutBuffer` with one call a step, as trainers use it."""
     import rlox
 
-    said = policy(steps, num_envs)
+    outputs = random_outputs(steps, num_envs)
     env = rlox.VecEnv(n=num_envs, seed=0, env_id=CARTPOLE)
     buffer = rlox.RolloutBuffer(steps, num_envs, (4,))
-    rows = list(zip(range(steps), said.actions, said.log_probs, said.values, strict=True))
+    rows = list(zip(range(steps), outputs.actions, outputs.log_probs, outputs.values, strict=True))
 
     def collect() -> None:
         env.begin_rollout(buffer)
         for t, actions, log_probs, values in rows:
             env.step_rollout(buffer, t, actions, log_probs, values)
         final_values = np.zeros(len(buffer.final_index), np.float32)
-        buffer.finish(said.last_values, GAMMA, LAMBDA, final_values)
+        buffer.finish(outputs.last_values, GAMMA, LAMBDA, final_values)
 
     collect()
-    check(buffer, said.last_values)
+    check(buffer, outputs.last_values)
     return timeit.Timer(collect)
 
 
 def rlox_collect(steps: int, num_envs: int) -> timeit.Timer:
-    """`collect_rollout`: one line, a fresh buffer each time, actions drawn."""
+    """Time `collect_rollout`, which creates a buffer and draws actions."""
     import rlox
 
     env = rlox.VecEnv(n=num_envs, seed=0, env_id=CARTPOLE)
@@ -135,116 +138,120 @@ def rlox_collect(steps: int, num_envs: int) -> timeit.Timer:
 
 
 def rlox_arrays(steps: int, num_envs: int) -> timeit.Timer:
-    """`step_into` writes into NumPy arrays, then `compute_gae`."""
+    """Time `step_into` with NumPy arrays, then `compute_gae`."""
     import rlox
 
-    said, env = policy(steps, num_envs), rlox.VecEnv(n=num_envs, seed=0, env_id=CARTPOLE)
-    kept, rewards = Arrays(steps, num_envs, said), np.empty((steps, num_envs))
-    out = np.empty_like(kept.rewards), np.empty_like(kept.rewards)
+    outputs, env = random_outputs(steps, num_envs), rlox.VecEnv(n=num_envs, seed=0, env_id=CARTPOLE)
+    rollout, rewards = Arrays(steps, num_envs, outputs), np.empty((steps, num_envs))
+    out = np.empty_like(rollout.rewards), np.empty_like(rollout.rewards)
     rows = list(
         zip(
             range(steps),
-            said.actions,
-            kept.obs[1:],
+            outputs.actions,
+            rollout.obs[1:],
             rewards,
-            kept.terminated,
-            kept.truncated,
+            rollout.terminated,
+            rollout.truncated,
             strict=True,
         )
     )
-    kept.obs[-1] = env.reset_all()
+    rollout.obs[-1] = env.reset_all()
 
     def collect() -> None:
-        kept.obs[0] = kept.obs[-1]
+        rollout.obs[0] = rollout.obs[-1]
         for t, actions, *results in rows:
-            kept.store(t)
+            rollout.store(t)
             env.step_into(actions, *results)
-        kept.rewards[:] = rewards
-        dones = kept.terminated | kept.truncated
-        arrays = (kept.rewards, kept.values, dones, said.last_values)
-        kept.advantages, kept.returns = rlox.compute_gae(*arrays, GAMMA, LAMBDA, out=out)
+        rollout.rewards[:] = rewards
+        dones = rollout.terminated | rollout.truncated
+        arrays = (rollout.rewards, rollout.values, dones, outputs.last_values)
+        rollout.advantages, rollout.returns = rlox.compute_gae(*arrays, GAMMA, LAMBDA, out=out)
 
     collect()
-    check(kept, said.last_values)
+    check(rollout, outputs.last_values)
     return timeit.Timer(collect)
 
 
 def published_rlox(steps: int, num_envs: int, numpy: bool = False) -> timeit.Timer:
-    """rlox 1.2.0: `step_all`, NumPy arrays, its batched estimator in float32, or NumPy's."""
-    rlox: Any = importlib.import_module("rlox")  # another library than ours, of the same name
+    """Time rlox 1.2.0: `step_all`, NumPy arrays, and its float32 estimator or NumPy's."""
+    rlox: Any = importlib.import_module("rlox")  # rlox 1.2.0 has the same import name
 
-    said, env = policy(steps, num_envs, np.uint32), rlox.VecEnv(num_envs, 0, CARTPOLE)
-    kept = Arrays(steps, num_envs, said)
-    kept.obs[-1] = env.reset_all()
+    outputs, env = random_outputs(steps, num_envs, np.uint32), rlox.VecEnv(num_envs, 0, CARTPOLE)
+    rollout = Arrays(steps, num_envs, outputs)
+    rollout.obs[-1] = env.reset_all()
 
-    def batched(rewards: Array, values: Array, ends: Array, last_values: Array) -> Any:
-        dones = ends.astype(np.float32)
+    def batched(rewards: Array, values: Array, flags: Array, last_values: Array) -> Any:
+        dones = flags.astype(np.float32)
         flat = [np.ascontiguousarray(x.T).reshape(-1) for x in (rewards, values, dones)]
         results = rlox.compute_gae_batched_f32(*flat, last_values, steps, GAMMA, LAMBDA)
         return (np.ascontiguousarray(x.reshape(num_envs, steps).T) for x in results)
 
-    estimate: Any = FewPasses(steps, num_envs, np.float32, reuse=True) if numpy else batched
-    rows = list(said.actions)
+    estimate: Any = VectorizedGae(steps, num_envs, np.float32, reuse=True) if numpy else batched
+    rows = list(outputs.actions)
 
     def collect() -> None:
-        kept.obs[0] = kept.obs[-1]
+        rollout.obs[0] = rollout.obs[-1]
         for t, actions in enumerate(rows):
-            kept.store(t)
+            rollout.store(t)
             result = env.step_all(actions)
-            kept.came_back(
+            rollout.store_results(
                 t, result["obs"], result["rewards"], result["terminated"], result["truncated"]
             )
-        dones = kept.terminated | kept.truncated
-        kept.advantages, kept.returns = estimate(kept.rewards, kept.values, dones, said.last_values)
+        dones = rollout.terminated | rollout.truncated
+        rollout.advantages, rollout.returns = estimate(
+            rollout.rewards, rollout.values, dones, outputs.last_values
+        )
 
     collect()
-    check(kept, said.last_values)
+    check(rollout, outputs.last_values)
     return timeit.Timer(collect)
 
 
 def with_arrays(
-    first: Array, step: Callable[[Array], Any], said: Policy, plain: bool
+    first: Array, step: Callable[[Array], Any], outputs: PolicyOutputs, plain: bool
 ) -> timeit.Timer:
-    """Gymnasium's `step`, NumPy arrays, and NumPy's fastest estimator or the plain one."""
-    steps, num_envs = said.actions.shape
-    kept, rows = Arrays(steps, num_envs, said), list(said.actions)
-    kept.obs[-1] = first
-    estimate: Any = reference if plain else FewPasses(steps, num_envs, np.float32, reuse=True)
+    """Time Gymnasium's `step`, NumPy arrays, and the fastest or the plain NumPy estimator."""
+    steps, num_envs = outputs.actions.shape
+    rollout, rows = Arrays(steps, num_envs, outputs), list(outputs.actions)
+    rollout.obs[-1] = first
+    estimate: Any = reference if plain else VectorizedGae(steps, num_envs, np.float32, reuse=True)
 
     def collect() -> None:
-        kept.obs[0] = kept.obs[-1]
+        rollout.obs[0] = rollout.obs[-1]
         for t, actions in enumerate(rows):
-            kept.store(t)
-            kept.came_back(t, *step(actions)[:4])
-        dones = kept.terminated | kept.truncated
-        kept.advantages, kept.returns = estimate(kept.rewards, kept.values, dones, said.last_values)
+            rollout.store(t)
+            rollout.store_results(t, *step(actions)[:4])
+        dones = rollout.terminated | rollout.truncated
+        rollout.advantages, rollout.returns = estimate(
+            rollout.rewards, rollout.values, dones, outputs.last_values
+        )
 
     collect()
-    check(kept, said.last_values, next_step=True)
+    check(rollout, outputs.last_values, next_step=True)
     return timeit.Timer(collect)
 
 
 def gymnasium(steps: int, num_envs: int, mode: str, plain: bool = False) -> timeit.Timer:
-    """Gymnasium's loop over environments, or its NumPy environment."""
+    """Time Gymnasium's loop over environments or its NumPy environment."""
     import gymnasium as gym
 
     env = gym.make_vec(CARTPOLE, num_envs, vectorization_mode=mode)
-    return with_arrays(env.reset()[0], env.step, policy(steps, num_envs), plain)
+    return with_arrays(env.reset()[0], env.step, random_outputs(steps, num_envs), plain)
 
 
 def envpool(steps: int, num_envs: int, workers: int) -> timeit.Timer:
-    """EnvPool in its synchronous mode."""
+    """Time EnvPool in its synchronous mode."""
     import envpool
 
     env = envpool.make(CARTPOLE, "gymnasium", num_envs=num_envs, num_threads=workers, seed=0)
-    said = policy(steps, num_envs, np.int32)
-    return with_arrays(env.reset()[0], env.step, said, plain=False)
+    outputs = random_outputs(steps, num_envs, np.int32)
+    return with_arrays(env.reset()[0], env.step, outputs, plain=False)
 
 
 def pufferlib(steps: int, num_envs: int, plain: bool = False) -> timeit.Timer:
-    """PufferLib's CartPole, another one than Gymnasium's (`bench_env_stepping.py` says how).
+    """Time PufferLib's CartPole, which differs from Gymnasium's (see `bench_env_stepping.py`).
 
-    Its C function is called, which its `step` wraps.
+    The benchmark calls the C function inside `step`.
     """
     env = pufferlib_cartpole(num_envs)
     results = env.observations, env.rewards, env.terminals, env.truncations
@@ -255,11 +262,11 @@ def pufferlib(steps: int, num_envs: int, plain: bool = False) -> timeit.Timer:
         c_step(env.c_envs)
         return results
 
-    return with_arrays(env.reset()[0], step, policy(steps, num_envs, np.float32), plain)
+    return with_arrays(env.reset()[0], step, random_outputs(steps, num_envs, np.float32), plain)
 
 
 def sb3(steps: int, num_envs: int) -> timeit.Timer:
-    """Stable-Baselines3's environments and its `RolloutBuffer`."""
+    """Time Stable-Baselines3's environments and its `RolloutBuffer`."""
     import gymnasium as gym
     import torch
     from stable_baselines3.common.buffers import RolloutBuffer
@@ -270,15 +277,18 @@ def sb3(steps: int, num_envs: int) -> timeit.Timer:
     buffer = RolloutBuffer(
         steps, env.observation_space, env.action_space, "cpu", LAMBDA, GAMMA, num_envs
     )
-    said = policy(steps, num_envs)
-    values, log_probs = torch.from_numpy(said.values)[..., None], torch.from_numpy(said.log_probs)
-    last_values = torch.from_numpy(said.last_values)
+    outputs = random_outputs(steps, num_envs)
+    values, log_probs = (
+        torch.from_numpy(outputs.values)[..., None],
+        torch.from_numpy(outputs.log_probs),
+    )
+    last_values = torch.from_numpy(outputs.last_values)
     state: dict[str, Array] = {"obs": env.reset(), "starts": np.ones(num_envs, bool)}
 
     def collect() -> None:
         buffer.reset()
         obs, starts = state["obs"], state["starts"]
-        for t, actions in enumerate(said.actions):
+        for t, actions in enumerate(outputs.actions):
             following, rewards, dones, _ = env.step(actions)
             buffer.add(obs, actions[:, None], rewards, starts, values[t], log_probs[t])
             obs, starts = following, dones
@@ -286,13 +296,17 @@ def sb3(steps: int, num_envs: int) -> timeit.Timer:
         state.update(obs=obs, starts=starts)
 
     collect()
-    kept = Arrays(steps, num_envs, said)
-    kept.obs[:-1], kept.obs[-1], kept.actions = buffer.observations, state["obs"], said.actions
-    kept.terminated[:-1], kept.terminated[-1] = buffer.episode_starts[1:], state["starts"]
-    kept.truncated[:] = False
-    kept.rewards, kept.values = buffer.rewards, buffer.values
-    kept.advantages, kept.returns = buffer.advantages, buffer.returns
-    check(kept, said.last_values)
+    rollout = Arrays(steps, num_envs, outputs)
+    rollout.obs[:-1], rollout.obs[-1], rollout.actions = (
+        buffer.observations,
+        state["obs"],
+        outputs.actions,
+    )
+    rollout.terminated[:-1], rollout.terminated[-1] = buffer.episode_starts[1:], state["starts"]
+    rollout.truncated[:] = False
+    rollout.rewards, rollout.values = buffer.rewards, buffer.values
+    rollout.advantages, rollout.returns = buffer.advantages, buffer.returns
+    check(rollout, outputs.last_values)
     return timeit.Timer(collect)
 
 
@@ -322,7 +336,7 @@ SUBJECTS = [
 
 
 def rows(quick: bool) -> list[Row]:
-    """N x T."""
+    """Return rows of N x T steps."""
     return [
         Row(f"rollout {n}x{steps}", {"steps": steps, "num_envs": n}, SUBJECTS, n * steps)
         for n, steps in ([(8, 64)] if quick else [(256, 2048), (64, 512), (16, 256)])

@@ -1,15 +1,14 @@
-"""Steps of classic control, n environments at once, with random actions made before.
+"""Steps of n classic control environments at once, with precomputed random actions.
 
-One repetition is one call that steps all n environments, whatever it is called in each library;
-where the step after an episode's end only resets (Gymnasium's NEXT_STEP mode, EnvPool), it counts
-as a step. The rows named "benchmark_vector_step" are Gymnasium's own throughput function instead,
-which draws actions besides and counts no such steps. Before the clock starts, steps are compared
-with the equations of motion.
+One repetition is one call that steps all n environments. In NEXT_STEP mode (Gymnasium, EnvPool),
+the step after an episode's end only resets and counts as a step. The rows named
+"benchmark_vector_step" are Gymnasium's own throughput function, which also draws actions and does
+not count such steps. Steps are compared with the equations of motion before the clock starts.
 
-rlox 1.2.0 has CartPole-v1 and Pendulum-v1 only, Gymnasium a NumPy environment of CartPole-v1 only.
-PufferLib's only one of these is a CartPole in float32, with episodes of at most 200 steps and a
-reward of 0 at their end; it overwrites the arrays that it returns, and is compared with
-`step_into`, which does that too.
+rlox 1.2.0 has only CartPole-v1 and Pendulum-v1, and Gymnasium has a NumPy environment only for
+CartPole-v1. PufferLib has only a CartPole in float32, with episodes of at most 200 steps and a
+final reward of 0. PufferLib overwrites its returned arrays and is therefore compared with
+`step_into`.
 """
 
 from __future__ import annotations
@@ -30,36 +29,36 @@ IN_PLACE = "in place"
 Step = Callable[[Array], tuple[Array, Array, Array]]
 
 
-def checked(
+def check_steps(
     env_id: str, n: int, first: Array, step: Step, actions: list[Array], limit: float = np.inf
 ) -> None:
-    """Raises AssertionError unless `step(actions) -> obs, rewards, done` obeys the equations.
+    """Raise AssertionError unless `step(actions) -> obs, rewards, done` obeys the equations.
 
-    Rows in which an episode ended or began, or an observation reaches `limit`, are not compared.
+    Rows at episode boundaries and rows whose observation reaches `limit` are not compared.
     """
-    obs, before = np.array(first, copy=True), np.zeros(n, bool)
+    obs, was_done = np.array(first, copy=True), np.zeros(n, bool)
     for action in actions[: 64 if n <= 256 else 8]:
-        now, rewards, done = (np.array(x) for x in step(action))
+        next_obs, rewards, done = (np.array(x) for x in step(action))
         expected, reward = next_observation(env_id, obs, action)
-        usual = ~(before | done.astype(bool)) & (np.abs(expected) < limit).all(1)
+        comparable = ~(was_done | done.astype(bool)) & (np.abs(expected) < limit).all(1)
         np.testing.assert_allclose(
-            now[usual], expected[usual], atol=1e-4, err_msg="wrong observations"
+            next_obs[comparable], expected[comparable], atol=1e-4, err_msg="wrong observations"
         )
         np.testing.assert_allclose(
-            rewards[usual], reward[usual], atol=1e-3, err_msg="wrong rewards"
+            rewards[comparable], reward[comparable], atol=1e-3, err_msg="wrong rewards"
         )
-        obs, before = now, done.astype(bool)
+        obs, was_done = next_obs, done.astype(bool)
 
 
-def timer(call: str, step: Any, actions: list[Array], **names: Any) -> timeit.Timer:
-    """Runs `call`, in which `a()` is the next actions."""
+def step_timer(call: str, step: Any, actions: list[Array], **names: Any) -> timeit.Timer:
+    """Return a timer of `call`, in which `a()` returns the next actions."""
     return timeit.Timer(
         call, globals={"step": step, "a": itertools.cycle(actions).__next__, **names}
     )
 
 
 def gymnasium_step(env: Any) -> Step:
-    """obs, rewards and done of Gymnasium's five."""
+    """Return a step function with obs, rewards and done of Gymnasium's five results."""
 
     def step(action: Array) -> tuple[Array, Array, Array]:
         obs, rewards, terminated, truncated, _ = env.step(action)
@@ -69,16 +68,16 @@ def gymnasium_step(env: Any) -> Step:
 
 
 def rlox_step(env_id: str, n: int) -> timeit.Timer:
-    """`VecEnv.step`: Gymnasium's five, fresh arrays."""
+    """Time `VecEnv.step`, which returns new arrays."""
     import rlox
 
     env, actions = rlox.VecEnv(n=n, seed=0, env_id=env_id), random_actions(env_id, n)
-    checked(env_id, n, env.reset()[0], gymnasium_step(env), actions)
-    return timer("step(a())", env.step, actions)
+    check_steps(env_id, n, env.reset()[0], gymnasium_step(env), actions)
+    return step_timer("step(a())", env.step, actions)
 
 
 def rlox_step_into(env_id: str, n: int) -> timeit.Timer:
-    """`VecEnv.step_into`: the caller's arrays."""
+    """Time `VecEnv.step_into`, which writes into the caller's arrays."""
     import rlox
 
     env, actions = rlox.VecEnv(n=n, seed=0, env_id=env_id), random_actions(env_id, n)
@@ -95,14 +94,14 @@ def rlox_step_into(env_id: str, n: int) -> timeit.Timer:
         env.step_into(action, *out)
         return out[0], out[1], out[2] | out[3]
 
-    checked(env_id, n, first, step, actions)
+    check_steps(env_id, n, first, step, actions)
     names = dict(zip(("obs", "rewards", "terminated", "truncated", "final"), out, strict=True))
     call = "step(a(), obs, rewards, terminated, truncated, final)"
-    return timer(call, env.step_into, actions, **names)
+    return step_timer(call, env.step_into, actions, **names)
 
 
 def rlox_step_all(env_id: str, n: int, dtype: str = "int64") -> timeit.Timer:
-    """`VecEnv.step_all`, a dict; rlox 1.2.0 has it too, and takes unsigned integers."""
+    """Time `VecEnv.step_all`, which returns a dict. rlox 1.2.0 requires unsigned actions."""
     import rlox
 
     env, actions = rlox.VecEnv(n=n, seed=0, env_id=env_id), random_actions(env_id, n, dtype)
@@ -111,36 +110,35 @@ def rlox_step_all(env_id: str, n: int, dtype: str = "int64") -> timeit.Timer:
         result = env.step_all(action)
         return result["obs"], result["rewards"], result["terminated"] | result["truncated"]
 
-    checked(env_id, n, env.reset_all(), step, actions)
-    return timer("step(a())", env.step_all, actions)
+    check_steps(env_id, n, env.reset_all(), step, actions)
+    return step_timer("step(a())", env.step_all, actions)
 
 
 def gymnasium(env_id: str, n: int, mode: str) -> timeit.Timer:
-    """Gymnasium's loop over environments, or its NumPy environment."""
+    """Time Gymnasium's loop over environments or its NumPy environment."""
     import gymnasium as gym
 
     env, actions = gym.make_vec(env_id, n, vectorization_mode=mode), random_actions(env_id, n)
-    checked(env_id, n, env.reset(seed=0)[0], gymnasium_step(env), actions)
-    return timer("step(a())", env.step, actions)
+    check_steps(env_id, n, env.reset(seed=0)[0], gymnasium_step(env), actions)
+    return step_timer("step(a())", env.step, actions)
 
 
 def envpool(env_id: str, n: int, workers: int) -> timeit.Timer:
-    """EnvPool in its synchronous mode.
+    """Time EnvPool in its synchronous mode.
 
-    Its Pendulum turns further than Gymnasium's where the speed is at its limit of 8; the rest is
-    compared.
+    Its Pendulum turns further than Gymnasium's at the speed limit of 8. Other steps are compared.
     """
     import envpool
 
     env = envpool.make(env_id, "gymnasium", num_envs=n, num_threads=workers, seed=0)
     actions = random_actions(env_id, n, np.int32)
     limit = 7.999 if env_id == PENDULUM else np.inf
-    checked(env_id, n, env.reset()[0], gymnasium_step(env), actions, limit)
-    return timer("step(a())", env.step, actions)
+    check_steps(env_id, n, env.reset()[0], gymnasium_step(env), actions, limit)
+    return step_timer("step(a())", env.step, actions)
 
 
 def sb3(env_id: str, n: int) -> timeit.Timer:
-    """Stable-Baselines3's loop over environments, without a Monitor."""
+    """Time Stable-Baselines3's loop over environments, without a Monitor."""
     import gymnasium as gym
     from stable_baselines3.common.vec_env import DummyVecEnv
 
@@ -151,38 +149,38 @@ def sb3(env_id: str, n: int) -> timeit.Timer:
         obs, rewards, done, _ = env.step(action)
         return obs, rewards, done
 
-    checked(env_id, n, env.reset(), step, actions)
-    return timer("step(a())", env.step, actions)
+    check_steps(env_id, n, env.reset(), step, actions)
+    return step_timer("step(a())", env.step, actions)
 
 
 def pufferlib_cartpole(n: int, seed: int = 0) -> Any:
-    """PufferLib's environments; they gather no statistics meanwhile."""
-    here = os.getcwd()
-    with tempfile.TemporaryDirectory() as elsewhere:
-        os.chdir(elsewhere)  # importing PufferLib puts a link into the working directory
+    """Return PufferLib's environments without statistics."""
+    previous = os.getcwd()
+    with tempfile.TemporaryDirectory() as scratch:
+        os.chdir(scratch)  # importing PufferLib puts a link into the working directory
         from pufferlib.ocean.cartpole.cartpole import Cartpole
 
-        os.chdir(here)
+        os.chdir(previous)
     return Cartpole(num_envs=n, report_interval=1 << 60, seed=seed)
 
 
 def pufferlib(env_id: str, n: int, bare: bool = False) -> timeit.Timer:
-    """PufferLib's `step`; or its C function alone, once the actions are where it looks for them."""
+    """Time PufferLib's `step`, or only its C function with the actions in its buffer."""
     env, actions = pufferlib_cartpole(n), random_actions(env_id, n, np.float32)
-    checked(env_id, n, env.reset(seed=0)[0], gymnasium_step(env), actions)
+    check_steps(env_id, n, env.reset(seed=0)[0], gymnasium_step(env), actions)
     if not bare:
-        return timer("step(a())", env.step, actions)
-    names = {"place": env.actions, "envs": env.c_envs, "env": env}  # env keeps the memory
+        return step_timer("step(a())", env.step, actions)
+    names = {"place": env.actions, "envs": env.c_envs, "env": env}  # env owns the memory
     c_step = sys.modules["pufferlib.ocean.cartpole.binding"].vec_step
-    return timer("place[:] = a(); step(envs)", c_step, actions, **names)
+    return step_timer("place[:] = a(); step(envs)", c_step, actions, **names)
 
 
 def vector_step(env_id: str, n: int, seconds: float, mode: str | None = None) -> Any:
-    """Gymnasium's throughput function, as seconds a batch of n steps."""
+    """Time Gymnasium's throughput function, as seconds per batch of n steps."""
     import gymnasium as gym
     from gymnasium.utils import performance
 
-    throughput: Any = performance.benchmark_vector_step  # annotated for whole seconds only
+    throughput: Any = performance.benchmark_vector_step  # its annotation accepts only int seconds
     if mode:
         env = gym.make_vec(env_id, n, vectorization_mode=mode)
     else:
@@ -193,7 +191,7 @@ def vector_step(env_id: str, n: int, seconds: float, mode: str | None = None) ->
 
 
 def subjects(env_id: str) -> list[Subject]:
-    """`step` first: it returns fresh arrays, as most peers do."""
+    """Return the subjects. `step` is first, because it returns new arrays like most peers."""
     table = [
         *swept(Subject("rlox step", "rlox_step")),
         *swept(Subject("rlox step_all", "rlox_step_all")),
@@ -220,7 +218,7 @@ def subjects(env_id: str) -> list[Subject]:
 
 
 def gymnasium_modes(env_id: str, function: str, **options: Any) -> list[Subject]:
-    """Gymnasium's loop, and its NumPy environment where there is one."""
+    """Return Gymnasium's loop, and its NumPy environment if there is one."""
     modes = [("sync", "Gymnasium sync")]
     if env_id == CARTPOLE:
         modes.append(("vector_entry_point", "Gymnasium NumPy"))
@@ -228,7 +226,7 @@ def gymnasium_modes(env_id: str, function: str, **options: Any) -> list[Subject]
 
 
 def rows(quick: bool) -> list[Row]:
-    """Every environment at every n, then Gymnasium's own measure."""
+    """Return rows for each environment and n, then rows of Gymnasium's throughput function."""
     table = [
         Row(f"{env_id} n={n}", {"env_id": env_id, "n": n}, subjects(env_id), n)
         for env_id in IDS

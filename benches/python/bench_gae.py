@@ -1,7 +1,7 @@
 """Generalised advantage estimation: one trajectory (T,), and T steps of N environments.
 
-NumPy has two forms: the loop that PPO programs have, and one with as few passes as it allows. Who
-writes into the same arrays each time is compared with who does that too.
+NumPy has two forms: the usual loop of PPO programs, and a form with as few calls as possible.
+Subjects that write into the same arrays each time are compared with each other only.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from trajectories import (
 def reference(
     rewards: Floats, values: Floats, dones: Floats, last_values: Floats, dtype: Any = None
 ) -> tuple[Floats, Floats]:
-    """The formula, as a loop over time: what PPO programs have written with NumPy."""
+    """Return the formula as a loop over time, as written with NumPy in PPO programs."""
     rewards, values, last_values = (np.asarray(x, dtype) for x in (rewards, values, last_values))
     alive = (1 - dones).astype(rewards.dtype)
     advantages = np.empty_like(rewards)
@@ -40,14 +40,14 @@ def reference(
 
 
 def expected(data: trajectories.Rollout) -> tuple[Floats, Floats]:
-    """Advantages and returns in float64."""
+    """Return advantages and returns in float64."""
     return reference(data.rewards, data.values, data.dones, data.last_values, np.float64)
 
 
-class FewPasses:
-    """The formula with as few calls as NumPy allows: two for a row, the rest for whole arrays.
+class VectorizedGae:
+    """Formula with few NumPy calls: two per row, the rest on full arrays.
 
-    The arrays in between are made once, and so are those of the results if they are reused.
+    Intermediate arrays are allocated once, and result arrays as well with `reuse`.
     """
 
     def __init__(self, steps: int, num_envs: int, dtype: Any, reuse: bool) -> None:
@@ -59,7 +59,7 @@ class FewPasses:
         self.rows = list(self.pairs(self.results[0])) if self.results else None
 
     def pairs(self, advantages: Floats) -> Any:
-        """Each row, the following one, and its factor, from the end."""
+        """Return each row, the next row and its factor, from the end."""
         return zip(advantages[-2::-1], advantages[:0:-1], self.factor[-2::-1], strict=True)
 
     def __call__(
@@ -79,9 +79,9 @@ class FewPasses:
         return advantages, add(advantages, values, returns)
 
 
-def numpy_few_passes(steps: int, num_envs: int, dtype: str, reuse: bool = False) -> timeit.Timer:
+def numpy_vectorized(steps: int, num_envs: int, dtype: str, reuse: bool = False) -> timeit.Timer:
     data = rollout(steps, num_envs, dtype)
-    names = {"f": FewPasses(steps, num_envs, dtype, reuse), **data.arrays()}
+    names = {"f": VectorizedGae(steps, num_envs, dtype, reuse), **data.arrays()}
     call = "f(r, v, d, last)"
     data.check(eval(call, names), expected(data))
     return timeit.Timer(call, globals=names)
@@ -95,7 +95,7 @@ def numpy_loop(steps: int, num_envs: int, dtype: str) -> timeit.Timer:
 def rlox(
     steps: int, num_envs: int, dtype: str, flags: bool = False, reuse: bool = False
 ) -> timeit.Timer:
-    """`compute_gae`: dones as floats, as documented, or flags; fresh results or reused."""
+    """Time `compute_gae` with dones as floats or flags and with new or reused results."""
     from rlox import compute_gae
 
     data = rollout(steps, num_envs, dtype)
@@ -111,7 +111,7 @@ def rlox(
 def rlox_flat(
     steps: int, num_envs: int, dtype: str, name: str = "compute_gae_batched"
 ) -> timeit.Timer:
-    """The environment-major call; rlox 1.2.0 has a second one for float32."""
+    """Time the environment-major call. rlox 1.2.0 has a second function for float32."""
     import rlox
 
     data = rollout(steps, num_envs, dtype)
@@ -126,7 +126,7 @@ def rlox_flat(
 def torchrl(
     steps: int, num_envs: int, dtype: str, threads: int, vectorised: bool = True
 ) -> timeit.Timer:
-    """TorchRL's vectorised function on tensors (N, T, 1), or its loop over time."""
+    """Time TorchRL's vectorised function on tensors (N, T, 1), or its loop over time."""
     from torchrl.objectives.value import functional
 
     data, name = rollout(steps, num_envs, dtype), "generalized_advantage_estimate"
@@ -137,8 +137,8 @@ def torchrl(
     return timeit.Timer(call, globals=names)
 
 
-def jax(steps: int, num_envs: int, dtype: str, how: str, unroll: int = 1) -> timeit.Timer:
-    """A compiled scan over time, or the associative one; arrays stay on JAX's device."""
+def jax(steps: int, num_envs: int, dtype: str, method: str, unroll: int = 1) -> timeit.Timer:
+    """Time a compiled or associative scan. Arrays stay on JAX's device."""
 
     def estimate(solve: Any, r: Any, v: Any, d: Any, last: Any, _: Any) -> Any:
         import jax.numpy as jnp
@@ -149,32 +149,37 @@ def jax(steps: int, num_envs: int, dtype: str, how: str, unroll: int = 1) -> tim
         return a, a + v
 
     data = rollout(steps, num_envs, dtype)
-    return trajectories.jax_timer(data, estimate, expected(data), how, unroll)
+    return trajectories.jax_timer(data, estimate, expected(data), method, unroll)
 
 
 def subjects(num_envs: int, dtype: str) -> list[Subject]:
-    """Ours first: the call of the documents."""
+    """Return the subjects, with the documented call of rlox first."""
     flat = "compute_gae_batched"
-    one, same, reuse = num_envs == 1, "the same arrays each time", {"reuse": True}
+    is_single, same_arrays, reuse = num_envs == 1, "the same arrays each time", {"reuse": True}
     ours = [
         Subject("rlox compute_gae", "rlox"),
         Subject("rlox compute_gae, flags", "rlox", options={"flags": True}),
         Subject(
-            "rlox compute_gae, flags, out=", "rlox", options={"flags": True, **reuse}, work=same
+            "rlox compute_gae, flags, out=",
+            "rlox",
+            options={"flags": True, **reuse},
+            work=same_arrays,
         ),
     ]
     tensors = torchrl_subjects("torchrl", "TorchRL vectorised")
-    if num_envs >= 64:  # the vectorised one takes longer there
+    if num_envs >= 64:  # the vectorised function is slower at this size
         tensors += torchrl_subjects("torchrl", "TorchRL loop over time", vectorised=False)
-    few = "NumPy in few passes"
+    label = "NumPy in few passes"
     numpy = [Subject("NumPy loop over time", "numpy_loop", rival=True)]
-    if not one:
+    if not is_single:
         numpy += [
-            Subject(few, "numpy_few_passes", rival=True),
-            Subject(f"{few}, reused", "numpy_few_passes", options=reuse, work=same, rival=True),
+            Subject(label, "numpy_vectorized", rival=True),
+            Subject(
+                f"{label}, reused", "numpy_vectorized", options=reuse, work=same_arrays, rival=True
+            ),
         ]
     old = "rlox-1.2.0"
-    if one:
+    if is_single:
         published = [
             Subject("rlox 1.2.0 compute_gae", "rlox", old),
             Subject("rlox 1.2.0 compute_gae, flags", "rlox", old, {"flags": True}),
@@ -193,7 +198,7 @@ def subjects(num_envs: int, dtype: str) -> list[Subject]:
 
 
 def rows(quick: bool) -> list[Row]:
-    """Single trajectories in float64, batches in both precisions."""
+    """Return single trajectories in float64 and batches in both precisions."""
     sizes = [(128, 1, "float64"), (2048, 1, "float64"), (32768, 1, "float64")]
     for shape in ((128, 8), (128, 64), (2048, 64), (2048, 256)):
         sizes += [(*shape, "float32"), (*shape, "float64")]

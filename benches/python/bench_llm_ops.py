@@ -1,10 +1,10 @@
 """Operations of language-model post-training: group advantages, token KL, packing.
 
-Against NumPy, torch and rlox 1.2.0, all but NumPy on 1 and 2 threads. NumPy and torch compute the
-formula as it is written, and in the forms that were found fastest at some size; the fastest one
+Compared with NumPy, torch and rlox 1.2.0, all except NumPy on 1 and 2 threads. NumPy and torch
+compute the formula directly, and in the forms that are fastest at some size. The fastest form
 counts. All results are compared with the formula in float64 before the clock starts. The Schulman
-rows check the magnitude that each library documents: rlox 1.2.0 takes the two policies the other
-way round, which costs it the same time.
+rows check the quantity that each library documents. rlox 1.2.0 swaps the two policies, which takes
+the same time.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ import numpy.typing as npt
 from side_by_side import Benchmark, Row, Subject, run, swept
 
 Floats = npt.NDArray[Any]
-OLD = "rlox-1.2.0"
+PUBLISHED = "rlox-1.2.0"
 
 
 def rewards(groups: int, size: int) -> Floats:
     return np.random.default_rng(42).random(groups * size)
 
 
-def normalised(rewards: Floats, size: int) -> Floats:
-    """The formula: what programs have written with NumPy."""
+def normalize(rewards: Floats, size: int) -> Floats:
+    """Return the formula as written with NumPy in many programs."""
     rows = rewards.reshape(-1, size)
     mean, std = rows.mean(1, keepdims=True), rows.std(1, keepdims=True)
     result: Floats = ((rows - mean) / std).reshape(-1)
@@ -34,7 +34,7 @@ def normalised(rewards: Floats, size: int) -> Floats:
 
 
 def log_probs(batch: int, tokens: int, dtype: str) -> tuple[Floats, Floats]:
-    """Of the policy and of a reference near it, (B * T,)."""
+    """Return log-probabilities of a policy and of a close reference, (B * T,)."""
     rng = np.random.default_rng(42)
     policy = -rng.exponential(2.0, batch * tokens)
     reference = policy + rng.normal(0, 0.2, batch * tokens)
@@ -42,26 +42,26 @@ def log_probs(batch: int, tokens: int, dtype: str) -> tuple[Floats, Floats]:
 
 
 def k3(policy: Floats, reference: Floats, tokens: int) -> Floats:
-    """Schulman's estimator, summed over each sequence."""
+    """Return Schulman's estimator, summed over each sequence."""
     x = reference - policy
     result: Floats = (np.exp(x) - x - 1).reshape(-1, tokens).sum(1)
     return result
 
 
-def full(policy: Floats, reference: Floats, tokens: int) -> Floats:
-    """What rlox 1.2.0 documents as token KL: each term weighted with its probability."""
+def weighted_kl(policy: Floats, reference: Floats, tokens: int) -> Floats:
+    """Return the token KL that rlox 1.2.0 documents: each term weighted with its probability."""
     result: Floats = (np.exp(policy) * (policy - reference)).reshape(-1, tokens).sum(1)
     return result
 
 
-def close(got: Any, wanted: Floats, loose: bool = False) -> None:
+def assert_close(got: Any, expected: Floats, loose: bool = False) -> None:
     tolerance = 1e-3 if loose else 1e-7
-    got = np.asarray(got, np.float64).reshape(wanted.shape)
-    np.testing.assert_allclose(got, wanted, tolerance, tolerance)
+    got = np.asarray(got, np.float64).reshape(expected.shape)
+    np.testing.assert_allclose(got, expected, tolerance, tolerance)
 
 
-def in_products(rewards: Floats, size: int) -> Floats:
-    """The means and variances as products of rows, the rest in place."""
+def normalize_by_products(rewards: Floats, size: int) -> Floats:
+    """Compute the means and variances as products of rows, the rest in place."""
     rows = rewards.reshape(-1, size)
     centred = rows - (rows @ np.full(size, 1 / size))[:, None]
     scale = np.vecdot(centred, centred)
@@ -73,8 +73,8 @@ def in_products(rewards: Floats, size: int) -> Floats:
 
 
 def advantages_numpy(groups: int, size: int, products: bool = False) -> timeit.Timer:
-    f, r = in_products if products else normalised, rewards(groups, size)
-    close(f(r, size), normalised(r, size))
+    f, r = normalize_by_products if products else normalize, rewards(groups, size)
+    assert_close(f(r, size), normalize(r, size))
     return timeit.Timer("f(r, g)", globals={"f": f, "r": r, "g": size})
 
 
@@ -82,12 +82,12 @@ def advantages_rlox(groups: int, size: int) -> timeit.Timer:
     from rlox import compute_batch_group_advantages as f
 
     r = rewards(groups, size)
-    close(f(r, size), normalised(r, size))
+    assert_close(f(r, size), normalize(r, size))
     return timeit.Timer("f(r, g)", globals={"f": f, "r": r, "g": size})
 
 
 def advantages_torch(groups: int, size: int, threads: int, way: str = "formula") -> timeit.Timer:
-    """`std` over rows is slow in torch; the norm of what is centred, and `layer_norm`, are not."""
+    """Time torch. `std` over rows is slow; the norm of centred rows and `layer_norm` are fast."""
     import torch
 
     torch.set_num_threads(threads)
@@ -109,11 +109,11 @@ def advantages_torch(groups: int, size: int, threads: int, way: str = "formula")
         return torch.native_layer_norm(r.view(-1, size), (size,), None, None, 0.0)[0].view(-1)
 
     f = {"formula": formula, "norm": norm, "layer": layer}[way]
-    close(f(r), normalised(r.numpy(), size))
+    assert_close(f(r), normalize(r.numpy(), size))
     return timeit.Timer("f(r)", globals={"f": f, "r": r})
 
 
-def k3_in_place(policy: Floats, reference: Floats, tokens: int) -> Floats:
+def k3_inplace(policy: Floats, reference: Floats, tokens: int) -> Floats:
     x = reference - policy
     e = np.exp(x)
     e -= x
@@ -136,23 +136,23 @@ def full_product(policy: Floats, reference: Floats, tokens: int) -> Floats:
     return result
 
 
-FORMULAS = {"k3": k3, "full": full}
+FORMULAS = {"k3": k3, "full": weighted_kl}
 NUMPY = {
-    "k3": {"NumPy": k3, "NumPy in place": k3_in_place, "NumPy expm1": k3_expm1},
-    "full": {"NumPy": full, "NumPy vecdot": full_product},
+    "k3": {"NumPy": k3, "NumPy in place": k3_inplace, "NumPy expm1": k3_expm1},
+    "full": {"NumPy": weighted_kl, "NumPy vecdot": full_product},
 }
 
 
 def kl_numpy(batch: int, tokens: int, dtype: str, kind: str, way: str) -> timeit.Timer:
     policy, reference = log_probs(batch, tokens, dtype)
     names = {"f": NUMPY[kind][way], "p": policy, "r": reference, "t": tokens}
-    wanted = FORMULAS[kind](*(x.astype(np.float64) for x in (policy, reference)), tokens)
-    close(eval("f(p, r, t)", names), wanted, dtype == "float32")
+    expected = FORMULAS[kind](*(x.astype(np.float64) for x in (policy, reference)), tokens)
+    assert_close(eval("f(p, r, t)", names), expected, dtype == "float32")
     return timeit.Timer("f(p, r, t)", globals=names)
 
 
 def kl_rlox(batch: int, tokens: int, dtype: str, kind: str, swapped: bool = False) -> timeit.Timer:
-    """The calls of the documents; rlox 1.2.0's has the roles swapped in k3."""
+    """Time the documented calls. rlox 1.2.0 swaps the policies in k3."""
     import rlox
 
     name = f"compute{'_batch' if batch > 1 else ''}_token_kl"
@@ -166,14 +166,14 @@ def kl_rlox(batch: int, tokens: int, dtype: str, kind: str, swapped: bool = Fals
     if swapped and kind == "k3":
         wide.reverse()
     call = f"f(p, r{more})"
-    close(eval(call, names), FORMULAS[kind](*wide, tokens), dtype == "float32")
+    assert_close(eval(call, names), FORMULAS[kind](*wide, tokens), dtype == "float32")
     return timeit.Timer(call, globals=names)
 
 
 def kl_torch(
     batch: int, tokens: int, dtype: str, kind: str, threads: int, way: str = "formula"
 ) -> timeit.Timer:
-    """The formula, compiled or not, or as many operations as can be in place."""
+    """Time the formula, optionally compiled, or with in-place operations."""
     import torch
 
     torch.set_num_threads(threads)
@@ -188,7 +188,7 @@ def kl_torch(
     def weighted(p: Any, r: Any) -> Any:
         return (torch.exp(p) * (p - r)).sum(1)
 
-    def schulman_in_place(p: Any, r: Any) -> Any:
+    def schulman_inplace(p: Any, r: Any) -> Any:
         x = r - p
         return torch.exp(x).sub_(x).sub_(1).sum(1)
 
@@ -196,19 +196,19 @@ def kl_torch(
         x = r - p
         return torch.expm1(x).sub_(x).sum(1)
 
-    def weighted_in_place(p: Any, r: Any) -> Any:
+    def weighted_inplace(p: Any, r: Any) -> Any:
         return torch.exp(p).mul_(p - r).sum(1)
 
     formula = schulman if kind == "k3" else weighted
     ways = {
         "formula": formula,
-        "in place": schulman_in_place if kind == "k3" else weighted_in_place,
+        "in place": schulman_inplace if kind == "k3" else weighted_inplace,
         "expm1": schulman_expm1,
     }
     f = torch.compile(formula, dynamic=False) if way == "compile" else ways[way]
     names = {"f": f, "p": policy, "r": reference}
-    wanted = FORMULAS[kind](*(x.astype(np.float64) for x in arrays), tokens)
-    close(eval("f(p, r)", names), wanted, dtype == "float32")
+    expected = FORMULAS[kind](*(x.astype(np.float64) for x in arrays), tokens)
+    assert_close(eval("f(p, r)", names), expected, dtype == "float32")
     return timeit.Timer("f(p, r)", globals=names)
 
 
@@ -224,7 +224,7 @@ ADVANTAGES = {"formula": "torch std_mean", "norm": "torch norm", "layer": "torch
 
 
 def kl_peers(kind: str, quick: bool) -> list[Subject]:
-    """NumPy's ways and torch's; compiling takes half a minute in each process."""
+    """Return the forms of NumPy and torch. Compilation takes half a minute in each process."""
     ways = {"formula": "torch", "in place": "torch in place"}
     if kind == "k3":
         ways["expm1"] = "torch expm1"
@@ -235,12 +235,12 @@ def kl_peers(kind: str, quick: bool) -> list[Subject]:
 
 
 def rows(quick: bool) -> list[Row]:
-    """The documents' sizes."""
+    """Return rows of the documented sizes."""
     table = []
     for groups, size in [(16, 4), (256, 16), (1024, 32)][: 1 if quick else 3]:
         subjects = [
             Subject("rlox compute_batch_group_advantages", "advantages_rlox"),
-            *swept(Subject("rlox 1.2.0", "advantages_rlox", OLD)),
+            *swept(Subject("rlox 1.2.0", "advantages_rlox", PUBLISHED)),
             Subject("NumPy", "advantages_numpy", rival=True),
             Subject("NumPy products", "advantages_numpy", options={"products": True}, rival=True),
             *torch_subjects("advantages_torch", ADVANTAGES),
@@ -252,7 +252,7 @@ def rows(quick: bool) -> list[Row]:
         for kind, dtype in (("k3", "float32"), ("k3", "float64"), ("full", "float64")):
             subjects = [
                 *swept(Subject("rlox", "kl_rlox")),
-                *swept(Subject("rlox 1.2.0", "kl_rlox", OLD, {"swapped": True})),
+                *swept(Subject("rlox 1.2.0", "kl_rlox", PUBLISHED, {"swapped": True})),
                 *kl_peers(kind, quick),
             ]
             params = {"batch": batch, "tokens": tokens, "dtype": dtype, "kind": kind}

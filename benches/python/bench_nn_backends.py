@@ -1,18 +1,18 @@
 """Small networks: gradient steps and actions, PyTorch against rlox's own.
 
-From Python, rlox's networks are reached through whole calls: `ppo` learns from a rollout, `learn`
-from a replay buffer, `act` and `predict` answer for a batch. A PPO step is therefore one of the 16
-minibatches of an epoch, shuffling and Python's part included; PyTorch makes the same epoch from the
-same number of rows. A DQN step is one of 16, sampling and the moving of the target network
-included, which PyTorch is spared. SAC's samples are those of `predict` with a seed.
+From Python, rlox's networks are used through larger calls: `ppo` learns from a rollout, `learn`
+from a replay buffer, and `act` and `predict` process a batch. A PPO step is therefore one of the 16
+minibatches of an epoch, with shuffling and the overhead of Python. PyTorch makes the same epoch
+from equally many rows. A DQN step is one of 16, with sampling and target updates, which PyTorch
+omits. SAC's samples are those of `predict` with a seed.
 
-One critic's step is reached from Rust alone: there PyTorch, with its Python, stands against rlox
-without. `cargo bench nn_backends` measures that, and the rows in Rust of Candle and Burn; where it
-has been built (`cargo bench -p rlox-bench --bench nn_backends --no-run`) its figures stand in these
-tables.
+A step of one critic is available only in Rust: this row compares PyTorch with Python to rlox
+without. `cargo bench nn_backends` measures this step and the rows of Candle and Burn in Rust. The
+tables contain its results if the benchmark is built (`cargo bench -p rlox-bench --bench nn_backends
+--no-run`).
 
-Candle and Burn stand beside "rlox native" where rlox was built with them, as by
-`maturin develop --release --features candle,burn`; `make bench` builds both and the binary.
+Candle and Burn are measured with "rlox native" if rlox is built with them, for example by
+`maturin develop --release --features candle,burn`. `make bench` builds both and the binary.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ import numpy as np
 from side_by_side import Benchmark, Repeated, Row, Subject, run, swept
 
 TORCH = "torch"  # the peer
-MINIBATCHES, ENVS = 16, 8  # of an epoch, of its rollout
+MINIBATCHES, ENVS = 16, 8  # minibatches of an epoch, environments of its rollout
 FIELDS = ("actions", "log_probs", "advantages", "returns")
 Sizes = Sequence[int]
 
@@ -36,7 +36,7 @@ Sizes = Sequence[int]
 def native_learner(
     sizes: Sizes, num_envs: int, steps: int, batch: int, backend: str = "native"
 ) -> Any:
-    """A learner on networks in Rust with a full rollout."""
+    """Return a learner on networks in Rust with a full rollout."""
     from rlox import make_vec
     from rlox.configs import PPOConfig
     from rlox.learners._backends import check_backend
@@ -50,7 +50,7 @@ def native_learner(
 
 
 def settings(batch: int, rate: float) -> dict[str, Any]:
-    """The same as PyTorch's, by the names that `NativePolicy.ppo` knows."""
+    """Return PyTorch's settings with the names of `NativePolicy.ppo`."""
     return {
         "batch_size": batch,
         "n_epochs": 1,
@@ -68,7 +68,7 @@ def settings(batch: int, rate: float) -> dict[str, Any]:
 
 
 def check_native(learner: Any, sizes: Sizes) -> None:
-    """One step on the whole rollout moves the weights as PyTorch's does, if that is here."""
+    """Check that one step on the full rollout equals PyTorch's step, if torch is installed."""
     with contextlib.suppress(ImportError):
         import torch
         import torch_steps as steps
@@ -87,17 +87,17 @@ def check_native(learner: Any, sizes: Sizes) -> None:
 
 
 def rlox_ppo(sizes: Sizes, batch: int, backend: str) -> timeit.Timer:
-    """`NativePolicy.ppo`: an epoch."""
+    """Time `NativePolicy.ppo` for an epoch."""
     learner = native_learner(sizes, ENVS, MINIBATCHES * batch // ENVS, batch, backend)
     check_native(learner, sizes)
-    given = settings(batch, 1e-6)
-    learner.policy.ppo(learner.buffer, given)
-    names = {"f": learner.policy.ppo, "buffer": learner.buffer, "given": given}
-    return Repeated("f(buffer, given)", names, MINIBATCHES)
+    ppo_settings = settings(batch, 1e-6)
+    learner.policy.ppo(learner.buffer, ppo_settings)
+    names = {"f": learner.policy.ppo, "buffer": learner.buffer, "ppo_settings": ppo_settings}
+    return Repeated("f(buffer, ppo_settings)", names, MINIBATCHES)
 
 
 def rlox_act(sizes: Sizes, batch: int, backend: str) -> timeit.Timer:
-    """`NativePolicy.act`: a row of a rollout."""
+    """Time `NativePolicy.act` for a row of a rollout."""
     learner = native_learner(sizes, batch, 1, batch, backend)
     actions, log_probs, values = learner.policy.act(learner.buffer, 0)
     assert len(actions) == len(log_probs) == len(values) == batch
@@ -105,7 +105,7 @@ def rlox_act(sizes: Sizes, batch: int, backend: str) -> timeit.Timer:
 
 
 def rlox_predict(sizes: Sizes, batch: int, backend: str) -> timeit.Timer:
-    """`NativePolicy.predict`: greedy actions for an array, or for one observation."""
+    """Time `NativePolicy.predict`: greedy actions for an array or one observation."""
     learner = native_learner(sizes, 1, 8, 8, backend)
     obs = np.random.default_rng(1).standard_normal((batch, 4), np.float32)
     obs = obs[0] if batch == 1 else obs
@@ -113,17 +113,17 @@ def rlox_predict(sizes: Sizes, batch: int, backend: str) -> timeit.Timer:
     return timeit.Timer("f(obs)", globals={"f": learner.policy.predict, "obs": obs})
 
 
-def agent(
+def make_learner(
     algorithm: str, obs: int, actions: Any, sizes: Sizes, backend: str, **settings: Any
 ) -> Any:
-    """An off-policy learner of an environment whose spaces have these sizes, with a full buffer."""
+    """Return an off-policy learner with a full buffer on an environment with these spaces."""
     import gymnasium as gym
 
     from rlox import configs, make_vec
     from rlox.learners import native_off_policy
     from rlox.learners._backends import check_backend
 
-    class Drawn(gym.Env[Any, Any]):
+    class RandomEnv(gym.Env[Any, Any]):
         observation_space, action_space = gym.spaces.Box(-1, 1, (obs,)), actions
 
         def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Any, Any]:
@@ -139,7 +139,7 @@ def agent(
         net_arch=tuple(sizes), buffer_size=4096, learning_starts=4095, train_freq=1024, **settings
     )
     learner = getattr(native_off_policy, f"Native{algorithm}")(
-        make_vec(Drawn, 1), config, 1, backend
+        make_vec(RandomEnv, 1), config, 1, backend
     )
     for _ in range(4):
         learner.iterate()
@@ -147,20 +147,20 @@ def agent(
 
 
 def rlox_dqn(sizes: Sizes, batch: int, backend: str) -> timeit.Timer:
-    """`NativeAgent.learn`: minibatches from replay."""
+    """Time `NativeAgent.learn` on minibatches from replay."""
     import gymnasium as gym
 
-    how = {"batch_size": batch, "gradient_steps": MINIBATCHES, "learning_rate": 1e-6}
-    policy = agent("DQN", 4, gym.spaces.Discrete(2), sizes, backend, **how).policy
+    options = {"batch_size": batch, "gradient_steps": MINIBATCHES, "learning_rate": 1e-6}
+    policy = make_learner("DQN", 4, gym.spaces.Discrete(2), sizes, backend, **options).policy
     policy.begin(0.0)
     return Repeated("f(None)", {"f": policy.learn}, MINIBATCHES)
 
 
 def rlox_sac(sizes: Sizes, batch: int, backend: str) -> timeit.Timer:
-    """`NativeAgent.predict` with a seed: samples."""
+    """Time samples of `NativeAgent.predict` with a seed."""
     import gymnasium as gym
 
-    policy = agent("SAC", 17, gym.spaces.Box(-1, 1, (6,)), sizes, backend).policy
+    policy = make_learner("SAC", 17, gym.spaces.Box(-1, 1, (6,)), sizes, backend).policy
     obs = np.random.default_rng(1).standard_normal((batch, 17), np.float32)
     obs = obs[0] if batch == 1 else obs
     assert policy.predict(obs, 1).shape == (*obs.shape[:-1], 6)
@@ -168,12 +168,12 @@ def rlox_sac(sizes: Sizes, batch: int, backend: str) -> timeit.Timer:
 
 
 def rust(sizes: Sizes, batch: int, benchmark: str) -> Any:
-    """A row of criterion."""
-    return criterion_rows.measured(benchmark)
+    """Return a row of criterion."""
+    return criterion_rows.criterion_subject(benchmark)
 
 
 def torch(sizes: Sizes, batch: int, row: str, way: str) -> timeit.Timer:
-    """A row of `torch_steps`; the threads are the process's."""
+    """Time a row of `torch_steps` with the threads of the process."""
     import torch_steps
 
     return torch_steps.TIMERS[row](sizes, batch, way)
@@ -186,8 +186,8 @@ WAYS = {
 }
 CALLS = {"eager": "PyTorch eager", "compile": "PyTorch compiled"}
 
-# The row, what it is called, the ways of PyTorch, the names of ours and of criterion's.
-KINDS = {
+# Row: title, ways of PyTorch, function of rlox, name of the criterion benchmark.
+ROW_KINDS = {
     "ppo": ("PPO step", WAYS, "rlox_ppo", "ppo_step"),
     "dqn": ("DQN TD step", WAYS, "rlox_dqn", "dqn_step"),
     "critic": ("critic step", WAYS, None, "critic_step"),
@@ -218,8 +218,8 @@ QUICK: list[tuple[str, Sizes, int]] = [
 ]
 
 
-def through_python(function: str) -> list[Subject]:
-    """The networks in Rust, its own first; where one was not built in, how to get it."""
+def python_subjects(function: str) -> list[Subject]:
+    """Return the networks in Rust. Missing backends give errors with the build command."""
     subjects = []
     for backend in ("native", "candle", "burn"):
         name = "rlox native" if backend == "native" else f"{backend.capitalize()} through rlox"
@@ -229,30 +229,30 @@ def through_python(function: str) -> list[Subject]:
 
 
 def row(kind: str, sizes: Sizes, batch: int, quick: bool) -> Row:
-    """A row with everything that can do it, each with one thread and with two."""
-    title, ways, ours, benchmark = KINDS[kind]
+    """Return a row with all subjects, each with one thread and with two."""
+    title, ways, rlox_function, benchmark = ROW_KINDS[kind]
     shape = f"{sizes[0]}x{sizes[1]}"
-    subjects = [] if ours is None else through_python(ours)
+    subjects = [] if rlox_function is None else python_subjects(rlox_function)
     for way, name in ways.items():
         options = {"row": kind, "way": way}
         subjects.append(Subject(name, "torch", TORCH, options))
     if quick:
-        subjects = [subjects[0], next(one for one in subjects if one.peer == TORCH)]
+        subjects = [subjects[0], next(variant for variant in subjects if variant.peer == TORCH)]
     else:
-        subjects = [one for subject in subjects for one in swept(subject)]
+        subjects = [variant for subject in subjects for variant in swept(subject)]
         if benchmark is not None:
-            # Where ours is only in Rust, the step is the same and PyTorch is compared with it.
-            # Else the rows of Rust stand apart: they have no shuffling, and no Python.
-            work = "in Rust" if ours else ""
+            # If rlox runs only in Rust, the step is the same and PyTorch is compared with it.
+            # Otherwise the rows of Rust are separate, because they have no shuffling and no Python.
+            work = "in Rust" if rlox_function else ""
             name = f"{benchmark}/{shape}/{batch}"
             found = criterion_rows.subjects("rust", name, TORCH, work)
-            subjects = [*subjects, *found] if ours else [*found, *subjects]
+            subjects = [*subjects, *found] if rlox_function else [*found, *subjects]
     params = {"sizes": sizes, "batch": batch}
     return Row(f"{title} {shape}, batch {batch}", params, subjects, batch, "rows")
 
 
 def rows(quick: bool) -> list[Row]:
-    """The documents' rows, and actions for batches."""
+    """Return the documented rows and rows of actions for batches."""
     return [row(*case, quick) for case in (QUICK if quick else CASES)]
 
 

@@ -1,15 +1,15 @@
-"""DQN, SAC and TD3: whole runs, the parts of a step, and RLtools' settings.
+"""DQN, SAC and TD3: full runs, parts of a step, and RLtools' settings.
 
-`training.py` says what is measured. Runs have rl-zoo3's settings and are compared with
-Stable-Baselines3, and with rlox 1.2.0 as far as it has them. Of a step of each, with the networks
-of those settings, "acting" is 1,000 steps that are stored and actions of the policy with its noise,
-or DQN's share of random ones, with one update at the end, and "learning" 1,000 updates after 256
-steps, as many as the largest batch has; both count a thousandth.
+`training.py` describes the measurement. Runs have rl-zoo3's settings and are compared with
+Stable-Baselines3, and with rlox 1.2.0 if it supports them. The parts of a step use the networks of
+these settings. "acting" is 1,000 stored steps with noisy actions (random actions in DQN) and one
+update at the end. "learning" is 1,000 updates after 256 steps, the largest batch. Times are for one
+thousandth of both.
 
-RLtools is C++ whose sizes are all known when it is compiled, here for its own pendulum and with
-MKL, before the clock runs. Its settings are those of its package: two hidden layers of 64, batches
-of 100, an update for each of 10,000 steps. It has one thread; rlox is compared with one, and shown
-with two.
+RLtools is C++ whose sizes are known at compile time. Here RLtools uses MKL and its own pendulum,
+and compiles before the clock runs. Its settings are the defaults of its package: two hidden layers
+of 64, batches of 100, one update for each of 10,000 steps. RLtools has one thread. rlox is compared
+with one thread and also shown with two.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from side_by_side import Benchmark, Row, Subject, run, swept
 import training
 
 PENDULUM, CARTPOLE, MAX_TORQUE = "Pendulum-v1", "CartPole-v1", 2.0
-# Settings of Stable-Baselines3 that the zoo has; ours come from the presets.
+# rl-zoo3's settings for Stable-Baselines3. rlox uses its presets.
 ZOO: dict[str, dict[str, Any]] = {
     "SAC": {"learning_rate": 1e-3},
     "TD3": {
@@ -53,7 +53,7 @@ ZOO: dict[str, dict[str, Any]] = {
     },
 }
 RUNS = (("SAC", PENDULUM, 20_000), ("TD3", PENDULUM, 20_000), ("DQN", CARTPOLE, 50_000))
-# Hidden layers that the zoo has.
+# Hidden layers of rl-zoo3.
 NETWORKS = {"SAC": "256 x 256", "TD3": "400 x 300", "DQN": "256 x 256"}
 PHASES = {
     "acting": {"train_freq": 1_000, "gradient_steps": 1},
@@ -72,15 +72,15 @@ def rlox(
     settings: dict[str, Any] | None = None,
     warm_up: int = training.WARM_UP,
 ) -> training.Once:
-    """A trainer of ours with the zoo's settings, and others."""
+    """Return a trainer of rlox with rl-zoo3's settings and other settings."""
     from rlox import noise, trainers
 
-    given = dict(settings or {})
-    if "noise" in given:
-        given["action_noise"] = noise.GaussianNoise(given.pop("noise"))
+    keywords = dict(settings or {})
+    if "noise" in keywords:
+        keywords["action_noise"] = noise.GaussianNoise(keywords.pop("noise"))
     trainer = getattr(trainers, f"{algorithm}Trainer")
-    train = training.rlox(trainer, backend, threads, env_id, **given)
-    return training.timed(train, total, threads, episodes, env_id, warm_up)
+    train = training.rlox(trainer, backend, threads, env_id, **keywords)
+    return training.training_subject(train, total, threads, episodes, env_id, warm_up)
 
 
 def sb3(
@@ -92,28 +92,28 @@ def sb3(
     settings: dict[str, Any] | None = None,
     warm_up: int = training.WARM_UP,
 ) -> training.Once:
-    """Stable-Baselines3 with the zoo's settings, and others."""
+    """Return a Stable-Baselines3 model with rl-zoo3's settings and other settings."""
     import stable_baselines3
     from stable_baselines3.common.noise import NormalActionNoise
 
-    given = {**ZOO[algorithm], **(settings or {})}
+    keywords = {**ZOO[algorithm], **(settings or {})}
     if algorithm == "TD3":
-        given["action_noise"] = NormalActionNoise(np.zeros(1), np.full(1, NOISE))
-    train = training.sb3(getattr(stable_baselines3, algorithm), 1, env_id, **given)
-    return training.timed(train, total, threads, episodes, env_id, warm_up)
+        keywords["action_noise"] = NormalActionNoise(np.zeros(1), np.full(1, NOISE))
+    train = training.sb3(getattr(stable_baselines3, algorithm), 1, env_id, **keywords)
+    return training.training_subject(train, total, threads, episodes, env_id, warm_up)
 
 
 def published_rlox(
     algorithm: str, env_id: str, total: int, episodes: int, threads: int
 ) -> training.Once:
-    """rlox 1.2.0 with the zoo's learning rate; the rest are its defaults, as TD3's row says."""
+    """Return rlox 1.2.0 with rl-zoo3's learning rate and other settings at their defaults."""
     config = {"learning_rate": ZOO[algorithm]["learning_rate"]}
     train = training.published_rlox(algorithm.lower(), config, env_id)
-    return training.timed(train, total, threads, episodes, env_id)
+    return training.training_subject(train, total, threads, episodes, env_id)
 
 
 def small(algorithm: str, total: int, episodes: int, threads: int = 1) -> training.Once:
-    """rlox's own networks with RLtools' settings."""
+    """Return the native backend of rlox with RLtools' settings."""
     settings: dict[str, Any] = {
         "net_arch": (WIDTH, WIDTH),
         "batch_size": BATCH,
@@ -130,7 +130,7 @@ def small(algorithm: str, total: int, episodes: int, threads: int = 1) -> traini
 
 
 def rltools(algorithm: str, total: int, episodes: int) -> training.Once:
-    """RLtools. Its actions are shares of the largest torque."""
+    """Return RLtools. Its actions are fractions of the largest torque."""
     import rltools as library
 
     environment = {
@@ -139,7 +139,7 @@ def rltools(algorithm: str, total: int, episodes: int) -> training.Once:
         "action_dim": 1,
     }
 
-    def compiled(steps: int) -> Any:
+    def compile_for(steps: int) -> Any:
         return getattr(library, algorithm)(
             environment,
             interface_name=f"rlox_bench_{steps}",
@@ -147,7 +147,7 @@ def rltools(algorithm: str, total: int, episodes: int) -> training.Once:
             STEP_LIMIT=steps,
         )
 
-    modules = {steps: compiled(steps) for steps in (training.WARM_UP, total)}
+    modules = {steps: compile_for(steps) for steps in (training.WARM_UP, total)}
 
     def train(steps: int, seed: int) -> training.Predict:
         state = modules[steps].State(seed)
@@ -155,40 +155,42 @@ def rltools(algorithm: str, total: int, episodes: int) -> training.Once:
             pass
         return lambda obs: MAX_TORQUE * np.clip(state.action(obs), -1, 1)
 
-    return training.timed(train, total, 1, episodes, PENDULUM)
+    return training.training_subject(train, total, 1, episodes, PENDULUM)
 
 
 def libraries(algorithm: str, quick: bool, options: dict[str, Any]) -> list[Subject]:
-    """Ours on both backends and Stable-Baselines3, each with one thread and with two."""
+    """Return rlox on both backends and Stable-Baselines3, each with one thread and with two."""
     subjects = [
         Subject(f"rlox {algorithm}, {backend}", "rlox", options={"backend": backend, **options})
         for backend in ("native", "torch")
     ]
     subjects.append(Subject(f"SB3 {algorithm}", "sb3", "sb3", options))
     found = [
-        one for library in subjects for one in (swept(library)[:1] if quick else swept(library))
+        variant
+        for library in subjects
+        for variant in (swept(library)[:1] if quick else swept(library))
     ]
-    return [with_threads(one) for one in found]
+    return [with_threads(variant) for variant in found]
 
 
 def with_threads(subject: Subject) -> Subject:
-    """A subject that is told its threads."""
+    """Return a subject whose function gets the number of threads."""
     return replace(subject, options={**subject.options, "threads": subject.threads})
 
 
 def rows(quick: bool) -> list[Row]:
-    """Runs, phases, and RLtools' settings."""
+    """Return the rows of runs, phases, and RLtools' settings."""
     found = []
-    for algorithm, env_id, whole in RUNS:
-        total, episodes = (200, 1) if quick else (whole, 30)
+    for algorithm, env_id, full_total in RUNS:
+        total, episodes = (200, 1) if quick else (full_total, 30)
         subjects = libraries(algorithm, quick, {"warm_up": 120} if quick else {})
-        if not quick and algorithm != "DQN":  # whose settings of the zoo it does not have
-            # The zoo's discount, first random steps and noise are not told it.
+        if not quick and algorithm != "DQN":  # rlox 1.2.0 lacks the zoo's DQN settings
+            # rlox 1.2.0 has no parameters for the zoo's discount, first random steps and noise.
             work = "its defaults but the learning rate" if algorithm == "TD3" else ""
             published = Subject(
                 f"rlox 1.2.0 {algorithm}", "published_rlox", "rlox-1.2.0", work=work
             )
-            subjects += [with_threads(one) for one in swept(published)]
+            subjects += [with_threads(variant) for variant in swept(published)]
         params = {"algorithm": algorithm, "env_id": env_id, "total": total, "episodes": episodes}
         found.append(Row(f"{algorithm} {env_id}, {total} steps", params, subjects, total))
     for (algorithm, env_id, _), phase in () if quick else product(RUNS, PHASES):

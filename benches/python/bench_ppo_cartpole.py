@@ -1,8 +1,9 @@
-"""PPO on CartPole-v1 with rl-zoo3's settings: the wall clock of 50,000 steps and what was learned,
-and the time until a new process has an agent that reaches 475.
+"""PPO on CartPole-v1 with rl-zoo3's settings: time and return of 50,000 steps, and time to a score.
 
-`training.py` and `time_to_score.py` say what is measured. rlox 1.2.0 has no schedule for
-the clipping range: it stays at the zoo's first value.
+The time to a score is the time until a new process has an agent that reaches 475.
+
+`training.py` and `time_to_score.py` describe the measurements. rlox 1.2.0 has no schedule for
+the clipping range, which stays at rl-zoo3's first value.
 """
 
 from __future__ import annotations
@@ -18,9 +19,9 @@ import training
 
 ENVS, STEPS, EPOCHS, BATCH = 8, 32, 20, 256
 GAMMA, LAMBDA, RATE, CLIP = 0.98, 0.8, 1e-3, 0.2
-ZOO: dict[str, Any] = {  # for Stable-Baselines3
-    "learning_rate": lambda left: left * RATE,
-    "clip_range": lambda left: left * CLIP,
+ZOO: dict[str, Any] = {  # settings of Stable-Baselines3
+    "learning_rate": lambda remaining: remaining * RATE,
+    "clip_range": lambda remaining: remaining * CLIP,
     "n_steps": STEPS,
     "batch_size": BATCH,
     "n_epochs": EPOCHS,
@@ -31,23 +32,23 @@ ZOO: dict[str, Any] = {  # for Stable-Baselines3
 
 
 def rlox(total: int, episodes: int, threads: int, backend: str) -> training.Once:
-    """`PPOTrainer`."""
+    """Time `PPOTrainer`."""
     from rlox.trainers import PPOTrainer
 
     train = training.rlox(PPOTrainer, backend, threads)
-    return training.timed(train, total, threads, episodes)
+    return training.training_subject(train, total, threads, episodes)
 
 
 def sb3(total: int, episodes: int, threads: int) -> training.Once:
-    """Stable-Baselines3."""
+    """Time Stable-Baselines3."""
     from stable_baselines3 import PPO
 
     train = training.sb3(PPO, ENVS, **ZOO)
-    return training.timed(train, total, threads, episodes)
+    return training.training_subject(train, total, threads, episodes)
 
 
 def published_rlox(total: int, episodes: int, threads: int) -> training.Once:
-    """rlox 1.2.0 with the zoo's settings, as far as it has them."""
+    """Time rlox 1.2.0 with the settings of rl-zoo3 that it supports."""
     config = {
         "n_envs": ENVS,
         "n_steps": STEPS,
@@ -61,16 +62,18 @@ def published_rlox(total: int, episodes: int, threads: int) -> training.Once:
         "gamma": GAMMA,
         "gae_lambda": LAMBDA,
     }
-    return training.timed(training.published_rlox("ppo", config), total, threads, episodes)
+    return training.training_subject(
+        training.published_rlox("ppo", config), total, threads, episodes
+    )
 
 
 def to_score(library: str, score: float) -> training.Once:
-    """A new process until a score is seen."""
-    return time_to_score.new_process(library, score)
+    """Time a new process until it reaches a score."""
+    return time_to_score.process_subject(library, score)
 
 
 def rows(quick: bool) -> list[Row]:
-    """The wall clock of a run, and the time to a score."""
+    """Return the rows of a run's time and of the time to a score."""
     subjects = [
         Subject("rlox PPOTrainer, native", "to_score", options={"library": "rlox"}),
         Subject("SB3 PPO", "to_score", "sb3", {"library": "sb3"}),

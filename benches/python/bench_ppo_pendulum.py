@@ -1,13 +1,13 @@
 """PPO on Pendulum-v1 against RLtools: same networks, minibatches and number of updates.
 
-RLtools is C++ whose sizes are all known when it is compiled. Its Python package does that, here for
-its own pendulum and with MKL, before the clock runs; nothing of Python is in its loop. The settings
-are those of its example: 74 iterations of 4 x 1,024 steps, 2 epochs in minibatches of 256, ReLU.
-Both explore with a standard deviation that is learned and begins at twice the largest torque, and
-rlox besides cuts gradients to a norm. RLtools has one thread; rlox is compared with one, and shown
+RLtools is C++ whose sizes are known at compile time. Its Python package compiles before the clock
+runs, here with MKL and RLtools' own pendulum. The loop contains no Python. The settings are those
+of its example: 74 iterations of 4 x 1,024 steps, 2 epochs in minibatches of 256, ReLU. Both
+libraries explore with a learned standard deviation that starts at twice the largest torque. rlox
+also clips gradient norms. RLtools has one thread. rlox is compared with one thread and also shown
 with two.
 
-`training.py` says what is measured.
+`training.py` describes the measurement.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ ITERATION = ENVS * STEPS
 
 
 def rlox(total: int, episodes: int) -> training.Once:
-    """rlox's own networks and environments."""
+    """Return the native backend of rlox on its own environments."""
     from rlox.trainers import PPOTrainer
 
     settings: dict[str, Any] = {
@@ -48,11 +48,11 @@ def rlox(total: int, episodes: int) -> training.Once:
         "log_std_init": math.log(SPREAD * MAX_TORQUE),
     }
     train = training.rlox(PPOTrainer, "native", 1, ENV, **settings)
-    return training.timed(train, total, 1, episodes, ENV)
+    return training.training_subject(train, total, 1, episodes, ENV)
 
 
 def rltools(total: int, episodes: int) -> training.Once:
-    """RLtools. Its actions are shares of the largest torque."""
+    """Return RLtools. Its actions are fractions of the largest torque."""
     from rltools import PPO
 
     environment = {
@@ -61,7 +61,7 @@ def rltools(total: int, episodes: int) -> training.Once:
         "action_dim": 1,
     }
 
-    def compiled(iterations: int) -> Any:
+    def compile_for(iterations: int) -> Any:
         return PPO(
             environment,
             interface_name=f"rlox_bench_{iterations}",
@@ -81,7 +81,7 @@ def rltools(total: int, episodes: int) -> training.Once:
             INITIAL_ACTION_STD=SPREAD,
         )
 
-    module = compiled(total // ITERATION)
+    module = compile_for(total // ITERATION)
 
     def train(steps: int, seed: int) -> training.Predict:
         state = module.State(seed)
@@ -89,16 +89,16 @@ def rltools(total: int, episodes: int) -> training.Once:
             pass
         return lambda obs: MAX_TORQUE * np.clip(state.action(obs), -1, 1)
 
-    return training.timed(train, total, 1, episodes, ENV)
+    return training.training_subject(train, total, 1, episodes, ENV)
 
 
 def rows(quick: bool) -> list[Row]:
-    """One row."""
+    """Return the only row."""
     iterations, episodes = (1, 1) if quick else (74, 30)
     subjects = [Subject("rlox PPO, native", "rlox"), Subject("RLtools PPO", "rltools", "rltools")]
     if not quick:
-        both = Subject("rlox PPO, native, both cores", "rlox", threads=2, work="both cores")
-        subjects.append(both)
+        both_cores = Subject("rlox PPO, native, both cores", "rlox", threads=2, work="both cores")
+        subjects.append(both_cores)
     total = iterations * ITERATION
     updates = total // BATCH * EPOCHS
     params = {"total": total, "episodes": episodes}

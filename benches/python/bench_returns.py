@@ -1,7 +1,8 @@
 """Discounted returns and lambda returns: one trajectory (T,), and T steps of N environments.
 
-Both start from the value behind the last step. rlox 1.2.0 has neither. TorchRL has two functions
-for each: the vectorised one takes seconds for large batches, the loop over time suits these only.
+Both start from the value after the last step. rlox 1.2.0 has neither. TorchRL has two functions
+for each: the vectorised function takes seconds for large batches, and the loop over time suits
+only large batches.
 """
 
 from __future__ import annotations
@@ -25,10 +26,10 @@ from trajectories import (
 )
 
 
-def discounted(
+def discounted_returns(
     rewards: Floats, _: Floats, dones: Floats, last_values: Floats, dtype: Any = None
 ) -> Floats:
-    """Discounted returns, as a loop over time."""
+    """Return discounted returns by a loop over time."""
     rewards, following = np.asarray(rewards, dtype), np.asarray(last_values, dtype)
     discount = GAMMA * (1 - dones).astype(rewards.dtype)
     returns = np.empty_like(rewards)
@@ -40,24 +41,24 @@ def discounted(
 def lambda_returns(
     rewards: Floats, values: Floats, dones: Floats, last_values: Floats, dtype: Any = None
 ) -> Floats:
-    """The returns that GAE's loop gives."""
+    """Return the returns of GAE's loop."""
     return bench_gae.reference(rewards, values, dones, last_values, dtype)[1]
 
 
 def expected(data: trajectories.Rollout, lam: float) -> list[Floats]:
-    """The returns in float64; without lambda they are those of a lambda of 1."""
-    loop = discounted if lam == 1 else lambda_returns
+    """Return the expected returns in float64. Plain returns equal those of a lambda of 1."""
+    loop = discounted_returns if lam == 1 else lambda_returns
     return [loop(data.rewards, data.values, data.dones, data.last_values, np.float64)]
 
 
 def numpy_loop(steps: int, num_envs: int, dtype: str, lam: float) -> timeit.Timer:
-    loop = discounted if lam == 1 else lambda_returns
+    loop = discounted_returns if lam == 1 else lambda_returns
     names = {"f": loop, **rollout(steps, num_envs, dtype).arrays()}
     return timeit.Timer("f(r, v, d, last)", globals=names)
 
 
 def rlox(steps: int, num_envs: int, dtype: str, lam: float, flags: bool = False) -> timeit.Timer:
-    """`compute_returns` or `compute_lambda_returns`: dones as floats or flags."""
+    """Time `compute_returns` or `compute_lambda_returns` with dones as floats or flags."""
     from rlox import compute_lambda_returns, compute_returns
 
     data = rollout(steps, num_envs, dtype)
@@ -75,7 +76,7 @@ def rlox(steps: int, num_envs: int, dtype: str, lam: float, flags: bool = False)
 def torchrl(
     steps: int, num_envs: int, dtype: str, lam: float, threads: int, vectorised: bool = True
 ) -> timeit.Timer:
-    """TorchRL's functions on tensors (N, T, 1)."""
+    """Time TorchRL's functions on tensors (N, T, 1)."""
     from torchrl.objectives.value import functional
 
     data = rollout(steps, num_envs, dtype)
@@ -90,9 +91,9 @@ def torchrl(
 
 
 def jax(
-    steps: int, num_envs: int, dtype: str, lam: float, how: str, unroll: int = 1
+    steps: int, num_envs: int, dtype: str, lam: float, method: str, unroll: int = 1
 ) -> timeit.Timer:
-    """A compiled scan over time, or the associative one; arrays stay on JAX's device."""
+    """Time a compiled or associative scan. Arrays stay on JAX's device."""
 
     def estimate(solve: Any, r: Any, v: Any, d: Any, last: Any, _: Any) -> Any:
         import jax.numpy as jnp
@@ -104,41 +105,44 @@ def jax(
         return (solve(r + (1 - lam) * discount * following, lam * discount, last),)
 
     data = rollout(steps, num_envs, dtype)
-    return trajectories.jax_timer(data, estimate, expected(data, lam), how, unroll)
+    return trajectories.jax_timer(data, estimate, expected(data, lam), method, unroll)
 
 
 def subjects(name: str, lam: float, steps: int, num_envs: int) -> list[Subject]:
-    """Ours first."""
-    given = {"lam": lam}
+    """Return the subjects of a size, rlox first."""
+    options = {"lam": lam}
     ours = [
-        Subject(f"rlox {name}", "rlox", options=given),
-        Subject(f"rlox {name}, flags", "rlox", options={"flags": True, **given}),
+        Subject(f"rlox {name}", "rlox", options=options),
+        Subject(f"rlox {name}, flags", "rlox", options={"flags": True, **options}),
     ]
     tensors = []
     if steps * num_envs <= 32768:
-        tensors += torchrl_subjects("torchrl", "TorchRL vectorised", **given)
+        tensors += torchrl_subjects("torchrl", "TorchRL vectorised", **options)
     if num_envs >= 64:
-        loop = {"vectorised": False, **given}
+        loop = {"vectorised": False, **options}
         tensors += torchrl_subjects("torchrl", "TorchRL loop over time", **loop)
     return [
         *our_subjects(num_envs, *ours),
         *tensors,
-        *jax_subjects("jax", **given),
-        Subject("NumPy loop over time", "numpy_loop", options=given, rival=True),
+        *jax_subjects("jax", **options),
+        Subject("NumPy loop over time", "numpy_loop", options=options, rival=True),
     ]
 
 
 def rows(quick: bool) -> list[Row]:
-    """Single trajectories in float64, batches in both precisions."""
+    """Return single trajectories in float64 and batches in both precisions."""
     sizes = [(128, 1, "float64"), (2048, 1, "float64"), (32768, 1, "float64")]
     for shape in ((128, 8), (128, 64), (2048, 256)):
         sizes += [(*shape, "float32"), (*shape, "float64")]
     if quick:
         sizes = [(128, 1, "float64"), (128, 8, "float32")]
-    kinds = (("returns", "compute_returns", 1.0), ("lambda", "compute_lambda_returns", LAMBDA))
+    returns_kinds = (
+        ("returns", "compute_returns", 1.0),
+        ("lambda", "compute_lambda_returns", LAMBDA),
+    )
     return [
         trajectories.row(title, size, subjects(name, lam, *size[:2]))
-        for title, name, lam in kinds
+        for title, name, lam in returns_kinds
         for size in sizes
     ]
 

@@ -1,11 +1,11 @@
-"""What a trainer adds to its learner: the whole of `train()` over the learner's bare `iterate()`.
+"""Overhead of a trainer: time of `train()` over the time of the learner's `iterate()`.
 
-Subjects make the same steps from the same seed. "iterate()" is a loop that calls nothing but the
-learner; "train()" is the trainer's, "train(), run folder" with `metrics.csv`, checkpoint, summary
-and, where matplotlib is, the curve. The ratio is over the first. "parts" is a subject's time over
-that of environments, networks and updates alone, which the thread's own clock (`rlox._timing`) says
-of the same run: all phases but `buffer`, what is stored and fetched, and `other`, the rest. The bar
-is 1.15. Making environments and networks is in no clock.
+Subjects make the same steps from the same seed. "iterate()" is a loop that calls only the learner.
+"train()" is the trainer's method, and "train(), run folder" also writes `metrics.csv`, a
+checkpoint, a summary and, if matplotlib is installed, the curve. The ratio is relative to the first
+subject. "parts" is the time over that of environments, networks and updates of the same run,
+measured by `rlox._timing`. These are all phases except `buffer` (storage) and `other`. The limit is
+1.15. The clock excludes the creation of environments and networks.
 """
 
 from __future__ import annotations
@@ -25,21 +25,21 @@ CELLS = (
     ("SAC", "Pendulum-v1", {"native": 2_000, "torch": 1_000}),
 )
 PARTS = ("env_step", "inference", "gae_compute", "gradient_update")
-WAYS = {"iterate()": "bare", "train()": "whole", "train(), run folder": "with_folder"}
+WAYS = {"iterate()": "bare", "train()": "train", "train(), run folder": "with_folder"}
 WARM_UP = 600
 
 
 def subject(
     algorithm: str, env_id: str, backend: str, total: int, way: str, warm_up: int = WARM_UP
 ) -> training.Once:
-    """One way to make the steps."""
+    """Time one way to make the steps."""
     from rlox import _timing as phases
     from rlox import trainers
 
-    kind = getattr(trainers, f"{algorithm}Trainer")
+    trainer_cls = getattr(trainers, f"{algorithm}Trainer")
 
-    def made(seed: int, folder: str | None, steps: int) -> tuple[float, float]:
-        with kind(env_id, seed, backend=backend, runs_dir=folder) as trainer:
+    def run_once(seed: int, folder: str | None, steps: int) -> tuple[float, float]:
+        with trainer_cls(env_id, seed, backend=backend, runs_dir=folder) as trainer:
             training.use_threads(1)
             phases.start()
             start = time.perf_counter()
@@ -55,7 +55,7 @@ def subject(
 
     def once(seed: int, steps: int = total) -> dict[str, float]:
         with tempfile.TemporaryDirectory() as folder:
-            seconds, parts = made(seed, folder if way == "with_folder" else None, steps)
+            seconds, parts = run_once(seed, folder if way == "with_folder" else None, steps)
         return {"seconds": seconds, "parts": seconds / parts}
 
     once(12345, warm_up)
@@ -63,7 +63,7 @@ def subject(
 
 
 def iterate(learner: Any, steps: int) -> None:
-    """Nothing but the learner, as `train` drives it."""
+    """Run only the learner, as `train` does."""
     learner.stop_requested = False
     learner.progress_per_step = 1 / steps
     while learner.timesteps < steps:
@@ -71,11 +71,11 @@ def iterate(learner: Any, steps: int) -> None:
 
 
 def rows(quick: bool) -> list[Row]:
-    """A row for each algorithm and backend."""
+    """Return a row for each algorithm and backend."""
     found = []
     for algorithm, env_id, totals in CELLS[:1] if quick else CELLS:
-        for backend, whole in totals.items():
-            total = 512 if quick else whole
+        for backend, full_total in totals.items():
+            total = 512 if quick else full_total
             subjects = [
                 Subject(f"rlox {algorithm}, {backend}, {name}", "subject", options={"way": way})
                 for name, way in WAYS.items()

@@ -1,15 +1,15 @@
-"""rlox against TRL: group advantages, Schulman's KL per token, packing.
+"""rlox compared with TRL: group advantages, Schulman's KL per token, and packing.
 
-TRL writes the first two in torch within its GRPO trainer; here they stand as it writes them, and in
-the forms of torch that are fastest, and run in TRL's environment on 1 and 2 threads. They are
-compared with rlox on tensors, too; on NumPy arrays it is shown besides. rlox 1.2.0 has
-advantages in float64, without eps, only: its time is shown, not compared.
+TRL computes the first two in torch inside its GRPO trainer. This benchmark contains these formulas
+and the fastest torch forms, and runs in TRL's environment on 1 and 2 threads. They are compared
+with rlox on tensors. rlox on NumPy arrays is also shown. rlox 1.2.0 has only advantages in float64
+without eps: its time is shown, but not compared.
 
-Packing has two rows. "Planning" decides which sequences share a row. TRL has no function for that:
-it stands inline in `_pack_bfd`, so here is best fit with TRL's own `_SegmentTree`, on Python's
-integers, which are faster in it than the NumPy scalars that TRL takes. "Packing" is `_pack_bfd`
-itself, on an Arrow table: it returns tokens and lengths, whereas `pack_sequences` besides makes
-positions, masks and a dict for each row. All plans must fill their rows alike.
+Packing has two rows. "Planning" decides which sequences share a row. TRL has no function for this
+part of `_pack_bfd`, so that the benchmark uses best fit with TRL's `_SegmentTree` on Python
+integers, which are faster than TRL's NumPy scalars. "Packing" is `_pack_bfd` on an Arrow table,
+which returns tokens and lengths. `pack_sequences` also creates positions, masks and a dict for each
+row. All plans must fill their rows equally.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from bench_llm_ops import close, log_probs, rewards
+from bench_llm_ops import assert_close, log_probs, rewards
 from side_by_side import Benchmark, Row, Subject, run, swept
 
 Floats = npt.NDArray[Any]
 EPS = 1e-4
-TRL, OLD = "trl", "rlox-1.2.0"
+TRL, PUBLISHED = "trl", "rlox-1.2.0"
 
 
-def wanted_advantages(rewards: Floats, size: int) -> Floats:
+def expected_advantages(rewards: Floats, size: int) -> Floats:
     rows = rewards.astype(np.float64).reshape(-1, size)
     centred = rows - rows.mean(1, keepdims=True)
     result: Floats = (centred / (rows.std(1, ddof=1, keepdims=True) + EPS)).reshape(-1)
@@ -48,42 +48,42 @@ def advantages_rlox(groups: int, size: int, tensors: bool = False) -> timeit.Tim
 
         names.update(r=torch.from_numpy(r), tensor=torch.from_numpy)
         call = "tensor(f(r.numpy(), g, ddof=1, eps=eps))"
-    close(eval(call, names), wanted_advantages(r, size), loose=True)
+    assert_close(eval(call, names), expected_advantages(r, size), loose=True)
     return timeit.Timer(call, globals=names)
 
 
-def advantages_old(groups: int, size: int) -> timeit.Timer:
-    """rlox 1.2.0 has float64, ddof 0 and no eps only."""
+def advantages_published(groups: int, size: int) -> timeit.Timer:
+    """Time rlox 1.2.0, which has only float64, ddof 0 and no eps."""
     from rlox import compute_batch_group_advantages as f
 
     return timeit.Timer("f(r, g)", globals={"f": f, "r": rewards(groups, size), "g": size})
 
 
 def advantages_trl(groups: int, size: int, threads: int, norm: bool = False) -> timeit.Timer:
-    """As TRL writes it; or with the norm of what is centred, as `std` over rows is slow."""
+    """Time TRL's formula, or the norm of centred rewards, because `std` over rows is slow."""
     import torch
 
     torch.set_num_threads(threads)
     torch.set_grad_enabled(False)
     r = torch.from_numpy(rewards(groups, size).astype(np.float32))
 
-    def written(r: Any) -> Any:
+    def trl_formula(r: Any) -> Any:
         mean = r.view(-1, size).mean(dim=1).repeat_interleave(size, dim=0)
         std = r.view(-1, size).std(dim=1).repeat_interleave(size, dim=0)
         return (r - mean) / (std + EPS)
 
-    def normed(r: Any) -> Any:
+    def norm_formula(r: Any) -> Any:
         rows = r.view(-1, size)
         centred = rows - rows.mean(1, keepdim=True)
         std = torch.linalg.vector_norm(centred, dim=1, keepdim=True).mul_((size - 1) ** -0.5)
         return centred.div_(std.add_(EPS)).view(-1)
 
-    f = normed if norm else written
-    close(f(r), wanted_advantages(r.numpy(), size), loose=True)
+    f = norm_formula if norm else trl_formula
+    assert_close(f(r), expected_advantages(r.numpy(), size), loose=True)
     return timeit.Timer("f(r)", globals={"f": f, "r": r})
 
 
-def wanted_kl(batch: int, tokens: int) -> Floats:
+def expected_kl(batch: int, tokens: int) -> Floats:
     policy, reference = (x.astype(np.float64) for x in log_probs(batch, tokens, "float32"))
     x = reference - policy
     result: Floats = np.expm1(x) - x
@@ -98,12 +98,12 @@ def kl_rlox(batch: int, tokens: int, tensors: bool = False) -> timeit.Timer:
         import torch
 
         arrays = [torch.from_numpy(x) for x in arrays]
-    close(f(*arrays), wanted_kl(batch, tokens), loose=True)
+    assert_close(f(*arrays), expected_kl(batch, tokens), loose=True)
     return timeit.Timer("f(p, r)", globals={"f": f, "p": arrays[0], "r": arrays[1]})
 
 
 def kl_trl(batch: int, tokens: int, threads: int, way: str = "TRL") -> timeit.Timer:
-    """As TRL writes it; or in place, or compiled."""
+    """Time TRL's formula, directly, in place, or compiled."""
     import torch
 
     torch.set_num_threads(threads)
@@ -115,7 +115,7 @@ def kl_trl(batch: int, tokens: int, threads: int, way: str = "TRL") -> timeit.Ti
     def f(p: Any, r: Any) -> Any:
         return torch.exp(r - p) - (r - p) - 1
 
-    def in_place(p: Any, r: Any) -> Any:
+    def inplace(p: Any, r: Any) -> Any:
         x = r - p
         return torch.exp(x).sub_(x).sub_(1)
 
@@ -125,20 +125,20 @@ def kl_trl(batch: int, tokens: int, threads: int, way: str = "TRL") -> timeit.Ti
 
     if way == "compile":
         f = torch.compile(f, dynamic=False)
-    f = {"in place": in_place, "expm1": expm1}.get(way, f)
-    close(f(policy, reference), wanted_kl(batch, tokens), loose=True)
+    f = {"in place": inplace, "expm1": expm1}.get(way, f)
+    assert_close(f(policy, reference), expected_kl(batch, tokens), loose=True)
     return timeit.Timer("f(p, r)", globals={"f": f, "p": policy, "r": reference})
 
 
 def documents(count: int, max_length: int) -> list[npt.NDArray[np.uint32]]:
-    """Token sequences of log-normal lengths, each its own array."""
+    """Return token sequences of log-normal lengths in separate arrays."""
     rng = np.random.default_rng(42)
     lengths = np.clip(rng.lognormal(4.2, 0.9, count), 1, max_length).astype(int)
     return [rng.integers(0, 50_000, n, dtype=np.uint32) for n in lengths]
 
 
 def best_fit(sequences: list[Any], max_length: int) -> int:
-    """How many rows best fit decreasing makes; ties do not change that."""
+    """Return the number of rows of best fit decreasing, which does not depend on ties."""
     spaces: list[int] = []
     for length in sorted(map(len, sequences), reverse=True):
         found = bisect_left(spaces, length)
@@ -149,9 +149,9 @@ def best_fit(sequences: list[Any], max_length: int) -> int:
 
 def check_rows(lengths: list[int], sequences: list[Any], max_length: int) -> None:
     if sum(lengths) != sum(map(len, sequences)) or max(lengths) > max_length:
-        raise AssertionError("tokens were lost, or a row is too long")
-    if len(lengths) != (wanted := best_fit(sequences, max_length)):
-        raise AssertionError(f"{len(lengths)} rows, not the {wanted} of best fit decreasing")
+        raise AssertionError("tokens are missing, or a row is too long")
+    if len(lengths) != (expected := best_fit(sequences, max_length)):
+        raise AssertionError(f"{len(lengths)} rows, not the {expected} of best fit decreasing")
 
 
 def packing_rlox(count: int, max_length: int) -> timeit.Timer:
@@ -167,8 +167,8 @@ def planning_rlox(count: int, max_length: int) -> timeit.Timer:
 
     sequences = documents(count, max_length)
     lengths = np.array([len(sequence) for sequence in sequences])
-    sources, starts = f(lengths, max_length)
-    sums = np.add.reduceat(lengths[sources], starts[:-1])
+    indices, starts = f(lengths, max_length)
+    sums = np.add.reduceat(lengths[indices], starts[:-1])
     check_rows(sums.tolist(), sequences, max_length)
     return timeit.Timer("f(l, n)", globals={"f": f, "l": lengths, "n": max_length})
 
@@ -180,24 +180,24 @@ def planning_trl(count: int, max_length: int) -> timeit.Timer:
     lengths = np.array([len(sequence) for sequence in sequences])
 
     def f(lengths: Floats, max_length: int) -> list[list[int]]:
-        order = np.argsort(-lengths, kind="stable")
-        tree, having, rows = SegmentTree(max_length), defaultdict(list), []
+        permutation = np.argsort(-lengths, kind="stable")
+        tree, rows_by_space, rows = SegmentTree(max_length), defaultdict(list), []
         tree.add(max_length)
-        for source, length in zip(order.tolist(), lengths[order].tolist(), strict=True):
+        for source, length in zip(permutation.tolist(), lengths[permutation].tolist(), strict=True):
             space = tree.search(length)
             if space == max_length:
                 row: list[int] = []
                 rows.append(row)
             else:
-                row = having[space].pop()
-                if not having[space]:
+                row = rows_by_space[space].pop()
+                if not rows_by_space[space]:
                     tree.remove(space)
             row.append(source)
             space -= length
             if space:
-                if not having[space]:
+                if not rows_by_space[space]:
                     tree.add(space)
-                having[space].append(row)
+                rows_by_space[space].append(row)
         return rows
 
     sums = [int(lengths[row].sum()) for row in f(lengths, max_length)]
@@ -218,8 +218,8 @@ def packing_trl(count: int, max_length: int) -> timeit.Timer:
     return timeit.Timer("f(t, n)", globals={"f": f, "t": table, "n": max_length})
 
 
-def ours(name: str, function: str) -> list[Subject]:
-    """On tensors, as TRL, and on arrays."""
+def rlox_subjects(name: str, function: str) -> list[Subject]:
+    """Return subjects on tensors, like TRL, and on arrays."""
     return [
         *swept(Subject(f"rlox {name}, tensors", function, options={"tensors": True})),
         *swept(Subject(f"rlox {name}, arrays", function, work="NumPy arrays")),
@@ -235,7 +235,7 @@ def trl_subjects(function: str, ways: dict[str, dict[str, Any]]) -> list[Subject
 
 
 def kl_ways(quick: bool) -> dict[str, dict[str, Any]]:
-    """Compiling takes half a minute in each process."""
+    """Return the forms of KL. Compilation takes half a minute in each process."""
     ways = {"TRL's torch": "TRL", "torch in place": "in place", "torch expm1": "expm1"}
     if not quick:
         ways["TRL's torch compiled"] = "compile"
@@ -243,8 +243,8 @@ def kl_ways(quick: bool) -> dict[str, dict[str, Any]]:
 
 
 def packing_rows(count: int) -> list[Row]:
-    """Who goes where, and all of it."""
-    published = Subject("rlox 1.2.0 pack_sequences", "packing_rlox", OLD)
+    """Return rows of planning and packing."""
+    published = Subject("rlox 1.2.0 pack_sequences", "packing_rlox", PUBLISHED)
     subjects = {
         "Planning": [
             Subject("rlox pack_lengths", "planning_rlox"),
@@ -258,18 +258,18 @@ def packing_rows(count: int) -> list[Row]:
     }
     params = {"count": count, "max_length": 2048}
     return [
-        Row(f"{name} {count} sequences", params, which, count, "sequences")
-        for name, which in subjects.items()
+        Row(f"{name} {count} sequences", params, row_subjects, count, "sequences")
+        for name, row_subjects in subjects.items()
     ]
 
 
 def rows(quick: bool) -> list[Row]:
-    """The documents' sizes, and a data set to pack."""
+    """Return rows of the documented sizes and of a data set to pack."""
     table = []
     for groups, size in [(16, 4), (256, 16), (1024, 32)][: 1 if quick else 3]:
         subjects = [
-            *ours("compute_batch_group_advantages", "advantages_rlox"),
-            *swept(Subject("rlox 1.2.0", "advantages_old", OLD, work="float64, no eps")),
+            *rlox_subjects("compute_batch_group_advantages", "advantages_rlox"),
+            *swept(Subject("rlox 1.2.0", "advantages_old", PUBLISHED, work="float64, no eps")),
             *trl_subjects("advantages_trl", {"TRL's torch": {}, "torch norm": {"norm": True}}),
         ]
         params: dict[str, Any] = {"groups": groups, "size": size}
@@ -277,7 +277,7 @@ def rows(quick: bool) -> list[Row]:
         table.append(Row(name, params, subjects, groups * size, "rewards"))
     for batch, tokens in [(1, 128), (1, 8192), (32, 2048)][: 1 if quick else 3]:
         subjects = [
-            *ours("token_kl", "kl_rlox"),
+            *rlox_subjects("token_kl", "kl_rlox"),
             *trl_subjects("kl_trl", kl_ways(quick)),
         ]
         params = {"batch": batch, "tokens": tokens}

@@ -1,8 +1,8 @@
 """V-trace (Espeholt et al. 2018): one trajectory (T,), and T steps of N environments.
 
-All ratios are cut at 1, as in the paper's experiments. rlox 1.2.0 has one trajectory in float32
-only: batches are a call for each environment, and its rows of float64 are measured in float32.
-TorchRL's function takes the two log-probabilities, and loops over time.
+All ratios are clipped at 1, as in the paper's experiments. rlox 1.2.0 supports one trajectory in
+float32 only: batches are one call per environment, and its float64 rows are measured in float32.
+TorchRL's function has two log-probabilities as arguments and loops over time.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ def reference(
     last_values: Floats,
     dtype: Any = None,
 ) -> tuple[Floats, Floats]:
-    """The formula, as a loop over time: targets and advantages of the policy gradient."""
+    """Return targets and policy-gradient advantages by a loop over time."""
     arrays = (log_rhos, rewards, values, last_values)
     log_rhos, rewards, values, last_values = (np.asarray(array, dtype) for array in arrays)
     discount = GAMMA * (1 - dones).astype(rewards.dtype)
@@ -41,7 +41,7 @@ def reference(
 
 
 def expected(data: trajectories.Rollout) -> tuple[Floats, Floats]:
-    """Targets and advantages in float64."""
+    """Return targets and advantages in float64."""
     arrays = (data.log_rhos, data.rewards, data.values, data.dones, data.last_values)
     return reference(*arrays, np.float64)
 
@@ -52,7 +52,7 @@ def numpy_loop(steps: int, num_envs: int, dtype: str) -> timeit.Timer:
 
 
 def rlox(steps: int, num_envs: int, dtype: str, flags: bool = False) -> timeit.Timer:
-    """`compute_vtrace`: dones as floats, as documented, or flags."""
+    """Time `compute_vtrace` with dones as floats or flags."""
     from rlox import compute_vtrace
 
     data = rollout(steps, num_envs, dtype)
@@ -65,7 +65,7 @@ def rlox(steps: int, num_envs: int, dtype: str, flags: bool = False) -> timeit.T
 
 
 def published_rlox(steps: int, num_envs: int, dtype: str) -> timeit.Timer:
-    """rlox 1.2.0, a call for each environment on arrays that lie in one piece."""
+    """Time rlox 1.2.0 with one call per environment on contiguous arrays."""
     from rlox import compute_vtrace
 
     data = rollout(steps, num_envs, dtype)
@@ -87,7 +87,7 @@ def published_rlox(steps: int, num_envs: int, dtype: str) -> timeit.Timer:
 
 
 def torchrl(steps: int, num_envs: int, dtype: str, threads: int) -> timeit.Timer:
-    """TorchRL's function on tensors (N, T, 1); the policy that acted has log-probabilities of 0."""
+    """Time TorchRL's function on tensors (N, T, 1). Log-probabilities of the actors are 0."""
     from torchrl.objectives.value.functional import vtrace_advantage_estimate
 
     data = rollout(steps, num_envs, dtype)
@@ -99,8 +99,8 @@ def torchrl(steps: int, num_envs: int, dtype: str, threads: int) -> timeit.Timer
     return timeit.Timer(call, globals=names)
 
 
-def jax(steps: int, num_envs: int, dtype: str, how: str, unroll: int = 1) -> timeit.Timer:
-    """A compiled scan over time, or the associative one; arrays stay on JAX's device."""
+def jax(steps: int, num_envs: int, dtype: str, method: str, unroll: int = 1) -> timeit.Timer:
+    """Time a compiled or associative scan. Arrays stay on JAX's device."""
 
     def estimate(solve: Any, r: Any, v: Any, d: Any, last: Any, log_rhos: Any) -> Any:
         import jax.numpy as jnp
@@ -113,11 +113,11 @@ def jax(steps: int, num_envs: int, dtype: str, how: str, unroll: int = 1) -> tim
         return targets, rhos * (r + discount * following - v)
 
     data = rollout(steps, num_envs, dtype)
-    return trajectories.jax_timer(data, estimate, expected(data), how, unroll)
+    return trajectories.jax_timer(data, estimate, expected(data), method, unroll)
 
 
 def subjects(num_envs: int, dtype: str) -> list[Subject]:
-    """Ours first: the call of the documents."""
+    """Return the subjects, with the documented call of rlox first."""
     precision = "float32" if dtype == "float64" else ""
     notes = [
         *(["a call for each environment"] if num_envs > 1 else []),
@@ -138,7 +138,7 @@ def subjects(num_envs: int, dtype: str) -> list[Subject]:
 
 
 def rows(quick: bool) -> list[Row]:
-    """Single trajectories and batches, in both precisions."""
+    """Return single trajectories and batches in both precisions."""
     shapes = [(128, 1), (2048, 1), (32768, 1), (128, 8), (128, 64), (2048, 256)]
     if quick:
         shapes = [(128, 1), (128, 8)]

@@ -1,10 +1,10 @@
-"""Puts PufferLib with its CartPole, and nothing else of what it can build, into an environment.
+"""Install PufferLib with only its CartPole environment.
 
     .peers/pufferlib/bin/python build_pufferlib.py pufferlib==3.0.0
 
-PufferLib has no wheels, and its `setup.py` fetches raylib and Box2D for all its environments from
-GitHub before it does anything; without environments it fails. So pip unpacks the sources, and
-CartPole's C file is compiled with the options of that `setup.py` and the raylib that lies there.
+PufferLib has no wheels. Its `setup.py` first downloads raylib and Box2D for all environments from
+GitHub, and fails without environments. Therefore pip unpacks the sources, and this script compiles
+the C file of CartPole with the options of that `setup.py` and the unpacked raylib.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ RAYLIB = "raylib-5.5_linux_amd64"
 FOLDER = Path("pufferlib", "ocean", "cartpole")
 
 
-def unpacked(requirement: str, folder: Path) -> Path:
-    """The sources, as pip leaves them where it was to make a wheel and could not."""
+def unpack_sources(requirement: str, folder: Path) -> Path:
+    """Return the folder of the sources that pip leaves after a failed build."""
     options = ["--no-clean", "--no-deps", "--no-build-isolation", "--no-binary", "pufferlib"]
     pip = [sys.executable, "-m", "pip", "download", "--quiet", "--dest", str(folder), *options]
     environ = {**os.environ, "TMPDIR": str(folder), "NO_OCEAN": "1", "NO_TRAIN": "1"}
@@ -34,17 +34,21 @@ def unpacked(requirement: str, folder: Path) -> Path:
     return found[0].parent
 
 
-def build(sources: Path, site: Path) -> None:
-    """Copies the Python files and compiles the extension."""
+def build(source_folder: Path, site: Path) -> None:
+    """Copy the Python files and compile the extension."""
     import numpy
     from setuptools import Extension, setup
 
-    if not (sources / RAYLIB / "lib" / "libraylib.a").exists():
+    if not (source_folder / RAYLIB / "lib" / "libraylib.a").exists():
         sys.exit(f"the sources have no {RAYLIB}")
     ignored = shutil.ignore_patterns("resources")
-    shutil.copytree(sources / "pufferlib", site / "pufferlib", ignore=ignored, dirs_exist_ok=True)
-    shutil.copytree(sources / "pufferlib.egg-info", site / "pufferlib.egg-info", dirs_exist_ok=True)
-    os.chdir(sources)
+    shutil.copytree(
+        source_folder / "pufferlib", site / "pufferlib", ignore=ignored, dirs_exist_ok=True
+    )
+    shutil.copytree(
+        source_folder / "pufferlib.egg-info", site / "pufferlib.egg-info", dirs_exist_ok=True
+    )
+    os.chdir(source_folder)
     binding = Extension(
         ".".join((*FOLDER.parts, "binding")),
         [str(FOLDER / "binding.c")],
@@ -54,7 +58,7 @@ def build(sources: Path, site: Path) -> None:
         extra_link_args=["-fwrapv", "-O2", "-Bsymbolic-functions"],
         extra_objects=[f"{RAYLIB}/lib/libraylib.a"],
     )
-    # A name of its own: the `pyproject.toml` beside it is not meant.
+    # setuptools must not read the `pyproject.toml` of PufferLib.
     os.rename("pyproject.toml", "pyproject.toml.unused")
     setup(
         name="cartpole",
@@ -65,11 +69,11 @@ def build(sources: Path, site: Path) -> None:
 
 
 def main() -> None:
-    """Builds the version named on the command line for the interpreter that runs this."""
+    """Build the version named on the command line for this interpreter."""
     with tempfile.TemporaryDirectory() as folder:
-        here = os.getcwd()
-        build(unpacked(sys.argv[1], Path(folder)), Path(sysconfig.get_path("platlib")))
-        os.chdir(here)
+        previous = os.getcwd()
+        build(unpack_sources(sys.argv[1], Path(folder)), Path(sysconfig.get_path("platlib")))
+        os.chdir(previous)
 
 
 if __name__ == "__main__":

@@ -17,7 +17,7 @@ BOUNDS = {PENDULUM: 2.0, CONTINUOUS_CAR: 1.0}
 
 
 def random_actions(env_id: str, n: int, dtype: Any = np.int64) -> list[Array]:
-    """Actions of 64 steps, (n,) of a `dtype` where they are choices, else float32 (n, 1)."""
+    """Return actions of 64 steps: (n,) of a `dtype` if discrete, else float32 (n, 1)."""
     rng = np.random.default_rng(7)
     if env_id in CHOICES:
         return [rng.integers(0, CHOICES[env_id], n).astype(dtype) for _ in range(64)]
@@ -26,7 +26,7 @@ def random_actions(env_id: str, n: int, dtype: Any = np.int64) -> list[Array]:
 
 
 def next_observation(env_id: str, obs: Array, action: Array) -> tuple[Array, Array]:
-    """What follows after (n, d) observations, and the rewards, while no episode ends."""
+    """Return the next observations and rewards of (n, d) observations inside an episode."""
     motion = {CARTPOLE: cartpole, PENDULUM: pendulum, ACROBOT: acrobot}.get(env_id, mountain_car)
     return motion(obs.astype(float).T, action.reshape(len(obs)))
 
@@ -52,7 +52,7 @@ def pendulum(obs: Array, action: Array) -> tuple[Array, Array]:
 
 
 def acrobot(obs: Array, action: Array) -> tuple[Array, Array]:
-    """One Runge-Kutta step of 0.2 s; both links are 1 m, 1 kg, with the mass in the middle."""
+    """Make one Runge-Kutta step of 0.2 s. Both links have 1 m and 1 kg, mass in the middle."""
     torque, g = action - 1.0, 9.8
 
     def slope(state: Array) -> Array:
@@ -78,7 +78,7 @@ def acrobot(obs: Array, action: Array) -> tuple[Array, Array]:
 
 
 def mountain_car(obs: Array, action: Array) -> tuple[Array, Array]:
-    """Both cars: choices push with -1, 0 or 1 times 0.001, real numbers times 0.0015."""
+    """Step both cars. The push is 0.001 * (action - 1) if discrete, else 0.0015 * action."""
     x, speed = obs
     if np.issubdtype(action.dtype, np.integer):
         push, rewards = 0.001 * (action.astype(float) - 1), np.full(len(action), -1.0)

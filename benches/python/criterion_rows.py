@@ -1,4 +1,4 @@
-"""Rows of `cargo bench nn_backends` in a table of ours: what Rust takes, without Python.
+"""Rows of `cargo bench nn_backends` as subjects: times in Rust, without Python.
 
 The binary must have been built: `cargo bench -p rlox-bench --bench nn_backends --no-run`.
 """
@@ -17,12 +17,12 @@ from side_by_side import OURS, Subject, swept
 
 ROOT = Path(__file__).resolve().parents[2]
 BUILD = "cargo bench -p rlox-bench --bench nn_backends --no-run"
-# Little for each round: rounds are what the intervals come from.
+# Short measurements: the intervals come from the rounds.
 SETTINGS = ("--warm-up-time", "0.1", "--measurement-time", "0.2", "--sample-size", "10")
 
 
 def binary(benchmark: str = "nn_backends") -> Path | None:
-    """The newest build of a benchmark; None if there is none."""
+    """Return the newest build of a benchmark, or None."""
     folder = Path(os.environ.get("CARGO_TARGET_DIR") or ROOT / "target") / "release" / "deps"
     built = [path for path in folder.glob(f"{benchmark}-*") if path.suffix in ("", ".exe")]
     return max(built, key=lambda path: path.stat().st_mtime, default=None)
@@ -30,7 +30,7 @@ def binary(benchmark: str = "nn_backends") -> Path | None:
 
 @lru_cache
 def names() -> frozenset[str]:
-    """Of the benchmarks that are built."""
+    """Return the names of the built benchmarks."""
     program = binary()
     if program is None:
         return frozenset()
@@ -43,7 +43,7 @@ def names() -> frozenset[str]:
 
 
 def medians(benchmark: str) -> dict[str, float]:
-    """Runs the benchmarks whose names match; seconds of one iteration by name."""
+    """Run the benchmarks whose names match and return the seconds of one iteration by name."""
     program = binary()
     assert program is not None
     with tempfile.TemporaryDirectory() as folder:
@@ -57,8 +57,8 @@ def medians(benchmark: str) -> dict[str, float]:
     return found
 
 
-def measured(benchmark: str) -> Callable[[int], dict[str, float]]:
-    """A subject: one benchmark, run by criterion in every round."""
+def criterion_subject(benchmark: str) -> Callable[[int], dict[str, float]]:
+    """Return a subject: one benchmark that criterion runs in each round."""
 
     if binary() is None:
         raise LookupError(f"not built (run: {BUILD})")
@@ -73,13 +73,13 @@ def measured(benchmark: str) -> Callable[[int], dict[str, float]]:
 
 
 def subjects(function: str, row: str, peer: str, work: str = "") -> list[Subject]:
-    """A row's backends that are in the binary; without one, subjects that say how to build it.
+    """Return the backends of a row, or subjects whose error names the build command.
 
     Args:
-        function: The benchmark module's, which returns `measured(benchmark)`.
-        row: Such as "ppo_step/64x64/64".
-        peer: Whose process runs what is not ours, so that it counts as a peer.
-        work: What sets them apart from the row's other subjects, if anything does.
+        function: Function of the benchmark module that returns `criterion_subject(benchmark)`.
+        row: Row of the benchmark, such as "ppo_step/64x64/64".
+        peer: Peer whose process runs Candle and Burn, so that they count as peers.
+        work: Difference from the other subjects of the row.
     """
     found: list[Subject] = []
     backends = (
@@ -87,10 +87,10 @@ def subjects(function: str, row: str, peer: str, work: str = "") -> list[Subject
         ("Candle in Rust", "candle", peer),
         ("Burn in Rust", "burn", peer),
     )
-    for name, backend, where in backends:
+    for name, backend, place in backends:
         benchmark = f"nn_backends/{row}/{backend}"
         if binary() is None:
-            found.append(Subject(name, function, where, {"benchmark": benchmark}, work=work))
+            found.append(Subject(name, function, place, {"benchmark": benchmark}, work=work))
         elif benchmark in names():
-            found += swept(Subject(name, function, where, {"benchmark": benchmark}, work=work))
+            found += swept(Subject(name, function, place, {"benchmark": benchmark}, work=work))
     return found

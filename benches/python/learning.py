@@ -1,10 +1,10 @@
-"""What agents have learned after the same steps, beside Stable-Baselines3's, over ten seeds.
+"""Returns of agents after the same steps as Stable-Baselines3's, over ten seeds.
 
-Both have rl-zoo3's settings and one thread; `training.py` says how a return is measured. "return"
-is the interquartile mean over the seeds (Agarwal et al. 2021, "Deep Reinforcement Learning at the
-Edge of the Statistical Precipice") with the 95% interval of its bootstrap distribution; no worse is
-what is not below the lower end of the peer's. The times are those of the whole runs. It takes
-hours, so that `run_all.py` leaves it out; `--only` takes rows.
+Both have rl-zoo3's settings and one thread. `training.py` describes the measurement of a return.
+"return" is the interquartile mean over the seeds (Agarwal et al. 2021, "Deep Reinforcement Learning
+at the Edge of the Statistical Precipice") with the 95% interval of its bootstrap distribution. A
+score is no worse if it is not below the lower end of the peer's interval. The times are those of
+full runs. This benchmark takes hours, so that `run_all.py` omits it. `--only` selects rows.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ CELLS = (
     ("PPO", "CartPole-v1", 100_000),
     ("A2C", "CartPole-v1", 500_000),
 )
-# Stable-Baselines3's settings; those of Pendulum-v1 and CartPole-v1 are in the others' tables.
+# Stable-Baselines3's settings. Other modules contain those of Pendulum-v1 and CartPole-v1.
 ZOO: dict[tuple[str, str], dict[str, Any]] = {
     ("DQN", "MountainCar-v0"): {
         "learning_rate": 4e-3,
@@ -74,15 +74,15 @@ ZOO: dict[tuple[str, str], dict[str, Any]] = {
 
 
 def rlox(algorithm: str, env_id: str, total: int, episodes: int, backend: str) -> training.Once:
-    """A trainer of ours with the preset of the environment."""
+    """Return a trainer of rlox with the preset of the environment."""
     from rlox import trainers
 
     train = training.rlox(getattr(trainers, f"{algorithm}Trainer"), backend, 1, env_id)
-    return training.timed(train, total, 1, episodes, env_id)
+    return training.training_subject(train, total, 1, episodes, env_id)
 
 
 def sb3(algorithm: str, env_id: str, total: int, episodes: int) -> training.Once:
-    """Stable-Baselines3 with the zoo's settings."""
+    """Return Stable-Baselines3 with rl-zoo3's settings."""
     on_policy = {"PPO": bench_ppo_cartpole.sb3, "A2C": bench_a2c_cartpole.sb3}
     if algorithm in on_policy:
         return on_policy[algorithm](total, episodes, 1)
@@ -91,10 +91,10 @@ def sb3(algorithm: str, env_id: str, total: int, episodes: int) -> training.Once
 
 
 def rows(quick: bool) -> list[Row]:
-    """A row for each algorithm and environment."""
+    """Return a row for each algorithm and environment."""
     found = []
-    for algorithm, env_id, whole in CELLS[:1] if quick else CELLS:
-        total, episodes = (200, 1) if quick else (whole, 30)
+    for algorithm, env_id, full_total in CELLS[:1] if quick else CELLS:
+        total, episodes = (200, 1) if quick else (full_total, 30)
         subjects = [
             Subject(f"rlox {algorithm}, {backend}", "rlox", options={"backend": backend})
             for backend in ("native", "torch")

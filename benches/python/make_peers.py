@@ -1,14 +1,15 @@
-"""Makes an environment for each library that rlox is measured against.
+"""Create an environment for each library that rlox is compared with.
 
     python benches/python/make_peers.py              # all of them
-    python benches/python/make_peers.py sb3 jax      # some
+    python benches/python/make_peers.py sb3 jax      # only these
 
-They lie in benches/python/.peers; `--peers DIR` or the variable RLOX_PEERS says otherwise. Each
-has an environment of its own: rlox 1.2.0 has our import name, and the others disagree about their
-dependencies. uv is used where it is found; it links the files of torch instead of copying them.
+The environments are in benches/python/.peers, or in `--peers DIR` or the variable RLOX_PEERS. Each
+library has a separate environment: rlox 1.2.0 has the same import name, and the dependencies of the
+others conflict. uv is used if it is installed, because it links the files of torch instead of
+copying.
 
-A library that cannot be installed stops nothing: the reason is kept, and the benchmarks show it
-in its rows.
+A library that cannot be installed does not stop the others. The reason is stored, and the
+benchmarks show it in the library's rows.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-# What is measured, and what it needs besides; the versions are part of what a figure means.
+# Packages of each environment. The versions belong to the measurement.
 PEERS: dict[str, tuple[str, ...]] = {
     "rlox-1.2.0": ("rlox==1.2.0",),
     "sb3": ("stable-baselines3>=2.9,<2.10", "gymnasium>=1.4,<1.5"),
@@ -39,28 +40,28 @@ PEERS: dict[str, tuple[str, ...]] = {
     "cpprb": ("cpprb>=11,<12", "setuptools"),
     "trl": ("trl>=1.16,<1.17",),
     "torch": ("torch>=2.15,<2.16", "numpy", "setuptools"),
-    # MKL is what makes it fast; it is compiled when it is used, by the compiler that is there.
+    # RLtools needs MKL to be fast and compiles on use with the installed compiler.
     "rltools": ("rltools>=2.2,<2.3", "mkl>=2025", "mkl-include>=2025", "gymnasium>=1.4,<1.5"),
 }
 
-# Scripts beside this one, and their arguments, that put what is measured into an environment.
+# Scripts in this folder, with arguments, that install a library that pip cannot install.
 BUILDS: dict[str, tuple[str, ...]] = {"pufferlib": ("build_pufferlib.py", "pufferlib==3.0.0")}
 
 
-def peers_folder(given: str | None = None) -> Path:
-    """Where the environments lie."""
+def peers_folder(folder: str | None = None) -> Path:
+    """Return the folder of the environments."""
     default = Path(__file__).resolve().parent / ".peers"
-    return Path(given or os.environ.get("RLOX_PEERS") or default).absolute()
+    return Path(folder or os.environ.get("RLOX_PEERS") or default).absolute()
 
 
 def interpreter(folder: Path, peer: str) -> Path:
-    """The Python of a peer's environment, made or not."""
+    """Return the path of a peer's Python, which may not exist."""
     inside = "Scripts/python.exe" if os.name == "nt" else "bin/python"
     return folder / peer / inside
 
 
 def why_missing(folder: Path, peer: str) -> str | None:
-    """Why a peer cannot be measured; None if it can."""
+    """Return why a peer cannot be measured, or None."""
     if interpreter(folder, peer).exists() and stamp(folder, peer).exists():
         return None
     reason = folder / f"{peer}.failed"
@@ -70,16 +71,16 @@ def why_missing(folder: Path, peer: str) -> str | None:
 
 
 def stamp(folder: Path, peer: str) -> Path:
-    """Written when a peer's environment is complete; holds what was asked for."""
+    """Return the file that is written when a peer's environment is complete."""
     return folder / peer / "installed.txt"
 
 
 def make(folder: Path, peer: str) -> bool:
-    """Makes one environment, unless it is there; False if that failed."""
+    """Create an environment unless it exists. Return False after a failure."""
     build = BUILDS.get(peer, ())
-    wanted = "\n".join(PEERS[peer] + build)
-    if why_missing(folder, peer) is None and stamp(folder, peer).read_text() == wanted:
-        print(f"{peer}: there already")
+    expected = "\n".join(PEERS[peer] + build)
+    if why_missing(folder, peer) is None and stamp(folder, peer).read_text() == expected:
+        print(f"{peer}: already installed")
         return True
     print(f"{peer}: installing {', '.join(PEERS[peer])}", flush=True)
     target, python = folder / peer, interpreter(folder, peer)
@@ -105,22 +106,22 @@ def make(folder: Path, peer: str) -> bool:
             print(f"{peer}: {why_missing(folder, peer)}")
             return False
     failed.unlink(missing_ok=True)
-    stamp(folder, peer).write_text(wanted)
+    stamp(folder, peer).write_text(expected)
     return True
 
 
 def main() -> None:
-    """Makes the environments named on the command line, or all."""
+    """Create the environments named on the command line, or all."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
     parser.add_argument("names", nargs="*", metavar="PEER", help=f"some of {', '.join(PEERS)}")
-    parser.add_argument("--peers", metavar="DIR", help="where to make them")
+    parser.add_argument("--peers", metavar="DIR", help="folder of the environments")
     options = parser.parse_args()
     unknown = [name for name in options.names if name not in PEERS]
     if unknown:
         parser.error(f"{unknown[0]}: expected one of {', '.join(PEERS)}")
     folder = peers_folder(options.peers)
-    made = [make(folder, peer) for peer in options.names or PEERS]
-    print(f"{sum(made)} of {len(made)} are in {folder}")
+    results = [make(folder, peer) for peer in options.names or PEERS]
+    print(f"{sum(results)} of {len(results)} are in {folder}")
 
 
 if __name__ == "__main__":

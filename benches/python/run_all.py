@@ -1,10 +1,10 @@
-"""Every benchmark, one after the other.
+"""Run all benchmarks one after the other.
 
-    python benches/python/make_peers.py               # once: what rlox is measured against
-    python benches/python/run_all.py                  # everything, about an hour
-    python benches/python/run_all.py --quick --no-peers   # does it run? under a minute
+    python benches/python/make_peers.py                   # once: the libraries to compare with
+    python benches/python/run_all.py                      # everything, about an hour
+    python benches/python/run_all.py --quick --no-peers   # a check, under a minute
 
-Raw measurements go to benchmark_results/. Ends with 1 if something of ours failed.
+Measurements are saved in benchmark_results/. The exit code is 1 if rlox failed.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ BENCHMARKS = [
 
 
 def main() -> int:
-    """Runs the benchmarks with the options of the command line."""
+    """Run the benchmarks with the options of the command line."""
     options = arguments("Measures rlox against its peers.").parse_args()
     return max([run(benchmark, options) for benchmark in BENCHMARKS])
 

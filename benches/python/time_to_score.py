@@ -1,12 +1,12 @@
-"""How long a new process takes until an agent of CartPole-v1 is seen to reach a score.
+"""Time until an agent of CartPole-v1 in a new process reaches a score.
 
-The clock runs from starting Python: imports, training with rl-zoo3's settings of PPO, and 30 greedy
-episodes after every 2,048 steps, until their mean is the score. Those are on the library's own
-fastest environments with CartPole-v1's dynamics, with other seeds each time. "learning" is the
-part without imports and what is made once; the return is that of further episodes, on Gymnasium's
-own environment.
+The clock starts with Python. It covers imports, training with rl-zoo3's settings of PPO, and 30
+greedy episodes after every 2,048 steps, until their mean reaches the score. These episodes run on
+the library's fastest environments with the dynamics of CartPole-v1, with new seeds each time.
+"learning" excludes imports and setup. The return is that of other episodes on Gymnasium's
+environment.
 
-The subjects run this file as a program, whose arguments are the library, the seed and the score.
+The subjects run this file as a program with the library, the seed and the score as arguments.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ import numpy as np
 ENV, BUDGET, EVERY, EPISODES = "CartPole-v1", 100_000, 2048, 30
 
 
-def new_process(library: str, score: float) -> Callable[[int], dict[str, float]]:
-    """A subject: a process in every round, whose seed is the round's number."""
+def process_subject(library: str, score: float) -> Callable[[int], dict[str, float]]:
+    """Return a subject that starts a process in each round, with the round's number as seed."""
 
     def once(turn: int) -> dict[str, float]:
         program = [sys.executable, "-W", "ignore", __file__, library, str(turn), str(score)]
@@ -41,18 +41,18 @@ def new_process(library: str, score: float) -> Callable[[int], dict[str, float]]
     return once
 
 
-class Judge:
-    """Says when the score is reached."""
+class ScoreCheck:
+    """Evaluation that detects when the score is reached."""
 
     def __init__(self, envs: Any, predict: Callable[[Any], Any], score: float) -> None:
         self.envs, self.predict, self.score = envs, predict, score
-        self.judged = 0
+        self.last_evaluation = 0
 
-    def reached(self, timesteps: int) -> bool:
-        """Whether it is, if another evaluation is due."""
-        if timesteps < self.judged + EVERY:
+    def is_reached(self, timesteps: int) -> bool:
+        """Return whether the score is reached, if another evaluation is due."""
+        if timesteps < self.last_evaluation + EVERY:
             return False
-        self.judged = timesteps
+        self.last_evaluation = timesteps
         obs, _ = self.envs.reset(seed=timesteps)
         alive, returns = np.ones(EPISODES, np.bool_), np.zeros(EPISODES)
         while alive.any():
@@ -63,15 +63,15 @@ class Judge:
 
 
 def rlox(seed: int, score: float) -> tuple[Callable[[], int], Callable[[Any], Any]]:
-    """What trains and returns the steps, and the policy."""
+    """Return a function that trains and returns the steps, and the policy."""
     from rlox import VecEnv
     from rlox.trainers import PPOTrainer
 
     trainer = PPOTrainer(env=ENV, seed=seed, backend="native", runs_dir=None)
-    judge = Judge(VecEnv(EPISODES, env_id=ENV), trainer.predict, score)
+    score_check = ScoreCheck(VecEnv(EPISODES, env_id=ENV), trainer.predict, score)
 
     def check(trainer: PPOTrainer, metrics: dict[str, float]) -> None:
-        if judge.reached(trainer.timesteps):
+        if score_check.is_reached(trainer.timesteps):
             trainer.stop()
 
     def train() -> int:
@@ -81,7 +81,7 @@ def rlox(seed: int, score: float) -> tuple[Callable[[], int], Callable[[Any], An
 
 
 def sb3(seed: int, score: float) -> tuple[Callable[[], int], Callable[[Any], Any]]:
-    """The same for Stable-Baselines3; it is judged on Gymnasium's NumPy environments."""
+    """Return the same for Stable-Baselines3, evaluated on Gymnasium's NumPy environments."""
     import gymnasium as gym
     import torch
     from bench_ppo_cartpole import ENVS, ZOO
@@ -97,26 +97,26 @@ def sb3(seed: int, score: float) -> tuple[Callable[[], int], Callable[[Any], Any
         return model.predict(obs, deterministic=True)[0]
 
     envs = gym.make_vec(ENV, EPISODES, vectorization_mode="vector_entry_point")
-    judge = Judge(envs, predict, score)
+    score_check = ScoreCheck(envs, predict, score)
 
-    class Check(BaseCallback):
+    class StopAtScore(BaseCallback):
         def _on_step(self) -> bool:
-            return not judge.reached(model.num_timesteps)
+            return not score_check.is_reached(model.num_timesteps)
 
     def train() -> int:
-        return int(model.learn(BUDGET, Check()).num_timesteps)
+        return int(model.learn(BUDGET, StopAtScore()).num_timesteps)
 
     return train, predict
 
 
 def main(library: str, seed: int, score: float) -> None:
-    """Prints a line when the score is reached, and one with the return of further episodes."""
+    """Print a line when the score is reached, and a line with the return of other episodes."""
     train, predict = {"rlox": rlox, "sb3": sb3}[library](seed, score)
-    began = time.perf_counter()
+    start = time.perf_counter()
     steps = train()
-    if steps >= BUDGET:  # a time that ends without the score is not the time to it
+    if steps >= BUDGET:  # the score was not reached
         sys.exit(f"{library}: expected {score} within {BUDGET} steps, got less")
-    print(json.dumps({"learning": time.perf_counter() - began, "steps": steps}), flush=True)
+    print(json.dumps({"learning": time.perf_counter() - start, "steps": steps}), flush=True)
     from training import greedy_return
 
     print(json.dumps({"return": greedy_return(predict, EPISODES)}), flush=True)

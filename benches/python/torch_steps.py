@@ -1,7 +1,7 @@
-"""Gradient steps and actions of small networks as they are written for PyTorch, in three ways.
+"""Gradient steps and actions of small networks as PyTorch programs write them, in three ways.
 
-Losses stand written out, without `torch.distributions`, which is slower. "eager" takes Adam as it
-is, "fused" its fused form, "compile" compiles the loss besides. Nothing is logged.
+Losses are written without `torch.distributions`, which is slower. "eager" uses the default Adam,
+"fused" the fused Adam, and "compile" also compiles the loss. Nothing is logged.
 """
 
 from __future__ import annotations
@@ -16,17 +16,17 @@ import torch.nn.functional as F
 from side_by_side import Repeated
 from torch import Tensor, nn
 
-# Too small to change the networks while they are measured, so that the work stays the same.
+# This rate is too small to change the networks, so that the work stays the same.
 RATE = 1e-6
 CLIP, VF_COEF, ENT_COEF, MAX_GRAD_NORM, ADAM_EPS = 0.2, 0.5, 0.01, 0.5, 1e-5
 GAMMA = 0.99
-OBS, CHOICES = 4, 2  # CartPole's
-STATE, ACTION = 17, 6  # HalfCheetah's
-MINIBATCHES = 16  # of an epoch
+OBS, CHOICES = 4, 2  # sizes of CartPole
+STATE, ACTION = 17, 6  # sizes of HalfCheetah
+MINIBATCHES = 16  # minibatches of an epoch
 
 
 def mlp(inputs: int, sizes: Sequence[int], outputs: int, activation: type[nn.Module]) -> Any:
-    """A multilayer perceptron."""
+    """Return a multilayer perceptron."""
     layers: list[nn.Module] = []
     for before, after in zip((inputs, *sizes), sizes, strict=False):
         layers += [nn.Linear(before, after), activation()]
@@ -34,7 +34,7 @@ def mlp(inputs: int, sizes: Sequence[int], outputs: int, activation: type[nn.Mod
 
 
 def actor_critic(sizes: Sequence[int]) -> nn.ModuleDict:
-    """The networks of PPO; their tensors have the names that rlox gives them."""
+    """Return the networks of PPO with rlox's parameter names."""
     actor, critic = (mlp(OBS, sizes, outputs, nn.Tanh) for outputs in (CHOICES, 1))
     return nn.ModuleDict({"actor": actor, "critic": critic})
 
@@ -42,7 +42,7 @@ def actor_critic(sizes: Sequence[int]) -> nn.ModuleDict:
 def ppo_loss(
     nets: Any, obs: Tensor, actions: Tensor, old: Tensor, advantages: Tensor, returns: Tensor
 ) -> Tensor:
-    """The clipped loss of a minibatch, with the values' and the entropy's."""
+    """Return the clipped loss of a minibatch with value loss and entropy."""
     std, mean = torch.std_mean(advantages)
     advantages = (advantages - mean) / (std + 1e-8)
     log_probs = F.log_softmax(nets["actor"](obs), -1)
@@ -57,33 +57,33 @@ def ppo_loss(
 def dqn_loss(
     nets: Any, obs: Tensor, actions: Tensor, rewards: Tensor, following: Tensor, alive: Tensor
 ) -> Tensor:
-    """Huber's loss to the target network's values."""
+    """Return the Huber loss to the target network's values."""
     with torch.no_grad():
         targets = rewards + GAMMA * alive * nets["target"](following).amax(-1)
     return F.smooth_l1_loss(nets["online"](obs).gather(-1, actions[:, None])[:, 0], targets)
 
 
 def critic_loss(nets: Any, obs: Tensor, actions: Tensor, targets: Tensor) -> Tensor:
-    """Squared error of a value of observations and actions."""
+    """Return the squared error of action values."""
     return F.mse_loss(nets["critic"](torch.cat((obs, actions), -1))[:, 0], targets)
 
 
 def act(nets: Any, obs: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """A categorical policy in a rollout: sampled actions, their log-probabilities, values."""
+    """Return sampled actions of a categorical policy, their log-probabilities and values."""
     log_probs = F.log_softmax(nets["actor"](obs), -1)
-    # The largest of log p + Gumbel noise is a sample; `multinomial` is slower.
+    # The largest of log p + Gumbel noise is a sample. `multinomial` is slower.
     actions = (log_probs - torch.empty_like(log_probs).exponential_().log()).argmax(-1)
     chosen = log_probs.gather(-1, actions[:, None])[:, 0]
     return actions, chosen, nets["critic"](obs)[:, 0]
 
 
 def predict(nets: Any, obs: Tensor) -> Tensor:
-    """The likeliest actions."""
+    """Return the most likely actions."""
     return nets["actor"](obs).argmax(-1)
 
 
-def squashed(nets: Any, obs: Tensor) -> tuple[Tensor, Tensor]:
-    """SAC: actions through tanh, and their log-probabilities."""
+def sample_squashed(nets: Any, obs: Tensor) -> tuple[Tensor, Tensor]:
+    """Return SAC's tanh-squashed actions and their log-probabilities."""
     mean, log_std = nets["actor"](obs).chunk(2, -1)
     log_std = log_std.clamp(-20, 2)
     noise = torch.randn_like(mean)
@@ -94,14 +94,14 @@ def squashed(nets: Any, obs: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def gradients(loss: Callable[..., Tensor], nets: nn.Module, batch: Sequence[Tensor]) -> list[Any]:
-    """Of all parameters that the loss moves."""
+    """Return the gradients of all parameters of the loss."""
     nets.zero_grad()
     loss(nets, *batch).backward()
     return [p.grad.clone() for p in nets.parameters() if p.grad is not None]
 
 
 class Step:
-    """A gradient step in one of the ways, checked against the plain one."""
+    """Gradient step in one of the ways, checked against the eager step."""
 
     def __init__(
         self,
@@ -115,7 +115,7 @@ class Step:
         self.loss, self.nets, self.max_grad_norm = loss, nets, max_grad_norm
         if way == "compile":
             self.loss = torch.compile(loss, dynamic=False)
-            pair = (gradients(one, nets, batch) for one in (self.loss, loss))
+            pair = (gradients(function, nets, batch) for function in (self.loss, loss))
             for got, expected in zip(*pair, strict=True):
                 torch.testing.assert_close(got, expected, rtol=1e-3, atol=1e-5)
         fused = {"fused": True} if way != "eager" else {}
@@ -131,68 +131,74 @@ class Step:
 
 
 def epoch(step: Step, rows: Sequence[Tensor], batch: int) -> None:
-    """One pass over a rollout in random minibatches; the rows are shuffled at once, in one go."""
-    order = torch.randperm(len(rows[0]))
-    for minibatch in zip(*(one[order].split(batch) for one in rows), strict=True):
+    """Make one pass over a rollout in random minibatches. All rows are shuffled in one call."""
+    permutation = torch.randperm(len(rows[0]))
+    for minibatch in zip(*(column[permutation].split(batch) for column in rows), strict=True):
         step(*minibatch)
 
 
 def ppo(sizes: Sequence[int], batch: int, way: str) -> timeit.Timer:
-    """A minibatch of an epoch."""
+    """Time a minibatch of a PPO epoch."""
     n = MINIBATCHES * batch
     rows = [torch.randn(n, OBS), torch.randint(CHOICES, (n,)), torch.full((n,), -math.log(CHOICES))]
     rows += [torch.randn(n), torch.randn(n)]
-    first = [one[:batch] for one in rows]
+    first = [column[:batch] for column in rows]
     step = Step(ppo_loss, actor_critic(sizes), way, first, MAX_GRAD_NORM)
     names = {"epoch": epoch, "step": step, "rows": rows, "batch": batch}
     return Repeated("epoch(step, rows, batch)", names, MINIBATCHES)
 
 
 def dqn(sizes: Sequence[int], batch: int, way: str) -> timeit.Timer:
-    """One step on a batch of transitions."""
+    """Time one DQN step on a batch of transitions."""
     nets = {name: mlp(OBS, sizes, CHOICES, nn.ReLU) for name in ("online", "target")}
     obs, following, rewards = torch.randn(batch, OBS), torch.randn(batch, OBS), torch.randn(batch)
     alive = (torch.arange(batch) % 16 != 0).float()
-    given = [obs, torch.randint(CHOICES, (batch,)), rewards, following, alive]
-    step = Step(dqn_loss, nn.ModuleDict(nets), way, given, 10.0)
-    return timeit.Timer("step(*given)", globals={"step": step, "given": given})
+    arrays = [obs, torch.randint(CHOICES, (batch,)), rewards, following, alive]
+    step = Step(dqn_loss, nn.ModuleDict(nets), way, arrays, 10.0)
+    return timeit.Timer("step(*arrays)", globals={"step": step, "arrays": arrays})
 
 
 def critic(sizes: Sequence[int], batch: int, way: str) -> timeit.Timer:
-    """One step of one critic, targets given."""
+    """Time one step of one critic with fixed targets."""
     nets = nn.ModuleDict({"critic": mlp(STATE + ACTION, sizes, 1, nn.ReLU)})
-    given = [torch.randn(batch, STATE), torch.randn(batch, ACTION), torch.randn(batch)]
-    step = Step(critic_loss, nets, way, given)
-    return timeit.Timer("step(*given)", globals={"step": step, "given": given})
+    arrays = [torch.randn(batch, STATE), torch.randn(batch, ACTION), torch.randn(batch)]
+    step = Step(critic_loss, nets, way, arrays)
+    return timeit.Timer("step(*arrays)", globals={"step": step, "arrays": arrays})
 
 
-def answer(function: Callable[..., Any], nets: nn.Module, obs: Tensor, way: str) -> timeit.Timer:
-    """Observations come as an array, what is said leaves as arrays."""
+def time_forward(
+    function: Callable[..., Any], nets: nn.Module, obs: Tensor, way: str
+) -> timeit.Timer:
+    """Time a forward pass from an observation array to output arrays."""
 
     @torch.inference_mode()
     def call(array: Any) -> Any:
-        said = called(nets, torch.from_numpy(array))
-        return [one.numpy() for one in said] if isinstance(said, tuple) else said.numpy()
+        outputs = forward(nets, torch.from_numpy(array))
+        return (
+            [output.numpy() for output in outputs]
+            if isinstance(outputs, tuple)
+            else outputs.numpy()
+        )
 
-    called = torch.compile(function, dynamic=False) if way == "compile" else function
+    forward = torch.compile(function, dynamic=False) if way == "compile" else function
     assert len(call(obs.numpy())) >= 1
     return timeit.Timer("call(obs)", globals={"call": call, "obs": obs.numpy()})
 
 
 def acting(sizes: Sequence[int], batch: int, way: str) -> timeit.Timer:
-    """Actor and critic on a row of a rollout."""
-    return answer(act, actor_critic(sizes), torch.randn(batch, OBS), way)
+    """Time actor and critic on a row of a rollout."""
+    return time_forward(act, actor_critic(sizes), torch.randn(batch, OBS), way)
 
 
 def predicting(sizes: Sequence[int], batch: int, way: str) -> timeit.Timer:
-    """The actor's likeliest actions."""
-    return answer(predict, actor_critic(sizes), torch.randn(batch, OBS), way)
+    """Time the most likely actions of the actor."""
+    return time_forward(predict, actor_critic(sizes), torch.randn(batch, OBS), way)
 
 
 def sampling(sizes: Sequence[int], batch: int, way: str) -> timeit.Timer:
-    """SAC's actor."""
+    """Time samples of SAC's actor."""
     nets = nn.ModuleDict({"actor": mlp(STATE, sizes, 2 * ACTION, nn.ReLU)})
-    return answer(squashed, nets, torch.randn(batch, STATE), way)
+    return time_forward(sample_squashed, nets, torch.randn(batch, STATE), way)
 
 
 TIMERS: dict[str, Callable[[Sequence[int], int, str], timeit.Timer]] = {

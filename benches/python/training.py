@@ -1,9 +1,9 @@
-"""What the training benchmarks share: the clock, the evaluation, the rows on CartPole-v1.
+"""Common parts of the training benchmarks: clock, evaluation, and rows on CartPole-v1.
 
-The clock runs from making the trainer to the end of training; imports and a short training before
-are not counted. Each library runs with one and with two threads, and is judged by the better. Every
-round is another seed. After it, outside the clock, 30 greedy episodes on Gymnasium's own
-environment give the return.
+The clock runs from the creation of the trainer to the end of training. Imports and a short training
+before are excluded. Each library runs with one and with two threads, and the better result counts.
+Each round has another seed. After the clock stops, 30 greedy episodes on Gymnasium's environment
+give the return.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ ENV, WARM_UP = "CartPole-v1", 1024
 
 
 def greedy_return(predict: Predict, episodes: int, env_id: str = ENV) -> float:
-    """Mean return of greedy episodes on Gymnasium's environment."""
+    """Return the mean return of greedy episodes on Gymnasium's environment."""
     import gymnasium as gym
 
     env, total = gym.make(env_id), 0.0
@@ -43,12 +43,12 @@ def greedy_return(predict: Predict, episodes: int, env_id: str = ENV) -> float:
 
 
 def use_threads(threads: int) -> None:
-    """Tells torch, where it is used; others read the environment."""
+    """Set the threads of torch, if torch is imported. Other libraries read the environment."""
     if "torch" in sys.modules:
         sys.modules["torch"].set_num_threads(threads)
 
 
-def timed(
+def training_subject(
     train: Train,
     total: int,
     threads: int,
@@ -56,18 +56,18 @@ def timed(
     env_id: str = ENV,
     warm_up: int = WARM_UP,
 ) -> Once:
-    """A subject: trains once for each round, with the round's number as the seed.
+    """Return a subject that trains once per round, with the number of the round as the seed.
 
-    `warm_up` steps come first. Without episodes there is no return.
+    `warm_up` steps come first. The subject has no return if `episodes` is 0.
     """
     use_threads(threads)
     train(warm_up, 12345)
 
     def once(turn: int) -> dict[str, float]:
         use_threads(threads)
-        start, busy = time.perf_counter(), time.process_time()
+        start, processor_start = time.perf_counter(), time.process_time()
         predict = train(total, turn)
-        seconds, processor = time.perf_counter() - start, time.process_time() - busy
+        seconds, processor = time.perf_counter() - start, time.process_time() - processor_start
         numbers = {"seconds": seconds, "processor": processor}
         if episodes:
             numbers["return"] = greedy_return(predict, episodes, env_id)
@@ -79,14 +79,14 @@ def timed(
 def rlox(
     trainer_class: Any, backend: str, threads: int, env_id: str = ENV, **settings: Any
 ) -> Train:
-    """A trainer of ours, with the zoo's settings or others; no run folder, as others have none."""
+    """Return a train function of an rlox trainer without a run folder, as others have none."""
 
     def train(steps: int, seed: int) -> Predict:
         trainer = trainer_class(env=env_id, seed=seed, backend=backend, runs_dir=None, **settings)
         if backend == "torch":
             assert hasattr(
                 trainer.learner, "threads"
-            )  # chosen by itself; the sweep chooses otherwise
+            )  # rlox chooses the threads, but the sweep overrides them
             trainer.learner.threads = threads
         trainer.train(total_timesteps=steps)
         return lambda obs: trainer.predict(obs)
@@ -95,7 +95,7 @@ def rlox(
 
 
 def sb3(model_class: Any, num_envs: int, env_id: str = ENV, **settings: Any) -> Train:
-    """Stable-Baselines3."""
+    """Return a train function of Stable-Baselines3."""
 
     def train(steps: int, seed: int) -> Predict:
         model = sb3_model(model_class, num_envs, seed, env_id, **settings)
@@ -108,7 +108,7 @@ def sb3(model_class: Any, num_envs: int, env_id: str = ENV, **settings: Any) -> 
 def sb3_model(
     model_class: Any, num_envs: int, seed: int, env_id: str = ENV, **settings: Any
 ) -> Any:
-    """A model of Stable-Baselines3, with its Monitor, as the zoo runs it."""
+    """Return a model of Stable-Baselines3 with a Monitor, as rl-zoo3 runs it."""
     from stable_baselines3.common.env_util import make_vec_env
 
     env = make_vec_env(env_id, num_envs, seed=seed)
@@ -116,8 +116,8 @@ def sb3_model(
 
 
 def published_rlox(algorithm: str, config: dict[str, Any], env_id: str = ENV) -> Train:
-    """rlox 1.2.0."""
-    make: Any = importlib.import_module("rlox").Trainer  # another library than ours
+    """Return a train function of rlox 1.2.0."""
+    make: Any = importlib.import_module("rlox").Trainer  # rlox 1.2.0 has the same import name
 
     def train(steps: int, seed: int) -> Predict:
         trainer = make(algorithm, env_id, config=dict(config), seed=seed)
@@ -128,7 +128,7 @@ def published_rlox(algorithm: str, config: dict[str, Any], env_id: str = ENV) ->
 
 
 def benchmark(module: str, algorithm: str) -> Benchmark:
-    """One row: the module's functions `rlox`, `sb3` and `published_rlox`."""
+    """Return a benchmark of one row with the module's `rlox`, `sb3` and `published_rlox`."""
 
     def rows(quick: bool) -> list[Row]:
         libraries = (
@@ -140,9 +140,9 @@ def benchmark(module: str, algorithm: str) -> Benchmark:
             Subject(f"rlox 1.2.0 {algorithm}", "published_rlox", "rlox-1.2.0"),
         )
         subjects = [
-            replace(one, options={**one.options, "threads": one.threads})
+            replace(variant, options={**variant.options, "threads": variant.threads})
             for library in libraries
-            for one in (swept(library)[:1] if quick else swept(library))
+            for variant in (swept(library)[:1] if quick else swept(library))
         ]
         total, episodes = (1024, 1) if quick else (50_000, 30)
         params = {"total": total, "episodes": episodes}

@@ -1,7 +1,7 @@
-"""Trajectories to estimate advantages and returns of, in the form each library likes best.
+"""Trajectories for advantages and returns, in the preferred form of each library.
 
-Time-major or environment-major, NumPy arrays, tensors or arrays on JAX's device: all of them are
-made before the clock starts, and JAX is compiled before. All results are compared with slow loops.
+All forms (time-major, environment-major, NumPy arrays, tensors, JAX arrays) are created before the
+clock starts, and JAX compiles before. All results are compared with slow loops.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ Floats = npt.NDArray[Any]
 
 @dataclass(frozen=True)
 class Rollout:
-    """Rewards, values, dones, logarithms of ratios (T, N) and the values that follow, (N,)."""
+    """Rewards, values, dones and log ratios, (T, N), and the values after the last step, (N,)."""
 
     rewards: Floats
     values: Floats
@@ -30,19 +30,21 @@ class Rollout:
     log_rhos: Floats
 
     def check(self, results: Sequence[Any], expected: Sequence[Floats]) -> None:
-        """Raises AssertionError unless results are as expected, and as precise as the rewards."""
+        """Raise AssertionError unless results equal `expected` in the dtype of the rewards."""
         exact = self.rewards.dtype == np.float64
         rtol, atol = (1e-6, 1e-10) if exact else (1e-4, 1e-4)
-        for number, (result, wanted) in enumerate(zip(results, expected, strict=True)):
-            result = np.asarray(result).reshape(wanted.shape)
+        for index, (result, expected_result) in enumerate(zip(results, expected, strict=True)):
+            result = np.asarray(result).reshape(expected_result.shape)
             if result.dtype != self.rewards.dtype:
-                raise AssertionError(f"result {number}: {result.dtype}, not {self.rewards.dtype}")
-            np.testing.assert_allclose(result, wanted, rtol, atol, err_msg=f"result {number}")
+                raise AssertionError(f"result {index}: {result.dtype}, not {self.rewards.dtype}")
+            np.testing.assert_allclose(
+                result, expected_result, rtol, atol, err_msg=f"result {index}"
+            )
 
     def arrays(self, flags: bool = True) -> dict[str, Any]:
-        """Arrays to call with, by short names; those of one trajectory are (T,), `last` a number.
+        """Return arrays by short names. A single trajectory has (T,) arrays and a number `last`.
 
-        The ends of episodes, `d`, are flags or of the rewards' type.
+        Dones, `d`, are flags or have the dtype of the rewards.
         """
         dones = self.dones if flags else self.dones.astype(self.rewards.dtype)
         names: dict[str, Any] = {
@@ -57,12 +59,12 @@ class Rollout:
         return {name: array[..., 0].copy() for name, array in names.items()}
 
     def tensors(self, threads: int) -> dict[str, Any]:
-        """Tensors (N, T, 1), `n` the next values, for a torch of so many threads, no gradients."""
+        """Set the threads and return tensors (N, T, 1), with the next values `n`."""
         import torch
 
         torch.set_num_threads(threads)
         torch.set_grad_enabled(False)
-        # TorchRL makes its discount a tensor of the default precision.
+        # TorchRL creates its discount with the default precision.
         torch.set_default_dtype(getattr(torch, str(self.rewards.dtype)))
         following = np.concatenate([self.values[1:], self.last_values[None]])
         arrays = (self.rewards, self.values, following, self.dones, self.log_rhos)
@@ -72,16 +74,16 @@ class Rollout:
         }
 
     def environment_major(self, *arrays: Floats) -> list[Floats]:
-        """Flat copies, one environment after the other."""
+        """Return flat copies, one environment after the other."""
         return [np.ascontiguousarray(array.T).reshape(-1) for array in arrays]
 
     def time_major(self, flat: Any) -> Floats:
-        """Back from environment-major."""
+        """Convert environment-major results to time-major arrays."""
         return np.asarray(flat).reshape(self.rewards.T.shape).T
 
 
 def rollout(steps: int, num_envs: int, dtype: str) -> Rollout:
-    """Normal rewards, values and log-ratios, an episode's end in a twentieth of the rows."""
+    """Return normal rewards, values and log ratios, with dones in a twentieth of the rows."""
     rng = np.random.default_rng(42)
     shape = (steps, num_envs)
     rewards, values = (rng.standard_normal(shape).astype(dtype) for _ in range(2))
@@ -97,13 +99,13 @@ def jax_timer(
     data: Rollout,
     estimate: Callable[..., tuple[Any, ...]],
     expected: Sequence[Floats],
-    how: str,
+    method: str,
     unroll: int = 1,
 ) -> timeit.Timer:
-    """`estimate(solve, r, v, d, last, rhos)`, compiled.
+    """Time compiled `estimate(solve, r, v, d, last, rhos)`.
 
-    `solve(constant, factor, start)` is x with x[t] = constant[t] + factor[t] * x[t + 1], where
-    `start` follows on the last: a scan over time, or the associative one.
+    `solve(constant, factor, start)` returns x with x[t] = constant[t] + factor[t] * x[t + 1] and
+    x[T] = `start`, by a scan over time or an associative scan.
     """
     import jax
     import jax.numpy as jnp
@@ -124,7 +126,7 @@ def jax_timer(
         constant = constant.at[-1].add(factor[-1] * start)
         return jax.lax.associative_scan(compose, (factor, constant), reverse=True)[1]
 
-    solve = scan if how == "scan" else associative
+    solve = scan if method == "scan" else associative
     names = {name: jnp.asarray(array) for name, array in data.arrays().items()}
     names["f"] = jax.jit(lambda *arrays: estimate(solve, *arrays))
     names["ready"] = jax.block_until_ready
@@ -134,14 +136,14 @@ def jax_timer(
 
 
 def our_subjects(num_envs: int, *subjects: Subject) -> list[Subject]:
-    """Ours, with two threads as well where the work is large enough for them."""
+    """Return the rlox subjects, also with two threads if the work is large enough."""
     if num_envs < 256:
         return list(subjects)
     return [*subjects, *(replace(subject, threads=2) for subject in subjects)]
 
 
 def torchrl_subjects(function: str, name: str, **options: Any) -> list[Subject]:
-    """TorchRL with one thread and with two."""
+    """Return TorchRL with one thread and with two."""
     return [
         Subject(name, function, "torchrl", {"threads": threads, **options}, threads)
         for threads in (1, 2)
@@ -149,20 +151,23 @@ def torchrl_subjects(function: str, name: str, **options: Any) -> list[Subject]:
 
 
 def jax_subjects(function: str, **options: Any) -> list[Subject]:
-    """The scans of JAX."""
-    ways = (
-        ("JAX scan", {"how": "scan"}),
-        ("JAX scan, unrolled by 16", {"how": "scan", "unroll": 16}),
-        ("JAX associative scan", {"how": "associative"}),
+    """Return the scans of JAX."""
+    methods = (
+        ("JAX scan", {"method": "scan"}),
+        ("JAX scan, unrolled by 16", {"method": "scan", "unroll": 16}),
+        ("JAX associative scan", {"method": "associative"}),
     )
-    return [Subject(name, function, "jax", {**way, **options}) for name, way in ways]
+    return [
+        Subject(name, function, "jax", {**options_of_method, **options})
+        for name, options_of_method in methods
+    ]
 
 
 Size = tuple[int, int, str]
 
 
 def row(name: str, size: Size, subjects: Sequence[Subject]) -> Row:
-    """The row of a size: steps, environments, dtype."""
+    """Return the row of a size (steps, environments, dtype)."""
     steps, num_envs, dtype = size
     shape = f"T={steps}" if num_envs == 1 else f"{steps}x{num_envs}"
     params = {"steps": steps, "num_envs": num_envs, "dtype": dtype}

@@ -1,4 +1,4 @@
-"""Rows of `cargo bench -p rlox-grpc` in a table of ours: what crosses the loopback, without Python.
+"""Rows of `cargo bench -p rlox-grpc` as subjects: traffic over the loopback, without Python.
 
 The binary must have been built: `cargo bench -p rlox-grpc --no-run`.
 """
@@ -16,8 +16,8 @@ import training
 BUILD = "cargo bench -p rlox-grpc --no-run"
 
 
-def measured(name: str) -> training.Once:
-    """A subject: one measurement of the binary, run in every round."""
+def wire_subject(name: str) -> training.Once:
+    """Return a subject: one measurement of the binary in each round."""
     program = binary("remote")
     if program is None:
         raise LookupError(f"not built (run: {BUILD})")
@@ -25,14 +25,14 @@ def measured(name: str) -> training.Once:
     def once(turn: int) -> dict[str, float]:
         run = [str(program), "--measure", name]
         done = subprocess.run(run, capture_output=True, check=True, cwd=ROOT, text=True)
-        told: dict[str, float] = json.loads(done.stdout)
-        return {"seconds": told["seconds"], "p99 us": told["p99"] * 1e6}
+        result: dict[str, float] = json.loads(done.stdout)
+        return {"seconds": result["seconds"], "p99 us": result["p99"] * 1e6}
 
     return once
 
 
 def rows(function: str, quick: bool) -> list[Row]:
-    """Rows whose subjects the benchmark's `function` makes, from the name of a measurement."""
+    """Return rows whose subjects `function` creates from the name of a measurement."""
 
     def subject(name: str, measurement: str, rival: bool = False) -> Subject:
         return Subject(name, function, OURS, {"name": measurement}, rival=rival)
@@ -41,7 +41,7 @@ def rows(function: str, quick: bool) -> list[Row]:
     for kib in (64,) if quick else (4, 64, 1024):
         size = kib * 1024
         subjects = [
-            subject("rlox, steps asked for ahead", f"ingest/{size}/grpc"),
+            subject("rlox, steps requested in advance", f"ingest/{size}/grpc"),
             subject("rlox, rollouts one by one", f"ingest/{size}/rollouts"),
             subject("raw TCP", f"ingest/{size}/tcp", rival=True),
         ]
@@ -55,7 +55,7 @@ def rows(function: str, quick: bool) -> list[Row]:
     for width in (64,) if quick else (64, 256, 1024):
         subjects = [
             subject("rlox, with new weights", f"weights/{width}/sent"),
-            subject("rlox, with those that it has", f"weights/{width}/kept"),
+            subject("rlox, with unchanged weights", f"weights/{width}/kept"),
         ]
         name = f"Rollout of one step of a worker, networks of {width} x {width}"
         found.append(Row(name, {}, subjects, 1, "rollouts"))

@@ -1,10 +1,8 @@
-"""The process in which one library is measured; `side_by_side.py` starts it and tells it what to
-do.
+"""Process that measures one library. `side_by_side.py` starts this process and sends requests.
 
-It speaks JSON, one line for each order and each answer. A subject is what a function of a
-benchmark's module returns: a `timeit.Timer`, run as often as told (`side_by_side.Repeated` among
-them), or a callable that takes the number of the round and returns the seconds it measured itself,
-with other numbers that belong to them.
+Requests and answers are JSON, one line each. A subject is the result of a function of a benchmark's
+module: a `timeit.Timer`, which runs as often as requested, or a callable. A callable gets the
+number of the round and returns the seconds that it measured, with other numbers.
 """
 
 from __future__ import annotations
@@ -44,7 +42,7 @@ PACKAGES = (
 
 
 def describe() -> dict[str, Any]:
-    """What is installed here."""
+    """Return the installed versions."""
     versions = {"python": platform.python_version()}
     for package in PACKAGES:
         with contextlib.suppress(importlib.metadata.PackageNotFoundError):
@@ -56,13 +54,13 @@ def describe() -> dict[str, Any]:
 def set_up(
     subjects: dict[str, Subject], key: str, module: str, function: str, params: dict[str, Any]
 ) -> dict[str, Any]:
-    """Makes a subject; it checks its own results against the reference meanwhile."""
+    """Create a subject, which checks its results against the reference."""
     subjects[key] = getattr(importlib.import_module(module), function)(**params)
     return {}
 
 
 def calibrate(subjects: dict[str, Subject], key: str, seconds: float) -> dict[str, Any]:
-    """How many repetitions take at least `seconds`; warms the subject up besides."""
+    """Return the number of repetitions that take at least `seconds`, after warming up."""
     timer = subjects[key]
     if not isinstance(timer, timeit.Timer):
         return {"repetitions": 1}
@@ -76,7 +74,7 @@ def calibrate(subjects: dict[str, Subject], key: str, seconds: float) -> dict[st
 
 
 def measure(subjects: dict[str, Subject], key: str, repetitions: int, turn: int) -> dict[str, Any]:
-    """One block of repetitions: seconds of wall clock and of processor for one of them."""
+    """Run one block of repetitions and return the clock and processor seconds of one repetition."""
     subject = subjects[key]
     busy = time.process_time()
     if isinstance(subject, timeit.Timer):
@@ -88,33 +86,33 @@ def measure(subjects: dict[str, Subject], key: str, repetitions: int, turn: int)
 
 
 def forget(subjects: dict[str, Subject]) -> dict[str, Any]:
-    """Lets all subjects go."""
+    """Delete all subjects."""
     subjects.clear()
     return {}
 
 
 def main() -> None:
-    """Obeys until the orders end."""
-    # Libraries print to stdout; the answers have it to themselves.
+    """Answer requests until the input ends."""
+    # Libraries print to stdout, so answers get a separate file descriptor.
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
     subjects: dict[str, Subject] = {}
-    orders: dict[str, Callable[..., dict[str, Any]]] = {
+    commands: dict[str, Callable[..., dict[str, Any]]] = {
         "describe": describe,
-        "set_up": lambda **given: set_up(subjects, **given),
-        "calibrate": lambda **given: calibrate(subjects, **given),
-        "measure": lambda **given: measure(subjects, **given),
+        "set_up": lambda **kwargs: set_up(subjects, **kwargs),
+        "calibrate": lambda **kwargs: calibrate(subjects, **kwargs),
+        "measure": lambda **kwargs: measure(subjects, **kwargs),
         "forget": lambda: forget(subjects),
     }
     for line in sys.stdin:
-        order = json.loads(line)
+        request = json.loads(line)
         try:
-            answer = orders[order.pop("do")](**order)
+            answer = commands[request.pop("do")](**request)
         except Exception as error:
             traceback.print_exc()
-            text = ", ".join(str(error).strip().splitlines()[:2])
-            answer = {"error": f"{type(error).__name__}: {text}"}
-        answer["used"] = sum(os.times()[:4])  # of its children, too
+            message = ", ".join(str(error).strip().splitlines()[:2])
+            answer = {"error": f"{type(error).__name__}: {message}"}
+        answer["used"] = sum(os.times()[:4])  # including child processes
         print(json.dumps(answer), file=answers, flush=True)
 
 

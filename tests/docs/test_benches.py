@@ -131,7 +131,7 @@ def test_the_fast_numpy_estimator_is_the_formula(shape, reuse):
     bench, trajectories = (importlib.import_module(x) for x in ("bench_gae", "trajectories"))
     data = trajectories.rollout(*shape, "float32")
     arrays = (data.rewards, data.values, data.dones, data.last_values)
-    estimate = bench.FewPasses(*shape, "float32", reuse)
+    estimate = bench.VectorizedGae(*shape, "float32", reuse)
     for _ in range(2):
         data.check(estimate(*arrays), bench.reference(*arrays, "float64"))
 

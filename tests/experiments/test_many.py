@@ -1,4 +1,4 @@
-"""`train_many`: runs side by side equal those done alone, fail alone, and end together."""
+"""`train_many`: parallel runs equal separate runs, fail separately and stop together."""
 
 import contextlib
 import errno
@@ -27,14 +27,14 @@ from support.runs import SMALL, failing
 
 STEPS = 192
 PROCESSES = pytest.mark.processes
-SIGNALS = pytest.mark.skipif(os.name == "nt", reason="needs POSIX signals")
-IN_BOTH = pytest.mark.parametrize(
+NEEDS_SIGNALS = pytest.mark.skipif(os.name == "nt", reason="needs POSIX signals")
+THREADS_AND_PROCESSES = pytest.mark.parametrize(
     "processes", [False, pytest.param(True, marks=PROCESSES)], ids=["threads", "processes"]
 )
 
 
 def files_of(folder):
-    """Return the members of a run's checkpoint, and its metrics without clocks."""
+    """Return the checkpoint members of a run and its metrics without times."""
     files = (folder / "checkpoint").glob("*.safetensors")
     members = {file.name: file.read_bytes() for file in files}
     rows = table(folder)
@@ -49,42 +49,45 @@ CASES += [pytest.param("ppo", None, "torch", marks=PROCESSES)]
 
 
 @pytest.mark.parametrize(("algorithm", "processes", "backend"), CASES)
-def test_each_run_equals_the_run_done_alone(algorithm, processes, backend, tmp_path, monkeypatch):
+def test_each_run_equals_a_separate_run(algorithm, processes, backend, tmp_path, monkeypatch):
     monkeypatch.setattr(RunFolder, "plot", lambda self, title: None)
     env, settings = SETTINGS[algorithm]
-    about = {**settings, "backend": backend}
+    options = {**settings, "backend": backend}
     seeds = [1, 2]
     results = rlox.train_many(
-        algorithm, env, seeds, STEPS, processes=processes, runs_dir=tmp_path / "many", **about
+        algorithm, env, seeds, STEPS, processes=processes, runs_dir=tmp_path / "many", **options
     )
     for seed, result in zip(seeds, results, strict=True):
         root = tmp_path / f"alone-{seed}"
-        with kind(algorithm)(env, seed, runs_dir=root, **about) as trainer:
-            alone = trainer.train(STEPS)
+        with kind(algorithm)(env, seed, runs_dir=root, **options) as trainer:
+            serial = trainer.train(STEPS)
         (manifest,) = root.glob("*/*/*/config.json")
         folder = tmp_path / "many" / os.path.relpath(result["run_dir"], tmp_path / "many")
         assert files_of(folder) == files_of(manifest.parent)
-        assert (result["timesteps"], result["episodes"]) == (alone["timesteps"], alone["episodes"])
+        assert (result["timesteps"], result["episodes"]) == (
+            serial["timesteps"],
+            serial["episodes"],
+        )
     assert len({result["run_dir"] for result in results}) == len(seeds)
 
 
 def test_every_variant_runs_with_every_seed():
-    started = []
+    runs = []
 
-    def note(trainer, metrics):
-        started.append((trainer.config.gamma, trainer.seed, trainer.config.n_steps))
+    def record_run(trainer, metrics):
+        runs.append((trainer.config.gamma, trainer.seed, trainer.config.n_steps))
 
-    hooks = {"workers": 1, "runs_dir": None, "callbacks": lambda: [note]}
+    hooks = {"workers": 1, "runs_dir": None, "callbacks": lambda: [record_run]}
     settings = [{"gamma": 0.9}, {"gamma": 0.8}]
     results = rlox.train_many(
         PPOTrainer, "CartPole-v1", (4, 7), 32, settings=settings, **hooks, **SMALL
     )
-    assert started == [(0.9, 4, 16), (0.9, 7, 16), (0.8, 4, 16), (0.8, 7, 16)]
+    assert runs == [(0.9, 4, 16), (0.9, 7, 16), (0.8, 4, 16), (0.8, 7, 16)]
     assert [result["timesteps"] for result in results] == [32] * 4
 
 
 @pytest.mark.parametrize(("workers", "limit"), [(1, 1), (1000, rlox._system.threads())])
-def test_at_most_as_many_runs_train_at_once_as_there_are_workers(workers, limit):
+def test_workers_limits_the_number_of_concurrent_runs(workers, limit):
     running, counts, lock = set(), [], threading.Lock()
 
     class Count(Callback):
@@ -103,44 +106,51 @@ def test_at_most_as_many_runs_train_at_once_as_there_are_workers(workers, limit)
     assert max(counts) <= limit
 
 
-@IN_BOTH
-def test_runs_that_fail_are_named_and_the_others_end(processes):
-    about = {"runs_dir": None, "processes": processes, "callbacks": failing, **SMALL}
+@THREADS_AND_PROCESSES
+def test_failed_runs_are_named_and_the_others_finish(processes):
+    options = {"runs_dir": None, "processes": processes, "callbacks": failing, **SMALL}
     outcomes = {}
     with pytest.raises(RunsFailedError) as raised:
-        rlox.train_many("ppo", "CartPole-v1", range(5), 64, on_result=outcomes.__setitem__, **about)
+        rlox.train_many(
+            "ppo", "CartPole-v1", range(5), 64, on_result=outcomes.__setitem__, **options
+        )
     error = raised.value
     assert [error.errors[seed].errno for seed in (1, 3)] == [errno.ENOSPC] * 2
     assert "seed 1: OSError: [Errno 28] no room for 1; seed 3: OSError" in str(error)
-    assert [one and one["timesteps"] for one in error.results] == [64, None, 64, None, 64]
+    assert [result and result["timesteps"] for result in error.results] == [64, None, 64, None, 64]
     assert {*error.errors} == {1, 3}
     assert sorted(outcomes) == [0, 1, 2, 3, 4]
     assert isinstance(outcomes[1], OSError)
 
 
-def wait(trainer, metrics):
+def sleep_for_seed_2(trainer, metrics):
     if trainer.seed == 2:
         time.sleep(0.01)
 
 
-def waiting():
-    return [wait]
+def sleeping_callbacks():
+    return [sleep_for_seed_2]
 
 
-@IN_BOTH
-def test_error_of_tell_ends_all_runs_and_saves_them(processes, tmp_path):
-    def tell(number, outcome):
-        raise LookupError(number)
+@THREADS_AND_PROCESSES
+def test_error_of_on_result_stops_all_runs_and_saves_them(processes, tmp_path):
+    def on_result(index, outcome):
+        raise LookupError(index)
 
     before = threading.active_count()
-    about = {"processes": processes, "runs_dir": tmp_path, "callbacks": waiting, **SMALL}
+    options = {
+        "processes": processes,
+        "runs_dir": tmp_path,
+        "callbacks": sleeping_callbacks,
+        **SMALL,
+    }
     with pytest.raises(LookupError):
-        rlox.train_many("ppo", "CartPole-v1", [1, 2], 64_000, on_result=tell, **about)
+        rlox.train_many("ppo", "CartPole-v1", [1, 2], 64_000, on_result=on_result, **options)
     assert threading.active_count() == before
     summaries = [*tmp_path.rglob("summary.json")]
     assert len(summaries) == len([*tmp_path.rglob("config.json")])
-    for one in summaries:
-        assert rlox.load(one.parent).predict([0.0] * 4) in (0, 1)
+    for summary in summaries:
+        assert rlox.load(summary.parent).predict([0.0] * 4) in (0, 1)
 
 
 @pytest.mark.parametrize(
@@ -198,21 +208,23 @@ PROGRAM = """
 
 
 @contextlib.contextmanager
-def started(folder, processes):
-    """Run a program that trains for long, in a process group of its own; kill it at the end."""
+def start_program(folder, processes):
+    """Run a long training program in its own process group and kill it at the end."""
     (folder / "program.py").write_text(textwrap.dedent(PROGRAM))
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
     command = [sys.executable, "program.py", str(processes)]
     with subprocess.Popen(command, cwd=folder, start_new_session=True, **pipes) as run:
         try:
             count = min(2, rlox._system.threads())
-            wait_for(lambda: len([*folder.rglob("metrics.csv")]) >= count or run.poll() is not None)
+            wait_until(
+                lambda: len([*folder.rglob("metrics.csv")]) >= count or run.poll() is not None
+            )
             yield run
         finally:
             run.kill()
 
 
-def wait_for(condition, seconds=60):
+def wait_until(condition, seconds=60):
     until = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < until
@@ -224,7 +236,7 @@ def workers_of(pid):
     command = ["ps", "-ww", "-o", "pid=", "-o", "args=", "--ppid", str(pid)]
     listed = subprocess.run(command, capture_output=True, text=True, check=True)
     lines = [line.split(maxsplit=1) for line in listed.stdout.splitlines()]
-    return [int(pid) for pid, words in lines if "spawn_main" in words]
+    return [int(pid) for pid, args in lines if "spawn_main" in args]
 
 
 def alive(pid):
@@ -235,20 +247,20 @@ def alive(pid):
     return True
 
 
-@SIGNALS
+@NEEDS_SIGNALS
 @pytest.mark.processes
 @pytest.mark.serial
 @pytest.mark.parametrize("processes", [False, True], ids=["threads", "processes"])
-def test_ctrl_c_ends_all_runs_and_saves_them(processes, tmp_path):
-    with started(tmp_path, processes) as run:
+def test_ctrl_c_stops_all_runs_and_saves_them(processes, tmp_path):
+    with start_program(tmp_path, processes) as run:
         os.killpg(run.pid, signal.SIGINT)  # a terminal sends SIGINT to all processes of the group
         out, err = run.communicate(timeout=60)
     assert run.returncode == 0, err
     assert "Traceback" not in err
     results = json.loads(out)
     assert all(interrupted for interrupted, _, _ in results)
-    trained = [one for one in results if one[2] is not None]
-    assert [one[1] for one in results if one[2] is None] == [0] * (4 - len(trained))
+    trained = [result for result in results if result[2] is not None]
+    assert [result[1] for result in results if result[2] is None] == [0] * (4 - len(trained))
     assert 1 <= len(trained) <= 2
     for _, steps, folder in trained:
         assert rlox.load(tmp_path / folder).predict([0.0] * 4) in (0, 1)
@@ -256,29 +268,29 @@ def test_ctrl_c_ends_all_runs_and_saves_them(processes, tmp_path):
         assert steps > 0
 
 
-@SIGNALS
+@NEEDS_SIGNALS
 @pytest.mark.processes
 @pytest.mark.serial
 @pytest.mark.parametrize("processes", [False, True], ids=["threads", "processes"])
-def test_second_ctrl_c_ends_at_once(processes, tmp_path):
-    with started(tmp_path, processes) as run:
+def test_second_ctrl_c_exits_immediately(processes, tmp_path):
+    with start_program(tmp_path, processes) as run:
         for _ in range(2):
             run.send_signal(signal.SIGINT)
             time.sleep(0.001)
         _, err = run.communicate(timeout=30)
-    # The program may end before the second one.
+    # The program may end before the second signal.
     assert run.returncode in (0, 1, 130, -signal.SIGINT), err
     assert "Fatal" not in err
 
 
-@SIGNALS
+@NEEDS_SIGNALS
 @pytest.mark.processes
 @pytest.mark.kills
-def test_killed_worker_is_a_run_that_failed_and_the_others_are_saved(tmp_path):
-    with started(tmp_path, True) as run:
+def test_killed_worker_fails_its_run_and_the_others_are_saved(tmp_path):
+    with start_program(tmp_path, True) as run:
         killed = workers_of(run.pid)[0]
         os.kill(killed, signal.SIGKILL)
-        wait_for(lambda: not alive(killed))
+        wait_until(lambda: not alive(killed))
         run.send_signal(signal.SIGINT)
         _, err = run.communicate(timeout=60)
     assert run.returncode == 1, err
@@ -286,15 +298,15 @@ def test_killed_worker_is_a_run_that_failed_and_the_others_are_saved(tmp_path):
     assert len([*tmp_path.rglob("summary.json")]) >= 1
 
 
-@SIGNALS
+@NEEDS_SIGNALS
 @pytest.mark.processes
 @pytest.mark.kills
-def test_workers_of_a_killed_program_end_in_order(tmp_path):
-    with started(tmp_path, True) as run:
+def test_workers_of_a_killed_program_save_their_runs_and_exit(tmp_path):
+    with start_program(tmp_path, True) as run:
         workers = workers_of(run.pid)
         run.kill()
     try:
-        wait_for(lambda: not any(map(alive, workers)))
+        wait_until(lambda: not any(map(alive, workers)))
     finally:
         for worker in filter(alive, workers):
             os.kill(worker, signal.SIGKILL)
@@ -302,7 +314,7 @@ def test_workers_of_a_killed_program_end_in_order(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("settings", "kind", "argument"),
+    ("settings", "error", "argument"),
     [
         ({"gamma": 2.0}, ArgumentError, "gamma"),
         ({"gama": 0.5}, ArgumentTypeError, "gama"),
@@ -311,12 +323,12 @@ def test_workers_of_a_killed_program_end_in_order(tmp_path):
     ],
     ids=["value", "unknown", "no dict", "seed"],
 )
-def test_wrong_setting_of_a_variant_has_its_place_as_section(settings, kind, argument):
-    with refuses(kind, argument, section="settings[1]"):
+def test_error_of_a_variant_has_its_index_as_section(settings, error, argument):
+    with refuses(error, argument, section="settings[1]"):
         rlox.train_many("ppo", "CartPole-v1", [1], 100, settings=[{}, settings], runs_dir=None)
 
 
-def test_plain_error_of_a_variant_is_not_edited():
+def test_plain_error_of_a_variant_is_unchanged():
     def fail():
         raise ValueError("mine")
 

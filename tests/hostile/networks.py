@@ -6,7 +6,7 @@ from functools import partial
 import numpy as np
 
 import rlox
-from hostile.arguments import duration, flags, floats, instance, nothing, optional, record, without
+from hostile.arguments import booleans, duration, floats, instance, mapping, none, optional, without
 from hostile.table import Subject, call
 from rlox._rlox import NativeActors, NativeAgent, NativePolicy, write_rollout
 from rlox._rng import state_for_native
@@ -18,7 +18,7 @@ BACKEND = os.environ.get("RLOX_TEST_BACKEND", "native")
 T, N, D = 2, 3, 4
 ON_POLICY = {"num_envs": N, "n_steps": T, "net_arch": (4,)}
 REPLAY = {"num_envs": N, "net_arch": (4,), "learning_starts": 3, "batch_size": 4, "buffer_size": 99}
-# Environment and settings of each learner.
+# Environment id and settings of each learner.
 LEARNERS = {
     NativePPO: ("CartPole-v1", PPOConfig(batch_size=4, n_epochs=1, **ON_POLICY)),
     NativeA2C: ("CartPole-v1", A2CConfig(**ON_POLICY)),
@@ -80,41 +80,41 @@ DQN = {
     "exploration_initial_eps": 0.5,
     "exploration_final_eps": 0.5,
 }
-# Means of minibatches: of all algorithms, and of some.
-LEARNED = dict.fromkeys(("critic_loss", "mean_value", "grad_norm", "learning_rate"), 0.5)
-LEARNED |= dict.fromkeys(("actor_loss", "ent_coef", "ent_coef_loss"), optional(0.5))
+# Mean metrics of minibatches: metrics of all algorithms and of some algorithms.
+UPDATE_METRICS = dict.fromkeys(("critic_loss", "mean_value", "grad_norm", "learning_rate"), 0.5)
+UPDATE_METRICS |= dict.fromkeys(("actor_loss", "ent_coef", "ent_coef_loss"), optional(0.5))
 
 
-def values(parts):
-    return record(parts).make()
+def make_values(parts):
+    return mapping(parts).make()
 
 
-def stream():
+def make_stream():
     return state_for_native(np.random.default_rng(0))
 
 
-def generator():
+def make_generator():
     return np.random.default_rng(0)
 
 
-def normalizer():
+def make_normalizer():
     return rlox.Normalizer(N, (D,))
 
 
-def policy(_=0):
-    policy = NativePolicy(OBSERVATION, ACTION, stream(), SHAPE, BACKEND)
+def make_policy(_=0):
+    policy = NativePolicy(OBSERVATION, ACTION, make_stream(), SHAPE, BACKEND)
     policy.begin(3, N)
     return policy
 
 
-def env():
+def make_env():
     env = rlox.VecEnv(N, 5)
     env.reset_all()
     return env._native
 
 
-def rollout(steps):
-    """Return a buffer after some steps; a full buffer is finished."""
+def make_rollout(steps):
+    """Return a buffer after some steps. Full buffers are finished."""
     buffer = rlox.RolloutBuffer(T, N, (D,))
     buffer.begin(np.ones((N, D)) / 2)
     for t in range(steps):
@@ -126,11 +126,11 @@ def rollout(steps):
 
 
 def empty_rollout():
-    return rollout(0)
+    return make_rollout(0)
 
 
 def full_rollout():
-    return rollout(T)
+    return make_rollout(T)
 
 
 def copies(arrays):
@@ -138,17 +138,17 @@ def copies(arrays):
 
 
 ACTORS = {
-    "envs": lambda: [env()],
-    "policies": lambda: [policy()],
+    "envs": lambda: [make_env()],
+    "policies": lambda: [make_policy()],
     "buffers": lambda: [rlox.RolloutBuffer(T, N, (D,)) for _ in range(2)],
-    "weights": policy,
-    "stream": stream,
+    "weights": make_policy,
+    "stream": make_stream,
 }
 ADVANTAGES = {"gamma": 0.5, "gae_lambda": 0.75}
 
 
-def actors(rollouts):
-    """Return actors after some rollouts, and with the next one in use."""
+def make_actors(rollouts):
+    """Return actors after some rollouts, with the next rollout in use."""
     actors = NativeActors(
         **{name: make() for name, make in ACTORS.items()},
         **ADVANTAGES,
@@ -157,24 +157,24 @@ def actors(rollouts):
         max_staleness=1,
         deterministic=True,
     )
-    learning = policy()
+    learner_policy = make_policy()
     for _ in range(rollouts):
         actors.pop()
-        actors.publish(learning)
+        actors.publish(learner_policy)
     actors.pop()
     return actors
 
 
-def agent(_=0):
+def make_agent(_=0):
     spaces = OBSERVATION, ACTION, N, False, False
-    agent = NativeAgent("dqn", *spaces, stream(), seeds(), values(DQN), "native")
+    agent = NativeAgent("dqn", *spaces, make_stream(), make_seeds(), make_values(DQN), "native")
     agent.start_from_obs(np.zeros((N, D), np.float32), True)
     agent.begin(0.5)
     agent.act()
     return agent
 
 
-def seeds():
+def make_seeds():
     return np.array([1, 2])
 
 
@@ -188,35 +188,35 @@ def agent_state(agent):
     )
 
 
-def envs_for(kind):
-    return rlox.VecEnv(N, 5, LEARNERS[kind][0])
+def envs_for(cls):
+    return rlox.VecEnv(N, 5, LEARNERS[cls][0])
 
 
-def learner(kind, _=0):
-    backend = {"backend": BACKEND} if kind in (NativePPO, NativeA2C, NativeIMPALA) else {}
-    return kind(envs_for(kind), LEARNERS[kind][1], 3, **backend)
+def make_learner(cls, _=0):
+    backend = {"backend": BACKEND} if cls in (NativePPO, NativeA2C, NativeIMPALA) else {}
+    return cls(envs_for(cls), LEARNERS[cls][1], 3, **backend)
 
 
 SUBJECTS = {
-    "NativePolicy": Subject(policy, lambda x: (x.tensors(), x.optimizer_state())),
-    "NativeActors": Subject(actors, lambda x: x.stats()["rollouts"]),
-    "NativeAgent": Subject(agent, agent_state),
+    "NativePolicy": Subject(make_policy, lambda x: (x.tensors(), x.optimizer_state())),
+    "NativeActors": Subject(make_actors, lambda x: x.stats()["rollouts"]),
+    "NativeAgent": Subject(make_agent, agent_state),
     **{
-        kind.__name__: Subject(partial(learner, kind), lambda x: x.state(), (RuntimeError,))
+        kind.__name__: Subject(partial(make_learner, kind), lambda x: x.state(), (RuntimeError,))
         for kind in LEARNERS
     },
 }
 
 
-def learner_calls(kind):
-    name = kind.__name__
-    on_policy = kind in (NativePPO, NativeA2C, NativeIMPALA)
-    width = 3 if LEARNERS[kind][0] == "Pendulum-v1" else D
-    masks = nothing() if kind in (NativeSAC, NativeTD3) else flags(1, 0, shape=(1, 2))
+def learner_calls(cls):
+    name = cls.__name__
+    on_policy = cls in (NativePPO, NativeA2C, NativeIMPALA)
+    width = 3 if LEARNERS[cls][0] == "Pendulum-v1" else D
+    masks = none() if cls in (NativeSAC, NativeTD3) else booleans(1, 0, shape=(1, 2))
     yield call(
         name,
-        env=partial(envs_for, kind),
-        config=lambda: LEARNERS[kind][1],
+        env=partial(envs_for, cls),
+        config=lambda: LEARNERS[cls][1],
         seed=3,
         backend=BACKEND if on_policy else "native",
     )
@@ -225,29 +225,36 @@ def learner_calls(kind):
         f"{name}.predict",
         obs=floats(*[0.5, -0.25, 0, 1][:width], shape=(1, width), dtype="f4"),
         deterministic=True,
-        stream=generator,
+        stream=make_generator,
         action_masks=masks,
     )
 
 
 FLOAT_OBS = floats(0.5, -0.25, 0, 1, shape=(N, D), dtype="f4")
-FLAGS = flags(0, 0, 1)
-ALLOWED = flags(1, 0, 1, 1, 0, 1, shape=(N, 2))
-NORMALIZER = {"normalizer": optional(normalizer)}
+FLAGS = booleans(0, 0, 1)
+ALLOWED = booleans(1, 0, 1, 1, 0, 1, shape=(N, 2))
+NORMALIZER = {"normalizer": optional(make_normalizer)}
 # The agent has an environment without masks.
 NO_MASKS = {"action_masks": None, "final_action_masks": None}
 NO_NOISE = without(instance(lambda: np.zeros(0, np.float32)), "a list")
-READ = ("tensors", "replay_len", "replay_state", "optimizer_state", "streams", "progress_state")
-READ += ("metrics", "last_update")
+AGENT_GETTERS = (
+    "tensors",
+    "replay_len",
+    "replay_state",
+    "optimizer_state",
+    "streams",
+    "progress_state",
+)
+AGENT_GETTERS += ("metrics", "last_update")
 CALLS = [
     call("network_backends"),
     call("write_rollout", buffer=full_rollout),
-    call("read_rollout", buffer=empty_rollout, data=lambda: write_rollout(rollout(T))),
+    call("read_rollout", buffer=empty_rollout, data=lambda: write_rollout(make_rollout(T))),
     call(
         "NativePolicy",
         observation=OBSERVATION,
         action=ACTION,
-        stream=stream,
+        stream=make_stream,
         shape=SHAPE,
         backend=BACKEND,
     ),
@@ -255,7 +262,7 @@ CALLS = [
     call("NativePolicy.begin", seed=3, num_envs=N),
     call(
         "NativePolicy.collect",
-        env=env,
+        env=make_env,
         buffer=empty_rollout,
         **NORMALIZER,
         **ADVANTAGES,
@@ -268,11 +275,13 @@ CALLS = [
     call("NativePolicy.impala", buffer=full_rollout, settings=IMPALA),
     call("NativePolicy.predict", obs=FLOAT_OBS, seed=3, action_masks=ALLOWED, **NORMALIZER),
     call("NativePolicy.tensors"),
-    call("NativePolicy.check_tensors", tensors=record(lambda: copies(policy().tensors()))),
-    call("NativePolicy.load", tensors=record(lambda: copies(policy().tensors()))),
+    call("NativePolicy.check_tensors", tensors=mapping(lambda: copies(make_policy().tensors()))),
+    call("NativePolicy.load", tensors=mapping(lambda: copies(make_policy().tensors()))),
     call("NativePolicy.optimizer_state"),
     *(
-        call(f"NativePolicy.{method}", state=record(lambda: copies(policy().optimizer_state())))
+        call(
+            f"NativePolicy.{method}", state=mapping(lambda: copies(make_policy().optimizer_state()))
+        )
         for method in ("check_optimizer_state", "load_optimizer_state")
     ),
     call(
@@ -286,8 +295,8 @@ CALLS = [
     ),
     call("NativeActors.pop"),
     call("NativeActors.set_stop_requested", stop=False),
-    call("NativeActors.publish", policy=policy),
-    call("NativeActors.publish_tensors", tensors=record(lambda: copies(policy().tensors()))),
+    call("NativeActors.publish", policy=make_policy),
+    call("NativeActors.publish_tensors", tensors=mapping(lambda: copies(make_policy().tensors()))),
     call("NativeActors.stream"),
     call("NativeActors.stats"),
     call(
@@ -298,15 +307,15 @@ CALLS = [
         num_envs=N,
         masked=False,
         idling=False,
-        stream=stream,
-        seeds=seeds,
+        stream=make_stream,
+        seeds=make_seeds,
         settings=DQN,
         backend="native",
     ),
     call("NativeAgent.set_stop_requested", stop=False),
-    call("NativeAgent.start", env=env, **NORMALIZER),
-    call("NativeAgent.attach", env=env),
-    call("NativeAgent.iterate", env=env, progress=0.5, progress_per_step=0.001, **NORMALIZER),
+    call("NativeAgent.start", env=make_env, **NORMALIZER),
+    call("NativeAgent.attach", env=make_env),
+    call("NativeAgent.iterate", env=make_env, progress=0.5, progress_per_step=0.001, **NORMALIZER),
     call("NativeAgent.start_from_obs", obs=FLOAT_OBS, is_new=True, action_masks=None, **NORMALIZER),
     call("NativeAgent.begin", progress=0.5, progress_per_step=0.001),
     call("NativeAgent.act", **NORMALIZER),
@@ -323,24 +332,24 @@ CALLS = [
     ),
     call("NativeAgent.learn", **NORMALIZER),
     call("NativeAgent.predict", obs=FLOAT_OBS, seed=3, action_masks=ALLOWED, **NORMALIZER),
-    *(call(f"NativeAgent.{method}") for method in READ),
-    call("NativeAgent.check_tensors", tensors=record(lambda: agent().tensors())),
-    call("NativeAgent.load", tensors=record(lambda: agent().tensors())),
-    call("NativeAgent.load_replay_state", arrays=record(lambda: agent().replay_state())),
+    *(call(f"NativeAgent.{method}") for method in AGENT_GETTERS),
+    call("NativeAgent.check_tensors", tensors=mapping(lambda: make_agent().tensors())),
+    call("NativeAgent.load", tensors=mapping(lambda: make_agent().tensors())),
+    call("NativeAgent.load_replay_state", arrays=mapping(lambda: make_agent().replay_state())),
     *(
-        call(f"NativeAgent.{method}", state=record(lambda: agent().optimizer_state()))
+        call(f"NativeAgent.{method}", state=mapping(lambda: make_agent().optimizer_state()))
         for method in ("check_optimizer_state", "load_optimizer_state")
     ),
     call(
         "NativeAgent.load_progress_state",
-        streams=lambda: agent().streams(),
+        streams=lambda: make_agent().streams(),
         noise=NO_NOISE,
-        pending_updates=duration(0.5),  # `learn` makes so many updates
+        pending_updates=duration(0.5),  # number of updates of `learn`
         timesteps=9,
         updates=3,
         progress=0.5,
     ),
     call("NativeAgent.pending_limit", timesteps=9),
-    call("NativeAgent.load_last_update", last_update=optional(LEARNED)),
+    call("NativeAgent.load_last_update", last_update=optional(UPDATE_METRICS)),
     *(each for kind in LEARNERS for each in learner_calls(kind)),
 ]

@@ -11,22 +11,22 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv
 import rlox
 from hostile.arguments import (
     ANY,
+    booleans,
+    choice,
     constant,
     dtype,
-    flags,
     floats,
+    function_returning,
     integers,
-    moved,
-    name,
-    number,
+    label_forms,
+    mapping,
     optional,
-    out,
+    output_array,
     path,
-    promise,
-    record,
-    returning,
-    row,
-    text,
+    real,
+    sequence,
+    string,
+    with_outcome,
     without,
 )
 from hostile.table import Subject, call
@@ -34,16 +34,16 @@ from rlox._rlox import NativeVectorEnv
 from rlox.envs import GymVecEnv, NativeEnv
 
 D = 2
-# The keys of a dict are a shape, too.
-SHAPE = without(row(D, kind=tuple), "a dict")
-DEEP = promise(ANY, {f"{n} axes": constant((1,) * n) for n in (30, 31, 40, 70)})
+# The keys of a dict are also accepted as a shape.
+SHAPE = without(sequence(D, cls=tuple), "a dict")
+DEEP = label_forms(ANY, {f"{n} axes": constant((1,) * n) for n in (30, 31, 40, 70)})
 SHAPE = replace(SHAPE, forms={**SHAPE.forms, **DEEP})
 # Errors of widths of 0 name the column.
-WIDTHS = replace(moved(SHAPE, ANY, "text"), names=("obs", "actions"))
+WIDTHS = replace(with_outcome(SHAPE, ANY, "text"), names=("obs", "actions"))
 FOLDER = tempfile.TemporaryDirectory()
 
 
-def pushed(buffer, count):
+def push_transitions(buffer, count):
     for i in range(count):
         buffer.push([i, -i], [0.5 * i], i, False, i % 3 == 2, [i + 1, -i - 1])
     return buffer
@@ -58,22 +58,22 @@ def new_path():
     return f"{FOLDER.name}/{uuid.uuid4()}.replay"
 
 
-def persistent(pushes, path=None):
-    return pushed(rlox.MmapReplayBuffer(3, 6, D, 1, path or new_path(), seed=0), pushes)
+def make_mmap_buffer(pushes, path=None):
+    return push_transitions(rlox.MmapReplayBuffer(3, 6, D, 1, path or new_path(), seed=0), pushes)
 
 
 def closed_file():
     path = new_path()
-    persistent(4, path).close()
+    make_mmap_buffer(4, path).close()
     return path
 
 
-def saved(kind):
-    """Return the kind of argument of a folder with a buffer."""
+def saved_buffer(class_name):
+    """Return the path argument of a folder with a saved buffer."""
 
     def make():
         path = new_path()
-        pushed(getattr(rlox, kind)(6, D, 1, seed=0), 8).save(path)
+        push_transitions(getattr(rlox, class_name)(6, D, 1, seed=0), 8).save(path)
         return path
 
     return replace(path(make), names=("manifest",))
@@ -86,7 +86,7 @@ def distance(achieved, desired, info):
     return -np.abs(achieved - desired)[:, 0]
 
 
-def hindsight(count):
+def make_hindsight_buffer(count):
     buffer = rlox.HindsightReplayBuffer(6, GOALS, 1, compute_reward=distance, seed=0)
     for i in range(count):
         obs, following = ({name: [x] for name in GOALS} for x in (i, i + 1))
@@ -94,16 +94,16 @@ def hindsight(count):
     return buffer
 
 
-def replay(count):
-    return pushed(rlox.ReplayBuffer(6, D, 1, seed=0), count)
+def make_replay_buffer(count):
+    return push_transitions(rlox.ReplayBuffer(6, D, 1, seed=0), count)
 
 
 SUBJECTS = {
-    "HindsightReplayBuffer": Subject(hindsight, contents),
-    "MmapReplayBuffer": Subject(persistent, contents),
-    "ReplayBuffer": Subject(replay, contents),
+    "HindsightReplayBuffer": Subject(make_hindsight_buffer, contents),
+    "MmapReplayBuffer": Subject(make_mmap_buffer, contents),
+    "ReplayBuffer": Subject(make_replay_buffer, contents),
     "PrioritizedReplayBuffer": Subject(
-        lambda count: pushed(rlox.PrioritizedReplayBuffer(6, D, 1, seed=0), count),
+        lambda count: push_transitions(rlox.PrioritizedReplayBuffer(6, D, 1, seed=0), count),
         lambda buffer: [contents(buffer), buffer.alpha, buffer.beta],
     ),
 }
@@ -111,7 +111,7 @@ STORED = {
     "act_dim": WIDTHS,
     "obs_dtype": optional(dtype("float32")),
     "act_dtype": optional(dtype("int64")),
-    "extra": record({"cost": row(row(2, kind=tuple), dtype("float64"), kind=tuple)}),
+    "extra": mapping({"cost": sequence(sequence(2, cls=tuple), dtype("float64"), cls=tuple)}),
     "seed": 3,
 }
 REPLAY = STORED | {"capacity": 6, "num_envs": optional(1)}
@@ -122,8 +122,8 @@ ROWS = {
     "next_obs": OBS,
     "actions": floats(0.5, -1, shape=(2, 1), dtype="f4"),
     "rewards": floats(1, 0, dtype="f4"),
-    "terminated": flags(0, 1),
-    "truncated": flags(1, 0),
+    "terminated": booleans(0, 1),
+    "truncated": booleans(1, 0),
     "extra": None,
 }
 TRANSITION = {
@@ -137,14 +137,14 @@ TRANSITION = {
 }
 SAMPLE = {"batch_size": 2, "seed": 7}
 COLUMNS = {
-    "obs": out((2, D), "f4"),
-    "next_obs": out((2, D), "f4"),
-    "actions": out((2, 1), "f4"),
-    "rewards": out((2,), "f4"),
-    "terminated": out((2,), "?"),
-    "truncated": out((2,), "?"),
+    "obs": output_array((2, D), "f4"),
+    "next_obs": output_array((2, D), "f4"),
+    "actions": output_array((2, 1), "f4"),
+    "rewards": output_array((2,), "f4"),
+    "terminated": output_array((2,), "?"),
+    "truncated": output_array((2,), "?"),
 }
-INTO = {"out": record(COLUMNS, written=True)}
+SAMPLE_OUT = {"out": mapping(COLUMNS, written=True)}
 CALLS = [
     call(
         "MmapReplayBuffer",
@@ -160,7 +160,7 @@ CALLS = [
     ),
     call("MmapReplayBuffer.push", **TRANSITION, at=4),
     call("MmapReplayBuffer.push_batch", **ROWS, at=4),
-    call("MmapReplayBuffer.sample", **SAMPLE, **INTO, at=4),
+    call("MmapReplayBuffer.sample", **SAMPLE, **SAMPLE_OUT, at=4),
     call("MmapReplayBuffer.flush", at=4),
     call("MmapReplayBuffer.state", at=4),
     call("MmapReplayBuffer.verify", at=4),
@@ -168,26 +168,30 @@ CALLS = [
     call("PrioritizedReplayBuffer", beta=0.25, **STACKED),
     call(
         "HindsightReplayBuffer",
-        obs_dim=without(record(lambda: dict(GOALS)), "one key more", "surrogates as key"),
+        obs_dim=without(mapping(lambda: dict(GOALS)), "one key more", "surrogates as key"),
         compute_reward=lambda: distance,
         compute_terminated=None,
-        capacity_name=optional(name("capacity")),
+        capacity_name=optional(string("capacity")),
         **REPLAY,
     ),
-    # A dict of dicts: test_hindsight.py.
+    # test_hindsight.py passes a dict of dicts.
     call("HindsightReplayBuffer.sample", **SAMPLE, out=None, at=4),
     call("ReplayBuffer.push", **TRANSITION, at=4),
     call("ReplayBuffer.push_batch", **ROWS, in_order=True, at=4),
-    call("ReplayBuffer.sample", **SAMPLE, **INTO, at=4),
-    # A dict with four more arrays: test_replay_buffer.py.
+    call("ReplayBuffer.sample", **SAMPLE, **SAMPLE_OUT, at=4),
+    # buffers/test_replay.py passes a dict with four more arrays.
     call("ReplayBuffer.sample_sequences", **SAMPLE, length=3, burn_in=optional(1), out=None, at=4),
     call("ReplayBuffer.state", at=4),
-    # The arrays in all forms: test_replay_buffer.py.
-    call("ReplayBuffer.load_state", arrays=record(lambda: replay(8).state()), at=2),
+    # buffers/test_replay.py passes the arrays in all forms.
+    call("ReplayBuffer.load_state", arrays=mapping(lambda: make_replay_buffer(8).state()), at=2),
     call("ReplayBuffer.save", path=path(new_path), raises=(OSError,), at=4),
-    call("ReplayBuffer.load", path=saved("ReplayBuffer"), raises=(OSError,)),
-    call("PrioritizedReplayBuffer.load", path=saved("PrioritizedReplayBuffer"), raises=(OSError,)),
-    # A dict with two more arrays: test_replay_buffer.py.
+    call("ReplayBuffer.load", path=saved_buffer("ReplayBuffer"), raises=(OSError,)),
+    call(
+        "PrioritizedReplayBuffer.load",
+        path=saved_buffer("PrioritizedReplayBuffer"),
+        raises=(OSError,),
+    ),
+    # buffers/test_replay.py passes a dict with two more arrays.
     call("PrioritizedReplayBuffer.sample", **SAMPLE, out=None, beta=0.5, at=4),
     call(
         "PrioritizedReplayBuffer.update_priorities",
@@ -205,21 +209,21 @@ STEP = {
     "values": floats(1, 2, -3, dtype="f4"),
     "next_obs": STEP_OBS,
     "rewards": floats(1, 0, -1),
-    "terminated": flags(0, 0, 1),
-    "truncated": flags(0, 1, 0),
+    "terminated": booleans(0, 0, 1),
+    "truncated": booleans(0, 1, 0),
     "final_obs": STEP_OBS,
 }
 STEPS = ("actions", "log_probs", "values", "rewards", "terminated", "truncated", "valid")
 FIELDS = ("final_index", "final_obs", "next_step", "n_steps", "num_envs", "n_transitions")
 
 
-def normalizer():
+def make_normalizer():
     statistics = rlox.Normalizer(N, (D,))
     statistics.update_obs(np.arange(6.0).reshape(N, D))
     return statistics
 
 
-def rollout(steps):
+def make_rollout(steps):
     buffer = rlox.RolloutBuffer(T, N, (D,))
     if steps >= 0:
         buffer.begin(np.ones((N, D)))
@@ -228,8 +232,8 @@ def rollout(steps):
     return buffer
 
 
-def recorded(buffer):
-    """Return the steps of a buffer; rows of later steps may contain anything."""
+def recorded_steps(buffer):
+    """Return the recorded steps of a buffer. Rows of later steps are undefined."""
     t = buffer.next_step
     found = {name: getattr(buffer, name)[:t].copy() for name in STEPS}
     found |= {name: np.array(getattr(buffer, name)) for name in FIELDS}
@@ -239,16 +243,16 @@ def recorded(buffer):
     return found
 
 
-def statistics(_):
+def running_statistics(_):
     running = rlox.RunningMeanStd((D,))
     running.update([[1.0, 2.0], [3.0, 5.0]])
     return running
 
 
 SUBJECTS |= {
-    "RolloutBuffer": Subject(rollout, recorded),
-    "Normalizer": Subject(lambda _: normalizer(), lambda statistics: statistics.state()),
-    "RunningMeanStd": Subject(statistics, lambda x: [x.mean, x.var, x.count]),
+    "RolloutBuffer": Subject(make_rollout, recorded_steps),
+    "Normalizer": Subject(lambda _: make_normalizer(), lambda statistics: statistics.state()),
+    "RunningMeanStd": Subject(running_statistics, lambda x: [x.mean, x.var, x.count]),
 }
 STATE = {
     "obs_mean": floats(0.5, -2),
@@ -259,11 +263,11 @@ STATE = {
     "return_count": floats(4),
     "returns": floats(1, -0.5, 2),
 }
-MASKS = row(row(2, kind=tuple), dtype("bool"), kind=tuple)
+MASKS = sequence(sequence(2, cls=tuple), dtype("bool"), cls=tuple)
 CALLS += [
-    call("RunningMeanStd", shape=moved(SHAPE, ANY, "text")),
+    call("RunningMeanStd", shape=with_outcome(SHAPE, ANY, "text")),
     call("RunningMeanStd.update", x=floats(1, 2, 3, 4, shape=(4, D))),
-    call("RunningMeanStd.merge", other=lambda: statistics(0)),
+    call("RunningMeanStd.merge", other=lambda: running_statistics(0)),
     call("Normalizer", num_envs=N, obs_shape=SHAPE),
     call("Normalizer.update_obs", obs=STEP_OBS),
     call("Normalizer.normalize_obs", obs=STEP_OBS),
@@ -274,14 +278,20 @@ CALLS += [
         n_steps=T,
         num_envs=N,
         obs_shape=SHAPE,
-        action_shape=without(row(1, kind=tuple), "a dict"),
+        action_shape=without(sequence(1, cls=tuple), "a dict"),
         action_dtype=optional(dtype("float32")),
         obs_dtype=optional(dtype("uint8")),
         extra={"masks": MASKS},
     ),
-    call("RolloutBuffer.field", name=text("rewards")),
-    call("RolloutBuffer.begin", obs=STEP_OBS, normalizer=normalizer, ended=flags(0, 1, 0), at=-1),
-    call("RolloutBuffer.record", t=1, normalizer=normalizer, **STEP, at=1),
+    call("RolloutBuffer.field", name=choice("rewards")),
+    call(
+        "RolloutBuffer.begin",
+        obs=STEP_OBS,
+        normalizer=make_normalizer,
+        ended=booleans(0, 1, 0),
+        at=-1,
+    ),
+    call("RolloutBuffer.record", t=1, normalizer=make_normalizer, **STEP, at=1),
     call(
         "RolloutBuffer.finish",
         last_values=floats(1, 2, 3, dtype="f4"),
@@ -297,27 +307,27 @@ PUSHES = integers(0, 1, 1)
 NUMBERS = floats(-1, -0.5, -2, dtype="f4")
 
 
-def stepped(env, steps, **keywords):
+def step_env(env, steps, **keywords):
     for t in range(steps + 1):
         env.reset(**keywords) if t == 0 else env.step(PUSHES.make())
     return env
 
 
-def vector(steps):
-    return stepped(rlox.VecEnv(N, 5), steps)
+def make_vec_env(steps):
+    return step_env(rlox.VecEnv(N, 5), steps)
 
 
-def native(steps):
-    return stepped(NativeVectorEnv("CartPole-v1", N, 5, "SameStep"), steps)
+def make_native_env(steps):
+    return step_env(NativeVectorEnv("CartPole-v1", N, 5, "SameStep"), steps)
 
 
-def foreign(steps=-1):
+def make_gym_env(steps=-1):
     envs = [lambda: gym.make("CartPole-v1")] * N
     env = SyncVectorEnv(envs, autoreset_mode=AutoresetMode.SAME_STEP)
-    return stepped(GymVecEnv(env, 5), steps, seed=5)
+    return step_env(GymVecEnv(env, 5), steps, seed=5)
 
 
-def single(steps):
+def make_single_env(steps):
     env = NativeEnv("CartPole-v1")
     for t in range(steps + 1):
         env.reset(seed=5) if t == 0 else env.step(1)
@@ -337,13 +347,13 @@ def env_state(env):
         return "closed, or never reset"
 
 
-def foreign_state(env):
+def gym_env_state(env):
     if env.env.closed:
         return "closed"
     return [np.array([each.unwrapped.state for each in env.env.envs], float), env._returns]
 
 
-def single_state(env):
+def single_env_state(env):
     try:
         # The native environment borrows the random stream.
         return [{**env._native.get_state(), "streams": None}, env.np_random]
@@ -352,54 +362,56 @@ def single_state(env):
 
 
 SUBJECTS |= {
-    "VecEnv": Subject(vector, lambda env: [env_state(env), env.np_random_seed]),
-    "NativeVectorEnv": Subject(native, env_state),
-    "GymVecEnv": Subject(foreign, foreign_state, meets=(RuntimeError,)),
-    "NativeEnv": Subject(single, single_state),
+    "VecEnv": Subject(make_vec_env, lambda env: [env_state(env), env.np_random_seed]),
+    "NativeVectorEnv": Subject(make_native_env, env_state),
+    "GymVecEnv": Subject(make_gym_env, gym_env_state, meets=(RuntimeError,)),
+    "NativeEnv": Subject(make_single_env, single_env_state),
 }
 
 
-def results(*shape, obs=ENV_D):
+def step_outputs(*shape, obs=ENV_D):
     return {
-        "obs": out((*shape, obs), "f4"),
-        "rewards": out(shape),
-        "terminated": out(shape, "?"),
-        "truncated": out(shape, "?"),
-        "final_obs": out((*shape, obs), "f4"),
+        "obs": output_array((*shape, obs), "f4"),
+        "rewards": output_array(shape),
+        "terminated": output_array(shape, "?"),
+        "truncated": output_array(shape, "?"),
+        "final_obs": output_array((*shape, obs), "f4"),
     }
 
 
-POLICY = returning(row(PUSHES, NUMBERS, NUMBERS, kind=tuple), "actions", "log_probs", "values")
+POLICY = function_returning(
+    sequence(PUSHES, NUMBERS, NUMBERS, cls=tuple), "actions", "log_probs", "values"
+)
 ROLLOUT = {"buffer": buffer_after_begin, "normalizer": lambda: rlox.Normalizer(N, (ENV_D,))}
 DECISIONS = {"actions": PUSHES, "log_probs": NUMBERS, "values": NUMBERS, "t": 0}
-# A mask must be an array.
-MASK = moved(flags(1, 0, 1), "maybe", "list", "array-like")
-BOUNDS = {"low": number(-0.25), "high": number(0.25)}
+# Masks must be arrays.
+MASK = with_outcome(booleans(1, 0, 1), "maybe", "list", "array-like")
+BOUNDS = {"low": real(-0.25), "high": real(0.25)}
 
 
 def on_pendulum(method):
     """Return a method of an environment with real actions."""
 
-    def called(_, **arguments):
+    def call_method(_, **arguments):
         env = NativeVectorEnv("Pendulum-v1", N, 5, "SameStep")
         env.reset()
         return getattr(env, method)(**arguments)
 
-    return called
+    return call_method
 
 
 def vector_env_calls(name):
     yield call(f"{name}.step", actions=PUSHES)
-    yield call(f"{name}.step_into", actions=PUSHES, **results(N))
+    yield call(f"{name}.step_into", actions=PUSHES, **step_outputs(N))
     yield call(f"{name}.begin_rollout", **ROLLOUT, seed=7)
     yield call(f"{name}.step_rollout", **ROLLOUT, **DECISIONS)
-    yield call(f"{name}.set_state", state=vector(1).get_state())
+    yield call(f"{name}.set_state", state=make_vec_env(1).get_state())
     for method in ("pop_episodes", "get_state", "close"):
         yield call(f"{name}.{method}", at=1)
 
 
 TORQUES = floats(0.5, -1, 2, shape=(N, 1))
-INTO_PENDULUM = results(N, obs=3) | {"final_obs": None}
+INTO_PENDULUM = step_outputs(N, obs=3) | {"final_obs": None}
 CALLS += [
     call(
         "VecEnv",
@@ -420,7 +432,7 @@ CALLS += [
     call("VecEnv.step_all", actions=PUSHES),
     call("VecEnv.render"),
     call("VecEnv.close_extras"),
-    call("VecEnv.collect_n_steps", n=T, policy=returning(PUSHES, "actions")),
+    call("VecEnv.collect_n_steps", n=T, policy=function_returning(PUSHES, "actions")),
     *vector_env_calls("VecEnv"),
     *vector_env_calls("NativeVectorEnv"),
     call(
@@ -430,8 +442,8 @@ CALLS += [
         seed=7,
         autoreset_mode="SameStep",
         max_episode_steps=5,
-        kwargs=replace(record({"g": 9.5}), names=("env_kwargs",)),
-        count_name=name("num_envs"),
+        kwargs=replace(mapping({"g": 9.5}), names=("env_kwargs",)),
+        count_name=string("num_envs"),
     ),
     call("NativeVectorEnv.reset", seed=7, mask=MASK, options=BOUNDS),
     call("NativeVectorEnv.step", through=on_pendulum("step"), actions=TORQUES),
@@ -444,15 +456,15 @@ CALLS += [
     call(
         "NativeVectorEnv.steps_into",
         actions=integers(0, 1, 1, 0, shape=(T, N)),
-        **results(T, N),
+        **step_outputs(T, N),
     ),
-    call("NativeVectorEnv.action_masks", out=out((N, 2), "?")),
+    call("NativeVectorEnv.action_masks", out=output_array((N, 2), "?")),
     call("NativeVectorEnv.observe"),
     call("NativeVectorEnv.states"),
     call("NativeVectorEnv.spec"),
     call("NativeVectorEnv.rng_states"),
-    call("NativeVectorEnv.set_rng_states", states=native(0).rng_states()),
-    call("GymVecEnv", env=lambda: foreign().env, seed=7),
+    call("NativeVectorEnv.set_rng_states", states=make_native_env(0).rng_states()),
+    call("GymVecEnv", env=lambda: make_gym_env().env, seed=7),
     call("GymVecEnv.reset", seed=7, options={"reset_mask": MASK}),
     call("GymVecEnv.step", actions=PUSHES),
     call("GymVecEnv.begin_rollout", **ROLLOUT, seed=7),
@@ -485,9 +497,9 @@ CALLS += [
     ),
     call(
         "collect_rollout",
-        env=lambda: vector(0),
-        policy=optional(returning(PUSHES, "actions")),
+        env=lambda: make_vec_env(0),
+        policy=optional(function_returning(PUSHES, "actions")),
         n_steps=T,
     ),
-    call("collect_rollout", env=lambda: vector(0), policy=optional(POLICY), n_steps=T),
+    call("collect_rollout", env=lambda: make_vec_env(0), policy=optional(POLICY), n_steps=T),
 ]

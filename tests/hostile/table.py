@@ -15,7 +15,7 @@ import numpy as np
 from hostile.arguments import Argument, optional, to_argument
 from rlox.learners.base import BaseLearner
 
-# Modules whose callables are called here; tests of other modules contain their refusals.
+# Modules whose callables are called here. Other tests check the errors of other modules.
 WITHOUT_TORCH = (
     "rlox",
     "rlox._rlox",
@@ -26,14 +26,14 @@ WITHOUT_TORCH = (
 PUBLIC = (*WITHOUT_TORCH, "rlox.algorithms", "rlox.callbacks", "rlox.checkpoint")
 PUBLIC += ("rlox.distributed", "rlox.evaluation", "rlox.interchange", "rlox.policies")
 PUBLIC += ("rlox.trainers",)
-# Patterns of callables that are not called here, by reason. A class stands for its methods.
+# Patterns of callables that are not called here, by reason. A class includes its methods.
 NOT_CALLED = {
     "exceptions": "*Error",
     "results, protocols, a base class and a second name": (
         "RolloutBatch Checkpoint EvaluationResult TrainResult ActorCritic RolloutEnv Predictor "
         "Trainer GoalReplayBuffer"
     ),
-    "internal to learners: test_policies.py, test_mask_source.py, test_env_plugin.py": (
+    "internal to learners: test_policies.py, test_masks.py, test_plugins.py": (
         "make_policy get_act_fn get_evaluate_fn greedy_actions sample_actions "
         "SdePolicy.reset_noise *.final_action_masks"
     ),
@@ -41,28 +41,28 @@ NOT_CALLED = {
         "EveryNSteps.start EveryNSteps.ready get_env_maker check_env_maker *.on_* *Callback.state "
         "*Callback.load_state ProgressBar.state ProgressBar.load_state *Trainer.interrupt_requested"
     ),
-    "internal to GymVecEnv: test_foreign.py": "check_normalizer check_step",
+    "internal to GymVecEnv: tests/envs/test_gymnasium.py": "check_normalizer check_step",
     "internal to actors: test_actors.py": (
         "NativeActors.start_python_actors NativeActors.publish_object NativeActors.close"
     ),
     "state of native learners: Trainer.save": "Native*.state Native*.load_state",
-    "without arguments: test_rollout.py, test_snapshots.py, test_mmap_replay.py": (
+    "without arguments: test_rollout.py, test_state.py, test_mmap.py": (
         "GymVecEnv.action_masks GymVecEnv.get_state MmapReplayBuffer.close"
     ),
-    "states of the same object: test_snapshots.py, test_replay_buffer.py": (
+    "states of the same object: test_state.py, test_replay.py": (
         "GymVecEnv.set_state MmapReplayBuffer.load_state"
     ),
-    "rejects everything without masks: test_env_plugin.py": "VecEnv.action_masks",
-    "takes a capsule: test_env_plugin.py": "register_env",
-    "sets attributes of any name and kind: test_envs.py": "NativeEnv.set_wrapper_attr",
-    "takes a function and a path: test_hindsight.py": "HindsightReplayBuffer.load",
+    "rejects everything without masks: tests/envs/test_plugins.py": "VecEnv.action_masks",
+    "takes a capsule: tests/envs/test_plugins.py": "register_env",
+    "sets attributes of any name and kind: tests/envs/test_native.py": "NativeEnv.set_wrapper_attr",
+    "takes a function and a path: tests/buffers/test_hindsight.py": "HindsightReplayBuffer.load",
     "needs another package: tests/callbacks/test_video.py, test_interchange.py": (
         "VideoRecordingCallback from_arrow from_minari to_arrow"
     ),
     "needs workers: tests/distributed/test_remote.py": "remote_actors remote_env run_worker",
     "takes seconds, or a checkpoint: test_many.py, test_inference.py": "train_many load",
 }
-# The methods of learners that trainers call; the others are steps of these methods.
+# Methods of learners that trainers call. The other methods are steps of these methods.
 OF_LEARNERS = ("iterate", "predict", "state", "load_state")
 
 
@@ -71,8 +71,8 @@ def is_called(name: str) -> bool:
     return not any(fnmatchcase(name, pattern) for pattern in patterns)
 
 
-def exported(module: ModuleType) -> Iterator[tuple[str, Any]]:
-    """Yield the callables in `__all__` of a module, or those that the module defines."""
+def exported_callables(module: ModuleType) -> Iterator[tuple[str, Any]]:
+    """Yield the callables in `__all__` of a module, or the callables that the module defines."""
     names = getattr(module, "__all__", None)
     for name in sorted(names or vars(module)):
         thing = getattr(module, name)
@@ -83,80 +83,80 @@ def exported(module: ModuleType) -> Iterator[tuple[str, Any]]:
             yield name, thing
 
 
-def attributes(kind: type) -> dict[str, Any]:
+def attributes(cls: type) -> dict[str, Any]:
     """Return the public attributes of a class that rlox defines."""
     found: dict[str, Any] = {}
-    for base in reversed(kind.__mro__):
+    for base in reversed(cls.__mro__):
         if base.__module__.partition(".")[0] in ("rlox", "builtins") and base is not object:
             found |= vars(base)
-    if hasattr(kind, "close"):
-        found["close"] = kind.close
+    if hasattr(cls, "close"):
+        found["close"] = cls.close
     return {name: thing for name, thing in found.items() if not name.startswith("_")}
 
 
-def methods(kind: type) -> dict[str, Callable[..., Any]]:
-    """Return the public methods of a class, as attributes of the class."""
+def methods(cls: type) -> dict[str, Callable[..., Any]]:
+    """Return the public methods of a class as attributes of the class."""
     found = {}
-    for name, thing in attributes(kind).items():
-        if issubclass(kind, BaseLearner) and name not in OF_LEARNERS:
+    for name, thing in attributes(cls).items():
+        if issubclass(cls, BaseLearner) and name not in OF_LEARNERS:
             continue
         if isinstance(thing, classmethod | staticmethod):
-            found[name] = getattr(kind, name)
+            found[name] = getattr(cls, name)
         elif callable(thing) and not isinstance(thing, type):
             found[name] = thing
     return found
 
 
-def properties(kind: type) -> list[str]:
-    """Return the names of the attributes that cannot be set."""
+def properties(cls: type) -> list[str]:
+    """Return the names of read-only attributes."""
     return [
         name
-        for name, thing in attributes(kind).items()
+        for name, thing in attributes(cls).items()
         if inspect.isgetsetdescriptor(thing) or (isinstance(thing, property) and not thing.fset)
     ]
 
 
 @cache
-def things(torch: bool = True) -> dict[str, Any]:
+def public_objects(torch: bool = True) -> dict[str, Any]:
     """Return functions and classes by name.
 
-    Without `torch`, only those of modules that do not import torch, which takes seconds.
+    Without `torch`, omit modules that import torch, because this import takes seconds.
     """
     found: dict[str, Any] = {}
     for module in PUBLIC if torch else WITHOUT_TORCH:
-        for name, thing in exported(importlib.import_module(module)):
-            assert found.setdefault(name, thing) is thing, f"two things are called {name}"
+        for name, thing in exported_callables(importlib.import_module(module)):
+            assert found.setdefault(name, thing) is thing, f"two objects are called {name}"
     return found
 
 
 def classes(torch: bool = True) -> dict[str, type]:
     """Return the classes that are called here, by name."""
-    return {n: x for n, x in things(torch).items() if inspect.isclass(x) and is_called(n)}
+    return {n: x for n, x in public_objects(torch).items() if inspect.isclass(x) and is_called(n)}
 
 
 @cache
 def callables(torch: bool = True) -> dict[str, Callable[..., Any]]:
     """Return functions, classes and methods by name: `compute_gae`, `VecEnv`, `VecEnv.step`."""
-    found = things(torch)
-    for name, kind in classes(torch).items():
-        found |= {f"{name}.{method}": function for method, function in methods(kind).items()}
+    found = public_objects(torch)
+    for name, cls in classes(torch).items():
+        found |= {f"{name}.{method}": function for method, function in methods(cls).items()}
     return found
 
 
-def home(function: Callable[..., Any]) -> Any:
-    """Return an inherited method as an attribute of the class that defines the method."""
+def base_method(function: Callable[..., Any]) -> Any:
+    """Return the function of a class method, which subclasses share."""
     return getattr(function, "__func__", function)
 
 
 def parameters(function: Callable[..., Any]) -> tuple[dict[str, Any], bool]:
-    """Return the defaults of named parameters, and whether the function has other keywords."""
+    """Return the defaults of named parameters, and whether other keywords are accepted."""
     found = inspect.signature(function).parameters.values()
     variable = (inspect.Parameter.VAR_KEYWORD, inspect.Parameter.VAR_POSITIONAL)
     named = {x.name: x.default for x in found if x.kind not in variable and x.name != "self"}
     return named, any(x.kind is inspect.Parameter.VAR_KEYWORD for x in found)
 
 
-# The module of each group of calls. Each group is called in a separate process.
+# Module of each group of calls. Each group is called in a separate process.
 GROUPS = {
     "kernels": "hostile.kernels",
     "objects": "hostile.objects",
@@ -166,7 +166,7 @@ GROUPS = {
 
 
 class Call(NamedTuple):
-    """A valid call of a function, a class, or a method, whose name contains a dot."""
+    """Valid call of a function, a class, or a method, whose name contains a dot."""
 
     name: str
     arguments: dict[str, Argument]
@@ -177,28 +177,28 @@ class Call(NamedTuple):
 
 
 class Subject(NamedTuple):
-    """An object whose methods are called."""
+    """Object whose methods are called."""
 
-    make: Callable[[int], Any]  # after a number of steps
-    state: Callable[[Any], Any]  # the part that a rejected call does not change
-    meets: tuple[type[Exception], ...] = ()  # errors of calls during calls of other threads
+    make: Callable[[int], Any]  # argument: number of steps before the call
+    state: Callable[[Any], Any]  # state that a rejected call does not change
+    meets: tuple[type[Exception], ...] = ()  # errors during calls of other threads
 
 
 KNOWN: dict[str, Subject] = {}
 
 
 def call(name: str, /, *, raises=(), at=0, through=None, shared=False, **arguments) -> Call:
-    """Return a valid call, whose arguments have the kinds of the values."""
-    kinds = {parameter: to_argument(value) for parameter, value in arguments.items()}
-    return Call(name, kinds, raises, at, through, shared)
+    """Return a valid call. The values determine the kinds of the arguments."""
+    converted = {parameter: to_argument(value) for parameter, value in arguments.items()}
+    return Call(name, converted, raises, at, through, shared)
 
 
 @cache
 def calls(group: str) -> list[Call]:
     """Return the valid calls of a group.
 
-    An argument whose default is None may be None. A parameter with another default that no call of
-    the function passes is passed in the first of them.
+    An argument whose default is None accepts None. Parameters with another default that no call
+    passes are added to the first call of the function.
     """
     functions = callables(torch=group == "training")
     found: list[Call] = importlib.import_module(GROUPS[group]).CALLS
@@ -219,7 +219,7 @@ def calls(group: str) -> list[Call]:
 
 
 def subjects(group: str) -> dict[str, Subject]:
-    """Return the objects of a group by class, whose states `plain` describes from now on."""
+    """Return the objects of a group by class and let `plain` describe their states."""
     KNOWN.update(getattr(importlib.import_module(GROUPS[group]), "SUBJECTS", {}))
     return KNOWN
 
@@ -248,7 +248,7 @@ def plain(x: Any) -> Any:
 
 
 def equal(a: Any, b: Any, exactly: bool = True) -> bool:
-    """Return whether two results are equal, up to dtypes and rounding if not `exactly`."""
+    """Return whether two results are equal, up to dtypes and rounding unless `exactly`."""
     if isinstance(a, np.ndarray) and isinstance(b, np.ndarray):
         if a.shape != b.shape or (exactly and a.dtype != b.dtype):
             return False

@@ -16,25 +16,25 @@ from hostile.arguments import (
     SAME,
     TEXTS,
     Argument,
+    boolean,
+    booleans,
+    choice,
     constant,
     constants,
     duration,
-    flag,
-    flags,
     floats,
     instance,
     integer,
-    moved,
-    name,
-    nothing,
-    number,
+    label_forms,
+    mapping,
+    none,
     optional,
     path,
-    promise,
-    record,
+    real,
     replace,
-    row,
-    text,
+    sequence,
+    string,
+    with_outcome,
     without,
 )
 from hostile.table import Subject, call
@@ -70,58 +70,62 @@ from rlox.policies import MlpPolicy, SdePolicy
 from rlox.trainers import A2CTrainer, DQNTrainer, IMPALATrainer, PPOTrainer, SACTrainer, TD3Trainer
 
 BOX, DISCRETE = spaces.Box(-1, 1, (4,)), spaces.Discrete(2)
-MASKS = flags(1, 0, 1, 1, 0, 1, shape=(3, 2))
+MASKS = booleans(1, 0, 1, 1, 0, 1, shape=(3, 2))
 
 
-def policy(kind, action_space):
-    with isolate_rng(0), limit_threads(1):  # torch has no other threads in a forked child
-        return kind(BOX, action_space)
+def make_policy(cls, action_space):
+    with isolate_rng(0), limit_threads(1):  # torch loses its other threads in a forked child
+        return cls(BOX, action_space)
 
 
 SUBJECTS = {
-    "MlpPolicy": Subject(lambda _: policy(MlpPolicy, DISCRETE), lambda x: sorted(x.state_dict())),
-    "SdePolicy": Subject(lambda _: policy(SdePolicy, BOX), lambda x: sorted(x.state_dict())),
+    "MlpPolicy": Subject(
+        lambda _: make_policy(MlpPolicy, DISCRETE), lambda x: sorted(x.state_dict())
+    ),
+    "SdePolicy": Subject(lambda _: make_policy(SdePolicy, BOX), lambda x: sorted(x.state_dict())),
 }
 
 
-def tensor(*values, shape, dtype):
-    """Return a tensor; torch rejects other values."""
+def tensor_argument(*values, shape, dtype):
+    """Return a tensor. Torch rejects other values."""
     valid = torch.tensor(values, dtype=dtype).reshape(shape)
-    return Argument(valid.clone, promise(SAME, {"a copy": lambda x: x.clone()}), drawn=False)
+    return Argument(valid.clone, label_forms(SAME, {"a copy": lambda x: x.clone()}), drawn=False)
 
 
-def as_arrays(method):
+def method_as_arrays(method):
     """Return a method of policies whose results are arrays."""
 
-    def called(policy, **arguments):
+    def call_method(policy, **arguments):
         with torch.no_grad(), limit_threads(1):
             result = getattr(policy, method)(**arguments)
         if isinstance(result, Gaussian | Categorical):
             result = result.mean if isinstance(result, Gaussian) else result.log_probs
         return [x.numpy() for x in (result if isinstance(result, tuple) else (result,))]
 
-    return called
+    return call_method
 
 
 def policy_calls():
-    obs = tensor(*np.linspace(-1, 1, 12), shape=(3, 4), dtype=torch.float32)
+    obs = tensor_argument(*np.linspace(-1, 1, 12), shape=(3, 4), dtype=torch.float32)
     actions = {
-        "MlpPolicy": tensor(0, 1, 1, shape=(3,), dtype=torch.int64),
-        "SdePolicy": tensor(*range(12), shape=(3, 4), dtype=torch.float32),
+        "MlpPolicy": tensor_argument(0, 1, 1, shape=(3,), dtype=torch.int64),
+        "SdePolicy": tensor_argument(*range(12), shape=(3, 4), dtype=torch.float32),
     }
     # Real actions have no masks.
-    masks = {"MlpPolicy": MASKS, "SdePolicy": nothing()}
-    for kind, action in actions.items():
-        masked = {"obs": obs, "mask": replace(masks[kind], names=("action_masks",))}
+    masks = {"MlpPolicy": MASKS, "SdePolicy": none()}
+    for class_name, action in actions.items():
+        masked = {"obs": obs, "mask": replace(masks[class_name], names=("action_masks",))}
         for method in ("distribution", "get_action_and_logprob", "act", "mode"):
-            yield call(f"{kind}.{method}", through=as_arrays(method), **masked)
+            yield call(f"{class_name}.{method}", through=method_as_arrays(method), **masked)
         for method in ("get_action_and_logprob", "evaluate_actions"):
-            yield call(f"{kind}.{method}", through=as_arrays(method), **masked, action=action)
-        yield call(f"{kind}.get_value", through=as_arrays("get_value"), obs=obs)
-        yield call(f"{kind}.frozen_act")
+            yield call(
+                f"{class_name}.{method}", through=method_as_arrays(method), **masked, action=action
+            )
+        yield call(f"{class_name}.get_value", through=method_as_arrays("get_value"), obs=obs)
+        yield call(f"{class_name}.frozen_act")
 
 
-WIDTHS = without(row(4), "a dict")
+WIDTHS = without(sequence(4), "a dict")
 NETWORKS = {
     "observation_space": lambda: BOX,
     "net_arch": optional(WIDTHS),
@@ -146,7 +150,7 @@ CALLS = [
 N = 2
 ON_POLICY = {"num_envs": N, "n_steps": 4, "net_arch": (4,)}
 REPLAY = {"num_envs": N, "learning_starts": 2, "buffer_size": 64, "batch_size": 4, "net_arch": (4,)}
-# Trainer, learner, configuration, settings. IMPALA without threads repeats its results.
+# Trainer, learner, configuration and settings. Synchronous IMPALA has repeatable results.
 ALGORITHMS = [
     (PPOTrainer, PPO, PPOConfig, ON_POLICY | {"batch_size": 8, "n_epochs": 1}),
     (A2CTrainer, A2C, A2CConfig, ON_POLICY),
@@ -155,78 +159,78 @@ ALGORITHMS = [
     (SACTrainer, SAC, SACConfig, REPLAY),
     (TD3Trainer, TD3, TD3Config, REPLAY),
 ]
-SETTINGS = {kind: settings for kind, _, _, settings in ALGORITHMS}
-CONFIGS = {learner: config(**settings) for _, learner, config, settings in ALGORITHMS}
+SETTINGS = {trainer_cls: settings for trainer_cls, _, _, settings in ALGORITHMS}
+CONFIGS = {learner_cls: config(**settings) for _, learner_cls, config, settings in ALGORITHMS}
 # SAC and TD3 need real actions.
 ENVS = dict.fromkeys((SAC, SACTrainer, TD3, TD3Trainer), "Pendulum-v1")
 OBS = floats(0.5, -0.25, 0, 1, shape=(3, 4), dtype="f4")
-# Any class or function may make an environment.
-ENV = without(text("CartPole-v1"), "a class")
+# Any class or function can create an environment.
+ENV = without(choice("CartPole-v1"), "a class")
 REWARD = {"sutton_barto_reward": True}
-# The environment rejects its arguments; in Gymnasium's own error if Gymnasium makes it.
-KEYWORDS = replace(record(REWARD), names=("env_kwargs", "kwargs"))
+# Environments reject these arguments. Gymnasium's environments raise errors of Gymnasium.
+KEYWORDS = replace(mapping(REWARD), names=("env_kwargs", "kwargs"))
 GYMNASIUM_KEYWORDS = without(
-    record(lambda: dict(REWARD)), "one key more", "a number as key", "surrogates as key"
+    mapping(lambda: dict(REWARD)), "one key more", "a number as key", "surrogates as key"
 )
 
 
-def setting(field):
-    """Return an argument of the kind of the default of a setting."""
-    numbers = ("ent_coef", "target_entropy")  # or the word "auto"
+def setting_argument(field):
+    """Return an argument that fits the default of a setting."""
+    numbers = ("ent_coef", "target_entropy")  # these settings also accept "auto"
     if field.name in ("utd_ratio", "her", "action_noise"):
-        return nothing()  # excludes another setting, or is no plain number
+        return none()  # these settings exclude others or are not plain numbers
     match field.default:
         case bool():
-            # Without `async_collect`, there are no other settings of actors.
-            return flag(field.default or field.name == "async_collect")
+            # Other settings of actors require `async_collect`.
+            return boolean(field.default or field.name == "async_collect")
         case int():
             return integer(4)
         case str() if field.name == "device":
-            return moved(text("cpu"), ANY, *TEXTS)  # the learner rejects others
+            return with_outcome(choice("cpu"), ANY, *TEXTS)  # the learner rejects other devices
         case str() if field.name not in numbers:
-            return text(field.default)
+            return choice(field.default)
         case None if "tuple" in str(field.type):
-            return optional(without(row(4, 8), "a dict"))
+            return optional(without(sequence(4, 8), "a dict"))
         case None if "int" in str(field.type):
             return optional(4)
         case float() | str():
-            return number(0.5)
+            return real(0.5)
         case None:
-            return number(0.5) if field.name in numbers else optional(0.5)
-    raise AssertionError(f"{field.name}: a setting of another kind, {field.default!r}")
+            return real(0.5) if field.name in numbers else optional(0.5)
+    raise AssertionError(f"{field.name}: an unknown kind of setting, {field.default!r}")
 
 
-def trainer(kind, _=0):
-    return kind(ENVS.get(kind, "CartPole-v1"), 3, runs_dir=None, **SETTINGS[kind])
+def make_trainer(cls, _=0):
+    return cls(ENVS.get(cls, "CartPole-v1"), 3, runs_dir=None, **SETTINGS[cls])
 
 
-def envs_for(kind):
-    return rlox.VecEnv(N, 5, ENVS.get(kind, "CartPole-v1"))
+def envs_for(cls):
+    return rlox.VecEnv(N, 5, ENVS.get(cls, "CartPole-v1"))
 
 
-def learner(kind, _=0):
-    return kind(envs_for(kind), CONFIGS[kind], 3)
+def make_learner(cls, _=0):
+    return cls(envs_for(cls), CONFIGS[cls], 3)
 
 
 SUBJECTS["SeededPredictor"] = Subject(
-    lambda _: SeededPredictor(learner(PPO), 3), lambda x: x._learner.state()
+    lambda _: SeededPredictor(make_learner(PPO), 3), lambda x: x._learner.state()
 )
-for trained, learning, _, _ in ALGORITHMS:
-    SUBJECTS[trained.__name__] = Subject(
-        partial(trainer, trained), lambda x: x.learner.state(), (RuntimeError,)
+for trainer_cls, learner_cls, _, _ in ALGORITHMS:
+    SUBJECTS[trainer_cls.__name__] = Subject(
+        partial(make_trainer, trainer_cls), lambda x: x.learner.state(), (RuntimeError,)
     )
-    SUBJECTS[learning.__name__] = Subject(
-        partial(learner, learning), lambda x: x.state(), (RuntimeError,)
+    SUBJECTS[learner_cls.__name__] = Subject(
+        partial(make_learner, learner_cls), lambda x: x.state(), (RuntimeError,)
     )
 
 
-class Left:
+class LeftPolicy:
     def predict(self, obs, deterministic=True):
         return np.zeros(len(obs), np.int64)
 
 
-class Silent:
-    """A logger."""
+class SilentLogger:
+    """Logger that ignores all calls."""
 
     def start(self, trainer):
         pass
@@ -234,34 +238,34 @@ class Silent:
     log = finish = lambda *_: None
 
 
-def saved():
-    """Return the path of a trainer, which is saved once in this process."""
+def saved_trainer():
+    """Return the path of a trainer that this process saves once."""
     folder = Path("saved").absolute()
     if not folder.exists():
-        trainer(PPOTrainer).save(folder)
+        make_trainer(PPOTrainer).save(folder)
     return str(folder)
 
 
-def untimed(trainer, **arguments):
+def train_untimed(trainer, **arguments):
     result = trainer.train(**arguments)
     return {name: x for name, x in result.items() if name not in ("sps", "seconds")}
 
 
 RUNS = {"runs_dir": optional(path(lambda: "runs"))}
-# Beside a custom policy or extractor, the error may name the settings of the built-in policy.
-OWN = dict.fromkeys(("policy", "features_extractor"), replace(nothing(), names=("net_arch",)))
+# With a custom policy or extractor, errors can name settings of the built-in policy.
+NO_CUSTOM = dict.fromkeys(("policy", "features_extractor"), replace(none(), names=("net_arch",)))
 PREDICT = {"obs": OBS, "deterministic": True, "action_masks": MASKS}
 STREAM = {"stream": lambda: np.random.default_rng(0)}
 
 
-def algorithm_calls(trainer, kind, config):
-    name, on_pendulum = trainer.__name__, trainer in ENVS
+def algorithm_calls(trainer_cls, learner_cls, config):
+    name, on_pendulum = trainer_cls.__name__, trainer_cls in ENVS
     yield call(
         name,
-        env=without(text("Pendulum-v1"), "a class") if on_pendulum else ENV,
+        env=without(choice("Pendulum-v1"), "a class") if on_pendulum else ENV,
         seed=3,
         backend="auto",
-        **OWN,
+        **NO_CUSTOM,
         env_kwargs=None if on_pendulum else KEYWORDS,
         **RUNS,
         num_envs=N,
@@ -271,18 +275,24 @@ def algorithm_calls(trainer, kind, config):
     )
     yield call(
         f"{name}.train",
-        through=untimed,
+        through=train_untimed,
         total_timesteps=duration(8),
         progress_bar=False,
         callbacks=(lambda: lambda trainer, metrics: None,),
-        loggers=(Silent,),
+        loggers=(SilentLogger,),
     )
-    name = kind.__name__
-    yield call(name, env=partial(envs_for, kind), config=lambda: CONFIGS[kind], seed=3, **OWN)
+    name = learner_cls.__name__
+    yield call(
+        name,
+        env=partial(envs_for, learner_cls),
+        config=lambda: CONFIGS[learner_cls],
+        seed=3,
+        **NO_CUSTOM,
+    )
     yield call(f"{name}.iterate", progress=0.5)
     yield call(f"{name}.state", replay=True)
-    yield call(f"{name}.load_state", state=lambda: learner(kind).state())
-    yield call(config.__name__, **{x.name: setting(x) for x in dataclasses.fields(config)})
+    yield call(f"{name}.load_state", state=lambda: make_learner(learner_cls).state())
+    yield call(config.__name__, **{x.name: setting_argument(x) for x in dataclasses.fields(config)})
 
 
 CALLS += [
@@ -303,9 +313,9 @@ CALLS += [
     call(
         "PPOTrainer.load",
         through=lambda _, **arguments: PPOTrainer.load(**arguments),
-        path=path(saved),
+        path=path(saved_trainer),
         env=ENV,
-        **OWN,
+        **NO_CUSTOM,
         device="cpu",
         actors=None,
         backend="native",
@@ -313,16 +323,21 @@ CALLS += [
         raises=(OSError,),
         shared=True,
     ),
-    call("PPOTrainer.stop", reason=name("word")),
+    call("PPOTrainer.stop", reason=string("word")),
     call("PPOTrainer.close"),
     call("SeededPredictor.predict", **PREDICT, shared=True),
     call("PPO.predict", **PREDICT, **STREAM, shared=True),
     call("DQN.predict", **PREDICT, **STREAM, shared=True),
     call("evaluation_seed", seed=3, training=True),
-    call("SeededPredictor", learner=lambda: learner(PPO), seed=3, interrupt_requested=lambda: bool),
+    call(
+        "SeededPredictor",
+        learner=lambda: make_learner(PPO),
+        seed=3,
+        interrupt_requested=lambda: bool,
+    ),
     call(
         "evaluate",
-        policy=Left,
+        policy=LeftPolicy,
         env=ENV,
         n_episodes=duration(2),
         seed=3,
@@ -333,22 +348,22 @@ CALLS += [
 ]
 
 
-def written(path, manifest, members):
+def write_and_read(path, manifest, members):
     write_checkpoint(path, manifest, members)
     return read_checkpoint(path)
 
 
-def existing():
-    """Return the path of a checkpoint, which is written once in this process."""
+def existing_checkpoint():
+    """Return the path of a checkpoint that this process writes once."""
     if not Path("existing").exists():
         write_checkpoint("existing", {"steps": 7}, {"networks": {"w": np.ones(2)}})
     return "existing"
 
 
-def every(_):
-    every = EveryNSteps(9)
-    every.start(4)
-    return every
+def make_every_n_steps(_):
+    callback = EveryNSteps(9)
+    callback.start(4)
+    return callback
 
 
 SUBJECTS |= {
@@ -361,24 +376,24 @@ SUBJECTS |= {
         lambda _: EarlyStoppingCallback(), lambda x: [x.patience, x.min_delta]
     ),
     "TimingCallback": Subject(lambda _: TimingCallback(), lambda x: x.seconds),
-    "EveryNSteps": Subject(every, lambda every: every.steps),
+    "EveryNSteps": Subject(make_every_n_steps, lambda callback: callback.steps),
 }
-# A file contains the dtype of an array, and other bytes have another checksum.
-EXACT = moved(floats(0.5, 2), ANY, "f2", ">f2", "f4", ">f4", "g")
-# JSON represents most values; others are rejected.
-STEPS = Argument(lambda: 7, promise(ANY, NO_SCALAR | {"NaN": constant(np.nan), "bool": bool}))
+# Files contain the dtype of arrays, and checksums depend on the bytes.
+EXACT = with_outcome(floats(0.5, 2), ANY, "f2", ">f2", "f4", ">f4", "g")
+# JSON represents most values. Other values are rejected.
+STEPS = Argument(lambda: 7, label_forms(ANY, NO_SCALAR | {"NaN": constant(np.nan), "bool": bool}))
 CALLBACK_ENV = Argument(
     lambda: "CartPole-v1",
-    promise(ANY, constants({"a function": dict, "another id": "abc"}))
-    | promise(INVALID, constants({"a number": 3, "numbers": np.zeros(3), "a list": ["a"]})),
+    label_forms(ANY, constants({"a function": dict, "another id": "abc"}))
+    | label_forms(INVALID, constants({"a number": 3, "numbers": np.zeros(3), "a list": ["a"]})),
     drawn=False,
 )
 FOLDER = path(lambda: "new")
 CALLS += [
-    call("read_checkpoint", raises=(OSError,), path=path(existing)),
+    call("read_checkpoint", raises=(OSError,), path=path(existing_checkpoint)),
     call(
         "write_checkpoint",
-        through=written,
+        through=write_and_read,
         raises=(OSError,),
         path=FOLDER,
         manifest={"steps": STEPS},
@@ -403,11 +418,11 @@ CALLS += [
         "CheckpointCallback",
         every=9,
         keep_last=optional(3),
-        best=name("word"),
+        best=string("word"),
         replay=True,
         path=FOLDER,
     ),
-    call("EarlyStoppingCallback", metric=name("word"), patience=9, min_delta=0.5, mode="max"),
+    call("EarlyStoppingCallback", metric=string("word"), patience=9, min_delta=0.5, mode="max"),
     call("as_callback", callback=lambda: print),
-    call("as_callbacks", callbacks=row(instance(lambda: print))),
+    call("as_callbacks", callbacks=sequence(instance(lambda: print))),
 ]

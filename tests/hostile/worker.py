@@ -1,4 +1,4 @@
-"""Calls everything of one group, in a process with limits of time and memory.
+"""Call everything of one group in a process with limits of time and memory.
 
     python -m hostile.worker call GROUP JOURNAL EXAMPLES SEED START EVERY
     python -m hostile.worker share GROUP JOURNAL SEED [CLASS...]
@@ -51,7 +51,7 @@ ANYTHING: st.SearchStrategy[Any] = st.recursive(
 
 
 class Limits:
-    """Ends the process if a call takes too long."""
+    """Limits of time and memory that end the process if a call exceeds them."""
 
     def __init__(self, journal: str, extra: int = MEMORY) -> None:
         self.at = 0  # index of the call
@@ -72,17 +72,17 @@ class Limits:
 
 
 class Caller:
-    """A valid call, and its results with other arguments."""
+    """Valid call whose arguments are replaced by other forms."""
 
     def __init__(self, call: Call, subject: Subject | None, function: Any, limits: Limits) -> None:
         self.call, self.subject, self.limits = call, subject, limits
         self.function, self.shared = function, None
-        self.valid = self.outcome({})
+        self.valid = self.call_with({})
         if isinstance(self.valid, Exception):
             raise AssertionError(f"{call.name}: the valid call fails: {self.valid!r}")
 
-    def outcome(self, forms: dict[str, Any], description: str = "the valid call") -> Any:
-        """Return the result, the state of the object and the written arguments, or the error."""
+    def call_with(self, forms: dict[str, Any], description: str = "the valid call") -> Any:
+        """Call and return the result, the object's state and written arguments, or the error."""
         values = {name: argument.make() for name, argument in self.call.arguments.items()}
         values |= {name: form(values[name]) for name, form in forms.items()}
         function, thing = self.bound()
@@ -104,7 +104,7 @@ class Caller:
         return [plain(result), self.state(thing), self.contents(values, written=True)]
 
     def bound(self) -> tuple[Any, Any]:
-        """Return the function to call, and its object."""
+        """Return the function of the call and its object."""
         call, thing = self.call, None
         function = call.through or self.function
         if self.subject is not None:
@@ -126,41 +126,41 @@ class Caller:
             if arguments[name].written == written
         }
 
-    def singles(self, every: int, start: int) -> Iterator[list[str]]:
-        """Yield the failures of every n-th form of an argument: call, form, description."""
+    def try_each_form(self, every: int, start: int) -> Iterator[list[str]]:
+        """Yield [call, form, failure] for every n-th form of an argument that fails."""
         pairs = [(n, *form) for n, x in self.call.arguments.items() for form in x.forms.items()]
-        for name, form_name, (kind, form) in pairs[start::every]:
+        for name, form_name, (outcome, form) in pairs[start::every]:
             description = f"{name}: {form_name}"
             try:
-                result = self.outcome({name: form}, description)
-                failure = self.failure(kind, name, form_name, result)
+                result = self.call_with({name: form}, description)
+                failure = self.find_failure(outcome, name, form_name, result)
             except Exception as error:
-                failure = shown(error)
-            except BaseException as error:  # a panic of PyO3
-                failure = f"panics: {shown(error)}"
+                failure = describe(error)
+            except BaseException as error:  # a panic in Rust
+                failure = f"panics: {describe(error)}"
             if failure:
                 yield [self.call.name, description, failure]
 
     def agrees(self, result: Any) -> bool:
-        """Compare with the valid result; the state of a shared object may differ."""
+        """Compare with the valid result. The state of a shared object can differ."""
         parts = ([x[0], x[2]] if self.call.shared else x for x in (result, self.valid))
         return equal(*parts, exactly=False)
 
-    def failure(self, kind: str, name: str, form: str, result: Any) -> str:
-        """Return why a result breaks the promise of a form, or an empty text."""
+    def find_failure(self, outcome: str, name: str, form: str, result: Any) -> str:
+        """Return how a result contradicts the outcome of a form, or an empty string."""
         if isinstance(result, Exception):
-            if kind == SAME:
-                return f"rejected: {shown(result)}"
+            if outcome == SAME:
+                return f"rejected: {describe(result)}"
             if not self.names_argument(name, form, result):
-                return f"no argument is named: {shown(result)}"
-        elif kind == INVALID:
+                return f"no argument is named: {describe(result)}"
+        elif outcome == INVALID:
             return f"accepted: {str(result[:2])[:200]}"
-        elif kind != ANY and not self.agrees(result):
+        elif outcome != ANY and not self.agrees(result):
             return f"another result: {str(result)[:300]} instead of {str(self.valid)[:300]}"
         return ""
 
     def names_argument(self, name: str, form: str, error: Exception) -> bool:
-        """Return whether an error names the argument, or any that a shape or a size contradicts."""
+        """Return whether an error names the argument or an argument of related shape or size."""
         *keys, last = form.split(": ")
         names = [name, *keys, *self.call.arguments[name].names]
         if isinstance(error, OSError):
@@ -169,20 +169,20 @@ class Caller:
             if last in SHAPES or last in HUGE:
                 return True
             text = f"{error.argument} {error.section}"
-        else:  # of another library
+        else:  # errors of other libraries
             text = "; ".join([str(error), *getattr(error, "__notes__", ())])
             names += ["broken", *(["Unable to allocate"] if isinstance(error, MemoryError) else [])]
             names += self.call.arguments if last in SHAPES or last in HUGE else []
         patterns = (rf"(?<![A-Za-z]){name.replace('_', '[_ ]')}" for name in names)
         return any(re.search(pattern, text) for pattern in patterns)
 
-    def several(self, examples: int, number: int | None) -> str:
-        """Pass several unusual arguments at once, as Hypothesis draws them."""
+    def try_combinations(self, examples: int, seed_value: int | None) -> str:
+        """Pass several unusual arguments at once and return a failure or an empty string."""
         arguments = self.call.arguments
 
         @settings(
             max_examples=examples,
-            derandomize=number is None,
+            derandomize=seed_value is None,
             database=None,
             deadline=None,
             print_blob=False,
@@ -191,25 +191,25 @@ class Caller:
         )
         @given(st.lists(st.sampled_from(sorted(arguments)), min_size=1, unique=True), st.data())
         def run(names: list[str], data: Any) -> None:
-            forms, kinds = {}, set()
+            forms, outcomes = {}, set()
             for name in names:
-                kind, forms[name] = data.draw(form_of(arguments[name]), name)
-                kinds.add(kind)
-            result = self.outcome(forms, str(forms)[:380])
-            if not isinstance(result, Exception) and kinds <= {SAME, MAYBE}:
+                outcome, forms[name] = data.draw(form_of(arguments[name]), name)
+                outcomes.add(outcome)
+            result = self.call_with(forms, str(forms)[:380])
+            if not isinstance(result, Exception) and outcomes <= {SAME, MAYBE}:
                 assert self.agrees(result), f"{result} instead of {self.valid}"
 
         try:
-            (run if number is None else seed(number)(run))()
+            (run if seed_value is None else seed(seed_value)(run))()
         except Exception as error:
-            return f"{shown(error)} {getattr(error, '__notes__', '')}"
+            return f"{describe(error)} {getattr(error, '__notes__', '')}"
         except BaseException as error:
-            return f"panics: {shown(error)} {getattr(error, '__notes__', '')}"
+            return f"panics: {describe(error)} {getattr(error, '__notes__', '')}"
         return ""
 
 
-class Drawn:
-    """A form that ignores the valid value."""
+class DrawnForm:
+    """Form that ignores the valid value."""
 
     def __init__(self, value: Any) -> None:
         self.value = value
@@ -223,15 +223,15 @@ class Drawn:
 
 def form_of(argument: Argument) -> st.SearchStrategy[tuple[str, Any]]:
     forms = st.sampled_from(list(argument.forms.values()))
-    return forms | ANYTHING.map(lambda x: (ANY, Drawn(x))) if argument.drawn else forms
+    return forms | ANYTHING.map(lambda x: (ANY, DrawnForm(x))) if argument.drawn else forms
 
 
-def shown(error: BaseException) -> str:
+def describe(error: BaseException) -> str:
     return f"{type(error).__name__}: {error!s:.300}"
 
 
 def main(
-    group: str, journal: str, examples: int, number: int | None, start: int, every: int
+    group: str, journal: str, examples: int, seed_value: int | None, start: int, every: int
 ) -> None:
     warnings.simplefilter("ignore")
     warnings.simplefilter("error", RuntimeWarning)
@@ -246,31 +246,35 @@ def main(
         try:
             caller = Caller(call, objects.get(owner), functions[call.name], limits)
         except Exception as error:
-            failures.append([call.name, "the valid call", shown(error)])
+            failures.append([call.name, "the valid call", describe(error)])
             continue
-        failures += caller.singles(every, at % every)
-        if call.arguments and examples and (failure := caller.several(examples, number)):
+        failures += caller.try_each_form(every, at % every)
+        if (
+            call.arguments
+            and examples
+            and (failure := caller.try_combinations(examples, seed_value))
+        ):
             failures.append([call.name, "several arguments", failure])
     print(json.dumps(failures))
 
 
 THREADS, SHARED_SECONDS = 8, 0.1
-FINAL = ("close", "close_extras", "stop")  # an object is not used after these calls
+FINAL = ("close", "close_extras", "stop")  # objects are unusable after these calls
 
 
 class Shared:
-    """An object of a class, and the calls of its methods."""
+    """Object of a class and the calls of its methods."""
 
     def __init__(self, name: str, subject: Subject, group: str) -> None:
         self.name, self.subject = name, subject
         self.calls = [call for call in calls(group) if call.name.startswith(f"{name}.")]
-        for call in self.calls:  # threads share the objects that are made once
+        for call in self.calls:  # threads share the objects that are created once
             for argument in call.arguments.values():
                 argument.make()
         self.failures: list[list[str]] = []
 
     def use(self, thing: Any, call: Call, rng: random.Random) -> None:
-        """Make a valid call, or one with an unusual argument; ignore the result."""
+        """Make a valid call or a call with one unusual argument and ignore the result."""
         description, method = "", call.name.rpartition(".")[2]
         try:
             values = {name: x.make() for name, x in call.arguments.items()}
@@ -285,15 +289,15 @@ class Shared:
                 getattr(thing, method)(**values)
         except (*REJECTED, *call.raises, *self.subject.meets):
             pass
-        except BaseException as error:  # PyO3's panics are no Exception
-            self.failures.append([call.name, description, shown(error)])
+        except BaseException as error:  # panics in Rust are not Exceptions
+            self.failures.append([call.name, description, describe(error)])
 
     def crowd(self, thing: Any, chosen: list[Call], seed: int) -> list[threading.Thread]:
         """Start threads that make random calls."""
         until = time.monotonic() + SHARED_SECONDS
 
-        def work(number: int) -> None:
-            rng = random.Random(seed * THREADS + number)
+        def work(index: int) -> None:
+            rng = random.Random(seed * THREADS + index)
             while time.monotonic() < until and not self.failures:
                 self.use(thing, rng.choice(chosen), rng)
 
@@ -303,7 +307,7 @@ class Shared:
         return threads
 
     def fork(self, thing: Any, limits: Limits) -> None:
-        """Use the inherited object and new objects in a child."""
+        """Use the inherited object and new objects in a child process."""
         child = os.fork()
         if child == 0:
             self.failures.clear()
@@ -342,7 +346,7 @@ class Shared:
 
 def share(group: str, journal: str, seed: int, *names: str) -> None:
     warnings.simplefilter("ignore")
-    callables(torch=group == "training")  # imports before memory is limited
+    callables(torch=group == "training")  # import before the memory limit
     failures, limits = [], Limits(journal, extra=2**33)
     for name, subject in subjects(group).items():
         shared = Shared(name, subject, group)
@@ -353,10 +357,10 @@ def share(group: str, journal: str, seed: int, *names: str) -> None:
 
 
 if __name__ == "__main__":
-    command, group, journal, *words = sys.argv[1:]
+    command, group, journal, *args = sys.argv[1:]
     if command == "share":
-        share(group, journal, int(words[0]), *words[1:])
+        share(group, journal, int(args[0]), *args[1:])
     else:
-        examples, number, start, every = words
-        seed_number = None if number == "-" else int(number)
-        main(group, journal, int(examples), seed_number, int(start), int(every))
+        examples, seed_text, start, every = args
+        seed_value = None if seed_text == "-" else int(seed_text)
+        main(group, journal, int(examples), seed_value, int(start), int(every))

@@ -1,4 +1,4 @@
-"""Arrays of every dtype and memory layout, which give the results of their values."""
+"""Results do not depend on the dtype and memory layout of array arguments."""
 
 import numpy as np
 import pytest
@@ -25,49 +25,49 @@ FORMS = {
 }
 
 
-def stored(dtype, x):
-    """Return the rows that a buffer of a dtype holds after a rollout observed `x`."""
+def store(dtype, x):
+    """Return the rows of a buffer with this dtype after a rollout observed `x`."""
     buffer = RolloutBuffer(1, len(x), x.shape[1:], obs_dtype=dtype)
     buffer.begin(x)
     return buffer.obs[0].copy()
 
 
-def packed(_, x):
+def pack(_, x):
     """Return the packed tokens of the first row of `x`."""
     (row,) = rlox.pack_sequences([x[(0,) * (x.ndim - 1)]], x.shape[-1])
     return row["input_ids"]
 
 
 INTEGERS = [dtype for dtype in DTYPES if dtype.lstrip(">")[0] in "iu"]
-READ = {
-    "float32": (stored, DTYPES),
-    "float64": (stored, DTYPES),
-    "int64": (stored, INTEGERS),
-    "uint8": (stored, INTEGERS),
-    "bool": (stored, ["?"]),
-    "tokens": (packed, ["i4", "i8", "u4", ">i8"]),
+READERS = {
+    "float32": (store, DTYPES),
+    "float64": (store, DTYPES),
+    "int64": (store, INTEGERS),
+    "uint8": (store, INTEGERS),
+    "bool": (store, ["?"]),
+    "tokens": (pack, ["i4", "i8", "u4", ">i8"]),
 }
 SMALL = st.integers(0, 99)
 
 
 @pytest.mark.parametrize("form", FORMS)
-@pytest.mark.parametrize("target", READ)
+@pytest.mark.parametrize("target", READERS)
 @settings(max_examples=20)
 @given(values=arrays("u1", array_shapes(min_dims=2, max_dims=4, max_side=5), elements=SMALL))
-def test_any_strides_give_equal_values(target, form, values):
-    read, sources = READ[target]
-    for dtype in sources:
+def test_results_do_not_depend_on_strides(target, form, values):
+    read, dtypes = READERS[target]
+    for dtype in dtypes:
         x = FORMS[form](values.astype(dtype))
         assert np.array_equal(read(target, x), read(target, x.copy(order="C"))), dtype
 
 
 @pytest.mark.parametrize("form", FORMS)
-@pytest.mark.parametrize("target", [*READ][:5])
-def test_any_strides_of_long_arrays_give_equal_values(target, form):
+@pytest.mark.parametrize("target", [*READERS][:5])
+def test_results_of_long_arrays_do_not_depend_on_strides(target, form):
     values = np.arange(30_000).reshape(100, 20, 15) % 100
     for dtype in ["?"] if target == "bool" else ["u1", "i8", ">i4"]:
         x = FORMS[form](values.astype(dtype))
-        assert np.array_equal(stored(target, x), x.astype(target)), dtype
+        assert np.array_equal(store(target, x), x.astype(target)), dtype
 
 
 ROWS, TOKENS = 3, 8
@@ -100,13 +100,13 @@ def results(kernel, *arrays):
     return np.array([*got.values()] if isinstance(got, dict) else got)
 
 
-def frozen(array):
+def as_read_only(array):
     array = array.copy()
     array.flags.writeable = False
     return array
 
 
-def misaligned(array):
+def as_misaligned(array):
     raw = np.zeros(array.nbytes + 1, np.uint8)
     copy = raw[1:].view(array.dtype).reshape(array.shape)
     copy[:] = array
@@ -115,12 +115,12 @@ def misaligned(array):
 
 LAYOUTS = {
     "list": lambda x: x.tolist(),
-    "read-only": frozen,
+    "read-only": as_read_only,
     "Fortran": np.asfortranarray,
     "strided": lambda x: np.repeat(x, 2, axis=1)[:, ::2],
     "reversed": lambda x: x[::-1, ::-1].copy()[::-1, ::-1],
     "byte-swapped": lambda x: x.astype(x.dtype.newbyteorder()),
-    "misaligned": misaligned,
+    "misaligned": as_misaligned,
     "subclass": lambda x: x.view(np.ma.MaskedArray),
 }
 
@@ -129,7 +129,7 @@ LAYOUTS = {
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_kernel_results_do_not_depend_on_the_layout(kernel, layout):
     rng = np.random.default_rng(0)
-    # Small integers, so that every dtype holds them.
+    # All dtypes represent these small integers.
     arrays = [-rng.integers(0, 5, (ROWS, TOKENS)).astype(np.float64) for _ in "ab"]
     mask = rng.random((ROWS, TOKENS)) < 0.6
     change = LAYOUTS[layout]
@@ -148,10 +148,10 @@ def test_kernel_results_do_not_depend_on_the_layout(kernel, layout):
 @pytest.mark.parametrize("kernel", KERNELS)
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 def test_half_precision_tensors_equal_float32(kernel, dtype):
-    numbers = torch.linspace(-3, 3, ROWS * TOKENS).reshape(ROWS, TOKENS).to(dtype)
-    mask, others = torch.arange(ROWS * TOKENS).reshape(ROWS, TOKENS) % 5 == 4, numbers.flip(0) / 3
-    got = results(kernel, numbers, others, mask)
-    expected = results(kernel, numbers.float(), others.float(), mask)
+    policy = torch.linspace(-3, 3, ROWS * TOKENS).reshape(ROWS, TOKENS).to(dtype)
+    mask, reference = torch.arange(ROWS * TOKENS).reshape(ROWS, TOKENS) % 5 == 4, policy.flip(0) / 3
+    got = results(kernel, policy, reference, mask)
+    expected = results(kernel, policy.float(), reference.float(), mask)
     assert got.dtype == expected.dtype
     np.testing.assert_array_equal(got, expected)
 
@@ -160,5 +160,5 @@ def test_half_precision_tensors_equal_float32(kernel, dtype):
 def test_long_lists_equal_arrays(last):
     rewards = [0.5] * 299_999 + [last]
     group = rlox.compute_group_advantages(rewards, scale="none")
-    numbers = np.array(rewards, float)  # None becomes NaN, a missing reward
-    np.testing.assert_array_equal(group, rlox.compute_group_advantages(numbers, scale="none"))
+    policy = np.array(rewards, float)  # None becomes NaN, which is a missing reward
+    np.testing.assert_array_equal(group, rlox.compute_group_advantages(policy, scale="none"))

@@ -12,7 +12,7 @@ from support.thread_runs import run_threads
 
 
 def random_rollout(seed, shape, dtype=np.float64):
-    """Return log ratios, rewards, values, (terminated, truncated, final values), last values."""
+    """Return log ratios, rewards, values, (terminated, truncated, final values) and last values."""
     rng = np.random.default_rng(seed)
     log_rhos, rewards, values, final_values = rng.normal(size=(4, *shape)).astype(dtype)
     terminated, truncated = rng.random((2, *shape)) < 0.1
@@ -20,12 +20,12 @@ def random_rollout(seed, shape, dtype=np.float64):
     return log_rhos, rewards, values, (terminated, truncated, final_values), last
 
 
-def keywords(ends):
-    return dict(zip(("terminated", "truncated", "final_values"), ends, strict=True))
+def as_kwargs(limits):
+    return dict(zip(("terminated", "truncated", "final_values"), limits, strict=True))
 
 
 def slow_gae(rewards, values, terminated, truncated, final_values, last_value, gamma, lam):
-    """Compute equation 16 of Schulman et al. with time limits for one trajectory in float64."""
+    """Return GAE of one trajectory (equation 16 of Schulman et al.) with time limits in float64."""
     advantages = np.zeros(len(rewards))
     advantage, next_value = 0.0, last_value
     for t in reversed(range(len(rewards))):
@@ -37,12 +37,12 @@ def slow_gae(rewards, values, terminated, truncated, final_values, last_value, g
     return advantages, advantages + values
 
 
-def test_gae_equals_values_by_hand():
-    # gamma 0.5, lambda 0.5. Backwards: step 2 terminates: A = 4 - 1 = 3. Step 1 is truncated with
-    # V(final) = 8: A = 2 + 0.5 * 8 - 1 = 5. Step 0 goes on: A = 1 + 0.5 * 1 - 1 + 0.25 * 5 = 1.75.
-    ends = {"terminated": [0, 0, 1], "truncated": [0, 1, 0], "final_values": [0.0, 8.0, 0.0]}
+def test_gae_equals_values_computed_by_hand():
+    # gamma 0.5, lambda 0.5. Step 2 terminates: A = 4 - 1 = 3. Step 1 is truncated with
+    # V(final) = 8: A = 2 + 0.5 * 8 - 1 = 5. Step 0: A = 1 + 0.5 * 1 - 1 + 0.25 * 5 = 1.75.
+    limits = {"terminated": [0, 0, 1], "truncated": [0, 1, 0], "final_values": [0.0, 8.0, 0.0]}
     arguments = ([1.0, 2.0, 4.0], [1.0, 1.0, 1.0], None, 100.0)
-    advantages, returns = rlox.compute_gae(*arguments, gamma=0.5, lam=0.5, **ends)
+    advantages, returns = rlox.compute_gae(*arguments, gamma=0.5, lam=0.5, **limits)
     np.testing.assert_array_equal(advantages, [1.75, 5.0, 3.0])
     np.testing.assert_array_equal(returns, [2.75, 6.0, 4.0])
 
@@ -55,12 +55,12 @@ def test_gae_equals_values_by_hand():
     lam=st.floats(0, 1),
 )
 def test_gae_equals_a_slow_reference(seed, steps, envs, gamma, lam):
-    _, rewards, values, ends, last = random_rollout(seed, (steps, envs))
+    _, rewards, values, limits, last = random_rollout(seed, (steps, envs))
     advantages, returns = rlox.compute_gae(
-        rewards, values, None, last, gamma, lam, **keywords(ends)
+        rewards, values, None, last, gamma, lam, **as_kwargs(limits)
     )
     for n in range(envs):
-        column = [x[:, n] for x in (rewards, values, *ends)]
+        column = [x[:, n] for x in (rewards, values, *limits)]
         expected = slow_gae(*column, last[n], gamma, lam)
         np.testing.assert_allclose(advantages[:, n], expected[0], rtol=1e-6, atol=1e-10)
         np.testing.assert_allclose(returns[:, n], expected[1], rtol=1e-6, atol=1e-10)
@@ -70,7 +70,7 @@ def test_out_is_written_and_returned():
     out = np.full((4, 2), np.nan), np.full((4, 2), np.nan)
     ones = np.ones((4, 2))
     got = rlox.compute_gae(ones, ones * 0, ones * 0, [0.0, 0.0], out=out)
-    assert all(array is given for array, given in zip(got, out, strict=True))
+    assert all(array is array_out for array, array_out in zip(got, out, strict=True))
     np.testing.assert_array_equal(out, rlox.compute_gae(ones, ones * 0, ones * 0, [0, 0]))
 
 
@@ -85,13 +85,13 @@ def test_results_are_new_arrays_and_inputs_do_not_change(steps):
     np.testing.assert_array_equal(rewards, np.ones(steps))
 
 
-def test_memory_of_results_in_use_is_not_used_again():
+def test_memory_of_live_results_is_not_reused():
     rewards, zeros = np.ones(100_000), np.zeros(100_000)
     expected = rlox.compute_gae(rewards, zeros, zeros, 0.0)[0].copy()
-    held = [rlox.compute_gae(rewards, zeros, zeros, 0.0)[0][::2] for _ in range(5)]
+    views = [rlox.compute_gae(rewards, zeros, zeros, 0.0)[0][::2] for _ in range(5)]
     for _ in range(5):
         rlox.compute_gae(rewards * 3, zeros, zeros, 0.0)
-    for view in held:
+    for view in views:
         np.testing.assert_array_equal(view, expected[::2])
 
 
@@ -108,7 +108,7 @@ def test_long_arrays_of_every_dtype_and_layout_give_the_same_result(dtype):
         assert np.array_equal(rlox.compute_gae(numbers, zeros, dones, 0.0)[0], expected)
 
 
-def test_every_non_zero_byte_of_a_boolean_is_true():
+def test_all_nonzero_bytes_of_booleans_are_true():
     odd = np.array([0, 2, 255, 0, 1], np.uint8).view(bool)
     plain = np.array([False, True, True, False, True])
     for flags in (odd, np.repeat(odd, 2)[::2]):
@@ -116,7 +116,7 @@ def test_every_non_zero_byte_of_a_boolean_is_true():
         assert np.array_equal(got, rlox.compute_gae(np.ones(5), np.zeros(5), plain, 0.0))
 
 
-def test_single_precision_is_computed_in_double():
+def test_float32_results_are_computed_in_float64():
     n = 5000
     rewards = np.random.default_rng(0).normal(size=n).astype(np.float32)
     dones, values = np.zeros(n, bool), rewards[::-1].copy()
@@ -128,51 +128,55 @@ def test_single_precision_is_computed_in_double():
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
-def test_flat_trajectories_equal_columns(dtype):
+def test_batched_gae_equals_gae_of_columns(dtype):
     rng = np.random.default_rng(0)
     t, n = 40, 5
     rewards, values, final_values = rng.normal(size=(3, t, n)).astype(dtype)
     terminated, truncated = rng.random((2, t, n)) < 0.15
     last = rng.normal(size=n).astype(dtype)
-    ends = {"terminated": terminated, "truncated": truncated, "final_values": final_values}
-    expected = rlox.compute_gae(rewards, values, None, last, 0.9, 0.8, **ends)
-    flat = {name: array.T.ravel() for name, array in ends.items()}
+    limits = {"terminated": terminated, "truncated": truncated, "final_values": final_values}
+    expected = rlox.compute_gae(rewards, values, None, last, 0.9, 0.8, **limits)
+    flat = {name: array.T.ravel() for name, array in limits.items()}
     got = rlox.compute_gae_batched(
         rewards.T.ravel(), values.T.ravel(), None, last, t, 0.9, 0.8, **flat
     )
-    for one, other in zip(got, expected, strict=True):
-        np.testing.assert_allclose(one.reshape(n, t).T, other, rtol=1e-6, atol=1e-10)
+    for flat_result, expected_result in zip(got, expected, strict=True):
+        np.testing.assert_allclose(
+            flat_result.reshape(n, t).T, expected_result, rtol=1e-6, atol=1e-10
+        )
     flat = [x.T.ravel() for x in (rewards, values, terminated)]
     got = rlox.compute_gae_batched(*flat, last, t, 0.9, 0.8)
     expected = rlox.compute_gae(rewards, values, terminated, last, 0.9, 0.8)
-    for one, other in zip(got, expected, strict=True):
-        assert one.dtype == dtype
-        np.testing.assert_allclose(one.reshape(n, t).T, other, rtol=1e-6, atol=1e-10)
+    for flat_result, expected_result in zip(got, expected, strict=True):
+        assert flat_result.dtype == dtype
+        np.testing.assert_allclose(
+            flat_result.reshape(n, t).T, expected_result, rtol=1e-6, atol=1e-10
+        )
 
 
 @pytest.mark.parametrize("lam", [1e-60, 0.0, 0.95])
-def test_nan_reaches_as_far_in_one_trajectory_as_in_a_column(lam):
+def test_nan_propagates_equally_in_trajectories_and_columns(lam):
     rewards, zeros, dones = np.ones(300), np.zeros(300), np.zeros(300, bool)
     rewards[150] = np.nan
     dones[40] = True
-    log_rhos = zeros - (100.0 if lam == 0.95 else 0.0)  # for traces as small as 1e-60
+    log_rhos = zeros - (100.0 if lam == 0.95 else 0.0)  # this makes the traces smaller than 1e-40
     first = 150 if lam == 0.0 else 41
     for kernel, arrays in (
         (rlox.compute_gae, (rewards, zeros, dones)),
         (rlox.compute_vtrace, (log_rhos, rewards, zeros, dones)),
     ):
-        one = kernel(*arrays, 0.0, 0.99, lam=lam)[0]
+        single = kernel(*arrays, 0.0, 0.99, lam=lam)[0]
         column = kernel(*(x[:, None] for x in arrays), np.zeros(1), 0.99, lam=lam)[0][:, 0]
-        np.testing.assert_array_equal(np.isnan(one), np.isnan(column))
-        np.testing.assert_array_equal(np.flatnonzero(np.isnan(one)), np.arange(first, 151))
-    ends = {"terminated": dones, "truncated": np.zeros(300, bool), "final_values": zeros}
-    limited = rlox.compute_gae(rewards, zeros, None, 0.0, 0.99, lam, **ends)
+        np.testing.assert_array_equal(np.isnan(single), np.isnan(column))
+        np.testing.assert_array_equal(np.flatnonzero(np.isnan(single)), np.arange(first, 151))
+    limits = {"terminated": dones, "truncated": np.zeros(300, bool), "final_values": zeros}
+    limited = rlox.compute_gae(rewards, zeros, None, 0.0, 0.99, lam, **limits)
     np.testing.assert_array_equal(limited, rlox.compute_gae(rewards, zeros, dones, 0.0, 0.99, lam))
 
 
-def slow_vtrace(log_rhos, rewards, values, ends, last, gamma, rho_bar, c_bar, lam, pg_rho_bar):
-    """Compute the equations of Espeholt et al. with time limits in float64."""
-    terminated, truncated, final_values = ends
+def slow_vtrace(log_rhos, rewards, values, limits, last, gamma, rho_bar, c_bar, lam, pg_rho_bar):
+    """Return the V-trace targets of Espeholt et al. with time limits in float64."""
+    terminated, truncated, final_values = limits
     vs, pg_advantages = np.zeros_like(rewards), np.zeros_like(rewards)
     next_value = next_vs = np.asarray(last, np.float64)
     for t in reversed(range(len(rewards))):
@@ -200,37 +204,37 @@ def slow_vtrace(log_rhos, rewards, values, ends, last, gamma, rho_bar, c_bar, la
 def test_vtrace_equals_a_slow_reference(seed, shape, dtype, factors, bars):
     (gamma, lam), (rho_bar, c_bar, pg_rho_bar) = factors, bars
     c_bar = min(c_bar, 1.0)
-    log_rhos, rewards, values, ends, last = random_rollout(seed, shape, dtype)
+    log_rhos, rewards, values, limits, last = random_rollout(seed, shape, dtype)
     options = {"lam": lam, "pg_rho_bar": pg_rho_bar}
     arrays = log_rhos, rewards, values
     got = rlox.compute_vtrace(
-        *arrays, None, last, gamma, rho_bar, c_bar, **options, **keywords(ends)
+        *arrays, None, last, gamma, rho_bar, c_bar, **options, **as_kwargs(limits)
     )
     wide = [np.asarray(x, np.float64) for x in arrays]
-    expected = slow_vtrace(*wide, ends, last, gamma, rho_bar, c_bar, lam, pg_rho_bar)
-    for result, wanted in zip(got, expected, strict=True):
+    expected = slow_vtrace(*wide, limits, last, gamma, rho_bar, c_bar, lam, pg_rho_bar)
+    for result, expected_result in zip(got, expected, strict=True):
         assert result.dtype == dtype
-        # Ratios of float32 are two units in the last place from the exact ones at most.
-        atol = 1e-10 if dtype == np.float64 else 1e-10 + 3e-6 * np.abs(wanted).max()
-        np.testing.assert_allclose(result, wanted, rtol=1e-6, atol=atol)
+        # float32 ratios differ from the exact ratios by at most two units in the last place.
+        atol = 1e-10 if dtype == np.float64 else 1e-10 + 3e-6 * np.abs(expected_result).max()
+        np.testing.assert_allclose(result, expected_result, rtol=1e-6, atol=atol)
 
 
 @pytest.mark.parametrize("shape", [(300,), (40, 17)])
 @pytest.mark.parametrize("lam", [0.0, 0.9, 1.0])
 def test_on_policy_vtrace_equals_gae_and_lambda_returns(shape, lam):
-    log_rhos, rewards, values, ends, last = random_rollout(1, shape)
-    ends = keywords(ends)
+    log_rhos, rewards, values, limits, last = random_rollout(1, shape)
+    limits = as_kwargs(limits)
     zeros = np.zeros_like(log_rhos)
     vs, pg_advantages = rlox.compute_vtrace(
-        zeros, rewards, values, None, last, 0.99, lam=lam, **ends
+        zeros, rewards, values, None, last, 0.99, lam=lam, **limits
     )
-    advantages, returns = rlox.compute_gae(rewards, values, None, last, 0.99, lam, **ends)
+    advantages, returns = rlox.compute_gae(rewards, values, None, last, 0.99, lam, **limits)
     np.testing.assert_allclose(vs - values, advantages, rtol=1e-9, atol=1e-9)
-    lambda_returns = rlox.compute_lambda_returns(rewards, values, None, last, 0.99, lam, **ends)
+    lambda_returns = rlox.compute_lambda_returns(rewards, values, None, last, 0.99, lam, **limits)
     np.testing.assert_allclose(lambda_returns, returns, rtol=1e-9, atol=1e-9)
     if lam == 1.0:
         np.testing.assert_allclose(pg_advantages, advantages, rtol=1e-9, atol=1e-9)
-        discounted = rlox.compute_returns(rewards, None, last, 0.99, **ends)
+        discounted = rlox.compute_returns(rewards, None, last, 0.99, **limits)
         np.testing.assert_array_equal(discounted, lambda_returns)
 
 
@@ -258,11 +262,16 @@ def test_long_calls_run_in_parallel():
 
 
 ZEROS = np.zeros(4)
-CUT = {"final_values": None, "dones": None, "terminated": ZEROS, "truncated": ZEROS + 1}
+WITHOUT_FINAL_VALUES = {
+    "final_values": None,
+    "dones": None,
+    "terminated": ZEROS,
+    "truncated": ZEROS + 1,
+}
 SINGLE = (np.zeros(4, np.float32), ZEROS)
-NEITHER, BOTH = {"dones": None, "terminated": None}, {"dones": ZEROS, "terminated": ZEROS}
+NO_FLAGS, BOTH_FLAGS = {"dones": None, "terminated": None}, {"dones": ZEROS, "terminated": ZEROS}
 RAGGED = [[1.0], [1.0, 2.0]]
-# The changed arguments, the rejected one first.
+# Changed arguments. The first argument is the rejected one.
 REJECTED = {
     "axes": ({"rewards": np.zeros((2, 2, 2))}, ArgumentError),
     "last value": ({"last_value": [0.0, 1.0]}, ArgumentError),
@@ -272,9 +281,9 @@ REJECTED = {
     "flags": ({"dones": np.full(4, 0.5)}, ArgumentError),
     "complex": ({"rewards": np.ones(4, complex)}, ArgumentTypeError),
     "ragged": ({"values": RAGGED}, ArgumentError),
-    "neither flags": (NEITHER, ArgumentTypeError),
-    "both flags": (BOTH, ArgumentTypeError),
-    "no final values": (CUT, ArgumentError),
+    "neither flags": (NO_FLAGS, ArgumentTypeError),
+    "both flags": (BOTH_FLAGS, ArgumentTypeError),
+    "no final values": (WITHOUT_FINAL_VALUES, ArgumentError),
     "no log_rhos": ({"log_rhos": None}, ArgumentTypeError),
     "rho_bar": ({"rho_bar": -1.0}, ArgumentError),
     "c_bar": ({"c_bar": float("nan")}, ArgumentError),
@@ -282,7 +291,7 @@ REJECTED = {
     "out": ({"out": SINGLE}, ArgumentTypeError),
 }
 RATIOS = {"log_rhos", "rho_bar", "c_bar", "pg_rho_bar"}
-WITHOUT = {
+UNSUPPORTED = {
     "compute_gae": RATIOS,
     "compute_vtrace": {"out"},
     "compute_returns": RATIOS | {"values", "lam", "out"},
@@ -294,14 +303,14 @@ WITHOUT = {
     ("name", "change", "error"),
     [
         pytest.param(name, change, error, id=f"{name} {case}")
-        for name, without in WITHOUT.items()
+        for name, unsupported in UNSUPPORTED.items()
         for case, (change, error) in REJECTED.items()
-        if not without & change.keys()
+        if not unsupported & change.keys()
     ],
 )
-def test_invalid_arguments_are_rejected_by_name(name, change, error):
+def test_advantage_kernels_reject_invalid_arguments(name, change, error):
     arguments = {"rewards": ZEROS + 1, "dones": ZEROS, "last_value": 0.0, "gamma": 0.9}
-    arguments |= {x: ZEROS for x in ("values", "log_rhos") if x not in WITHOUT[name]} | change
+    arguments |= {x: ZEROS for x in ("values", "log_rhos") if x not in UNSUPPORTED[name]} | change
     rejected = next(iter(change))
     if name == "compute_vtrace":
         arguments["bootstrap_value"] = arguments.pop("last_value")
@@ -315,5 +324,5 @@ def test_invalid_arguments_are_rejected_by_name(name, change, error):
     (lambda f: f(ZEROS, ZEROS, ZEROS, [[0], [0]], 2), ArgumentError, "last_values"),
     (lambda f: f(ZEROS, ZEROS, None, [0], 4), ArgumentTypeError, "dones"),
 )
-def test_invalid_arguments_of_batched_gae_are_rejected(refusal):
+def test_batched_gae_rejects_invalid_arguments(refusal):
     expect_refusal(refusal, rlox.compute_gae_batched)

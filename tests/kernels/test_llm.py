@@ -12,7 +12,7 @@ from support.refusals import expect_refusal, refusals
 NAN = float("nan")
 
 
-def grouped(rewards, size, ddof=0, eps=0.0):
+def slow_group_advantages(rewards, size, ddof=0, eps=0.0):
     rows = rewards.reshape(-1, size).astype(np.float64)
     centred = rows - rows.mean(1, keepdims=True)
     return (centred / (rows.std(1, keepdims=True, ddof=ddof) + eps)).reshape(rewards.shape)
@@ -31,9 +31,11 @@ def test_group_advantages_equal_numpy(seed, groups, size, ddof, eps, dtype):
     got = rlox.compute_batch_group_advantages(rewards, size, ddof=ddof, eps=eps)
     assert got.dtype == dtype
     tolerance = 1e-4 if dtype == np.float32 else 1e-9
-    np.testing.assert_allclose(got, grouped(rewards, size, ddof, eps), tolerance, tolerance)
-    alone = rlox.compute_group_advantages(rewards[:size], ddof=ddof, eps=eps)
-    np.testing.assert_array_equal(alone, got[:size])
+    np.testing.assert_allclose(
+        got, slow_group_advantages(rewards, size, ddof, eps), tolerance, tolerance
+    )
+    single = rlox.compute_group_advantages(rewards[:size], ddof=ddof, eps=eps)
+    np.testing.assert_array_equal(single, got[:size])
 
 
 def test_group_advantages_equal_trl_in_torch():
@@ -51,7 +53,7 @@ def test_group_advantages_equal_trl_in_torch():
     np.testing.assert_allclose(got, (rows - baseline).view(-1), 1e-5, 1e-6)
 
 
-def test_several_rewards_are_summed_with_weights():
+def test_reward_columns_are_summed_with_weights():
     rewards = np.array([[1.0, 0.0], [0.0, 1.0], [NAN, 0.5], [NAN, NAN]])
     got = rlox.compute_group_advantages(rewards, weights=[1.0, 3.0])
     np.testing.assert_allclose(got, rlox.compute_group_advantages([1.0, 3.0, 1.5, NAN]))
@@ -83,7 +85,7 @@ PAIR, COLUMNS = np.ones(2), np.ones((2, 2))
     (lambda: group(COLUMNS, 2, weights=[1, 1e200]), ArgumentError, "weights"),
     (lambda: group(np.ones((2, 0)), 2, weights=[]), ArgumentError, "weights"),
 )
-def test_invalid_arguments_of_group_advantages_are_rejected(refusal):
+def test_group_advantages_reject_invalid_arguments(refusal):
     expect_refusal(refusal)
 
 
@@ -120,16 +122,18 @@ def log_probs(seed, shape, dtype=np.float64):
 def test_every_reduction_of_token_kl_equals_numpy(seed, rows, tokens, estimator, dtype, masked):
     policy, reference = log_probs(seed, (rows, tokens), dtype)
     mask = np.random.default_rng(seed).random((rows, tokens)) < 0.6 if masked else None
-    kept = np.ones((rows, tokens), bool) if mask is None else mask
-    each = np.where(kept, ESTIMATORS[estimator](policy.astype(float), reference.astype(float)), 0)
-    # The difference that is k3 cancels digits in NumPy.
-    small = {"rtol": 1e-12, "atol": 1e-15}
-    tolerance = {"rtol": 1e-5, "atol": 3e-6} if dtype == np.float32 else small
+    included = np.ones((rows, tokens), bool) if mask is None else mask
+    per_token = np.where(
+        included, ESTIMATORS[estimator](policy.astype(float), reference.astype(float)), 0
+    )
+    # NumPy loses digits in the difference that defines k3.
+    narrow = {"rtol": 1e-12, "atol": 1e-15}
+    tolerance = {"rtol": 1e-5, "atol": 3e-6} if dtype == np.float32 else narrow
     wide = {"rtol": 1e-4, "atol": 2e-5} if dtype == np.float32 else {"rtol": 1e-9, "atol": 1e-12}
     got = rlox.token_kl(policy, reference, mask, estimator)
     assert got.dtype == dtype
-    np.testing.assert_allclose(got, each, **tolerance)
-    expected = {"sum": each.sum(1), "mean": each.sum(1) / np.maximum(kept.sum(1), 1)}
+    np.testing.assert_allclose(got, per_token, **tolerance)
+    expected = {"sum": per_token.sum(1), "mean": per_token.sum(1) / np.maximum(included.sum(1), 1)}
     for reduction, value in expected.items():
         got = rlox.token_kl(policy, reference, mask, estimator, reduction)
         assert got.dtype == dtype
@@ -137,28 +141,28 @@ def test_every_reduction_of_token_kl_equals_numpy(seed, rows, tokens, estimator,
         np.testing.assert_allclose(got, value, **wide)
     got = rlox.token_kl(policy, reference, mask, estimator, "token_mean")
     assert type(got) is float
-    np.testing.assert_allclose(got, each.sum() / max(kept.sum(), 1), **wide)
+    np.testing.assert_allclose(got, per_token.sum() / max(included.sum(), 1), **wide)
 
 
 @pytest.mark.parametrize("suffix", ["", "_f32"])
 @pytest.mark.parametrize("schulman", ["", "_schulman"])
-def test_sums_of_sequences_equal_numpy(schulman, suffix):
+def test_token_kl_sums_of_sequences_equal_numpy(schulman, suffix):
     policy, reference = log_probs(1, (4, 100))
     estimator = "k3" if schulman else "k1"
     expected = ESTIMATORS[estimator](policy, reference).sum(1)
-    alone = getattr(rlox, f"compute_token_kl{schulman}{suffix}")
+    single = getattr(rlox, f"compute_token_kl{schulman}{suffix}")
     batch = getattr(rlox, f"compute_batch_token_kl{schulman}{suffix}")
     got = batch(policy.ravel(), reference.ravel(), 100)
     assert got.dtype == (np.float32 if suffix else np.float64)
     np.testing.assert_allclose(got, expected, 1e-4 if suffix else 1e-10)
     np.testing.assert_array_equal(batch(policy, reference, 100), got)
     for row in range(4):
-        one = alone(policy[row], reference[row])
-        assert type(one) is float
-        assert one == got[row]
+        value = single(policy[row], reference[row])
+        assert type(value) is float
+        assert value == got[row]
     mask = np.arange(400) % 100 < 50
-    half = batch(policy.ravel(), reference.ravel(), 100, mask=mask)
-    np.testing.assert_allclose(half, batch(policy[:, :50].ravel(), reference[:, :50].ravel(), 50))
+    masked = batch(policy.ravel(), reference.ravel(), 100, mask=mask)
+    np.testing.assert_allclose(masked, batch(policy[:, :50].ravel(), reference[:, :50].ravel(), 50))
 
 
 def test_token_kl_and_ratios_equal_torch():
@@ -167,8 +171,8 @@ def test_token_kl_and_ratios_equal_torch():
     mask = (torch.arange(64) < 40).expand(8, 64)
     x = reference - policy
     expected = ((torch.exp(x) - x - 1) * mask).sum(1) / mask.sum(1)
-    for kept in (mask, mask.long(), mask.float()):
-        got = rlox.token_kl(policy, reference, kept, reduction="mean")
+    for mask_tensor in (mask, mask.long(), mask.float()):
+        got = rlox.token_kl(policy, reference, mask_tensor, reduction="mean")
         assert got.dtype == np.float32
         np.testing.assert_allclose(got, expected, 1e-5, 1e-7)
     ratios = torch.exp(policy - reference)
@@ -178,7 +182,7 @@ def test_token_kl_and_ratios_equal_torch():
     np.testing.assert_allclose(got, sequence, 1e-6)
 
 
-def test_tiny_differences_are_not_lost():
+def test_k3_is_accurate_for_tiny_differences():
     policy = np.full(1000, -1.0)
     x = (policy + np.geomspace(1e-12, 1e-4, 1000)) - policy
     exact = x**2 / 2 * (1 + x / 3 * (1 + x / 4 * (1 + x / 5)))
@@ -189,45 +193,47 @@ def test_ratio_statistics_equal_numpy():
     new, old = log_probs(3, (6, 500))
     mask = np.random.default_rng(0).random((6, 500)) < 0.5
     ratios = np.exp(new - old)
-    kept = ratios[mask]
+    masked = ratios[mask]
     stats = rlox.policy_ratio_stats(new, old, mask, clip_low=0.2, clip_high=0.3)
     assert stats["count"] == mask.sum()
     for name, value in {
-        "mean": kept.mean(),
-        "min": kept.min(),
-        "max": kept.max(),
-        "clip_fraction_low": (kept < 0.8).mean(),
-        "clip_fraction_high": (kept > 1.3).mean(),
-        "clip_fraction": ((kept < 0.8) | (kept > 1.3)).mean(),
-        "approx_kl": (kept - 1 - np.log(kept)).mean(),
+        "mean": masked.mean(),
+        "min": masked.min(),
+        "max": masked.max(),
+        "clip_fraction_low": (masked < 0.8).mean(),
+        "clip_fraction_high": (masked > 1.3).mean(),
+        "clip_fraction": ((masked < 0.8) | (masked > 1.3)).mean(),
+        "approx_kl": (masked - 1 - np.log(masked)).mean(),
     }.items():
         assert stats[name] == pytest.approx(value, rel=1e-12), name
     advantages = np.array([1.0, -1.0, 0.0, 1.0, -1.0, 1.0])
-    taken = rlox.policy_ratio_stats(new, old, mask, advantages=advantages)
+    clipped = rlox.policy_ratio_stats(new, old, mask, advantages=advantages)
     signs = np.broadcast_to(advantages[:, None], mask.shape)[mask]
-    assert taken["clip_fraction_low"] == pytest.approx(((kept < 0.8) & (signs < 0)).mean())
-    assert taken["clip_fraction_high"] == pytest.approx(((kept > 1.2) & (signs > 0)).mean())
-    same = rlox.policy_ratio_stats(
+    assert clipped["clip_fraction_low"] == pytest.approx(((masked < 0.8) & (signs < 0)).mean())
+    assert clipped["clip_fraction_high"] == pytest.approx(((masked > 1.2) & (signs > 0)).mean())
+    broadcast = rlox.policy_ratio_stats(
         new, old, mask, advantages=np.broadcast_to(advantages[:, None], mask.shape)
     )
-    assert same == taken
+    assert broadcast == clipped
 
 
-def test_long_calls_equal_short_ones():
+def test_long_calls_equal_short_calls():
     policy, reference = log_probs(4, (64, 1000), np.float32)
     got = rlox.token_kl(policy, reference, reduction="sum")
-    alone = [rlox.token_kl(p, r, reduction="sum") for p, r in zip(policy, reference, strict=True)]
-    np.testing.assert_array_equal(got, np.array(alone, np.float32))
+    row_results = [
+        rlox.token_kl(p, r, reduction="sum") for p, r in zip(policy, reference, strict=True)
+    ]
+    np.testing.assert_array_equal(got, np.array(row_results, np.float32))
     pairs = group(np.tile([0.0, 1.0], 50_000), 2)
     np.testing.assert_array_equal(pairs, np.tile([-1.0, 1.0], 50_000))
 
 
-def test_no_tokens_give_zeros():
+def test_kl_of_no_tokens_is_zero():
     assert rlox.compute_token_kl([], []) == 0.0
     assert rlox.compute_batch_token_kl([], [], 5).shape == (0,)
-    none, rows = np.zeros((3, 0)), np.zeros((0, 3))
-    assert rlox.token_kl(none, none, reduction="mean").tolist() == [0, 0, 0]
-    assert rlox.token_kl(rows, rows, reduction="sum").shape == (0,)
+    no_tokens, no_rows = np.zeros((3, 0)), np.zeros((0, 3))
+    assert rlox.token_kl(no_tokens, no_tokens, reduction="mean").tolist() == [0, 0, 0]
+    assert rlox.token_kl(no_rows, no_rows, reduction="sum").shape == (0,)
 
 
 X, TWO, FLAT = [0.0], np.zeros((2, 3)), np.zeros(6)
@@ -251,7 +257,7 @@ batch_kl, stats = rlox.compute_batch_token_kl, rlox.policy_ratio_stats
     (lambda: stats(TWO, TWO, clip_high=NAN), ArgumentError, "clip_high"),
     (lambda: stats(TWO, TWO, advantages=[1.0] * 3), ArgumentError, "advantages"),
 )
-def test_invalid_arguments_of_token_kl_are_rejected(refusal):
+def test_token_kl_rejects_invalid_arguments(refusal):
     expect_refusal(refusal)
 
 
@@ -259,22 +265,22 @@ KEYS = {"input_ids", "position_ids", "attention_mask"}
 KEYS |= {"sequence_starts", "cu_seqlens", "source_indices"}
 
 
-def check(rows, sequences, max_length):
-    """Check that each sequence is in one row, and that the arrays of a row fit each other."""
-    sources = []
+def check_packing(rows, sequences, max_length):
+    """Check that each sequence is in one row and that the arrays of a row are consistent."""
+    indices = []
     for row in rows:
         assert set(row) == KEYS
-        ends, tokens = row["cu_seqlens"], row["input_ids"]
-        assert ends.dtype == np.int32
-        assert ends[0] == 0
-        assert ends[-1] == len(tokens) <= max_length
-        assert row["sequence_starts"].tolist() == ends[:-1].tolist()
+        bounds, tokens = row["cu_seqlens"], row["input_ids"]
+        assert bounds.dtype == np.int32
+        assert bounds[0] == 0
+        assert bounds[-1] == len(tokens) <= max_length
+        assert row["sequence_starts"].tolist() == bounds[:-1].tolist()
         assert row["attention_mask"].tolist() == [1] * len(tokens)
-        for source, start, end in zip(row["source_indices"], ends, ends[1:], strict=False):
+        for source, start, end in zip(row["source_indices"], bounds, bounds[1:], strict=False):
             np.testing.assert_array_equal(tokens[start:end], sequences[source][:max_length])
             np.testing.assert_array_equal(row["position_ids"][start:end], np.arange(end - start))
-            sources.append(int(source))
-    assert sorted(sources) == [i for i, sequence in enumerate(sequences) if len(sequence)]
+            indices.append(int(source))
+    assert sorted(indices) == [i for i, sequence in enumerate(sequences) if len(sequence)]
 
 
 @given(
@@ -282,19 +288,19 @@ def check(rows, sequences, max_length):
     max_length=st.integers(1, 64),
     dtype=st.sampled_from([np.uint32, np.int32, np.int64]),
 )
-def test_packed_rows_have_every_sequence_once(lengths, max_length, dtype):
+def test_packed_rows_contain_each_sequence_once(lengths, max_length, dtype):
     sequences = [np.arange(100 * i, 100 * i + n, dtype=dtype) for i, n in enumerate(lengths)]
     rows = rlox.pack_sequences(sequences, max_length, overflow="truncate")
     assert type(rows) is list
-    check(rows, sequences, max_length)
+    check_packing(rows, sequences, max_length)
     assert all(row["input_ids"].dtype == dtype for row in rows)
-    sources, starts = rlox.pack_lengths(lengths, max_length, overflow="truncate")
+    indices, starts = rlox.pack_lengths(lengths, max_length, overflow="truncate")
     assert len(starts) == len(rows) + 1
     for row, start, end in zip(rows, starts, starts[1:], strict=False):
-        np.testing.assert_array_equal(row["source_indices"], sources[start:end])
+        np.testing.assert_array_equal(row["source_indices"], indices[start:end])
 
 
-def test_sequences_of_other_types_are_accepted():
+def test_pack_sequences_accepts_lists_tensors_and_mixed_dtypes():
     torch = pytest.importorskip("torch", reason="torch is an extra")
     assert rlox.pack_sequences([], 4) == rlox.pack_sequences([[], []], 4) == []
     for sequences in (
@@ -302,10 +308,10 @@ def test_sequences_of_other_types_are_accepted():
         [np.arange(10)[::2], np.arange(3, dtype=">i8")],
         [torch.arange(3), torch.arange(2)],
     ):
-        check(rlox.pack_sequences(iter(sequences), 8), sequences, 8)
+        check_packing(rlox.pack_sequences(iter(sequences), 8), sequences, 8)
 
 
-def test_rows_are_copies():
+def test_packed_rows_are_copies():
     sequences = [np.arange(3), np.arange(2)]
     rows = rlox.pack_sequences(sequences, 3)
     rows[0]["input_ids"][:] = 9
@@ -313,13 +319,13 @@ def test_rows_are_copies():
     assert rows[1]["input_ids"].tolist() == [0, 1]
 
 
-def test_a_hundred_thousand_lengths_fill_their_rows():
+def test_packing_of_many_lengths_fills_99_percent():
     lengths = np.random.default_rng(0).integers(1, 700, 100_000)
-    sources, starts = rlox.pack_lengths(lengths, 2048)
-    sums = np.add.reduceat(lengths[sources], starts[:-1])
+    indices, starts = rlox.pack_lengths(lengths, 2048)
+    sums = np.add.reduceat(lengths[indices], starts[:-1])
     assert sums.max() <= 2048
     assert sums.mean() > 0.99 * 2048
-    np.testing.assert_array_equal(np.sort(sources), np.arange(100_000))
+    np.testing.assert_array_equal(np.sort(indices), np.arange(100_000))
 
 
 pack, pack_lengths = rlox.pack_sequences, rlox.pack_lengths
@@ -339,5 +345,5 @@ pack, pack_lengths = rlox.pack_sequences, rlox.pack_lengths
     (lambda: pack_lengths([-1], 8), ArgumentError, "lengths"),
     (lambda: pack_lengths([[1]], 8), ArgumentError, "lengths"),
 )
-def test_invalid_arguments_of_packing_are_rejected(refusal):
+def test_packing_rejects_invalid_arguments(refusal):
     expect_refusal(refusal)

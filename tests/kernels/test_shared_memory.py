@@ -1,4 +1,4 @@
-"""Arrays that share memory, or that other code changes during a call."""
+"""Array arguments that share memory or that other code changes during a call."""
 
 import contextlib
 import itertools
@@ -17,7 +17,7 @@ N = 40
 
 
 @contextlib.contextmanager
-def rejects(argument, got):
+def raises_error(argument, got):
     """Check that the block raises an ArgumentError for `argument`, with `got` in the error."""
     with refuses(ArgumentError, argument) as raised:
         yield
@@ -44,27 +44,29 @@ def view(dtype, n):
     return array, array[:]
 
 
-TWICE = [two_buffers, through_torch, through_memoryview, view]
-twice = pytest.mark.parametrize("twice", TWICE, ids=lambda make: make.__name__)
+MAKERS = [two_buffers, through_torch, through_memoryview, view]
+make_pair = pytest.mark.parametrize("make_pair", MAKERS, ids=lambda make: make.__name__)
 
 
 def gae(rewards, values, dones, out):
     return rlox.compute_gae(rewards, values, dones, 0.0, gamma=1.0, lam=1.0, out=out)
 
 
-@twice
+@make_pair
 @pytest.mark.parametrize("n", [6, 20_000])
-def test_out_that_shares_memory_with_an_argument_is_rejected(twice, n):
-    one, other = twice(np.float64, n)
-    free, flags = np.zeros(n), np.zeros(n, bool)
-    with rejects("out[0]", "memory that rewards shares"):
-        gae(one, free, flags, (other, np.empty(n)))
-    with rejects("out[1]", "memory that values shares"):
-        gae(free, one, flags, (np.empty(n), other))
-    with rejects("out[1]", "memory that out[0] shares"):
-        gae(free, free, flags, (one, other))
-    assert not one.any()
-    assert gae(one, other, flags, (free, np.empty(n)))[0] is free  # what is only read may overlap
+def test_out_that_shares_memory_with_an_argument_is_rejected(make_pair, n):
+    first, second = make_pair(np.float64, n)
+    separate, flags = np.zeros(n), np.zeros(n, bool)
+    with raises_error("out[0]", "memory that rewards shares"):
+        gae(first, separate, flags, (second, np.empty(n)))
+    with raises_error("out[1]", "memory that values shares"):
+        gae(separate, first, flags, (np.empty(n), second))
+    with raises_error("out[1]", "memory that out[0] shares"):
+        gae(separate, separate, flags, (first, second))
+    assert not first.any()
+    assert (
+        gae(first, second, flags, (separate, np.empty(n)))[0] is separate
+    )  # read-only arguments may overlap
 
 
 def test_partial_overlap_is_rejected_and_adjacent_memory_is_accepted():
@@ -72,14 +74,16 @@ def test_partial_overlap_is_rejected_and_adjacent_memory_is_accepted():
     values, flags = np.zeros(N), np.zeros(N, bool)
     rewards = np.frombuffer(memory, np.float64, N, 8 * N)
     rewards[:] = 1.0
-    right = gae(rewards, values, flags, None)[0]
+    expected_result = gae(rewards, values, flags, None)[0]
     for shift in (-8, 8):
         shifted = np.frombuffer(memory, np.float64, N, 8 * (N + shift))
-        with rejects("out[0]", "memory that rewards shares"):
+        with raises_error("out[0]", "memory that rewards shares"):
             gae(rewards, values, flags, (shifted, np.empty(N)))
     for start in (0, 2 * N):
-        beside = np.frombuffer(memory, np.float64, N, 8 * start)
-        assert np.array_equal(gae(rewards, values, flags, (beside, np.empty(N)))[0], right)
+        adjacent = np.frombuffer(memory, np.float64, N, 8 * start)
+        assert np.array_equal(
+            gae(rewards, values, flags, (adjacent, np.empty(N)))[0], expected_result
+        )
 
 
 def test_results_can_be_written_over_flags():
@@ -87,46 +91,48 @@ def test_results_can_be_written_over_flags():
     flags, out = np.frombuffer(memory, bool, N), np.frombuffer(memory, np.float64)
     rewards, values = np.arange(N, dtype=float), np.zeros(N)
     flags[::7] = True
-    right = gae(rewards, values, flags.copy(), None)[0]
-    np.testing.assert_array_equal(gae(rewards, values, flags, (out, np.empty(N)))[0], right)
+    expected_result = gae(rewards, values, flags.copy(), None)[0]
+    np.testing.assert_array_equal(
+        gae(rewards, values, flags, (out, np.empty(N)))[0], expected_result
+    )
 
 
-@twice
+@make_pair
 @pytest.mark.parametrize("n", [2, 256])
-def test_step_rejects_results_that_share_memory(twice, n):
+def test_step_rejects_results_that_share_memory(make_pair, n):
     env = rlox.VecEnv(n, seed=0)
     obs = env.reset_all()
     before, flags = env.get_state(), (np.empty(n, bool), np.empty(n, bool))
-    one, other = twice(np.float32, 4 * n)
-    with rejects("final_obs", "memory that obs shares"):
-        env.step_into([0] * n, one.reshape(n, 4), np.empty(n), *flags, other.reshape(n, 4))
-    rewards = other[: 2 * n].view(np.float64)
-    with rejects("rewards", "memory that obs shares"):
-        env.step_into([0] * n, one.reshape(n, 4), rewards, *flags)
-    actions = other[: 2 * n].view(np.int64)
-    with rejects("obs", "memory that actions shares"):
-        env.step_into(actions, one.reshape(n, 4), np.empty(n), *flags)
-    one, other = twice(bool, n)
-    with rejects("truncated", "memory that terminated shares"):
-        env.step_into([0] * n, obs, np.empty(n), one, other)
+    first, second = make_pair(np.float32, 4 * n)
+    with raises_error("final_obs", "memory that obs shares"):
+        env.step_into([0] * n, first.reshape(n, 4), np.empty(n), *flags, second.reshape(n, 4))
+    rewards = second[: 2 * n].view(np.float64)
+    with raises_error("rewards", "memory that obs shares"):
+        env.step_into([0] * n, first.reshape(n, 4), rewards, *flags)
+    actions = second[: 2 * n].view(np.int64)
+    with raises_error("obs", "memory that actions shares"):
+        env.step_into(actions, first.reshape(n, 4), np.empty(n), *flags)
+    first, second = make_pair(bool, n)
+    with raises_error("truncated", "memory that terminated shares"):
+        env.step_into([0] * n, obs, np.empty(n), first, second)
     after = env.get_state()
     assert all(np.array_equal(after[key], before[key]) for key in before)
 
 
 @contextlib.contextmanager
-def repeating(work, pause=1e-4):
-    """Repeat `work` in another thread."""
-    stop, has_started = threading.Event(), threading.Event()
+def run_repeatedly(work, pause=1e-4):
+    """Repeat `work` in another thread during the block."""
+    stop, started = threading.Event(), threading.Event()
 
     def run():
         while not stop.is_set():
-            has_started.set()
+            started.set()
             work()
             time.sleep(pause)
 
     thread = threading.Thread(target=run)
     thread.start()
-    has_started.wait()
+    started.wait()
     try:
         yield
     finally:
@@ -134,28 +140,28 @@ def repeating(work, pause=1e-4):
         thread.join()
 
 
-@twice
-def test_memory_of_a_running_call_is_rejected(twice):
+@make_pair
+def test_memory_in_use_by_a_running_call_is_rejected(make_pair):
     steps, n = 40_000, 8
     env = rlox._rlox.NativeVectorEnv("Acrobot-v1", n, 0)
     env.reset()
-    one, other = twice(np.float64, steps * n)
+    first, second = make_pair(np.float64, steps * n)
     errors = []
 
     def read():
         try:
-            rlox.compute_returns(other[:N], np.zeros(N, bool), 0.0)
+            rlox.compute_returns(second[:N], np.zeros(N, bool), 0.0)
         except ArgumentError as error:
             errors.append(error)
 
     obs, flags = np.empty((2, steps, n, 6), np.float32), np.empty((2, steps, n), bool)
-    with repeating(read, pause=0):
-        env.steps_into(np.ones((steps, n), int), obs[0], one.reshape(steps, n), *flags, obs[1])
+    with run_repeatedly(read, pause=0):
+        env.steps_into(np.ones((steps, n), int), obs[0], first.reshape(steps, n), *flags, obs[1])
     assert any("memory that another call uses as rewards" in error.got for error in errors)
-    assert np.array_equal(rlox.compute_returns(other, np.ones(steps * n, bool), 0.0), one)
+    assert np.array_equal(rlox.compute_returns(second, np.ones(steps * n, bool), 0.0), first)
 
 
-# In seconds: some of them end within a call.
+# Seconds. Some of these delays end during a call.
 DELAYS = [0.001, 0.002, 0.003, 0.004, 0.005, 0.007, 0.009, 0.012, 0.016, 0.02]
 FLAGS = {
     "mask": ((32, 1 << 20), lambda x, y, flags: rlox.token_kl(x, y, flags, "k1", "mean")),
@@ -164,7 +170,7 @@ FLAGS = {
 
 
 @pytest.mark.parametrize("name", FLAGS)
-def test_nonzero_bytes_of_flags_are_true(name):
+def test_flags_that_change_during_a_call_are_true_if_nonzero(name):
     shape, call = FLAGS[name]
     ones, zeros, flags = (
         np.ones(shape, np.float32),
@@ -196,7 +202,7 @@ def test_random_streams_stay_separate_when_the_reset_mask_changes():
 
     increments = env.get_state()["streams"][:, 2:4].copy()
     for _ in range(4):
-        with repeating(flip):
+        with run_repeatedly(flip):
             env.reset(options={"reset_mask": mask})
         np.testing.assert_array_equal(env.get_state()["streams"][:, 2:4], increments)
 
@@ -206,37 +212,37 @@ def test_set_state_is_atomic_when_the_state_changes():
     env = rlox.VecEnv(n=n, seed=0, env_id="CartPole-v1")
     env.reset_all()
     loaded = env.get_state()
-    rejected = 0
+    rejections = 0
     for trial in range(8):
         env.reset_all(seed=99)
         before = env.get_state()
         state = {name: array.copy() for name, array in loaded.items()}
-        right = state["states"][n // 2].copy()
-        values = itertools.cycle([np.nan, right] if trial % 2 else [right, np.nan])
+        valid = state["states"][n // 2].copy()
+        values = itertools.cycle([np.nan, valid] if trial % 2 else [valid, np.nan])
 
-        def spoil(row=state["states"][n // 2], values=values):
+        def corrupt(row=state["states"][n // 2], values=values):
             row[:] = next(values)
 
         try:
-            with repeating(spoil):
+            with run_repeatedly(corrupt):
                 env.set_state(state)
             expected = loaded
         except ValueError:
-            expected, rejected = before, rejected + 1
+            expected, rejections = before, rejections + 1
         after = env.get_state()
         for name, array in expected.items():
             np.testing.assert_array_equal(after[name], array, name)
-    assert rejected > 0
+    assert rejections > 0
 
 
-class Meddler:
-    """Does something else when it is asked for its numbers."""
+class CallbackArray:
+    """Call a function when NumPy converts the object to an array."""
 
-    def __init__(self, numbers, act):
-        self.numbers, self.act = numbers, act
+    def __init__(self, numbers, callback):
+        self.numbers, self.callback = numbers, callback
 
     def __array__(self, dtype=None, copy=None):
-        self.act()
+        self.callback()
         return self.numbers
 
 
@@ -258,20 +264,20 @@ TWO_ARRAYS = {
 @pytest.mark.parametrize("dtype", ["i1", "V8"])
 @pytest.mark.parametrize("n", [1000, 100_000])
 def test_argument_that_changes_another_argument_is_rejected(name, dtype, n):
-    first = np.zeros(n)
+    argument = np.zeros(n)
 
-    def meddle():
-        first.dtype = dtype
+    def change_memory():
+        argument.dtype = dtype
 
     with pytest.raises((ArgumentError, ArgumentTypeError)):
-        TWO_ARRAYS[name](first, Meddler(np.ones(n), meddle))
+        TWO_ARRAYS[name](argument, CallbackArray(np.ones(n), change_memory))
 
 
 @pytest.mark.parametrize("change", ["dtype", "shape", "resize"])
 def test_sequence_that_changes_another_sequence_is_safe(change):
     sequences = [np.arange(1000) for _ in range(5)]
 
-    def meddle():
+    def change_memory():
         if change == "dtype":
             sequences[0].dtype = np.int8
         elif change == "shape":
@@ -279,27 +285,27 @@ def test_sequence_that_changes_another_sequence_is_safe(change):
         else:
             sequences[0].resize(3, refcheck=False)
 
-    sequences.insert(2, Meddler(np.arange(4), meddle))
+    sequences.insert(2, CallbackArray(np.arange(4), change_memory))
     if change == "shape":
-        with rejects("sequences", "[10, 100]"):
+        with raises_error("sequences", "[10, 100]"):
             rlox.pack_sequences(sequences, 8000)
         return
     rows = rlox.pack_sequences(sequences, 8000)
-    sources = np.concatenate([row["source_indices"] for row in rows]).tolist()
+    indices = np.concatenate([row["source_indices"] for row in rows]).tolist()
     lengths = np.concatenate([np.diff(row["cu_seqlens"]) for row in rows]).tolist()
-    sizes = dict(zip(sources, lengths, strict=True))
+    sizes = dict(zip(indices, lengths, strict=True))
     assert sizes == {0: 8000 if change == "dtype" else 3, 1: 1000, 2: 4, 3: 1000, 4: 1000, 5: 1000}
 
 
 def test_threads_that_reshape_sequences_are_safe():
     sequences, rng = [np.arange(64) for _ in range(20_000)], np.random.default_rng(0)
 
-    def meddle():
+    def change_memory():
         sequence = sequences[rng.integers(len(sequences))]
         sequence.shape = (8, 8)
         sequence.shape = (64,)
 
-    with repeating(meddle, pause=0):
+    with run_repeatedly(change_memory, pause=0):
         for _ in range(5):
             with contextlib.suppress(ArgumentError):
                 rows = rlox.pack_sequences(sequences, 256)

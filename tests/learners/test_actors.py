@@ -1,4 +1,4 @@
-"""Actors in threads and processes: equal rollouts, errors, stops, and that they end."""
+"""Actors in threads and processes: equal rollouts, errors, stops and clean exits."""
 
 import gc
 import os
@@ -32,14 +32,20 @@ from support.refusals import expect_refusal, refusals, refuses
 from support.thread_runs import run_in_fork, run_threads
 
 CONFIG = IMPALAConfig(num_envs=4, net_arch=(8,))
-LINUX = pytest.mark.skipif(sys.platform != "linux", reason="looks into /proc")
-TURNS = {"deterministic": True, "max_staleness": 0}
-FORKS = pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+NEEDS_LINUX = pytest.mark.skipif(sys.platform != "linux", reason="looks into /proc")
+SYNCHRONOUS = {"deterministic": True, "max_staleness": 0}
+NEEDS_FORK = pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
 
 
-def trained(env="CartPole-v1", kind=IMPALATrainer, steps=640, **settings):
-    how = {"seed": 3, "deterministic": True, "max_staleness": 2, "num_actors": 2, "runs_dir": None}
-    with kind(env=env, **how | settings) as trainer:
+def train_and_get_state(env="CartPole-v1", trainer_cls=IMPALATrainer, steps=640, **settings):
+    defaults = {
+        "seed": 3,
+        "deterministic": True,
+        "max_staleness": 2,
+        "num_actors": 2,
+        "runs_dir": None,
+    }
+    with trainer_cls(env=env, **defaults | settings) as trainer:
         trainer.train(steps)
         return trainer.learner.state()
 
@@ -49,34 +55,44 @@ def iterate(learner, times):
         learner.iterate()
 
 
-def impala(**settings):
+def make_impala(**settings):
     return lambda: IMPALATrainer(**{"env": "CartPole-v1", "seed": 0, "runs_dir": None, **settings})
 
 
 @refusals(
     (
-        impala(env=gym.make_vec("CartPole-v1", 8, vectorization_mode="sync")),
+        make_impala(env=gym.make_vec("CartPole-v1", 8, vectorization_mode="sync")),
         ArgumentError,
         "env",
         "deterministic=True",
     ),
     (
-        impala(actors="ray", deterministic=True, max_staleness=0),
+        make_impala(actors="ray", deterministic=True, max_staleness=0),
         ArgumentError,
         "actors",
         "raise max_staleness",
     ),
-    (impala(actors="grpc://a:1,b:1"), ArgumentError, "num_actors", "or name fewer"),
-    (impala(env=Echo, actors="threads"), ArgumentError, "actors", "set actors='processes'"),
-    (impala(actors="grpc"), ArgumentError, "actors", "pass 'auto'"),
-    (impala(max_staleness=0), ArgumentError, "max_staleness", "deterministic=True"),
-    (impala(num_actors=4, max_staleness=2), ArgumentError, "max_staleness", "lower num_actors"),
-    (impala(num_actors=3), ArgumentError, "num_actors", "actors share the environments evenly"),
-    (impala(num_actors=0), ArgumentError, "num_actors", "pass 1 or more"),
-    (impala(num_actors=2, normalize_obs=True), ArgumentError, "num_actors", "in a wrapper"),
-    (impala(actors="grpc://b:1,a", num_actors=2), ArgumentError, "actors", "the address"),
+    (make_impala(actors="grpc://a:1,b:1"), ArgumentError, "num_actors", "or name fewer"),
+    (make_impala(env=Echo, actors="threads"), ArgumentError, "actors", "set actors='processes'"),
+    (make_impala(actors="grpc"), ArgumentError, "actors", "pass 'auto'"),
+    (make_impala(max_staleness=0), ArgumentError, "max_staleness", "deterministic=True"),
+    (
+        make_impala(num_actors=4, max_staleness=2),
+        ArgumentError,
+        "max_staleness",
+        "lower num_actors",
+    ),
+    (
+        make_impala(num_actors=3),
+        ArgumentError,
+        "num_actors",
+        "actors share the environments evenly",
+    ),
+    (make_impala(num_actors=0), ArgumentError, "num_actors", "pass 1 or more"),
+    (make_impala(num_actors=2, normalize_obs=True), ArgumentError, "num_actors", "in a wrapper"),
+    (make_impala(actors="grpc://b:1,a", num_actors=2), ArgumentError, "actors", "the address"),
 )
-def test_settings_that_actors_cannot_have_are_refused(refusal):
+def test_invalid_actor_settings_are_rejected(refusal):
     expect_refusal(refusal)
 
 
@@ -89,10 +105,10 @@ def test_minibatches_are_at_most_one_actors_rollout():
 
 
 @pytest.mark.parametrize(
-    ("kind", "saved", "loaded", "argument", "got"),
+    ("trainer_cls", "saved", "loaded", "argument", "got"),
     [
         (PPOTrainer, {"n_steps": 32}, {"actors": "threads"}, "actors", "async_collect is False"),
-        (IMPALATrainer, TURNS, {"actors": "threads"}, "actors", "take turns"),
+        (IMPALATrainer, SYNCHRONOUS, {"actors": "threads"}, "actors", "take turns"),
         (DQNTrainer, {"buffer_size": 100}, {"actors": "threads"}, "actors", "no such setting"),
         (IMPALATrainer, {}, {"actors": "grpc"}, "actors", "'grpc'"),
         (IMPALATrainer, {}, {"actors": 3}, "actors", "3"),
@@ -100,79 +116,77 @@ def test_minibatches_are_at_most_one_actors_rollout():
         (IMPALATrainer, {"env": Echo}, {"env": Echo, "actors": "threads"}, "actors", "'threads'"),
     ],
 )
-def test_actors_that_a_loaded_run_cannot_have_are_refused(
-    tmp_path, kind, saved, loaded, argument, got
-):
-    with kind(**{"env": "CartPole-v1", "seed": 1, "runs_dir": None, **saved}) as trainer:
+def test_load_rejects_unsupported_actors(tmp_path, trainer_cls, saved, loaded, argument, got):
+    with trainer_cls(**{"env": "CartPole-v1", "seed": 1, "runs_dir": None, **saved}) as trainer:
         trainer.save(tmp_path / "saved")
     error = ArgumentTypeError if loaded["actors"] == 3 else ArgumentError
     with refuses(error, argument) as raised:
-        kind.load(tmp_path / "saved", runs_dir=None, **loaded)
+        trainer_cls.load(tmp_path / "saved", runs_dir=None, **loaded)
     assert got in raised.value.got
 
 
 # Threads
 
 
-def actor_threads():
-    """Whether this process has threads of actors."""
+def has_actor_threads():
+    """Return whether this process has actor threads."""
     names = []
     for path in Path("/proc/self/task").glob("*/comm"):
-        with suppress(FileNotFoundError, ProcessLookupError):  # the thread has just ended
+        with suppress(FileNotFoundError, ProcessLookupError):  # the thread has exited
             names.append(path.read_text())
     return any(name.startswith("rlox-actor") for name in names)
 
 
-def threads_end():
+def actor_threads_exit():
     until = time.monotonic() + 5
-    while actor_threads() and time.monotonic() < until:
+    while has_actor_threads() and time.monotonic() < until:
         time.sleep(0.01)
-    return not actor_threads()
+    return not has_actor_threads()
 
 
-def make(config=CONFIG):
+def start_actors(config=CONFIG):
     env = VecEnv(config.num_envs)
     policy = blank_policy(env, config)
     return policy, start_thread_actors(env, config, policy, None, 1, np.random.default_rng(0))
 
 
-@LINUX
-def test_threads_end_with_their_owner():
-    _, actors = make()
+@NEEDS_LINUX
+def test_actor_threads_exit_with_their_owner():
+    _, actors = start_actors()
     assert actors.pop(EpisodeStatistics()) is not None
-    assert actor_threads()
+    assert has_actor_threads()
     actors.close()
     actors.close()
-    assert threads_end()
+    assert actor_threads_exit()
     with pytest.raises(ClosedError):
         actors.pop(EpisodeStatistics())
     learner = NativeIMPALA(make_vec("CartPole-v1", 4), CONFIG, 0)
     learner.iterate()
-    assert actor_threads()
+    assert has_actor_threads()
     del learner
     gc.collect()
-    assert threads_end()
+    assert actor_threads_exit()
 
 
-def test_error_of_an_actor_is_raised_once_and_ends_all():
-    policy, actors = make()
-    spoiled = {name: np.full_like(x, np.nan) for name, x in policy.tensors().items()}
+def test_error_of_an_actor_is_raised_once_and_closes_all_actors():
+    policy, actors = start_actors()
+    non_finite = {name: np.full_like(x, np.nan) for name, x in policy.tensors().items()}
     actors.pop(EpisodeStatistics())
-    actors.publish(spoiled)
+    actors.publish(non_finite)
 
-    def take_all():
+    def pop_until_error():
         for _ in range(5):
             actors.pop(EpisodeStatistics())
 
     with refuses(NonFiniteError, "tensors"):
-        take_all()
+        pop_until_error()
     with pytest.raises(ClosedError):
         actors.pop(EpisodeStatistics())
     actors.close()
 
 
-def test_weights_are_published_only_after_a_rollout_was_taken():
-    policy, actors = make()
+def test_publish_requires_a_new_rollout():
+    policy, actors = start_actors()
     for weights in (policy, policy.tensors()):
         with refuses(ArgumentError, "publish"):
             actors.publish(weights)
@@ -183,7 +197,7 @@ def test_weights_are_published_only_after_a_rollout_was_taken():
     actors.close()
 
 
-def test_learner_whose_actors_failed_starts_new_ones():
+def test_learner_restarts_failed_actors():
     learner = NativeIMPALA(make_vec("CartPole-v1", 4), CONFIG, 0)
     learner.iterate()
     learner.actors.close()
@@ -195,11 +209,11 @@ def test_learner_whose_actors_failed_starts_new_ones():
 
 def test_episodes_of_all_actors_are_counted():
     config = IMPALAConfig(num_envs=4, n_steps=50, num_actors=2, net_arch=(8,))
-    policy, actors = make(config)
+    policy, actors = start_actors(config)
     episodes, steps = EpisodeStatistics(), 0
     for _ in range(40):
-        taken = actors.pop(episodes)
-        steps += actors.buffers[taken.buffer].n_transitions
+        rollout = actors.pop(episodes)
+        steps += actors.buffers[rollout.buffer].n_transitions
         actors.publish(policy)
     actors.close()
     assert steps == 40 * 50 * 2
@@ -232,9 +246,9 @@ def test_learners_in_several_threads_count_their_own_steps():
     assert timesteps == [1000] * 4
 
 
-@FORKS
+@NEEDS_FORK
 def test_forked_child_cannot_use_threads_of_its_parent():
-    _, actors = make()
+    _, actors = start_actors()
     actors.pop(EpisodeStatistics())
 
     def work():
@@ -251,7 +265,7 @@ def test_forked_child_cannot_use_threads_of_its_parent():
 @pytest.mark.slow
 @pytest.mark.serial
 @pytest.mark.timeout(600)
-@LINUX
+@NEEDS_LINUX
 def test_memory_stays_flat_over_ten_million_transitions():
     def resident():
         pages = int(Path("/proc/self/statm").read_text().split()[1])
@@ -271,65 +285,65 @@ def test_memory_stays_flat_over_ten_million_transitions():
 # Processes
 
 
-def children():
-    """Processes of this one that live."""
+def child_processes():
+    """Return the ids of the child processes."""
     path = Path(f"/proc/self/task/{os.getpid()}/children")
     return {int(pid) for pid in path.read_text().split()}
 
 
-def test_processes_collect_what_threads_do():
-    threads, processes = trained(), trained(cartpole)
+def test_processes_and_threads_collect_equal_rollouts():
+    threads, processes = train_and_get_state(), train_and_get_state(cartpole)
     np.testing.assert_equal(threads.networks, processes.networks)
     assert threads.counters == processes.counters
 
 
 @pytest.mark.processes
-def test_custom_policy_acts_in_processes_and_runs_are_repeatable():
+def test_custom_policies_act_in_processes_reproducibly():
     pytest.importorskip("torch")
     from support.policies import Coin
 
-    how = {"num_envs": 4, "n_steps": 16, "policy": Coin, "steps": 320, "num_actors": 1}
-    one, other = (trained(**how) for _ in range(2))
-    np.testing.assert_equal(one.networks, other.networks)
+    settings = {"num_envs": 4, "n_steps": 16, "policy": Coin, "steps": 320, "num_actors": 1}
+    first, second = (train_and_get_state(**settings) for _ in range(2))
+    np.testing.assert_equal(first.networks, second.networks)
     env = make_vec("CartPole-v1")
     policy = Coin(env.single_observation_space, env.single_action_space)
     before = {name: x.numpy().copy() for name, x in policy.state_dict().items()}
-    how |= {"async_collect": True, "batch_size": 32, "policy": policy}
-    learned = trained(kind=PPOTrainer, **how).networks
+    settings |= {"async_collect": True, "batch_size": 32, "policy": policy}
+    learned = train_and_get_state(trainer_cls=PPOTrainer, **settings).networks
     assert all((learned[name] != before[name]).any() for name in before)
 
 
 @pytest.mark.processes
-def test_normalizer_statistics_come_back_from_processes(tmp_path):
-    how = {"normalize_obs": True, "normalize_reward": True, "async_collect": True}
-    how |= {"num_envs": 4, "n_steps": 8, "runs_dir": None}
-    with A2CTrainer(env=cartpole, seed=1, **how) as trainer:
+def test_normalizer_statistics_return_from_processes(tmp_path):
+    settings = {"normalize_obs": True, "normalize_reward": True, "async_collect": True}
+    settings |= {"num_envs": 4, "n_steps": 8, "runs_dir": None}
+    with A2CTrainer(env=cartpole, seed=1, **settings) as trainer:
         trainer.train(320)
         statistics = trainer.learner.normalizer.state()
-        # Of every rollout that was learned from, with the observations after the last step.
+        # One count for each rollout of the updates, including the observations after the last step.
         assert statistics["obs_count"].round() == 320 + 4
         trainer.save(tmp_path / "saved")
         trainer.learner.stop_actors()
-        again = A2CTrainer.load(tmp_path / "saved", env=cartpole, runs_dir=None)
-        with again, pytest.warns(UserWarning, match="rollouts under way are not saved"):
-            again.train(320)
-        later = again.learner.normalizer.state()
+        loaded = A2CTrainer.load(tmp_path / "saved", env=cartpole, runs_dir=None)
+        with loaded, pytest.warns(UserWarning, match="rollouts under way are not saved"):
+            loaded.train(320)
+        later = loaded.learner.normalizer.state()
         assert later["obs_count"].round() == 2 * (320 + 4)
 
 
 @pytest.mark.processes
-def test_actors_work_in_worker_processes_and_start_processes_themselves():
-    how = {"async_collect": True, "n_steps": 8, "num_envs": 2, "runs_dir": None}
-    results = train_many("a2c", cartpole, [1, 2], 64, processes=True, backend="native", **how)
+def test_actors_run_in_worker_processes_and_start_processes():
+    settings = {"async_collect": True, "n_steps": 8, "num_envs": 2, "runs_dir": None}
+    results = train_many("a2c", cartpole, [1, 2], 64, processes=True, backend="native", **settings)
     assert [result["timesteps"] for result in results] == [64, 64]
-    asynchronous = {"env_kwargs": {"vectorization_mode": "async"}, **how}
+    asynchronous = {"env_kwargs": {"vectorization_mode": "async"}, **settings}
     with A2CTrainer(env=cartpole, seed=1, **asynchronous) as trainer:
         assert trainer.train(64)["timesteps"] == 64
 
 
 @pytest.mark.processes
-@FORKS
-def test_forked_child_leaves_processes_of_its_parent_alone():
+@NEEDS_FORK
+def test_forked_child_does_not_stop_processes_of_its_parent():
     with IMPALATrainer(env=cartpole, seed=0, runs_dir=None) as trainer:
         trainer.train(80)
         run_in_fork(trainer.close)
@@ -337,7 +351,7 @@ def test_forked_child_leaves_processes_of_its_parent_alone():
 
 
 @pytest.mark.processes
-@LINUX
+@NEEDS_LINUX
 @pytest.mark.parametrize(
     ("how", "error", "text"),
     [
@@ -345,21 +359,23 @@ def test_forked_child_leaves_processes_of_its_parent_alone():
         pytest.param("kill", RuntimeError, "exit code -9", marks=pytest.mark.kills),
     ],
 )
-def test_error_of_an_environment_is_raised_and_ends_all_processes(how, error, text):
-    before = children()
+def test_error_of_an_environment_is_raised_and_stops_all_processes(how, error, text):
+    before = child_processes()
     config = IMPALAConfig(num_envs=2, net_arch=(4,))
     learner = NativeIMPALA(make_vec(Breaking, 2, how=how), config, 0)
     with refuses(error, text):
         iterate(learner, 10)
-    assert children() == before
+    assert child_processes() == before
     assert learner.actors is None
 
 
 @pytest.mark.processes
-@LINUX
-def test_processes_that_do_not_answer_hold_nobody_up():
-    before = children()
-    with IMPALATrainer(env=Slow, seed=0, runs_dir=None) as trainer:  # whose processes start slowly
+@NEEDS_LINUX
+def test_unresponsive_processes_do_not_block_stop_and_close():
+    before = child_processes()
+    with IMPALATrainer(
+        env=Slow, seed=0, runs_dir=None
+    ) as trainer:  # processes of Slow start slowly
         threading.Timer(1.0, trainer.stop).start()
         start = time.monotonic()
         assert trainer.train(1_000)["timesteps"] == 0
@@ -369,18 +385,18 @@ def test_processes_that_do_not_answer_hold_nobody_up():
     threading.Timer(3.0, setattr, (learner, "stop_requested", True)).start()
     while learner.iterate():
         pass
-    assert learner.timesteps == 30  # 19 steps before the one that lasts are three whole rollouts
+    assert learner.timesteps == 30  # the 19 steps before the long step are three complete rollouts
     start = time.monotonic()
     learner.stop_actors()
     assert time.monotonic() - start < 6
-    assert children() == before
+    assert child_processes() == before
 
 
 @pytest.mark.processes
-def test_environments_that_a_process_cannot_make_alike_are_refused():
+def test_environments_that_differ_in_processes_are_rejected():
     parent, lock = os.getpid(), threading.Lock()
 
-    def only_here():
+    def only_in_parent():
         if os.getpid() != parent:
             raise LookupError("only at home")
         return cartpole()
@@ -389,33 +405,39 @@ def test_environments_that_a_process_cannot_make_alike_are_refused():
         with lock:
             return cartpole()
 
-    def other():
+    def differs_in_child():
         return gym.make("CartPole-v1" if os.getpid() == parent else "Acrobot-v1")
 
-    learner = NativeIMPALA(make_vec(only_here, 2), IMPALAConfig(num_envs=2, net_arch=(4,)), 0)
+    learner = NativeIMPALA(make_vec(only_in_parent, 2), IMPALAConfig(num_envs=2, net_arch=(4,)), 0)
     with pytest.raises(LookupError, match="only at home"):
         learner.iterate()
     assert learner.actors is None
     with refuses(ArgumentTypeError, "env", "create locks, files and connections"):
-        trained(locked)
+        train_and_get_state(locked)
     with refuses(ArgumentError, "env", got=str(gym.make("Acrobot-v1").observation_space)):
-        trained(other)
+        train_and_get_state(differs_in_child)
 
 
 @pytest.mark.processes
 @pytest.mark.parametrize("backend", ["native", "torch"])
-def test_loaded_run_goes_on_with_actors_elsewhere(tmp_path, backend):
-    how = {"seed": 3, "deterministic": True, "max_staleness": 2, "num_actors": 2, "runs_dir": None}
-    with IMPALATrainer(env="CartPole-v1", actors="threads", backend=backend, **how) as trainer:
+def test_loaded_run_resumes_with_other_kinds_of_actors(tmp_path, backend):
+    settings = {
+        "seed": 3,
+        "deterministic": True,
+        "max_staleness": 2,
+        "num_actors": 2,
+        "runs_dir": None,
+    }
+    with IMPALATrainer(env="CartPole-v1", actors="threads", backend=backend, **settings) as trainer:
         trainer.train(320)
         trainer.save(tmp_path / "saved")
-    states, before = [], children()
+    states, before = [], child_processes()
     for actors in (None, "threads", "processes"):
         with IMPALATrainer.load(tmp_path / "saved", actors=actors, runs_dir=None) as loaded:
             with pytest.warns(UserWarning, match="rollouts under way are not saved"):
                 loaded.train(320)
             assert loaded.config.actors == actors or actors is None
-            assert bool(children() - before) == (actors == "processes")
+            assert bool(child_processes() - before) == (actors == "processes")
             states.append(loaded.learner.state())
             loaded.save(tmp_path / "again")
     assert IMPALATrainer.load(tmp_path / "again", runs_dir=None).config.actors == "processes"
@@ -432,10 +454,10 @@ from rlox._training.results import CTRL_C
 from rlox.trainers import IMPALATrainer, PPOTrainer
 
 if __name__ == "__main__":
-    how = {"async_collect": True, "num_envs": 2, "n_steps": 16, "seed": 1, "runs_dir": None}
+    settings = {"async_collect": True, "num_envs": 2, "n_steps": 16, "seed": 1, "runs_dir": None}
     for trainer in (
         IMPALATrainer(env="CartPole-v1", seed=1, runs_dir=None),
-        PPOTrainer(env=lambda: gym.make("CartPole-v1"), **how),
+        PPOTrainer(env=lambda: gym.make("CartPole-v1"), **settings),
     ):
         trainer.train(64)
         threading.Timer(0.5, os.kill, (os.getpid(), signal.SIGINT)).start()
@@ -446,7 +468,7 @@ if __name__ == "__main__":
 
 @pytest.mark.processes
 @pytest.mark.serial
-def test_ctrl_c_ends_a_script_with_its_threads_and_processes(tmp_path):
+def test_ctrl_c_stops_a_script_with_its_threads_and_processes(tmp_path):
     (tmp_path / "script.py").write_text(SCRIPT)
     done = subprocess.run(
         [sys.executable, str(tmp_path / "script.py")],

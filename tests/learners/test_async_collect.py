@@ -1,4 +1,4 @@
-"""PPO, A2C and IMPALA whose rollouts come from actors in threads, and the targets of IMPALA."""
+"""PPO, A2C and IMPALA with rollouts from actor threads, and the targets of IMPALA."""
 
 import threading
 import time
@@ -25,74 +25,76 @@ SETTINGS = {
 TRAINERS = {"ppo": PPOTrainer, "a2c": A2CTrainer, "impala": IMPALATrainer}
 CONFIGS = {"ppo": PPOConfig, "a2c": A2CConfig, "impala": IMPALAConfig}
 CLASSES = {"native": (NativePPO, NativeA2C, NativeIMPALA), "torch": (PPO, A2C, IMPALA)}
-LEARNERS = {(n, b): kind for b in CLASSES for n, kind in zip(SETTINGS, CLASSES[b], strict=True)}
+LEARNERS = {(n, b): cls for b in CLASSES for n, cls in zip(SETTINGS, CLASSES[b], strict=True)}
 BOTH = pytest.mark.parametrize("backend", ["native", "torch"])
 PAIR = pytest.mark.parametrize("name", ["ppo", "a2c"])
 ALL = pytest.mark.parametrize(("name", "backend"), LEARNERS)
 
 
-def trainer(name, backend="native", env="CartPole-v1", seed=1, **settings):
-    how = SETTINGS[name] | settings
-    return TRAINERS[name](env=env, seed=seed, backend=backend, runs_dir=None, **how)
+def make_trainer(name, backend="native", env="CartPole-v1", seed=1, **settings):
+    kwargs = SETTINGS[name] | settings
+    return TRAINERS[name](env=env, seed=seed, backend=backend, runs_dir=None, **kwargs)
 
 
-def rows(trainer, steps):
-    """Return all metrics of a run except the times."""
-    metrics_of_all = []
-    trainer.train(steps, callbacks=[lambda _, metrics: metrics_of_all.append(dict(metrics))])
-    return [{n: x for n, x in row.items() if not n.startswith("time/")} for row in metrics_of_all]
+def metrics_of_run(trainer, steps):
+    """Train and return all metrics except the times."""
+    all_metrics = []
+    trainer.train(steps, callbacks=[lambda _, metrics: all_metrics.append(dict(metrics))])
+    return [{n: x for n, x in row.items() if not n.startswith("time/")} for row in all_metrics]
 
 
 @BOTH
 @PAIR
-def test_actors_that_take_turns_change_nothing(name, backend):
-    with trainer(name, backend, deterministic=True, max_staleness=0) as one:
-        one.train(640)
-    with trainer(name, backend, async_collect=False) as other:
-        other.train(640)
-    np.testing.assert_equal(one.learner.state().networks, other.learner.state().networks)
+def test_synchronous_actors_change_nothing(name, backend):
+    with make_trainer(name, backend, deterministic=True, max_staleness=0) as asynchronous:
+        asynchronous.train(640)
+    with make_trainer(name, backend, async_collect=False) as synchronous:
+        synchronous.train(640)
+    np.testing.assert_equal(
+        asynchronous.learner.state().networks, synchronous.learner.state().networks
+    )
 
 
 @ALL
-def test_lockstep_runs_are_repeatable(name, backend):
-    def trained(seed):
-        with trainer(name, backend, seed=seed, deterministic=True, num_actors=2) as one:
-            return rows(one, 1_280), one.learner.state().networks
+def test_deterministic_runs_are_repeatable(name, backend):
+    def train_and_record(seed):
+        with make_trainer(name, backend, seed=seed, deterministic=True, num_actors=2) as trainer:
+            return metrics_of_run(trainer, 1_280), trainer.learner.state().networks
 
-    first, again = trained(1), trained(1)
-    np.testing.assert_equal(first, again)
+    first, second = train_and_record(1), train_and_record(1)
+    np.testing.assert_equal(first, second)
     assert {row["train/policy_staleness"] for row in first[0][2:]} == {2}
-    assert trained(2)[0] != first[0]
+    assert train_and_record(2)[0] != first[0]
 
 
 @BOTH
 @PAIR
 @pytest.mark.parametrize("env", ["CartPole-v1", "Pendulum-v1"])
 def test_rollouts_are_collected_by_the_policy_of_their_lag(name, backend, env):
-    how = SETTINGS[name] | {"deterministic": True, "max_staleness": 3, "gamma": 0.9}
-    config = CONFIGS[name](**how, gae_lambda=0.8, learning_rate=0.01)
+    settings = SETTINGS[name] | {"deterministic": True, "max_staleness": 3, "gamma": 0.9}
+    config = CONFIGS[name](**settings, gae_lambda=0.8, learning_rate=0.01)
     vec = make_vec(env, 4, max_episode_steps=11)
     learner = LEARNERS[name, backend](vec, config, 1)
-    # The policy that acted; weights move far at this learning rate.
-    judge, lags, moved = PPO(vec, PPOConfig(**SMALL), 0).policy, [], []
+    # Policy of the actors. The weights change much at this learning rate.
+    policy, lags, differences = PPO(vec, PPOConfig(**SMALL), 0).policy, [], []
     history = [learner.state().networks]
     update = learner.update
 
-    def looking(*args):
+    def check_rollout(*args):
         buffer, lag = learner.buffer, learner.lag
         lags.append(lag)
         obs, actions = (
             torch.from_numpy(x.copy()).flatten(0, 1) for x in (buffer.obs, buffer.actions)
         )
-        last, cut = torch.from_numpy(buffer.last_obs), torch.from_numpy(buffer.final_obs)
+        last, final = torch.from_numpy(buffer.last_obs), torch.from_numpy(buffer.final_obs)
         for age, networks in ((lag, history[-1 - lag]), (0, history[-1])):
-            judge.load_state_dict({n: torch.from_numpy(x) for n, x in networks.items()})
+            policy.load_state_dict({n: torch.from_numpy(x) for n, x in networks.items()})
             with torch.no_grad():
-                _, log_probs, _ = judge.get_action_and_logprob(obs, action=actions)
-                values, last_values, final_values = map(judge.get_value, (obs, last, cut))
-            off = np.abs(log_probs.numpy() - buffer.log_probs.ravel()).max()
+                _, log_probs, _ = policy.get_action_and_logprob(obs, action=actions)
+                values, last_values, final_values = map(policy.get_value, (obs, last, final))
+            difference = np.abs(log_probs.numpy() - buffer.log_probs.ravel()).max()
             if age == lag:
-                assert off < 1e-4
+                assert difference < 1e-4
                 values = values.numpy().reshape(buffer.values.shape)
                 np.testing.assert_allclose(values, buffer.values, rtol=1e-4, atol=1e-4)
                 following = np.vstack((values[1:], last_values.numpy()[None])) * ~buffer.terminated
@@ -104,52 +106,52 @@ def test_rollouts_are_collected_by_the_policy_of_their_lag(name, backend, env):
                     after = expected[t] = delta + 0.9 * 0.8 * ~ended[t] * after
                 np.testing.assert_allclose(buffer.advantages, expected, rtol=1e-3, atol=1e-3)
             else:
-                moved.append(off)
+                differences.append(difference)
         return update(*args)
 
-    learner.update = looking
+    learner.update = check_rollout
     for _ in range(8):
         learner.iterate()
         history.append(learner.state().networks)
     assert lags == [0, 1, 2, 3, 3, 3, 3, 3]
-    assert min(moved) > 1e-3
+    assert min(differences) > 1e-3
     learner.stop_actors()
 
 
 @ALL
 def test_lag_stays_within_the_bound_and_every_step_counts(name, backend):
-    with trainer(name, backend, num_actors=2, max_staleness=3) as one:
-        metrics = rows(one, 2_560)
+    with make_trainer(name, backend, num_actors=2, max_staleness=3) as trainer:
+        metrics = metrics_of_run(trainer, 2_560)
         assert all(0 <= row["train/policy_staleness"] <= 3 for row in metrics)
-        assert (one.timesteps, len(metrics)) == (2_560, 2_560 // (2 * 16))
-        assert one.train(640)["timesteps"] == 3_200
-        waits = one.learner.actors.metrics()
+        assert (trainer.timesteps, len(metrics)) == (2_560, 2_560 // (2 * 16))
+        assert trainer.train(640)["timesteps"] == 3_200
+        waits = trainer.learner.actors.metrics()
         assert waits.keys() == {"time/learner_wait_seconds", "time/actor_wait_seconds"}
 
 
 @ALL
-def test_one_actor_and_predictions_normalize(name, backend):
-    how = {"normalize_obs": True, "normalize_reward": True, "env": "Pendulum-v1"}
-    with trainer(name, backend, deterministic=True, **how) as one:
-        one.train(1_280)
-        assert one.learner.normalizer.state()["obs_count"] >= 1_280
-        assert one.predict(np.ones(3)).shape == (1,)
+def test_actors_and_predictions_normalize_observations(name, backend):
+    settings = {"normalize_obs": True, "normalize_reward": True, "env": "Pendulum-v1"}
+    with make_trainer(name, backend, deterministic=True, **settings) as trainer:
+        trainer.train(1_280)
+        assert trainer.learner.normalizer.state()["obs_count"] >= 1_280
+        assert trainer.predict(np.ones(3)).shape == (1,)
 
 
 @ALL
-def test_loaded_run_warns_that_rollouts_under_way_are_lost(name, backend, tmp_path):
-    with trainer(name, backend) as one:
-        one.train(640)
-        one.save(tmp_path / "saved")
-        networks = one.learner.state().networks
-    with TRAINERS[name].load(tmp_path / "saved", runs_dir=None) as again:
-        assert again.config == one.config
-        np.testing.assert_equal(again.learner.state().networks, networks)
+def test_loaded_run_warns_that_unfinished_rollouts_are_lost(name, backend, tmp_path):
+    with make_trainer(name, backend) as saved:
+        saved.train(640)
+        saved.save(tmp_path / "saved")
+        networks = saved.learner.state().networks
+    with TRAINERS[name].load(tmp_path / "saved", runs_dir=None) as loaded:
+        assert loaded.config == saved.config
+        np.testing.assert_equal(loaded.learner.state().networks, networks)
         with pytest.warns(UserWarning, match="rollouts under way are not saved"):
-            again.train(640)
-        assert again.timesteps == 1_280
-        again.learner.stop_actors()
-        assert again.learner.state().unrestorable_reason is not None
+            loaded.train(640)
+        assert loaded.timesteps == 1_280
+        loaded.learner.stop_actors()
+        assert loaded.learner.state().unrestorable_reason is not None
 
 
 LARGE = {"num_envs": 64, "n_steps": 200_000 // 64, "batch_size": 200_000 // 64 * 64, "n_epochs": 1}
@@ -157,16 +159,16 @@ LARGE = {"num_envs": 64, "n_steps": 200_000 // 64, "batch_size": 200_000 // 64 *
 
 @BOTH
 @pytest.mark.parametrize(("name", "settings"), [("ppo", LARGE), ("impala", {})])
-def test_stop_ends_the_wait_for_actors(name, settings, backend):
-    with trainer(name, backend, env="Acrobot-v1", **settings) as one:
-        threading.Timer(0.2, one.stop).start()
+def test_stop_interrupts_the_wait_for_actors(name, settings, backend):
+    with make_trainer(name, backend, env="Acrobot-v1", **settings) as trainer:
+        threading.Timer(0.2, trainer.stop).start()
         start = time.monotonic()
-        one.train(10**9)
+        trainer.train(10**9)
         assert time.monotonic() - start < 5
-        if name == "impala":  # whose iterations are short
-            before = one.timesteps
-            one.train(640)
-            assert one.timesteps >= before + 640 > 640
+        if name == "impala":  # IMPALA has short iterations
+            before = trainer.timesteps
+            trainer.train(640)
+            assert trainer.timesteps >= before + 640 > 640
 
 
 @PAIR
@@ -175,18 +177,18 @@ def test_stop_ends_the_wait_for_actors(name, settings, backend):
 )
 def test_settings_of_actors_need_async_collect(name, setting):
     with refuses(ArgumentError, next(iter(setting))):
-        trainer(name, async_collect=False, **setting)
+        make_trainer(name, async_collect=False, **setting)
 
 
-def in_turn(name, backend, env="CartPole-v1", vec=None, **settings):
-    """Return a learner whose actors, if any, take turns with it."""
-    turns = {"deterministic": True, "max_staleness": 0} if name == "impala" else {}
-    config = CONFIGS[name](**{**SMALL, "n_steps": 8, **turns, **settings})
+def synchronous_learner(name, backend, env="CartPole-v1", vec=None, **settings):
+    """Return a learner whose actors, if any, are synchronous."""
+    synchronous = {"deterministic": True, "max_staleness": 0} if name == "impala" else {}
+    config = CONFIGS[name](**{**SMALL, "n_steps": 8, **synchronous, **settings})
     return LEARNERS[name, backend](make_vec(env, 4, **(vec or {})), config, 0)
 
 
 def slow_vtrace(log_rhos, rewards, values, next_values, dones, config):
-    """Compute equation 1 of the paper, sum after sum; the value after a termination is 0."""
+    """Return equation 1 of the paper as explicit sums. The value after a termination is 0."""
     steps, envs = rewards.shape
     vs, advantages = np.zeros((2, steps, envs))
     rho, c = (np.minimum(bar, np.exp(log_rhos)) for bar in (config.rho_bar, config.c_bar))
@@ -205,8 +207,8 @@ def slow_vtrace(log_rhos, rewards, values, next_values, dones, config):
     return vs, advantages
 
 
-def move(impala):
-    """Move the weights away from those that acted."""
+def perturb(impala):
+    """Move the weights away from the weights of the actors."""
     generator = torch.Generator().manual_seed(1)
     with torch.no_grad():
         for parameter in impala.policy.parameters():
@@ -215,38 +217,40 @@ def move(impala):
 
 @pytest.mark.parametrize(("rho_bar", "c_bar", "vtrace_lambda"), [(1, 1, 1), (2, 0.5, 0.9)])
 @pytest.mark.parametrize("env", ["CartPole-v1", "Pendulum-v1"])
-def test_targets_and_loss_equal_an_independent_computation(env, rho_bar, c_bar, vtrace_lambda):
+def test_impala_targets_and_loss_equal_an_independent_computation(
+    env, rho_bar, c_bar, vtrace_lambda
+):
     bars = {"rho_bar": rho_bar, "c_bar": c_bar, "vtrace_lambda": vtrace_lambda}
-    how = {"n_steps": 40, "gamma": 0.9, "ent_coef": 0.1, **bars}
-    impala = in_turn("impala", "torch", env, {"max_episode_steps": 15}, **how)
+    settings = {"n_steps": 40, "gamma": 0.9, "ent_coef": 0.1, **bars}
+    impala = synchronous_learner("impala", "torch", env, {"max_episode_steps": 15}, **settings)
     config = impala.config
     assert impala.collect()
-    move(impala)
+    perturb(impala)
     buffer, policy = impala.buffer, impala.policy
     assert len(buffer.final_index)
     log_probs, entropy, values = impala.evaluate(impala.rows.obs, impala.rows.actions, None)
     vs, advantages = impala.correct(log_probs, values)
 
-    shape, worth = buffer.rewards.shape, values.detach().numpy().reshape(buffer.rewards.shape)
+    shape, old_values = buffer.rewards.shape, values.detach().numpy().reshape(buffer.rewards.shape)
     with torch.no_grad():
         last = policy.get_value(torch.from_numpy(buffer.last_obs)).numpy()
-        cut = policy.get_value(torch.from_numpy(buffer.final_obs)).numpy()
-    following = np.vstack((worth[1:], last[None])) * ~buffer.terminated
-    following.flat[buffer.final_index] = cut
+        final = policy.get_value(torch.from_numpy(buffer.final_obs)).numpy()
+    following = np.vstack((old_values[1:], last[None])) * ~buffer.terminated
+    following.flat[buffer.final_index] = final
     log_rhos = log_probs.detach().numpy().reshape(shape) - buffer.log_probs
     assert log_rhos.min() < 0 < log_rhos.max()
     done = buffer.terminated | buffer.truncated
-    expected = slow_vtrace(log_rhos, buffer.rewards, worth, following, done, config)
+    expected = slow_vtrace(log_rhos, buffer.rewards, old_values, following, done, config)
     for got, want in zip((vs, advantages), expected, strict=True):
         np.testing.assert_allclose(got.numpy().reshape(shape), want, rtol=2e-4, atol=2e-4)
 
     loss, parts = impala_loss(log_probs, entropy, values, vs, advantages, config)
     mean = policy.actor(impala.rows.obs)
     pi = Categorical(logits=mean) if env == "CartPole-v1" else Normal(mean, policy.log_std.exp())
-    again, spread = pi.log_prob(impala.rows.actions), pi.entropy()
+    new_log_probs, new_entropy = pi.log_prob(impala.rows.actions), pi.entropy()
     if env != "CartPole-v1":
-        again, spread = again.sum(1), spread.sum(1)
-    want = -(advantages * again).mean() - 0.1 * spread.mean()
+        new_log_probs, new_entropy = new_log_probs.sum(1), new_entropy.sum(1)
+    want = -(advantages * new_log_probs).mean() - 0.1 * new_entropy.mean()
     want = want + config.vf_coef * ((values - vs) ** 2).mean()
     torch.testing.assert_close(loss, want)
     torch.testing.assert_close(parts[3], loss.detach())
@@ -254,23 +258,25 @@ def test_targets_and_loss_equal_an_independent_computation(env, rho_bar, c_bar, 
 
 @pytest.mark.parametrize("env", ["CartPole-v1", "Pendulum-v1"])
 @pytest.mark.parametrize("mode", ["SAME_STEP", "NEXT_STEP"])
-def test_both_backends_learn_the_same_from_an_older_policys_rollout(env, mode):
+def test_both_backends_update_equally_from_an_older_policys_rollout(env, mode):
     limits = {"autoreset_mode": mode, "max_episode_steps": 12}
-    how = {"n_steps": 30, "optimizer": "adam", "ent_coef": 0.05}
-    native, torches = (in_turn("impala", b, env, limits, **how) for b in ("native", "torch"))
-    native.load_torch(torches.policy)
+    settings = {"n_steps": 30, "optimizer": "adam", "ent_coef": 0.05}
+    native, torch_learner = (
+        synchronous_learner("impala", b, env, limits, **settings) for b in ("native", "torch")
+    )
+    native.load_torch(torch_learner.policy)
     native.collect()
-    torches.buffer, torches.rows = native.buffer, torches._views(native.buffer)
+    torch_learner.buffer, torch_learner.rows = native.buffer, torch_learner._views(native.buffer)
     assert (mode == "NEXT_STEP") == (native.buffer.n_transitions < 120)
-    move(torches)
-    native.load_torch(torches.policy)
-    mine, theirs = native.update(progress=0.0), torches.update(progress=0.0)
+    perturb(torch_learner)
+    native.load_torch(torch_learner.policy)
+    native_metrics, torch_metrics = native.update(progress=0.0), torch_learner.update(progress=0.0)
     for name in ("policy_loss", "value_loss", "entropy_loss", "approx_kl", "clip_fraction"):
         key = f"train/{name}"
-        assert theirs[key] == pytest.approx(mine[key], rel=1e-3, abs=1e-5), name
-    assert theirs["train/approx_kl"] > 1e-4
+        assert torch_metrics[key] == pytest.approx(native_metrics[key], rel=1e-3, abs=1e-5), name
+    assert torch_metrics["train/approx_kl"] > 1e-4
     for name, weights in native.state().networks.items():
-        torch_weights = torches.state().networks[name]
+        torch_weights = torch_learner.state().networks[name]
         np.testing.assert_allclose(weights, torch_weights, rtol=1e-3, atol=2e-4, err_msg=name)
 
 
@@ -278,11 +284,13 @@ def test_both_backends_learn_the_same_from_an_older_policys_rollout(env, mode):
 @pytest.mark.parametrize("mode", ["SAME_STEP", "NEXT_STEP"])
 def test_impala_without_lag_is_a2c(mode, backend):
     limits = {"autoreset_mode": mode, "max_episode_steps": 20}
-    how = {"ent_coef": 0.02, "lr_schedule": "constant", "net_arch": (64, 64)}
-    one, other = (in_turn(name, backend, vec=limits, **how) for name in ("impala", "a2c"))
+    settings = {"ent_coef": 0.02, "lr_schedule": "constant", "net_arch": (64, 64)}
+    impala, a2c = (
+        synchronous_learner(name, backend, vec=limits, **settings) for name in ("impala", "a2c")
+    )
     for _ in range(10):
-        metrics = one.iterate()
-        other.iterate()
+        metrics = impala.iterate()
+        a2c.iterate()
         assert abs(metrics["train/approx_kl"]) < 1e-6
-    for name, weights in one.state().networks.items():
-        np.testing.assert_allclose(weights, other.state().networks[name], atol=2e-5, err_msg=name)
+    for name, weights in impala.state().networks.items():
+        np.testing.assert_allclose(weights, a2c.state().networks[name], atol=2e-5, err_msg=name)

@@ -1,4 +1,4 @@
-"""Backends: what is asked for decides, not what is installed; what is absent says how to get it."""
+"""Backends: settings choose the backend, and errors name the fix for a missing backend."""
 
 import itertools
 import json
@@ -25,18 +25,18 @@ from support.masked_envs import Doors
 from support.refusals import refuses
 
 BOX = spaces.Box(-1, 1, (4,))
-PICTURE = spaces.Box(0, 255, (40, 40, 3), np.uint8)
+IMAGE = spaces.Box(0, 255, (40, 40, 3), np.uint8)
 
 
-def need(config=None, space=BOX, policy=None, features_extractor=None):
-    asked = PPOConfig() if config is None else config
-    return next(torch_reasons(asked, space, policy, features_extractor), None)
+def first_torch_reason(config=None, space=BOX, policy=None, features_extractor=None):
+    resolved_config = PPOConfig() if config is None else config
+    return next(torch_reasons(resolved_config, space, policy, features_extractor), None)
 
 
 ONLY_TORCH = {
     "policy": {"policy": object()},
     "features_extractor": {"features_extractor": object},
-    "pictures": {"space": PICTURE},
+    "images": {"space": IMAGE},
     "Dict": {"space": spaces.Dict(a=BOX)},
     "Tuple": {"space": spaces.Tuple([BOX])},
     "device": {"config": A2CConfig(device="cuda:1")},
@@ -65,20 +65,20 @@ NATIVE = {
 
 @pytest.mark.parametrize("name", ONLY_TORCH)
 def test_settings_that_only_torch_supports_select_torch(name):
-    found = need(**ONLY_TORCH[name])
-    assert resolve_backend("auto", found) == "torch"
-    assert resolve_backend("torch", found) == "torch"
+    reason = first_torch_reason(**ONLY_TORCH[name])
+    assert resolve_backend("auto", reason) == "torch"
+    assert resolve_backend("torch", reason) == "torch"
     for backend in ("native", "candle", "burn"):
-        expected = f"{found.expected} on the {backend} backend"
-        with refuses(ArgumentError, found.name, 'pass backend="torch"', expected=expected):
-            resolve_backend(backend, found)
+        expected = f"{reason.expected} on the {backend} backend"
+        with refuses(ArgumentError, reason.name, 'pass backend="torch"', expected=expected):
+            resolve_backend(backend, reason)
 
 
 @pytest.mark.parametrize("name", NATIVE)
 def test_all_other_settings_select_the_native_backend(name):
-    found = need(**NATIVE[name])
-    assert resolve_backend("auto", found) == "native"
-    assert [resolve_backend(name, found) for name in BACKENDS[1:]] == [*BACKENDS[1:]]
+    reason = first_torch_reason(**NATIVE[name])
+    assert resolve_backend("auto", reason) == "native"
+    assert [resolve_backend(name, reason) for name in BACKENDS[1:]] == [*BACKENDS[1:]]
 
 
 @pytest.mark.parametrize(
@@ -90,10 +90,12 @@ def test_all_other_settings_select_the_native_backend(name):
         ({"full_std": False}, "True", "False"),
     ],
 )
-@pytest.mark.parametrize("kind", [PPOTrainer, A2CTrainer])
-def test_native_trainers_reject_what_only_torch_supports(kind, settings, expected, got):
+@pytest.mark.parametrize("trainer_cls", [PPOTrainer, A2CTrainer])
+def test_native_trainers_reject_settings_that_only_torch_supports(
+    trainer_cls, settings, expected, got
+):
     with refuses(ArgumentError, next(iter(settings))) as raised:
-        kind("CartPole-v1", 0, backend="native", runs_dir=None, **settings)
+        trainer_cls("CartPole-v1", 0, backend="native", runs_dir=None, **settings)
     assert raised.value.expected.startswith(f"{expected} on the native")
     assert raised.value.got.startswith(got)
 
@@ -106,13 +108,13 @@ def test_unknown_backends_are_rejected(wrong, error, tmp_path):
         PPOTrainer("CartPole-v1", 0, backend=wrong, runs_dir=None)
     PPOTrainer("CartPole-v1", 1, runs_dir=None).save(tmp_path / "saved")
     for name in (wrong, "auto"):
-        kind = error if name == wrong else ArgumentError
-        with refuses(kind, "backend", expected="one of native, candle, burn, torch"):
+        load_error = error if name == wrong else ArgumentError
+        with refuses(load_error, "backend", expected="one of native, candle, burn, torch"):
             PPOTrainer.load(tmp_path / "saved", backend=name)
 
 
 @pytest.mark.parametrize("backend", ["candle", "burn"])
-def test_a_backend_that_was_not_built_names_the_command_that_builds_it(backend, monkeypatch):
+def test_missing_backend_names_the_build_command(backend, monkeypatch):
     monkeypatch.setattr(backends, "network_backends", lambda: ["native"])
     command = f"pip install . --config-settings=build-args='--features pyo3/abi3-py310,{backend}'"
     with refuses(ArgumentError, "backend", command, got=repr(backend)):
@@ -124,41 +126,44 @@ def test_a_backend_that_was_not_built_names_the_command_that_builds_it(backend, 
     check_backend(backend, None)
 
 
-def test_what_is_installed_decides_nothing(monkeypatch):
+def test_backend_choice_does_not_depend_on_installed_packages(monkeypatch):
     monkeypatch.setitem(sys.modules, "torch", None)
-    for asked in ({"device": "cuda"}, {"activation": "elu"}):
-        ((name, value),) = asked.items()
+    for settings in ({"device": "cuda"}, {"activation": "elu"}):
+        ((name, value),) = settings.items()
         with refuses(ModuleNotFoundError, f"{name} is {value!r}", "rlox[torch]", name="torch"):
-            choose_backend("auto", PPOConfig(**asked), BOX, None, None)
+            choose_backend("auto", PPOConfig(**settings), BOX, None, None)
 
 
-@pytest.mark.parametrize("kind", [PPOTrainer, A2CTrainer])
-def test_a_checkpoint_says_its_backend_and_is_loaded_into_it(kind, tmp_path):
-    trainer = kind("CartPole-v1", 1, backend="torch", n_steps=8, runs_dir=tmp_path / "runs")
+@pytest.mark.parametrize("trainer_cls", [PPOTrainer, A2CTrainer])
+def test_load_uses_the_backend_of_the_checkpoint(trainer_cls, tmp_path):
+    trainer = trainer_cls("CartPole-v1", 1, backend="torch", n_steps=8, runs_dir=tmp_path / "runs")
     trainer.train(1)
     config = json.loads((trainer.run.path / "config.json").read_text())
     assert config["backend"] == trainer.learner.backend == "torch"
     folder = trainer.run.path / "checkpoint"
-    assert kind.load(folder, runs_dir=None).learner.backend == "torch"
+    assert trainer_cls.load(folder, runs_dir=None).learner.backend == "torch"
 
     for wrong in ("auto", "jax"):
-        forged(folder, folder, wrong)
+        copy_checkpoint(folder, folder, wrong)
         file, got = folder / "manifest.json", f"{wrong!r} as 'backend'"
         with refuses(CorruptFileError, str(file), got=got, section="manifest"):
-            kind.load(folder)
+            trainer_cls.load(folder)
 
 
-def forged(path, target, backend=None, **settings):
-    """A copy of a checkpoint of another backend and other settings."""
+def copy_checkpoint(path, target, backend=None, **settings):
+    """Copy a checkpoint with another backend and other settings."""
     read = checkpoint.read_checkpoint(path)
-    about = {k: v for k, v in read.manifest.items() if k not in ("format", "rlox", "members")}
-    about |= {"backend": backend or about["backend"], "settings": about["settings"] | settings}
-    checkpoint.write_checkpoint(target, about, read.members)
+    manifest = {k: v for k, v in read.manifest.items() if k not in ("format", "rlox", "members")}
+    manifest |= {
+        "backend": backend or manifest["backend"],
+        "settings": manifest["settings"] | settings,
+    }
+    checkpoint.write_checkpoint(target, manifest, read.members)
     return target
 
 
-HERE = (*network_backends(), "torch")
-MADE = {
+AVAILABLE = (*network_backends(), "torch")
+RUNS = {
     "ppo": (PPOTrainer, "CartPole-v1", {"n_steps": 16, "batch_size": 16, "n_epochs": 2}),
     "gSDE": (PPOTrainer, "Pendulum-v1", {"n_steps": 16, "use_sde": True, "normalize_reward": True}),
     "trunk": (PPOTrainer, "Pendulum-v1", {"n_steps": 16, "shared_trunk": True, "net_arch": (8,)}),
@@ -166,61 +171,62 @@ MADE = {
 }
 
 
-@pytest.mark.parametrize(("saved", "asked"), [*itertools.permutations(HERE, 2)])
-@pytest.mark.parametrize("made", MADE)
-def test_a_checkpoint_goes_on_on_another_backend_that_is_asked_for(made, saved, asked, tmp_path):
-    kind, env, settings = MADE[made]
-    trainer = kind(env, 1, backend=saved, num_envs=2, runs_dir=None, **settings)
+@pytest.mark.parametrize(("saved", "requested"), [*itertools.permutations(AVAILABLE, 2)])
+@pytest.mark.parametrize("run", RUNS)
+def test_load_resumes_on_the_requested_backend(run, saved, requested, tmp_path):
+    trainer_cls, env, settings = RUNS[run]
+    trainer = trainer_cls(env, 1, backend=saved, num_envs=2, runs_dir=None, **settings)
     trainer.train(128)
     trainer.save(tmp_path / "saved")
-    loaded = kind.load(tmp_path / "saved", backend=asked, runs_dir=None)
-    assert loaded.learner.backend == asked
+    loaded = trainer_cls.load(tmp_path / "saved", backend=requested, runs_dir=None)
+    assert loaded.learner.backend == requested
     assert (loaded.config, loaded.config_sources) == (trainer.config, trainer.config_sources)
-    mine, theirs = loaded.learner.state(), trainer.learner.state()
-    assert (mine.counters, mine.streams) == (theirs.counters, theirs.streams)
+    loaded_state, saved_state = loaded.learner.state(), trainer.learner.state()
+    assert (loaded_state.counters, loaded_state.streams) == (
+        saved_state.counters,
+        saved_state.streams,
+    )
     for part in ("networks", "optimizer", "normalizer", "environment"):
-        ours, given = getattr(mine, part), getattr(theirs, part)
-        assert {*ours} == {*given}
-        for name, array in given.items():
-            np.testing.assert_array_equal(ours[name], array, err_msg=name)
+        loaded_arrays, saved_arrays = getattr(loaded_state, part), getattr(saved_state, part)
+        assert {*loaded_arrays} == {*saved_arrays}
+        for name, array in saved_arrays.items():
+            np.testing.assert_array_equal(loaded_arrays[name], array, err_msg=name)
     obs = np.random.default_rng(0).normal(size=(20, *trainer.env.single_observation_space.shape))
     np.testing.assert_allclose(loaded.predict(obs), trainer.predict(obs), rtol=1e-4, atol=1e-5)
     assert loaded.train(32)["timesteps"] >= 32
 
 
 @pytest.mark.parametrize("backend", ["candle", "burn"])
-def test_a_checkpoint_of_a_backend_that_is_not_here_says_which_one_has_its_networks(
-    backend, tmp_path, monkeypatch
-):
+def test_load_names_backends_for_a_checkpoint_of_a_missing_backend(backend, tmp_path, monkeypatch):
     trainer = PPOTrainer("CartPole-v1", 1, n_steps=8, batch_size=8, runs_dir=None)
     trainer.train(8)
     trainer.save(tmp_path / "saved")
-    folder = forged(tmp_path / "saved", tmp_path / "other", backend)
+    folder = copy_checkpoint(tmp_path / "saved", tmp_path / "other", backend)
     monkeypatch.setattr(backends, "network_backends", lambda: ["native"])
     got = f"a checkpoint of {backend}"
     with refuses(ArgumentError, "backend", 'pass backend="native"', got=got):
         PPOTrainer.load(folder, runs_dir=None)
-    for asked in ("native", "torch"):
-        loaded = PPOTrainer.load(folder, backend=asked, runs_dir=None)
-        assert (loaded.learner.backend, loaded.timesteps) == (asked, trainer.timesteps)
+    for requested in ("native", "torch"):
+        loaded = PPOTrainer.load(folder, backend=requested, runs_dir=None)
+        assert (loaded.learner.backend, loaded.timesteps) == (requested, trainer.timesteps)
     with refuses(ArgumentError, "backend", "build rlox from source"):
         PPOTrainer.load(folder, backend=backend, runs_dir=None)
 
 
-def test_a_checkpoint_goes_to_the_cpu_with_a_backend_in_rust(tmp_path):
+def test_load_on_a_rust_backend_moves_a_checkpoint_to_the_cpu(tmp_path):
     trainer = PPOTrainer("CartPole-v1", 1, backend="torch", n_steps=8, batch_size=8, runs_dir=None)
     trainer.save(tmp_path / "saved")
-    folder = forged(tmp_path / "saved", tmp_path / "other", device="cuda")
+    folder = copy_checkpoint(tmp_path / "saved", tmp_path / "other", device="cuda")
     loaded = PPOTrainer.load(folder, backend="native", runs_dir=None)
     assert (loaded.learner.backend, loaded.config.device) == ("native", "cpu")
     expected = "'cpu' on the native backend"
     with refuses(ArgumentError, "device", 'or pass backend="torch"', expected=expected):
         PPOTrainer.load(folder, backend="native", device="cuda", runs_dir=None)
-    folder = forged(tmp_path / "saved", tmp_path / "elu", activation="elu")
+    folder = copy_checkpoint(tmp_path / "saved", tmp_path / "elu", activation="elu")
     with refuses(ArgumentError, "activation", 'pass backend="torch"'):
         PPOTrainer.load(folder, backend="native", runs_dir=None)
 
 
-def test_settings_know_the_activations_that_networks_have():
+def test_settings_and_networks_have_the_same_activations():
     networks = pytest.importorskip("rlox._nn.networks")
     assert {*ACTIVATIONS} == {*networks.ACTIVATIONS}

@@ -1,4 +1,4 @@
-"""Native PPO and A2C against torch, and their states, errors, threads and memory."""
+"""Native PPO and A2C equal torch; states, errors, threads and memory of native learners."""
 
 import os
 import subprocess
@@ -62,153 +62,166 @@ def ppo(env="CartPole-v1", num_envs=2, backend="native", **settings):
     return NativePPO(make_vec(env, num_envs), PPOConfig(**settings), 1, backend)
 
 
-def gradients(state):
-    """Return the gradients, flat, which the first moments of Adam contain after one step."""
+def gradients_from_moments(state):
+    """Return the gradients, which the first moments of Adam contain after one step."""
     return {n.removesuffix(".exp_avg"): x for n, x in state.items() if n.endswith(".exp_avg")}
 
 
-def updated(native, torchs):
+def update_both(native, torch_learner):
     """Return the metrics of an update of each learner."""
-    return native.update(0.0), torchs.update(0.0)
+    return native.update(0.0), torch_learner.update(0.0)
 
 
-def assert_close(mine, theirs, rtol):
-    assert mine.keys() == theirs.keys()
-    for name in theirs:
-        np.testing.assert_allclose(mine[name], theirs[name], rtol, atol=1e-5, err_msg=name)
+def assert_close(actual, expected, rtol):
+    assert actual.keys() == expected.keys()
+    for name in expected:
+        np.testing.assert_allclose(actual[name], expected[name], rtol, atol=1e-5, err_msg=name)
 
 
-KINDS = ["Discrete", "MultiDiscrete", "MultiBinary", "Box", "gSDE"]
+ACTION_KINDS = ["Discrete", "MultiDiscrete", "MultiBinary", "Box", "gSDE"]
 # gSDE reads the last hidden layer.
-CASES = [(k, s) for k in KINDS for s in SHAPES if k != "gSDE" or "no hidden" not in s]
+SPACES_AND_SHAPES = [
+    (k, s) for k in ACTION_KINDS for s in SHAPES if k != "gSDE" or "no hidden" not in s
+]
 
 
-@pytest.mark.parametrize(("kind", "shape"), CASES)
+@pytest.mark.parametrize(("action_kind", "shape"), SPACES_AND_SHAPES)
 @pytest.mark.parametrize("algorithm", ["ppo", "a2c"])
-def test_losses_and_gradients_are_those_of_torch(algorithm, kind, shape):
-    space = ACTIONS["Box" if kind == "gSDE" else kind]
-    settings = {"use_sde": kind == "gSDE", "ent_coef": 0.02, "learning_rate": 0.0, **SHAPES[shape]}
+def test_losses_and_gradients_equal_torch(algorithm, action_kind, shape):
+    space = ACTIONS["Box" if action_kind == "gSDE" else action_kind]
+    settings = {
+        "use_sde": action_kind == "gSDE",
+        "ent_coef": 0.02,
+        "learning_rate": 0.0,
+        **SHAPES[shape],
+    }
     settings |= {"max_grad_norm": 1e9}
     if algorithm == "ppo":
         settings |= {"n_epochs": 1, "batch_size": 33, "clip_coef_vf": 0.1}
     else:
         settings |= {"optimizer": "adam"}
-    native, torchs = pair(algorithm, lambda: Answer(space), **settings)
-    assert_close(*updated(native, torchs), rtol=1e-4)
-    mine = gradients(native.policy.optimizer_state())
-    theirs = gradients(torchs.optimizer.state())
-    assert any(np.abs(x).max() > 1e-3 for x in theirs.values())
-    assert_close(mine, theirs, rtol=1e-5)
+    native, torch_learner = pair(algorithm, lambda: Answer(space), **settings)
+    assert_close(*update_both(native, torch_learner), rtol=1e-4)
+    actual = gradients_from_moments(native.policy.optimizer_state())
+    expected = gradients_from_moments(torch_learner.optimizer.state())
+    assert any(np.abs(x).max() > 1e-3 for x in expected.values())
+    assert_close(actual, expected, rtol=1e-5)
 
 
 @pytest.mark.parametrize("algorithm", ["ppo", "a2c"])
-def test_weights_after_an_update_are_those_of_torch(algorithm):
+def test_weights_after_an_update_equal_torch(algorithm):
     settings = {"n_epochs": 3, "batch_size": 33} if algorithm == "ppo" else {}
-    native, torchs = pair(algorithm, "CartPole-v1", learning_rate=1e-2, **settings)
+    native, torch_learner = pair(algorithm, "CartPole-v1", learning_rate=1e-2, **settings)
     before = native.policy.tensors()
-    updated(native, torchs)
+    update_both(native, torch_learner)
     after = native.policy.tensors()
-    for name, theirs in torchs.policy.state_dict().items():
+    for name, expected in torch_learner.policy.state_dict().items():
         moved = np.abs(after[name] - before[name]).max()
         assert moved > 1e-3, name
-        np.testing.assert_allclose(after[name], theirs.numpy(), atol=moved * 0.02, err_msg=name)
+        np.testing.assert_allclose(after[name], expected.numpy(), atol=moved * 0.02, err_msg=name)
 
 
-# Each space of observations and of actions once.
+# Each observation space and each action space occurs once.
 PAIRS = [*zip([*OBSERVATIONS, "Box"], ACTIONS, strict=True)]
 
 
 @pytest.mark.parametrize("backend", network_backends())
 @pytest.mark.parametrize(("observations", "actions"), PAIRS)
-def test_policies_move_to_torch_and_back(observations, actions, backend):
+def test_policies_convert_to_torch_and_back(observations, actions, backend):
     env = lambda: Sampled(OBSERVATIONS[observations], ACTIONS[actions])  # noqa: E731
     native = ppo(env, backend=backend, n_steps=8, batch_size=16, n_epochs=1)
     native.iterate()
-    torchs = PPO(make_vec(env, 2), native.config, seed=2)
-    torchs.policy.load_state_dict(native.to_torch().state_dict())
+    torch_learner = PPO(make_vec(env, 2), native.config, seed=2)
+    torch_learner.policy.load_state_dict(native.to_torch().state_dict())
     space = OBSERVATIONS[observations]
     space.seed(3)
     batch = np.stack([space.sample() for _ in range(9)])
     for obs in (batch, batch[0]):
-        mine, theirs = native.predict(obs), torchs.predict(obs)
-        assert (mine.dtype, mine.shape) == (theirs.dtype, theirs.shape)
-        np.testing.assert_allclose(mine, theirs, rtol=1e-4, atol=1e-5)
+        actual, expected = native.predict(obs), torch_learner.predict(obs)
+        assert (actual.dtype, actual.shape) == (expected.dtype, expected.shape)
+        np.testing.assert_allclose(actual, expected, rtol=1e-4, atol=1e-5)
     assert ACTIONS[actions].contains(native.predict(batch[0], deterministic=False))
     with torch.no_grad():
-        for parameter in torchs.policy.parameters():
+        for parameter in torch_learner.policy.parameters():
             parameter.add_(0.25)
-    native.load_torch(torchs.policy)
-    np.testing.assert_allclose(native.predict(batch), torchs.predict(batch), rtol=1e-4, atol=1e-5)
-    weights = {name: x.numpy() for name, x in torchs.policy.state_dict().items()}
+    native.load_torch(torch_learner.policy)
+    np.testing.assert_allclose(
+        native.predict(batch), torch_learner.predict(batch), rtol=1e-4, atol=1e-5
+    )
+    weights = {name: x.numpy() for name, x in torch_learner.policy.state_dict().items()}
     np.testing.assert_equal(native.policy.tensors(), weights)
 
 
-def test_samples_depend_on_their_stream_and_observations_are_normalised():
+def test_predict_samples_from_its_stream_and_normalizes_observations():
     native = ppo("Pendulum-v1", normalize_obs=True)
     native.iterate()
-    torchs = PPO(make_vec("Pendulum-v1", 2), native.config, seed=2)
-    torchs.policy.load_state_dict(native.to_torch().state_dict())
-    torchs.normalizer.load_state(native.normalizer.state())
+    torch_learner = PPO(make_vec("Pendulum-v1", 2), native.config, seed=2)
+    torch_learner.policy.load_state_dict(native.to_torch().state_dict())
+    torch_learner.normalizer.load_state(native.normalizer.state())
     obs = np.random.default_rng(0).normal(size=(3000, 3)) * 3
-    np.testing.assert_allclose(native.predict(obs), torchs.predict(obs), rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(
+        native.predict(obs), torch_learner.predict(obs), rtol=1e-4, atol=1e-5
+    )
     samples = [native.predict(obs, False, np.random.default_rng(s)) for s in (1, 1, 2)]
     np.testing.assert_array_equal(samples[0], samples[1])
     assert (samples[0] != samples[2]).any()
     spread = (samples[0] - native.predict(obs)).std()
-    assert 0.5 < spread / np.exp(native.policy.tensors()["log_std"][0]) < 1.1  # some are clipped
+    assert (
+        0.5 < spread / np.exp(native.policy.tensors()["log_std"][0]) < 1.1
+    )  # some samples are clipped
 
 
 @pytest.mark.parametrize("part", ["networks", "optimizer", "environment"])
-def test_a_state_that_does_not_fit_changes_nothing(part):
+def test_load_state_rejects_invalid_states_and_changes_nothing(part):
     learner = ppo()
     learner.iterate()
-    before, good = learner.state(), getattr(learner.state(), part)
-    name = next((n for n in good if "weight" in n), next(iter(good)))
+    before, arrays_of_part = learner.state(), getattr(learner.state(), part)
+    name = next((n for n in arrays_of_part if "weight" in n), next(iter(arrays_of_part)))
     wrong = [
-        {n: x for n, x in good.items() if n != name},
-        {**good, name: np.zeros((3, 3), np.float32)},
-        {**good, name: np.full_like(good[name], np.nan, dtype=np.float32)},
-        {**good, name: np.array(["a"])},
+        {n: x for n, x in arrays_of_part.items() if n != name},
+        {**arrays_of_part, name: np.zeros((3, 3), np.float32)},
+        {**arrays_of_part, name: np.full_like(arrays_of_part[name], np.nan, dtype=np.float32)},
+        {**arrays_of_part, name: np.array(["a"])},
     ]
-    if part != "environment":  # which ignores unknown names
-        wrong.append({**good, "other": np.zeros(3, np.float32)})
+    if part != "environment":  # the environment ignores unknown names
+        wrong.append({**arrays_of_part, "other": np.zeros(3, np.float32)})
     learner.iterate()
-    now, policy = learner.state(), learner.policy
+    current, policy = learner.state(), learner.policy
     for arrays in wrong:
         state = learner.state()
         state.counters, state.streams = before.counters, before.streams
         setattr(state, part, arrays)
-        # Weights that were loaded and then loaded back would pass the comparison of states.
+        # States are equal if weights are loaded and then restored. The mock detects such loads.
         learner.policy = mock.Mock(wraps=policy, load=mock.Mock(side_effect=AssertionError))
         with pytest.raises((ArgumentError, NonFiniteError)) as raised:
             learner.load_state(state)
         learner.policy = policy
         assert raised.value.section.split(", ")[0] == part
-        assert_equal_states(learner, SimpleNamespace(state=lambda: now))
+        assert_equal_states(learner, SimpleNamespace(state=lambda: current))
 
 
 @pytest.mark.parametrize(("env_id", "output"), [("CartPole-v1", "logits"), ("Pendulum-v1", "mean")])
-def test_outputs_that_are_not_finite_are_named(env_id, output):
+def test_non_finite_outputs_are_located(env_id, output):
     learner = ppo(env_id)
     weights = learner.policy.tensors()
-    for name in ("actor.2.bias", "actor.4.weight"):  # finite, and their products are not
+    for name in ("actor.2.bias", "actor.4.weight"):  # finite weights with infinite products
         weights[name] = np.full_like(weights[name], 3e38)
     learner.policy.load(weights)
     obs = np.zeros(learner.env.single_observation_space.shape, np.float32)
 
-    def location(call):
+    def error_location(call):
         with pytest.raises(NonFiniteError) as raised:
             call()
         error = raised.value
         return error.argument, error.got, error.row, error.step
 
-    assert location(lambda: learner.predict(obs)) == (output, "inf", 0, None)
-    assert location(learner.iterate) == (output, "inf", 0, 0)
+    assert error_location(lambda: learner.predict(obs)) == (output, "inf", 0, None)
+    assert error_location(learner.iterate) == (output, "inf", 0, 0)
     learner.timesteps = 128
-    assert location(learner.iterate) == (output, "inf", 0, 64)
+    assert error_location(learner.iterate) == (output, "inf", 0, 64)
 
 
-def test_two_threads_cannot_learn_at_once():
+def test_iterate_rejects_a_second_thread():
     learner = ppo(n_steps=4096, n_epochs=50)
     first = threading.Thread(target=learner.iterate)
     first.start()
@@ -225,11 +238,11 @@ def test_two_threads_cannot_learn_at_once():
 
 SHAPE = {"net_arch": (8,), "activation": "tanh", "ortho_init": True, "shared_trunk": False}
 SHAPE |= {"use_sde": False, "log_std_init": 0.0}
-NUMBERS = {"kind": "numbers", "shape": (4,)}
-TWO = {"kind": "discrete", "n": 2, "start": 0}
+NUMBER_SPACE = {"kind": "numbers", "shape": (4,)}
+TWO_ACTIONS = {"kind": "discrete", "n": 2, "start": 0}
 
 
-def policy(observation=NUMBERS, action=TWO):
+def make_policy(observation=NUMBER_SPACE, action=TWO_ACTIONS):
     stream = state_for_native(np.random.default_rng(0))
     return NativePolicy(observation, action, stream, SHAPE, "native")
 
@@ -273,12 +286,12 @@ def test_schedules_multiply_the_float32_learning_rate(schedule):
     learner = ppo(num_envs=1, n_steps=64, learning_rate=1e-3, lr_schedule=schedule)
     policy = learner.policy = mock.Mock(wraps=learner.policy)
     metrics = learner.iterate(0.3)
-    left = 0.7 if schedule == "linear" else 1.0
-    assert policy.ppo.call_args.args[1]["learning_rate"] == float(np.float32(1e-3)) * left
-    assert metrics["train/learning_rate"] == 1e-3 * left
+    remaining = 0.7 if schedule == "linear" else 1.0
+    assert policy.ppo.call_args.args[1]["learning_rate"] == float(np.float32(1e-3)) * remaining
+    assert metrics["train/learning_rate"] == 1e-3 * remaining
 
 
-def test_a_closed_environment_is_not_reported_as_non_finite():
+def test_closed_environment_raises_a_closed_error():
     learner = NativeA2C(make_vec("CartPole-v1", 2), A2CConfig(num_envs=2), seed=0)
     learner.iterate()
     learner.env.close()
@@ -286,7 +299,7 @@ def test_a_closed_environment_is_not_reported_as_non_finite():
         learner.iterate()
 
 
-def test_rollouts_of_resets_are_rejected():
+def test_update_rejects_rollouts_of_resets():
     learner = ppo(n_steps=4)
     resets = RolloutBuffer(1, 2, (4,))
     resets.begin(np.zeros((2, 4)), ended=[True, True])
@@ -298,12 +311,12 @@ def test_rollouts_of_resets_are_rejected():
         learner.update(0.0)
 
 
-COUNTED = {"kind": "one_hot", "shape": (2,)}
+ONE_HOT = {"kind": "one_hot", "shape": (2,)}
 DICT = gym.spaces.Dict({"a": Discrete(2)})
 
 
-def masked(*shape):
-    policy().predict(np.zeros((2, 4)), None, np.ones(shape, bool))
+def predict_with_mask(*shape):
+    make_policy().predict(np.zeros((2, 4)), None, np.ones(shape, bool))
 
 
 def small_eps():
@@ -311,14 +324,14 @@ def small_eps():
 
 
 @refusals(
-    (lambda: policy().load(None), ArgumentTypeError, "tensors", "pass the tensors"),
-    (lambda: policy().check_tensors([1.0]), ArgumentTypeError, "tensors"),
-    (lambda: policy().load_optimizer_state(None), ArgumentTypeError, "state"),
-    (lambda: policy().check_optimizer_state([1]), ArgumentTypeError, "state"),
-    (lambda: policy(COUNTED | {"counts": [2]}), ArgumentError, "counts"),
-    (lambda: policy(COUNTED | {"counts": [2, 0]}), ArgumentError, "counts"),
-    (lambda: masked(1, 2), ArgumentError, "action_masks"),
-    (lambda: masked(2, 3), ArgumentError, "action_masks"),
+    (lambda: make_policy().load(None), ArgumentTypeError, "tensors", "pass the tensors"),
+    (lambda: make_policy().check_tensors([1.0]), ArgumentTypeError, "tensors"),
+    (lambda: make_policy().load_optimizer_state(None), ArgumentTypeError, "state"),
+    (lambda: make_policy().check_optimizer_state([1]), ArgumentTypeError, "state"),
+    (lambda: make_policy(ONE_HOT | {"counts": [2]}), ArgumentError, "counts"),
+    (lambda: make_policy(ONE_HOT | {"counts": [2, 0]}), ArgumentError, "counts"),
+    (lambda: predict_with_mask(1, 2), ArgumentError, "action_masks"),
+    (lambda: predict_with_mask(2, 3), ArgumentError, "action_masks"),
     (lambda: ppo(lambda: Sampled(DICT, DICT["a"])), ArgumentError, "observation space"),
     (lambda: ppo().update(0.0), ArgumentError, "buffer"),
     (small_eps, ArgumentError, "optimizer_eps"),
@@ -329,28 +342,32 @@ def test_native_learner_rejects_invalid_calls(refusal):
 
 def test_counts_beyond_memory_are_rejected():
     with pytest.raises((ValueError, MemoryError)):
-        policy(COUNTED | {"counts": [2**63, 2**63 + 4]})
+        make_policy(ONE_HOT | {"counts": [2**63, 2**63 + 4]})
 
 
-def test_predictions_do_not_depend_on_the_number_of_rows():
-    made, obs = policy(), np.random.default_rng(0).normal(size=(20_000, 4))
-    np.testing.assert_array_equal(made.predict(obs)[::1000], [made.predict(x) for x in obs[::1000]])
-    np.testing.assert_array_equal(made.predict(obs, 7)[:50], made.predict(obs[:50], 7))
+def test_predictions_do_not_depend_on_batch_size():
+    native_policy, obs = make_policy(), np.random.default_rng(0).normal(size=(20_000, 4))
+    np.testing.assert_array_equal(
+        native_policy.predict(obs)[::1000], [native_policy.predict(x) for x in obs[::1000]]
+    )
+    np.testing.assert_array_equal(
+        native_policy.predict(obs, 7)[:50], native_policy.predict(obs[:50], 7)
+    )
 
 
-def test_half_precision_weights_are_loaded():
+def test_load_torch_accepts_half_precision_weights():
     native = ppo()
     native.load_torch(native.to_torch().bfloat16())
-    expected = native.to_torch().bfloat16().state_dict()
-    expected = {name: weight.float().numpy() for name, weight in expected.items()}
-    np.testing.assert_equal(native.policy.tensors(), expected)
+    weights = native.to_torch().bfloat16().state_dict()
+    weights = {name: weight.float().numpy() for name, weight in weights.items()}
+    np.testing.assert_equal(native.policy.tensors(), weights)
 
 
 COMPLEX, META = torch.ones(1, dtype=torch.complex64), torch.ones(1, device="meta")
 
 
-def odd(state):
-    """Return a module with the given state_dict."""
+def module_with_state(state):
+    """Return a module whose state_dict() returns `state`."""
     module = torch.nn.Module()
     module.state_dict = lambda: state
     return module
@@ -360,15 +377,20 @@ def odd(state):
     ("module", "error", "argument", "got"),
     [
         (torch.nn.ReLU(), ArgumentError, "module", "relu"),
-        (odd({"actor.0.weight": [1.0]}), ArgumentTypeError, "module", "[1.0] as actor.0.weight"),
-        (odd({"a": COMPLEX}), ArgumentTypeError, "module", f"{COMPLEX!r} as a"),
-        (odd({"a": META}), ArgumentTypeError, "module", f"{META!r} as a"),
-        (odd([1.0]), ArgumentTypeError, "module", "[1.0] as state_dict()"),
-        (odd({"a": torch.ones(1)}), ArgumentError, "tensors", 'only ["a"]'),
+        (
+            module_with_state({"actor.0.weight": [1.0]}),
+            ArgumentTypeError,
+            "module",
+            "[1.0] as actor.0.weight",
+        ),
+        (module_with_state({"a": COMPLEX}), ArgumentTypeError, "module", f"{COMPLEX!r} as a"),
+        (module_with_state({"a": META}), ArgumentTypeError, "module", f"{META!r} as a"),
+        (module_with_state([1.0]), ArgumentTypeError, "module", "[1.0] as state_dict()"),
+        (module_with_state({"a": torch.ones(1)}), ArgumentError, "tensors", 'only ["a"]'),
         (7, ArgumentTypeError, "module", "int"),
     ],
 )
-def test_other_modules_are_rejected_and_change_nothing(module, error, argument, got):
+def test_load_torch_rejects_other_modules_and_changes_nothing(module, error, argument, got):
     native = ppo()
     before = native.policy.tensors()
     with refuses(error, argument, got=got):
@@ -376,13 +398,13 @@ def test_other_modules_are_rejected_and_change_nothing(module, error, argument, 
     np.testing.assert_equal(native.policy.tensors(), before)
 
 
-def test_a_learner_can_be_stopped_from_another_thread():
+def test_learner_can_be_stopped_from_another_thread():
     learner = ppo(n_steps=10_000, n_epochs=10_000)
     timer = threading.Timer(0.5, lambda: setattr(learner, "stop_requested", True))
     timer.start()
-    learner.iterate()  # hours, else
+    learner.iterate()  # takes hours without the stop
     timer.join()
-    assert learner.iterate() == {}  # the steps of which do not count
+    assert learner.iterate() == {}  # its steps do not count
     assert learner.timesteps <= 20_000
 
 
@@ -398,7 +420,7 @@ def test_a_stopped_update_changes_nothing(algorithm):
     before = learner.policy.tensors(), learner.policy.optimizer_state()
     timer = threading.Timer(0.1, lambda: setattr(learner, "stop_requested", True))
     timer.start()
-    assert learner.update(0.0) == {}  # which takes a second, else
+    assert learner.update(0.0) == {}  # takes a second without the stop
     assert learner.updates == 0
     timer.join()
     np.testing.assert_equal((learner.policy.tensors(), learner.policy.optimizer_state()), before)
@@ -406,7 +428,7 @@ def test_a_stopped_update_changes_nothing(algorithm):
     assert learner.update(0.0)["train/n_updates"] == 1
 
 
-CALLS = """
+MEMORY_PROGRAM = """
 import os, resource, sys
 import numpy as np
 from rlox import make_vec
@@ -436,9 +458,9 @@ def outcome(call, mebibytes):
     return "refused"
 
 for name, call in calls.items():
-    # Between these limits glibc can abort where thread-local data does not fit.
+    # Between these limits, glibc can abort if thread-local data does not fit.
     for mebibytes in (1, 200):
-        child = os.fork()  # a process that has no free memory of earlier cases
+        child = os.fork()  # a new process has no free memory of earlier cases
         if child == 0:
             print(name, outcome(call, mebibytes), flush=True)
             os._exit(0)
@@ -448,13 +470,13 @@ for name, call in calls.items():
 
 @pytest.mark.serial
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
-def test_refused_memory_is_an_error_and_changes_nothing():
-    # glibc aborts a process in which a new thread gets no memory.
+def test_failed_allocation_raises_and_changes_nothing():
+    # glibc aborts if a new thread gets no memory.
     env = {**os.environ, "RLOX_NUM_THREADS": "1"}
-    command = [sys.executable, "-c", CALLS]
+    command = [sys.executable, "-c", MEMORY_PROGRAM]
     run = subprocess.run(command, env=env, capture_output=True, text=True, timeout=120)
     assert run.returncode == 0, run.stderr[-2000:]
-    said = [line.split() for line in run.stdout.splitlines()]
+    lines = [line.split() for line in run.stdout.splitlines()]
     for name in ("make", "iterate", "predict"):
-        outcomes = [outcome for call, outcome in said if call == name]
+        outcomes = [outcome for call, outcome in lines if call == name]
         assert (len(outcomes), outcomes[0], outcomes[-1]) == (2, "refused", "done"), name

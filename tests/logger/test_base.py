@@ -1,4 +1,4 @@
-"""Loggers by name and as objects, and loggers that fail."""
+"""Loggers passed by name and as objects, and loggers that fail."""
 
 import pytest
 
@@ -7,7 +7,7 @@ from rlox.logger import ConsoleLogger, CSVLogger, IntervalLogger, JSONLinesLogge
 from support.runs import NotingLogger, small
 
 
-def failing(method):
+def failing_logger(method):
     """Return a logger that raises an error in one method."""
     logger = NotingLogger()
     call = getattr(logger, method)
@@ -25,9 +25,9 @@ def failing(method):
     [("start", "start"), ("log", "start log"), ("finish", "start log log finish")],
 )
 def test_logger_that_raises_warns_once_and_is_not_called_again(method, calls):
-    broken, fine = failing(method), NotingLogger()
-    words = rf"NotingLogger\.{method} failed \(OSError: mine\); training continues without"
-    with pytest.warns(UserWarning, match=words) as warned:
+    broken, fine = failing_logger(method), NotingLogger()
+    message = rf"NotingLogger\.{method} failed \(OSError: mine\); training continues without"
+    with pytest.warns(UserWarning, match=message) as warned:
         result = small().train(64, loggers=[broken, fine])
     assert len(warned) == 1
     assert [call for _, call in broken.notes] == calls.split()
@@ -35,22 +35,27 @@ def test_logger_that_raises_warns_once_and_is_not_called_again(method, calls):
     assert fine.results == [result]
 
 
-def block(trainer, metrics):
+def block_metrics_file(trainer, metrics):
     (trainer.run.path / "metrics.csv").mkdir(exist_ok=True)
 
 
-def test_run_folder_that_cannot_hold_rows_warns_once(tmp_path):
+def test_unwritable_metrics_file_warns_once(tmp_path):
     trainer = small(runs_dir=tmp_path)
     with pytest.warns(UserWarning, match=r"metrics\.csv: rows cannot be written") as warned:
-        result = trainer.train(64, callbacks=[block])
+        result = trainer.train(64, callbacks=[block_metrics_file])
     assert (len(warned), result["timesteps"]) == (1, 64)
     assert {"checkpoint", "summary.json"} <= {path.name for path in trainer.run.path.iterdir()}
 
 
 @pytest.mark.filterwarnings("error")
-def test_failing_loggers_are_logged_where_warnings_are_errors(tmp_path, caplog):
+def test_failing_loggers_are_logged_if_warnings_are_errors(tmp_path, caplog):
     trainer = small(runs_dir=tmp_path)
-    assert trainer.train(64, callbacks=[block], loggers=[failing("log")])["timesteps"] == 64
+    assert (
+        trainer.train(64, callbacks=[block_metrics_file], loggers=[failing_logger("log")])[
+            "timesteps"
+        ]
+        == 64
+    )
     assert "NotingLogger.log failed (OSError: mine)" in caplog.text
     assert "metrics.csv: rows cannot be written" in caplog.text
 
@@ -87,7 +92,7 @@ def test_csv_logger_of_the_run_folder_writes_each_row_once(tmp_path):
     assert len((trainer.run.path / "metrics.csv").read_text().splitlines()) == 3
 
 
-class Written(IntervalLogger):
+class RecordingLogger(IntervalLogger):
     def __init__(self, trainer):
         super().__init__(100)
         self.steps = []
@@ -98,20 +103,23 @@ class Written(IntervalLogger):
 
 
 def test_thinned_rows_include_new_metrics_and_the_last_row():
-    logger = Written(small())
+    logger = RecordingLogger(small())
     for steps in range(32, 321, 32):
         logger.log({"a": 1.0} | ({"eval": 2.0} if steps == 224 else {}), steps)
     logger.finish(None)
     assert logger.steps == [32, 128, 224, 320]
 
 
-def test_thinned_rows_of_a_resumed_run_equal_those_of_an_uninterrupted_one():
-    def logged(steps, trainer):
-        logger = Written(trainer)
+def test_thinned_rows_of_resumed_and_uninterrupted_runs_are_equal():
+    def log_steps(steps, trainer):
+        logger = RecordingLogger(trainer)
         for at in steps:
             logger.log({"time/fps": 1.0, "train/loss": 1.0}, at)
         return logger.steps
 
-    whole, trainer = logged(range(32, 321, 32), small()), small()
+    uninterrupted, trainer = log_steps(range(32, 321, 32), small()), small()
     trainer.train(160)
-    assert [*logged(range(32, 161, 32), small()), *logged(range(192, 321, 32), trainer)] == whole
+    assert [
+        *log_steps(range(32, 161, 32), small()),
+        *log_steps(range(192, 321, 32), trainer),
+    ] == uninterrupted

@@ -1,4 +1,4 @@
-"""Rows of a run in `metrics.csv`, on the console, in JSON lines and in TensorBoard's events."""
+"""Rows of a run in `metrics.csv`, on the console, in JSON lines and in TensorBoard events."""
 
 import io
 import json
@@ -15,22 +15,22 @@ from rlox.logger import ConsoleLogger, JSONLinesLogger, TensorBoardLogger
 from support.runs import NotingLogger, resumed, small, train_half
 
 
-def test_rows_are_appended_to_those_of_the_file(tmp_path):
+def test_rows_are_appended_to_an_existing_file(tmp_path):
     RunFolder(tmp_path).log({"a": 1, "b": float("nan")})
     RunFolder(tmp_path).log({"b": 3, "a": 2})
     assert (tmp_path / "metrics.csv").read_text() == "a,b\n1,nan\n2,3\n"
 
 
-def test_new_metric_is_a_new_column_and_rows_without_it_have_empty_cells(tmp_path):
+def test_new_metric_adds_a_column_with_empty_cells_for_other_rows(tmp_path):
     run, path = RunFolder(tmp_path), tmp_path / "metrics.csv"
     run.log({"a": 1})
     run.log({"a": 2, "b, c": 3})
     run.log({"a": 4})
     run.flush()
     assert path.read_text() == 'a,"b, c"\n1,\n2,3\n4,\n'
-    again = RunFolder(tmp_path)
-    again.log({"d": 5, "a": 6})
-    again.flush()
+    reopened = RunFolder(tmp_path)
+    reopened.log({"d": 5, "a": 6})
+    reopened.flush()
     assert path.read_text() == 'a,"b, c",d\n1,,\n2,3,\n4,,\n6,,5\n'
     assert [file.name for file in tmp_path.iterdir()] == ["metrics.csv"]
 
@@ -42,17 +42,17 @@ def test_metrics_file_is_rewritten_once_per_new_column(tmp_path, monkeypatch):
     for row in range(1000):
         run.log({"a": row} | ({"eval": row} if row % 100 == 50 else {}))
         run.flush()
-    assert len(replaced) == 2  # the header, and the column
+    assert len(replaced) == 2  # the header and the new column
 
 
-def test_rows_are_written_in_order_within_a_second_or_at_a_flush(tmp_path, monkeypatch):
-    now = [10.0]
-    monkeypatch.setattr("rlox.logger.files.time.monotonic", lambda: now[0])
+def test_rows_are_buffered_for_at_most_a_second(tmp_path, monkeypatch):
+    clock = [10.0]
+    monkeypatch.setattr("rlox.logger.files.time.monotonic", lambda: clock[0])
     run, path = RunFolder(tmp_path), tmp_path / "metrics.csv"
     for row in range(3):
         run.log({"a": row})
     assert path.read_text() == "a\n0\n"
-    now[0] += 1.0
+    clock[0] += 1.0
     run.log({"a": 3})
     assert path.read_text() == "a\n0\n1\n2\n3\n"
     run.log({"a": 4})
@@ -61,7 +61,7 @@ def test_rows_are_written_in_order_within_a_second_or_at_a_flush(tmp_path, monke
     assert path.read_text() == "a\n0\n1\n2\n3\n4\n"
 
 
-def test_rows_that_cannot_be_written_are_written_later(tmp_path):
+def test_rows_are_buffered_until_the_file_is_writable(tmp_path):
     run = RunFolder(tmp_path)
     (tmp_path / "metrics.csv").mkdir()
     with pytest.raises(IsADirectoryError) as raised:
@@ -80,7 +80,7 @@ def test_incomplete_last_row_is_removed(tmp_path):
     assert (tmp_path / "metrics.csv").read_text() == "time/time_elapsed,a\n2.5,1\n4.0,2\n"
 
 
-def test_root_of_run_folders_is_not_created_yet(tmp_path):
+def test_check_runs_dir_does_not_create_the_folder(tmp_path):
     assert check_runs_dir(None) is None
     for root in (tmp_path, str(tmp_path), tmp_path / "a" / "b", "not/yet/there"):
         assert check_runs_dir(root) == Path(root)
@@ -98,21 +98,21 @@ def test_root_of_run_folders_is_not_created_yet(tmp_path):
     ],
     ids=["bytes", "list", "null", "file", "below a file"],
 )
-def test_root_must_be_the_path_of_a_folder(root, error):
+def test_check_runs_dir_rejects_other_values_than_folder_paths(root, error):
     with pytest.raises(error) as raised:
         check_runs_dir(root)
     assert raised.value.argument == "runs_dir"
 
 
 @pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() == 0, reason="root may write")
-def test_root_must_be_writable(tmp_path):
+def test_check_runs_dir_rejects_unwritable_folders(tmp_path):
     (tmp_path / "locked").mkdir(mode=0o500)
     with pytest.raises(ArgumentError) as raised:
         check_runs_dir(tmp_path / "locked" / "runs")
     assert raised.value.argument == "runs_dir"
 
 
-def cells(table):
+def table_cells(table):
     for line in table.splitlines():
         _, name, value, _ = map(str.strip, line.split("|"))
         yield name, value
@@ -122,14 +122,14 @@ def test_console_prints_tables_to_a_stream(capsys):
     stream = io.StringIO()
     small().train(96, loggers=[ConsoleLogger(every=64), ConsoleLogger(stream=stream)])
     out = capsys.readouterr().out
-    tables = [dict(cells(table)) for table in out.strip().split("\n\n")]
+    tables = [dict(table_cells(table)) for table in out.strip().split("\n\n")]
     assert [table["time/total_timesteps"] for table in tables] == ["32", "64", "96"]
     assert {"time/fps", "train/loss", "train/approx_kl"} <= tables[0].keys()
     assert "nan" not in out
-    assert dict(cells(stream.getvalue().split("\n\n")[0])) == tables[0]
+    assert dict(table_cells(stream.getvalue().split("\n\n")[0])) == tables[0]
 
 
-def test_json_lines_are_strict_and_hold_every_row(tmp_path):
+def test_json_lines_are_strict_json_and_contain_every_row(tmp_path):
     recorder, trainer = NotingLogger(), small(runs_dir=tmp_path)
     trainer.train(96, loggers=[JSONLinesLogger(every=1), recorder])
     lines = (trainer.run.path / "metrics.jsonl").read_text().splitlines()
@@ -140,7 +140,7 @@ def test_json_lines_are_strict_and_hold_every_row(tmp_path):
     assert len((trainer.run.path / "metrics.jsonl").read_text().splitlines()) == 4
 
 
-def scalars(run):
+def read_scalars(run):
     """Return the steps and values of TensorBoard's scalars by name."""
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
@@ -151,34 +151,34 @@ def scalars(run):
 
 
 @pytest.mark.services
-def test_tensorboard_reads_the_scalars(tmp_path):
+def test_tensorboard_reads_all_scalars(tmp_path):
     pytest.importorskip("tensorboard", reason="the extra rlox[tensorboard] is not installed")
     recorder, trainer = NotingLogger(), small(runs_dir=tmp_path)
     trainer.train(96, loggers=[TensorBoardLogger(every=1), recorder])
-    wanted = {}
+    expected = {}
     for steps, row in recorder.rows:
         for name, value in row.items():
             if not math.isnan(value):
-                wanted.setdefault(name, []).append((steps, pytest.approx(value, rel=1e-6)))
-    assert scalars(trainer.run.path) == wanted
+                expected.setdefault(name, []).append((steps, pytest.approx(value, rel=1e-6)))
+    assert read_scalars(trainer.run.path) == expected
 
 
-def killed_and_resumed(folder, logger):
-    """Return the folder of a run that logged 128 steps and resumed from a checkpoint at 64."""
+def resume_killed_run(folder, logger):
+    """Return the folder of a run with 128 logged steps that resumes from a checkpoint at 64."""
     run = train_half(folder, folder, logger)
     resumed(folder, run).train(96, loggers=[logger(every=1)])
     return run
 
 
 def test_resumed_run_replaces_json_lines(tmp_path):
-    run = killed_and_resumed(tmp_path, JSONLinesLogger)
+    run = resume_killed_run(tmp_path, JSONLinesLogger)
     lines = map(json.loads, (run / "metrics.jsonl").read_text().splitlines())
     assert [line["time/total_timesteps"] for line in lines] == [32, 64, 96, 128, 160]
 
 
-def test_lines_that_are_none_and_one_that_was_cut_off_are_left_out(tmp_path):
+def test_remove_lines_after_drops_invalid_and_incomplete_lines(tmp_path):
     file = tmp_path / "metrics.jsonl"
-    remove_lines_after(file, 3)  # there is none
+    remove_lines_after(file, 3)  # the file does not exist
     assert not file.exists()
     lines = ['{"time/total_timesteps": 2, "a": null}', "[1]", '{"a": 1}', "{", "\xff"]
     more = ['{"time/total_timesteps": 4}', '{"time/total_timesteps": 6}', '{"time/total_times']
@@ -190,5 +190,5 @@ def test_lines_that_are_none_and_one_that_was_cut_off_are_left_out(tmp_path):
 @pytest.mark.services
 def test_resumed_run_replaces_scalars_of_tensorboard(tmp_path):
     pytest.importorskip("tensorboard", reason="the extra rlox[tensorboard] is not installed")
-    run = killed_and_resumed(tmp_path, TensorBoardLogger)
-    assert [step for step, _ in scalars(run)["train/loss"]] == [32, 64, 96, 128, 160]
+    run = resume_killed_run(tmp_path, TensorBoardLogger)
+    assert [step for step, _ in read_scalars(run)["train/loss"]] == [32, 64, 96, 128, 160]

@@ -1,4 +1,4 @@
-"""Weights & Biases offline, and MLflow with a local SQLite store."""
+"""Weights & Biases offline and MLflow with a local SQLite store."""
 
 import contextlib
 import json
@@ -20,54 +20,54 @@ def _offline(monkeypatch):
     monkeypatch.setenv("WANDB_SILENT", "true")
 
 
-def records(data):
-    """The records of a `.wandb` file: LevelDB's log format, after a header of 7 bytes."""
-    at, record = 7, b""
-    while at + 7 <= len(data):
-        left = 32_768 - at % 32_768
-        if left < 7:  # the rest of a block is not used
-            at += left
+def read_records(data):
+    """Yield the records of a `.wandb` file: LevelDB's log format after a header of 7 bytes."""
+    offset, record = 7, b""
+    while offset + 7 <= len(data):
+        remaining = 32_768 - offset % 32_768
+        if remaining < 7:  # the end of a block is unused
+            offset += remaining
             continue
-        _, length, kind = struct.unpack_from("<IHB", data, at)
-        record += data[at + 7 : at + 7 + length]
-        at += 7 + length
-        if kind in (1, 4):  # full, or the last part
+        _, length, record_type = struct.unpack_from("<IHB", data, offset)
+        record += data[offset + 7 : offset + 7 + length]
+        offset += 7 + length
+        if record_type in (1, 4):  # full record or last part
             yield record
             record = b""
 
 
-def rows_of_wandb(file):
-    """The rows of history in a `.wandb` file."""
+def read_wandb_rows(file):
+    """Yield the history rows of a `.wandb` file."""
     from wandb.proto import wandb_internal_pb2
 
     read, until = [], time.monotonic() + 60
-    # Its own process writes the file, and may do so after the run has ended here.
-    while "exit" not in [kind for kind, _ in read] and time.monotonic() < until:
+    # A separate process writes the file and can finish after the run.
+    while "exit" not in [record_type for record_type, _ in read] and time.monotonic() < until:
         read, _ = [], time.sleep(0.1)
-        for data in records(file.read_bytes()):
+        for data in read_records(file.read_bytes()):
             record = wandb_internal_pb2.Record()
             record.ParseFromString(data)
             read.append((record.WhichOneof("record_type"), record))
-    for kind, record in read:
-        if kind == "history":
+    for record_type, record in read:
+        if record_type == "history":
             items = record.history.item
             row = {item.key or item.nested_key[0]: json.loads(item.value_json) for item in items}
             yield {name: x for name, x in row.items() if not name.startswith("_")}
 
 
 @pytest.mark.services
-def test_wandb_offline_holds_every_row(tmp_path):
+def test_wandb_offline_contains_every_row(tmp_path):
     pytest.importorskip("wandb", reason="the extra rlox[wandb] is not installed")
     recorder, trainer = NotingLogger(), small(runs_dir=tmp_path)
-    adds = Noting("a", [], {"eval/mean_reward": 3.0})
-    trainer.train(96, callbacks=[adds], loggers=[WandbLogger(every=1), recorder])
+    callback = Noting("a", [], {"eval/mean_reward": 3.0})
+    trainer.train(96, callbacks=[callback], loggers=[WandbLogger(every=1), recorder])
     (file,) = (trainer.run.path / "wandb").glob("offline-run-*/run-*.wandb")
-    wanted = [{n: x for n, x in row.items() if not math.isnan(x)} for _, row in recorder.rows]
-    assert [*rows_of_wandb(file)] == [pytest.approx(row) for row in wanted]
+    expected = [{n: x for n, x in row.items() if not math.isnan(x)} for _, row in recorder.rows]
+    assert [*read_wandb_rows(file)] == [pytest.approx(row) for row in expected]
 
 
 @pytest.fixture(scope="module")
-def store(tmp_path_factory):
+def mlflow_store(tmp_path_factory):
     pytest.importorskip("mlflow", reason="the extra rlox[mlflow] is not installed")
     return tmp_path_factory.mktemp("mlflow")
 
@@ -81,83 +81,85 @@ def runs_in(folder):
 
 
 @pytest.mark.services
-def test_mlflow_holds_settings_and_every_row(store, monkeypatch):
-    (store / "empty").mkdir()
-    monkeypatch.chdir(store / "empty")
+def test_mlflow_contains_settings_and_every_row(mlflow_store, monkeypatch):
+    (mlflow_store / "empty").mkdir()
+    monkeypatch.chdir(mlflow_store / "empty")
     monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
-    recorder, trainer = NotingLogger(), small(runs_dir=store)
+    recorder, trainer = NotingLogger(), small(runs_dir=mlflow_store)
     trainer.train(96, loggers=[MLflowLogger(every=1), recorder])
-    client, (run,) = runs_in(store)
+    client, (run,) = runs_in(mlflow_store)
     assert (run.info.status, run.info.run_name) == ("FINISHED", trainer.run.path.name)
     assert run.data.params["n_steps"] == "16"
     assert run.data.params["algorithm"] == "ppo"
     for name in ("train/loss", "time/total_timesteps"):
-        said = client.get_metric_history(run.info.run_id, name)
-        wanted = [(steps, pytest.approx(row[name])) for steps, row in recorder.rows]
-        assert [(metric.step, metric.value) for metric in said] == wanted
-    assert list((store / "empty").iterdir()) == []
+        history = client.get_metric_history(run.info.run_id, name)
+        expected = [(steps, pytest.approx(row[name])) for steps, row in recorder.rows]
+        assert [(metric.step, metric.value) for metric in history] == expected
+    assert list((mlflow_store / "empty").iterdir()) == []
 
 
 @pytest.mark.services
 @pytest.mark.parametrize("status", ["FAILED", "KILLED", "FINISHED"])
-def test_mlflow_stores_how_a_run_ended(store, status):
+def test_mlflow_stores_the_status_of_a_run(mlflow_store, status):
     def end(trainer, metrics):
         if status == "FAILED":
             raise RuntimeError("mine")
         trainer.stop("solved" if status == "FINISHED" else None)
 
-    trainer = small(runs_dir=store)
+    trainer = small(runs_dir=mlflow_store)
     failure = pytest.raises(RuntimeError, match="mine")
     with failure if status == "FAILED" else contextlib.nullcontext():
         trainer.train(96, callbacks=[end], loggers=["mlflow"])
-    _, runs = runs_in(store)
+    _, runs = runs_in(mlflow_store)
     (run,) = [run for run in runs if run.info.run_name == trainer.run.path.name]
     assert run.info.status == status
 
 
 @pytest.mark.services
-def test_all_loggers_at_once(store):
+def test_all_loggers_work_in_one_run(mlflow_store):
     for package in ("tensorboard", "wandb"):
         pytest.importorskip(package, reason=f"the extra rlox[{package}] is not installed")
-    trainer = small(runs_dir=store)
+    trainer = small(runs_dir=mlflow_store)
     names = ["console", "csv", "jsonl", "tensorboard", "wandb", "mlflow"]
     result = trainer.train(64, loggers=names)
     run = trainer.run.path
     assert result["timesteps"] == 64
-    there = {path.name for path in run.iterdir()}
-    assert {"metrics.csv", "metrics.jsonl", "tensorboard", "wandb"} <= there
-    assert run.name in [r.info.run_name for r in runs_in(store)[1]]
+    names_in_folder = {path.name for path in run.iterdir()}
+    assert {"metrics.csv", "metrics.jsonl", "tensorboard", "wandb"} <= names_in_folder
+    assert run.name in [r.info.run_name for r in runs_in(mlflow_store)[1]]
 
 
 @pytest.mark.services
-def test_wandb_goes_on_with_the_run_of_the_folder(tmp_path, monkeypatch):
+def test_wandb_resumes_the_run_of_the_folder(tmp_path, monkeypatch):
     wandb = pytest.importorskip("wandb", reason="the extra rlox[wandb] is not installed")
-    asked, init = [], wandb.init
-    monkeypatch.setattr(wandb, "init", lambda **how: (asked.append(how), init(**how))[1])
+    init_kwargs, init = [], wandb.init
+    monkeypatch.setattr(
+        wandb, "init", lambda **kwargs: (init_kwargs.append(kwargs), init(**kwargs))[1]
+    )
     run = train_half(tmp_path, tmp_path, WandbLogger)
-    kept = (run / "wandb.id").read_text().strip()
-    assert "id" not in asked[0]
-    assert list((run / "wandb").glob(f"offline-run-*-{kept}"))
+    run_id = (run / "wandb.id").read_text().strip()
+    assert "id" not in init_kwargs[0]
+    assert list((run / "wandb").glob(f"offline-run-*-{run_id}"))
     resumed(tmp_path, run).train(96, loggers=[WandbLogger(every=1)])
-    assert (asked[1]["id"], asked[1]["resume"]) == (kept, "allow")
+    assert (init_kwargs[1]["id"], init_kwargs[1]["resume"]) == (run_id, "allow")
     names = [path.name for path in (run / "wandb").glob("offline-run-*")]
     assert len(names) == 2
-    assert all(f"-{kept}" in name for name in names)
+    assert all(f"-{run_id}" in name for name in names)
     resumed(tmp_path, run).train(32, loggers=[WandbLogger(every=1, id="mine")])
-    assert asked[2]["id"] == "mine"
+    assert init_kwargs[2]["id"] == "mine"
 
 
 @pytest.mark.services
-def test_mlflow_goes_on_with_the_run_of_the_folder(store, tmp_path):
-    run = train_half(tmp_path, store, MLflowLogger)
-    half = resumed(tmp_path, run)
-    half.train(96, loggers=[MLflowLogger(every=1)])
-    client, runs = runs_in(store)
-    (one,) = [one for one in runs if one.info.run_name == run.name]
-    assert one.info.run_id == (run / "mlflow.id").read_text().strip()
-    assert one.info.status == "FINISHED"
-    history = client.get_metric_history(one.info.run_id, "train/loss")
+def test_mlflow_resumes_the_run_of_the_folder(mlflow_store, tmp_path):
+    run = train_half(tmp_path, mlflow_store, MLflowLogger)
+    trainer = resumed(tmp_path, run)
+    trainer.train(96, loggers=[MLflowLogger(every=1)])
+    client, runs = runs_in(mlflow_store)
+    (resumed_run,) = [resumed_run for resumed_run in runs if resumed_run.info.run_name == run.name]
+    assert resumed_run.info.run_id == (run / "mlflow.id").read_text().strip()
+    assert resumed_run.info.status == "FINISHED"
+    history = client.get_metric_history(resumed_run.info.run_id, "train/loss")
     assert [metric.step for metric in history] == [32, 64, 96, 128, 160]
-    client.delete_run(one.info.run_id)
-    half.train(32, loggers=[MLflowLogger(every=1)])
-    assert (run / "mlflow.id").read_text().strip() != one.info.run_id
+    client.delete_run(resumed_run.info.run_id)
+    trainer.train(32, loggers=[MLflowLogger(every=1)])
+    assert (run / "mlflow.id").read_text().strip() != resumed_run.info.run_id

@@ -1,9 +1,9 @@
-"""Records `fixtures/`: models saved by Stable-Baselines3, and what they predict.
+"""Record `fixtures/`: models saved by Stable-Baselines3 and their predictions.
 
     python tests/sb3/record_fixtures.py
 
-with rlox and stable-baselines3 2.x installed. Of what it saves, only the
-description of the machine, the docstrings of its classes and addresses are left out.
+with rlox and stable-baselines3 2.x installed. The files omit the description
+of the machine, the docstrings of classes and addresses.
 """
 
 import inspect
@@ -53,7 +53,7 @@ def observations(space: gym.Space, rng: np.random.Generator) -> np.ndarray:
 
 
 def rewrite(saved: Path, path: Path) -> None:
-    """The same zip, compressed, without what describes the machine and the library's text."""
+    """Write a compressed copy of a zip without machine descriptions and docstrings."""
     with zipfile.ZipFile(saved) as old, zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as new:
         for info in old.infolist():
             content = old.read(info)
@@ -64,7 +64,7 @@ def rewrite(saved: Path, path: Path) -> None:
                 for value in data.values():
                     if isinstance(value, dict):
                         value.pop("__doc__", None)
-                # Addresses would be others each time.
+                # Addresses differ in each process.
                 content = re.sub(r" at 0x[0-9a-f]+", "", json.dumps(data, indent=4)).encode()
             new.writestr(zipfile.ZipInfo(info.filename), content, zipfile.ZIP_DEFLATED)
 
@@ -79,11 +79,11 @@ def record(name: str, algorithm: str, env_id: str, keywords: dict) -> dict:
         for _ in range(30):
             env.step(rng.uniform(-2, 2, (1, 1)).astype(np.float32))
         env.save(str(FIXTURES / f"{name}.pkl"))
-    shape = {**SMALL, **keywords.pop("policy_kwargs", {})}
-    kind = getattr(sb3, algorithm)
-    model = kind("MlpPolicy", env, seed=1, device="cpu", policy_kwargs=shape, **keywords)
+    policy_kwargs = {**SMALL, **keywords.pop("policy_kwargs", {})}
+    cls = getattr(sb3, algorithm)
+    model = cls("MlpPolicy", env, seed=1, device="cpu", policy_kwargs=policy_kwargs, **keywords)
     torch.manual_seed(1)
-    with torch.no_grad():  # no bias is 0, as it is in the beginning
+    with torch.no_grad():  # initial biases are 0
         for parameter in model.policy.parameters():
             parameter += 0.3 * torch.randn_like(parameter)
     with tempfile.TemporaryDirectory() as folder:
@@ -92,12 +92,12 @@ def record(name: str, algorithm: str, env_id: str, keywords: dict) -> dict:
     obs = observations(env.observation_space, rng)
     inputs = env.normalize_obs(obs) if isinstance(env, VecNormalize) else obs
     actions, _ = model.predict(inputs, deterministic=True)
-    about = {"algorithm": algorithm.lower(), "env": env_id, "version": sb3.__version__}
-    return {**about, "obs": obs.tolist(), "actions": actions.tolist()}
+    description = {"algorithm": algorithm.lower(), "env": env_id, "version": sb3.__version__}
+    return {**description, "obs": obs.tolist(), "actions": actions.tolist()}
 
 
 def signatures() -> dict:
-    """Keywords with their defaults, in order, without policy and env."""
+    """Return the keywords with their defaults, in order, without policy and env."""
     return {
         name: [
             [key, parameter.default]

@@ -1,4 +1,4 @@
-"""Converted zips of Stable-Baselines3 predict the same; none of their code runs."""
+"""Converted zips of Stable-Baselines3 predict equally, and their code does not run."""
 
 import base64
 import contextlib
@@ -25,7 +25,7 @@ RECORDED = json.loads((FIXTURES / "predictions.json").read_text())
 STATISTICS = FIXTURES / "ppo_normalized.pkl"
 
 
-class Chooser(gym.Env):
+class AnyActionEnv(gym.Env):
     """Environment with any action space and no rewards."""
 
     def __init__(self, action_space):
@@ -41,30 +41,32 @@ class Chooser(gym.Env):
 
 
 MAKERS = {
-    "multi-discrete": lambda: Chooser(gym.spaces.MultiDiscrete([3, 4, 2])),
-    "multi-binary": lambda: Chooser(gym.spaces.MultiBinary(5)),
-    "wide box": lambda: Chooser(gym.spaces.Box(np.float32([-1, 0.1, 3]), np.float32([2, 7.3, 4]))),
+    "multi-discrete": lambda: AnyActionEnv(gym.spaces.MultiDiscrete([3, 4, 2])),
+    "multi-binary": lambda: AnyActionEnv(gym.spaces.MultiBinary(5)),
+    "wide box": lambda: AnyActionEnv(
+        gym.spaces.Box(np.float32([-1, 0.1, 3]), np.float32([2, 7.3, 4]))
+    ),
 }
 
 
 def env_of(name):
-    """Return an id, or a function that makes an environment without one."""
+    """Return an id, or a function that creates an environment without an id."""
     return MAKERS.get(RECORDED[name]["env"], RECORDED[name]["env"])
 
 
-def rescaled():
+def rescaled_pendulum():
     return gym.wrappers.RescaleAction(gym.make("Pendulum-v1"), -1, 1)
 
 
-def converted(name, path, **keywords):
+def convert_fixture(name, path, **keywords):
     if name == "ppo_normalized":
         keywords.setdefault("vecnormalize", STATISTICS)
     keywords = {"env": env_of(name), "trust": True, **keywords}
     return convert(FIXTURES / f"{name}.zip", path, **keywords)
 
 
-def changed(name, path, **members):
-    """Copy a fixture with other members; a function changes `data`."""
+def change_fixture(name, path, **members):
+    """Copy a fixture with other members. The function `data` changes the settings."""
     with zipfile.ZipFile(FIXTURES / f"{name}.zip") as old, zipfile.ZipFile(path, "w") as new:
         for info in old.infolist():
             content = old.read(info)
@@ -82,17 +84,17 @@ def changed(name, path, **members):
 
 @pytest.mark.parametrize("backend", ["native", "torch"])
 @pytest.mark.parametrize("name", RECORDED)
-def test_checkpoint_predicts_what_stable_baselines3_did(name, backend, tmp_path):
-    done = converted(name, tmp_path / "out", backend=backend)
+def test_converted_checkpoint_predicts_like_stable_baselines3(name, backend, tmp_path):
+    result = convert_fixture(name, tmp_path / "out", backend=backend)
     recorded = RECORDED[name]
-    assert (done.algorithm, done.backend) == (recorded["algorithm"], backend)
+    assert (result.algorithm, result.backend) == (recorded["algorithm"], backend)
     env = MAKERS.get(recorded["env"])  # if the checkpoint has no id
     trainer = (
-        ALGORITHMS[done.algorithm].load_trainer().load(tmp_path / "out", env=env, runs_dir=None)
+        ALGORITHMS[result.algorithm].load_trainer().load(tmp_path / "out", env=env, runs_dir=None)
     )
     actions = trainer.predict(recorded["obs"])
     np.testing.assert_allclose(actions, np.array(recorded["actions"]), rtol=0, atol=1e-5)
-    model = getattr(rlox.sb3, done.algorithm.upper()).load(tmp_path / "out", env=env)
+    model = getattr(rlox.sb3, result.algorithm.upper()).load(tmp_path / "out", env=env)
     np.testing.assert_array_equal(model.predict(recorded["obs"], deterministic=True)[0], actions)
     if backend == "native":
         assert model.learn(1).num_timesteps > 0
@@ -111,7 +113,7 @@ def test_checkpoint_predicts_what_stable_baselines3_did(name, backend, tmp_path)
     ],
 )
 def test_settings_are_converted(name, settings, tmp_path):
-    algorithm = converted(name, tmp_path / "out").algorithm
+    algorithm = convert_fixture(name, tmp_path / "out").algorithm
     trainer = ALGORITHMS[algorithm].load_trainer().load(tmp_path / "out", runs_dir=None)
     assert {key: getattr(trainer.config, key) for key in settings} == settings
     if name == "sac":
@@ -119,14 +121,14 @@ def test_settings_are_converted(name, settings, tmp_path):
 
 
 def test_pickled_settings_are_reported_and_replaced_by_keywords(tmp_path):
-    assert converted("dqn", tmp_path / "a").unread == ("train_freq",)
-    assert converted("dqn", tmp_path / "b", train_freq=(8, "step")).unread == ()
+    assert convert_fixture("dqn", tmp_path / "a").unread == ("train_freq",)
+    assert convert_fixture("dqn", tmp_path / "b", train_freq=(8, "step")).unread == ()
     assert (
         ALGORITHMS["dqn"].load_trainer().load(tmp_path / "b", runs_dir=None).config.train_freq == 8
     )
 
 
-class Harmful:
+class HarmfulPickle:
     def __init__(self, path):
         self.path = path
 
@@ -135,28 +137,28 @@ class Harmful:
 
 
 def test_code_in_pickles_does_not_run(tmp_path):
-    mark = tmp_path / "mark"
-    harm = pickle.dumps(Harmful(str(mark)))
+    marker = tmp_path / "mark"
+    harmful = pickle.dumps(HarmfulPickle(str(marker)))
 
     def replace_pickles(data):
         for value in data.values():
             if isinstance(value, dict) and ":serialized:" in value:
-                value[":serialized:"] = base64.b64encode(harm).decode()
+                value[":serialized:"] = base64.b64encode(harmful).decode()
 
-    file = changed("ppo_discrete", tmp_path / "a.zip", data=replace_pickles)
+    file = change_fixture("ppo_discrete", tmp_path / "a.zip", data=replace_pickles)
     convert(file, tmp_path / "a", env="CartPole-v1", trust=True)
-    file = changed("ppo_discrete", tmp_path / "b.zip", policy=harm)
+    file = change_fixture("ppo_discrete", tmp_path / "b.zip", policy=harmful)
     with refuses(CorruptFileError, str(file), section="policy.pth"):
         convert(file, tmp_path / "b", env="CartPole-v1", trust=True)
-    (tmp_path / "statistics.pkl").write_bytes(harm)
+    (tmp_path / "statistics.pkl").write_bytes(harmful)
     with refuses(CorruptFileError, str(tmp_path / "statistics.pkl")):
-        converted("ppo_normalized", tmp_path / "c", vecnormalize=tmp_path / "statistics.pkl")
-    assert not mark.exists()
+        convert_fixture("ppo_normalized", tmp_path / "c", vecnormalize=tmp_path / "statistics.pkl")
+    assert not marker.exists()
     assert not (tmp_path / "b").exists()
 
 
-def test_statistics_are_those_of_the_file(tmp_path):
-    converted("ppo_normalized", tmp_path / "out")
+def test_converted_statistics_equal_the_file(tmp_path):
+    convert_fixture("ppo_normalized", tmp_path / "out")
     trainer = ALGORITHMS["ppo"].load_trainer().load(tmp_path / "out", runs_dir=None)
     assert trainer.config.normalize_obs
     assert trainer.config.normalize_reward
@@ -166,7 +168,7 @@ def test_statistics_are_those_of_the_file(tmp_path):
     np.testing.assert_array_equal(state["return_var"], [as_array(saved["ret_rms"].state["var"])])
 
 
-def test_objects_in_a_pickle_become_stubs_and_arrays_are_read():
+def test_read_pickle_returns_stubs_and_arrays():
     content = {"a": [Path("x"), np.arange(3.0, dtype=np.float32)]}
     path, numbers = read_pickle(pickle.dumps(content))["a"]
     assert isinstance(path, PickleStub)
@@ -190,7 +192,7 @@ def test_damaged_files_are_rejected(cut, tmp_path):
         read_pickle(STATISTICS.read_bytes()[:cut])
 
 
-def test_flipped_bits_are_rejected_or_without_effect(tmp_path):
+def test_flipped_bits_are_rejected_or_have_no_effect(tmp_path):
     rng = np.random.default_rng(0)
     for _ in range(50):
         data = bytearray((FIXTURES / "dqn.zip").read_bytes())
@@ -220,11 +222,11 @@ MISH = "<class 'torch.nn.modules.activation.Mish'>"
         ("n_steps", "many", ArgumentTypeError, "n_steps", "'many'"),
     ],
 )
-def test_other_models_are_rejected(key, value, error, argument, got, tmp_path):
+def test_unsupported_models_are_rejected(key, value, error, argument, got, tmp_path):
     def change(data):
         data.clear() if value is None else data.update({key: value})
 
-    file = changed("ppo_discrete", tmp_path / "in.zip", data=change)
+    file = change_fixture("ppo_discrete", tmp_path / "in.zip", data=change)
     with refuses(error, argument, got=got):
         convert(file, tmp_path / "out", env="CartPole-v1", trust=True)
     assert not (tmp_path / "out").exists()
@@ -241,7 +243,7 @@ def test_other_models_are_rejected(key, value, error, argument, got, tmp_path):
     ],
     ids=["shape", "unknown", "not finite", "missing", "no tensor"],
 )
-def test_other_networks_are_rejected(change, is_damaged, tmp_path):
+def test_unsupported_and_damaged_networks_are_rejected(change, is_damaged, tmp_path):
     import torch
 
     with zipfile.ZipFile(FIXTURES / "ppo_discrete.zip") as file, file.open("policy.pth") as opened:
@@ -249,7 +251,7 @@ def test_other_networks_are_rejected(change, is_damaged, tmp_path):
     change(tensors)
     torch.save(tensors, tmp_path / "policy.pth")
     policy = (tmp_path / "policy.pth").read_bytes()
-    file = changed("ppo_discrete", tmp_path / "in.zip", policy=policy)
+    file = change_fixture("ppo_discrete", tmp_path / "in.zip", policy=policy)
     damaged = refuses(CorruptFileError, str(file), section="policy.pth")
     with damaged if is_damaged else refuses(ArgumentError, "policy.pth"):
         convert(file, tmp_path / "out", env="CartPole-v1", trust=True)
@@ -263,26 +265,26 @@ def test_other_networks_are_rejected(change, is_damaged, tmp_path):
         ("ppo_normalized", {"vecnormalize": "none.pkl"}, FileNotFoundError, "VecNormalize.save"),
         ("ppo_discrete", {"env": "Acrobot-v1"}, ArgumentError, "the model was trained"),
         ("sac", {"env": "MountainCarContinuous-v0"}, ArgumentError, "the model was trained"),
-        ("sac", {"env": rescaled}, ArgumentError, "the model was trained"),
+        ("sac", {"env": rescaled_pendulum}, ArgumentError, "the model was trained"),
     ],
 )
-def test_other_spaces_and_statistics_are_rejected(name, keywords, error, hint, tmp_path):
+def test_mismatched_spaces_and_statistics_are_rejected(name, keywords, error, hint, tmp_path):
     argument = "env" if "env" in keywords else "vecnormalize"
     with refuses(error, argument, hint):
-        converted(name, tmp_path / "out", **keywords)
+        convert_fixture(name, tmp_path / "out", **keywords)
 
 
 def test_old_torch_is_rejected(tmp_path, monkeypatch):
     monkeypatch.setattr("torch.__version__", "2.5.1+cpu")
     with refuses(RuntimeError, "torch", "2.6"):
-        converted("dqn", tmp_path / "out")
+        convert_fixture("dqn", tmp_path / "out")
 
 
 def test_command_reports_its_result(tmp_path, capsys):
     args = [str(FIXTURES / "dqn.zip"), str(tmp_path / "out"), "--env", "CartPole-v1"]
     assert main(args) == 1
     assert "--trust" in capsys.readouterr().err
-    with refuses(ArgumentError, "trust", "pass trust=True"):  # nothing is opened
+    with refuses(ArgumentError, "trust", "pass trust=True"):  # no file is opened
         convert(tmp_path / "nothing.zip", tmp_path / "out", env="CartPole-v1", trust=False)
     with pytest.raises(TypeError, match="trust"):
         convert(FIXTURES / "dqn.zip", tmp_path / "out", env="CartPole-v1")

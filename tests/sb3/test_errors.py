@@ -1,4 +1,4 @@
-"""Values of Stable-Baselines3 that rlox does not support, and wrong ones: argument and hint."""
+"""Unsupported values of Stable-Baselines3 and invalid values: argument and hint of the errors."""
 
 import gymnasium as gym
 import numpy as np
@@ -13,8 +13,8 @@ from support.refusals import expect_refusal, refusals, refuses
 CARTPOLE, PENDULUM = "CartPole-v1", "Pendulum-v1"
 
 
-def theirs(name, module="vec_env.dummy_vec_env"):
-    """Object of a class of Stable-Baselines3."""
+def sb3_object(name, module="vec_env.dummy_vec_env"):
+    """Return an object of a class of Stable-Baselines3."""
     return type(name, (), {"__module__": f"stable_baselines3.common.{module}"})()
 
 
@@ -41,8 +41,8 @@ def images(env):
     )
 
 
-CALLBACK = theirs("EvalCallback", "callbacks")
-NOISE = theirs("VectorizedActionNoise", "noise")
+CALLBACK = sb3_object("EvalCallback", "callbacks")
+NOISE = sb3_object("VectorizedActionNoise", "noise")
 
 
 @refusals(
@@ -61,8 +61,18 @@ NOISE = theirs("VectorizedActionNoise", "noise")
     # Environments and policies.
     (lambda: PPO("MlpPolicy", None), ArgumentTypeError, "env", "pass an id"),
     (lambda: PPO(CARTPOLE, "MlpPolicy"), ArgumentError, "policy"),
-    (lambda: PPO("MlpPolicy", theirs("DummyVecEnv")), ArgumentTypeError, "env", "rlox.make_vec"),
-    (lambda: PPO("MlpPolicy", type(theirs("SubprocVecEnv"))), ArgumentTypeError, "env", "make_vec"),
+    (
+        lambda: PPO("MlpPolicy", sb3_object("DummyVecEnv")),
+        ArgumentTypeError,
+        "env",
+        "rlox.make_vec",
+    ),
+    (
+        lambda: PPO("MlpPolicy", type(sb3_object("SubprocVecEnv"))),
+        ArgumentTypeError,
+        "env",
+        "make_vec",
+    ),
     (lambda: PPO("MlpLstmPolicy", CARTPOLE), ArgumentError, "policy"),
     (lambda: PPO(object, CARTPOLE), ArgumentTypeError, "policy", "torch modules"),
     (lambda: PPO("MultiInputPolicy", CARTPOLE), ArgumentError, "policy", "rlox.trainers"),
@@ -155,12 +165,12 @@ NOISE = theirs("VectorizedActionNoise", "noise")
     (lambda: evaluate_policy(ppo(), CARTPOLE, 0), ArgumentError, "n_eval_episodes", "one or more"),
     (lambda: evaluate_policy(ppo(), CARTPOLE, render=True), TypeError, "'render'"),
     (
-        lambda: evaluate_policy(ppo(), theirs("VecNormalize")),
+        lambda: evaluate_policy(ppo(), sb3_object("VecNormalize")),
         *(ArgumentTypeError, "env", "normalize_obs"),
     ),
     (lambda: evaluate_policy(ppo(), PENDULUM), ArgumentError, "env", "the same spaces"),
 )
-def test_unsupported_value_is_rejected_by_name(refusal, monkeypatch, tmp_path):
+def test_unsupported_and_invalid_values_are_rejected(refusal, monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
     expect_refusal(refusal)
     assert [*tmp_path.iterdir()] == []

@@ -1,4 +1,4 @@
-"""Models of `rlox.sb3` learn, predict, save and evaluate as Stable-Baselines3's do."""
+"""Models of `rlox.sb3` learn, predict, save and evaluate like Stable-Baselines3's models."""
 
 import inspect
 import json
@@ -42,15 +42,15 @@ CASES = [
 OBS = np.zeros(4, np.float32)
 
 
-def make(cls, env, **keywords):
+def make_model(cls, env, **keywords):
     return cls("MlpPolicy", env, seed=1, policy_kwargs=SMALL, **keywords)
 
 
-def ppo(env="CartPole-v1", **keywords):
-    return make(PPO, env, **{"n_steps": 32, **keywords})
+def make_ppo(env="CartPole-v1", **keywords):
+    return make_model(PPO, env, **{"n_steps": 32, **keywords})
 
 
-def actions(model, n=5):
+def predict_actions(model, n=5):
     obs = np.random.default_rng(0).normal(size=(n, *model.observation_space.shape))
     return model.predict(obs, deterministic=True)[0]
 
@@ -61,15 +61,15 @@ def double_rewards():
 
 @pytest.mark.parametrize(("cls", "env", "keywords"), CASES)
 class TestEveryAlgorithm:
-    def test_saved_model_predicts_the_same_and_continues(self, cls, env, keywords, tmp_path):
-        model = make(cls, env, **keywords)
+    def test_saved_model_predicts_equally_and_continues(self, cls, env, keywords, tmp_path):
+        model = make_model(cls, env, **keywords)
         assert model.learn(64) is model
         assert model.num_timesteps >= 64
         model.save(tmp_path / "model.zip")
         loaded = cls.load(tmp_path / "model.zip")
-        batch = actions(model)
+        batch = predict_actions(model)
         assert batch.shape == (5, *model.action_space.shape)
-        assert (batch == actions(loaded)).all()
+        assert (batch == predict_actions(loaded)).all()
         obs = np.random.default_rng(0).normal(size=(5, *model.observation_space.shape))[0]
         action, state = model.predict(obs, deterministic=True)
         assert state is None
@@ -78,10 +78,10 @@ class TestEveryAlgorithm:
         assert (action == batch[0]).all()
         for each in (model, loaded):
             each.learn(40, reset_num_timesteps=False)
-        assert (actions(model) == actions(loaded)).all()
+        assert (predict_actions(model) == predict_actions(loaded)).all()
         assert loaded.num_timesteps == model.num_timesteps
 
-    def test_defaults_are_those_of_stable_baselines3(self, cls, env, keywords):
+    def test_defaults_equal_stable_baselines3(self, cls, env, keywords):
         buffer = {"buffer_size": 300} if "buffer_size" in keywords else {}
         config = cls("MlpPolicy", env, **buffer).trainer.config
         default = type(config)()
@@ -89,21 +89,21 @@ class TestEveryAlgorithm:
         assert differing <= {"buffer_size", "batch_size"}
 
     def test_model_continues_after_evaluation_and_in_another_environment(self, cls, env, keywords):
-        model, other = make(cls, env, **keywords).learn(40), gym.make(env)
-        before = actions(model)
-        for own in (env, other):
-            if own is other:
+        model, other = make_model(cls, env, **keywords).learn(40), gym.make(env)
+        before = predict_actions(model)
+        for eval_env in (env, other):
+            if eval_env is other:
                 model.set_env(other)
-                assert (actions(model) == before).all()
+                assert (predict_actions(model) == before).all()
                 assert "GymVecEnv" in repr(model.get_env())
             evaluate_policy(model, model.get_env(), 2)
-            evaluate_policy(model, own, 2)
+            evaluate_policy(model, eval_env, 2)
             model.learn(40, reset_num_timesteps=False)
-            before = actions(model)
+            before = predict_actions(model)
         assert model.num_timesteps >= 120
 
 
-def test_order_of_keywords_is_that_of_stable_baselines3():
+def test_keywords_have_the_order_of_stable_baselines3():
     recorded = json.loads((Path(__file__).parent / "fixtures/signatures.json").read_text())
     for algorithm, keywords in recorded.items():
         assert list(DEFAULTS[algorithm].items()) == [(name, x) for name, x in keywords]
@@ -120,7 +120,7 @@ SHAPE = {"net_arch": {"pi": [8, 8], "vf": [8, 8]}, "activation_fn": "relu", "ort
         (PPO, {"learning_rate": lambda x: x}, {"learning_rate": 1, "lr_schedule": "linear"}),
         (PPO, {"clip_range": lambda x: 0.1}, {"clip_coef": 0.1, "clip_schedule": "constant"}),
         (PPO, {"clip_range_vf": 0.3, "device": "auto"}, {"clip_coef_vf": 0.3, "device": "cpu"}),
-        (PPO, {"n_steps": 16}, {"n_steps": 16, "batch_size": 16}),  # all steps of an iteration
+        (PPO, {"n_steps": 16}, {"n_steps": 16, "batch_size": 16}),  # the steps of one iteration
         (PPO, {"use_sde": True, "sde_sample_freq": 4}, {"use_sde": True, "sde_sample_freq": 4}),
         (
             PPO,
@@ -135,30 +135,33 @@ SHAPE = {"net_arch": {"pi": [8, 8], "vf": [8, 8]}, "activation_fn": "relu", "ort
         (PPO, {"policy_kwargs": {"activation_fn": torch.nn.GELU}}, {"activation": "gelu"}),
         (PPO, {"device": torch.device("cpu")}, {"device": "cpu"}),
     ],
-    ids=range(13),
+    ids=[
+        *("linear rate", "constant clip", "clip_range_vf", "n_steps", "gSDE", "net_arch"),
+        *("log_std_init", "adam", "rmsprop", "train_freq", "gradient_steps", "GELU", "device"),
+    ],
 )
 def test_keywords_become_settings(cls, keywords, settings):
     config = cls("MlpPolicy", "Pendulum-v1", **keywords).trainer.config
     assert {name: getattr(config, name) for name in settings} == settings
 
 
-def test_arguments_of_learn_are_those_of_stable_baselines3():
+def test_learn_has_the_parameters_of_stable_baselines3():
     names = ["total_timesteps", "callback", "log_interval", "tb_log_name", "reset_num_timesteps"]
     assert [*inspect.signature(PPO.learn).parameters] == ["self", *names, "progress_bar"]
 
 
 def test_noise_becomes_settings():
     noise = NormalActionNoise(mean=np.zeros(1), sigma=0.2 * np.ones(1))
-    theirs = type("NormalActionNoise", (), {"__module__": "stable_baselines3.common.noise"})()
-    theirs._mu, theirs._sigma = np.zeros(1), 0.2 * np.ones(1)
-    for each in (noise, theirs):
+    sb3_noise = type("NormalActionNoise", (), {"__module__": "stable_baselines3.common.noise"})()
+    sb3_noise._mu, sb3_noise._sigma = np.zeros(1), 0.2 * np.ones(1)
+    for each in (noise, sb3_noise):
         model = TD3("MlpPolicy", "Pendulum-v1", buffer_size=300, action_noise=each)
         assert model.trainer.config.action_noise.sigma == 0.2
     noise = OrnsteinUhlenbeckActionNoise(np.zeros(1), 0.5, theta=0.3)
     assert (noise.sigma, noise.theta) == (0.5, 0.3)
 
 
-def test_cnn_policy_takes_images():
+def test_cnn_policy_accepts_images():
     space = gym.spaces.Box(0, 255, (40, 40, 3), np.uint8)
     images = gym.wrappers.TransformObservation(
         gym.make("CartPole-v1"), lambda obs: np.zeros((40, 40, 3), np.uint8), space
@@ -167,13 +170,20 @@ def test_cnn_policy_takes_images():
 
 
 def test_settings_are_attributes():
-    model = ppo(gamma=0.9, clip_range=0.3)
+    model = make_ppo(gamma=0.9, clip_range=0.3)
     assert (model.gamma, model.learning_rate, model.n_steps) == (0.9, 3e-4, 32)
     assert (model.batch_size, model.device, model.clip_range) == (32, "cpu", 0.3)
     assert model.env is model.get_env()
     assert DQN("MlpPolicy", "CartPole-v1", buffer_size=300).buffer_size == 300
-    hinted = ("replay_buffer", "ep_info_buffer", "logger", "policy", "train", "get_parameters")
-    for name in (*hinted, "policy_kwargs"):
+    hinted_names = (
+        "replay_buffer",
+        "ep_info_buffer",
+        "logger",
+        "policy",
+        "train",
+        "get_parameters",
+    )
+    for name in (*hinted_names, "policy_kwargs"):
         with refuses(AttributeError, name, HINTS[name]) as raised:
             getattr(model, name)
         assert raised.value.name == name
@@ -185,14 +195,14 @@ def test_settings_are_attributes():
 
 @pytest.mark.parametrize("make_env", [rlox.make_vec, gym.make_vec])
 def test_vector_environments_of_rlox_and_gymnasium_are_accepted(make_env):
-    model = ppo(make_env("CartPole-v1", 3), n_steps=8).learn(48)
+    model = make_ppo(make_env("CartPole-v1", 3), n_steps=8).learn(48)
     assert model.n_envs == 3
     assert model.num_timesteps >= 48
 
 
 def test_steps_episodes_and_schedules_restart_or_continue():
     rows = []
-    model = ppo(learning_rate=lambda remaining: 1e-2 * remaining).learn(1_024)
+    model = make_ppo(learning_rate=lambda remaining: 1e-2 * remaining).learn(1_024)
     assert model.trainer.learner.episodes.count > 10
     model.learn(64, callback=lambda trainer, metrics: rows.append(metrics))
     before = model.trainer.learner.episodes.count
@@ -206,16 +216,16 @@ def test_steps_episodes_and_schedules_restart_or_continue():
     assert model.trainer.learner.episodes.count >= before
 
 
-def test_function_ends_the_run_by_false_and_rlox_callbacks_are_called(tmp_path):
+def test_callback_function_stops_by_false_and_rlox_callbacks_are_called(tmp_path):
     steps = []
 
-    class Note(Callback):
+    class StepRecorder(Callback):
         def on_train_end(self, trainer):
             steps.append(trainer.timesteps)
 
     evaluation = EvalCallback(every=10, n_episodes=2, path=tmp_path)
     stop = lambda trainer, metrics: trainer.timesteps < 20  # noqa: E731
-    make(A2C, "CartPole-v1").learn(1_000, callback=[Note(), evaluation, stop])
+    make_model(A2C, "CartPole-v1").learn(1_000, callback=[StepRecorder(), evaluation, stop])
     assert steps == [20]
     (best,) = (file.parent for file in tmp_path.rglob("manifest.json"))
     assert A2C.load(best).predict(OBS)[0] in (0, 1)
@@ -234,16 +244,16 @@ def test_function_ends_the_run_by_false_and_rlox_callbacks_are_called(tmp_path):
 def test_verbose_writes_tables(cls, env, keywords, steps, log_interval, tables, capsys):
     if cls is SAC:
         keywords = {"buffer_size": 4_000, **keywords}
-    make(cls, env, **keywords).learn(steps, log_interval=log_interval)
+    make_model(cls, env, **keywords).learn(steps, log_interval=log_interval)
     assert capsys.readouterr().out.count("time/total_timesteps") == tables
 
 
 @pytest.mark.services
-def test_logs_are_named_and_counted(tmp_path):
+def test_tensorboard_logs_are_named_and_numbered(tmp_path):
     pytest.importorskip("tensorboard")
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-    model = ppo(tensorboard_log=str(tmp_path)).learn(64)
+    model = make_ppo(tensorboard_log=str(tmp_path)).learn(64)
     model.learn(64)
     model.learn(64, reset_num_timesteps=False)
     model.learn(64, tb_log_name="other")
@@ -255,18 +265,18 @@ def test_logs_are_named_and_counted(tmp_path):
 
 @pytest.mark.filterwarnings("ignore:environment. expected environments that go on")
 @pytest.mark.parametrize("make_env", [gym.make, lambda name: rlox.make_vec(name, 2)])
-def test_environment_with_an_id_is_made_again(make_env, tmp_path):
-    model = ppo(make_env("CartPole-v1")).learn(64)
+def test_load_recreates_an_environment_with_an_id(make_env, tmp_path):
+    model = make_ppo(make_env("CartPole-v1")).learn(64)
     model.save(tmp_path / "m.zip")
     loaded = PPO.load(tmp_path / "m")
     assert loaded.get_env().num_envs == model.n_envs
-    assert (actions(model) == actions(loaded)).all()
+    assert (predict_actions(model) == predict_actions(loaded)).all()
     with refuses(ArgumentError, "env", "make a new model"):
         loaded.set_env("Acrobot-v1")
     assert loaded.learn(64, reset_num_timesteps=False).num_timesteps == 128
 
 
-def test_id_is_that_of_an_equal_environment():
+def test_env_id_of_returns_ids_of_equal_environments_only():
     assert env_id_of(gym.make("CartPole-v1", render_mode="rgb_array")) == "CartPole-v1"
     assert env_id_of(rlox.make_vec("CartPole-v1", 2)) == "CartPole-v1"
     for env in (
@@ -282,11 +292,11 @@ def test_id_is_that_of_an_equal_environment():
 
 @pytest.mark.filterwarnings("ignore:environment. expected environments that go on")
 def test_model_without_environment_predicts_and_learns_after_set_env(tmp_path):
-    model = ppo(double_rewards).learn(64)
+    model = make_ppo(double_rewards).learn(64)
     model.save(tmp_path / "m")
     loaded = PPO.load(tmp_path / "m")
     assert loaded.get_env() is None
-    assert (actions(model) == actions(loaded)).all()
+    assert (predict_actions(model) == predict_actions(loaded)).all()
     for name in ("n_envs", "seed", "observation_space", "action_space", "num_timesteps", "gamma"):
         assert getattr(loaded, name) == getattr(model, name)
     assert evaluate_policy(loaded, "CartPole-v1", 2)[0] > 0
@@ -300,8 +310,8 @@ def test_model_without_environment_predicts_and_learns_after_set_env(tmp_path):
     assert loaded.learn(32, reset_num_timesteps=False).num_timesteps == 96
 
 
-def test_another_checkpoint_at_the_path_is_rejected_by_set_env(tmp_path):
-    model = ppo(double_rewards)
+def test_set_env_rejects_another_checkpoint_at_the_path(tmp_path):
+    model = make_ppo(double_rewards)
     model.save(tmp_path / "m")
     loaded = PPO.load(tmp_path / "m")
     model.learn(32).save(tmp_path / "m")
@@ -309,8 +319,8 @@ def test_another_checkpoint_at_the_path_is_rejected_by_set_env(tmp_path):
         loaded.set_env(double_rewards())
 
 
-def test_zip_of_stable_baselines3_is_rejected_by_load(tmp_path):
-    ppo().save(tmp_path / "a.b")
+def test_load_rejects_a_zip_of_stable_baselines3(tmp_path):
+    make_ppo().save(tmp_path / "a.b")
     assert PPO.load(tmp_path / "a.b.zip").predict(OBS)[0] in (0, 1)
     with zipfile.ZipFile(tmp_path / "model.zip", "w") as file:
         file.writestr("data", "{}")
@@ -319,15 +329,15 @@ def test_zip_of_stable_baselines3_is_rejected_by_load(tmp_path):
             PPO.load(tmp_path / name)
 
 
-def test_episodes_are_evaluated_in_any_environment():
-    model = ppo().learn(32)
+def test_evaluate_policy_accepts_any_kind_of_environment():
+    model = make_ppo().learn(32)
     vector, single = gym.make_vec("CartPole-v1", 3), gym.make("CartPole-v1")
     for env in ("CartPole-v1", single, vector, rlox.make_vec("CartPole-v1", 2)):
         returns, lengths = evaluate_policy(model, env, 5, return_episode_rewards=True)
         assert returns == lengths
         assert len(returns) == 5
     single.reset()
-    single.step(0)  # which is not closed
+    single.step(0)  # the environment is still open
     mean, std = evaluate_policy(model, vector, 4, deterministic=False)
     assert mean > 8
     assert std >= 0
@@ -336,18 +346,18 @@ def test_episodes_are_evaluated_in_any_environment():
 
 
 @pytest.mark.parametrize("mode", gym.vector.AutoresetMode)
-def test_lengths_of_episodes_do_not_depend_on_the_autoreset_mode(mode):
-    class PushLeft:
+def test_episode_lengths_do_not_depend_on_the_autoreset_mode(mode):
+    class AlwaysLeft:
         def predict(self, obs, deterministic):
             return np.zeros(len(obs), np.int64), None
 
     env = gym.make_vec("CartPole-v1", 2, "sync", vector_kwargs={"autoreset_mode": mode})
     env.reset(seed=3)
-    lengths = evaluate_policy(PushLeft(), env, 40, return_episode_rewards=True)[1]
+    lengths = evaluate_policy(AlwaysLeft(), env, 40, return_episode_rewards=True)[1]
     assert 8 <= min(lengths) <= max(lengths) <= 11
 
 
-def test_models_need_no_torch_and_importing_rlox_does_not_import_them():
+def test_sb3_models_work_without_torch_and_are_imported_lazily():
     code = (
         "import sys; sys.modules['torch'] = None\n"
         "import rlox; assert not any(m.startswith('rlox.sb3') for m in sys.modules)\n"
@@ -359,7 +369,7 @@ def test_models_need_no_torch_and_importing_rlox_does_not_import_them():
 
 
 @pytest.mark.slow
-def test_defaults_solve_cartpole():
+def test_default_ppo_solves_cartpole():
     model = PPO("MlpPolicy", "CartPole-v1", seed=0).learn(50_000)
     mean, _ = evaluate_policy(model, "CartPole-v1", 20)
     assert mean >= 475

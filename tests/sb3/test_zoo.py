@@ -1,4 +1,4 @@
-"""Files of rl-zoo3 become settings; tags and expressions in them are read, never run."""
+"""Files of rl-zoo3 become settings. Tags and expressions in the files are read but never run."""
 
 import sys
 from dataclasses import fields
@@ -53,31 +53,31 @@ default:
 
 
 @pytest.fixture
-def ppo(tmp_path):
+def ppo_file(tmp_path):
     (tmp_path / "ppo.yml").write_text(PPO)
     return tmp_path / "ppo.yml"
 
 
-def zoo(tmp_path, text, algorithm="ppo"):
+def read_zoo_text(tmp_path, text, algorithm="ppo"):
     (tmp_path / "file.yml").write_text(f"CartPole-v1:\n  {text}\n")
     return zoo_settings(tmp_path / "file.yml", "CartPole-v1", algorithm)
 
 
-def test_settings_and_schedules_are_read(ppo):
-    settings = zoo_settings(ppo, "CartPole-v1")
+def test_settings_and_schedules_are_read(ppo_file):
+    settings = zoo_settings(ppo_file, "CartPole-v1")
     assert settings.pop("total_timesteps") == 100_000
-    # Complete, so that presets decide none.
+    # The settings are complete, so that no preset decides a setting.
     names = {field.name for field in fields(ALGORITHMS["ppo"].config)}
     assert names - {*settings} == {"device", "compile"}
     config = PPOTrainer("CartPole-v1", runs_dir=None, **settings).config
     assert (config.num_envs, config.n_steps, config.n_epochs) == (8, 32, 20)
     assert (config.learning_rate, config.lr_schedule) == (1e-3, "linear")
     assert (config.clip_coef, config.clip_schedule) == (0.2, "linear")
-    assert zoo_settings(ppo, "Mine-v0")["total_timesteps"] == 10_000
+    assert zoo_settings(ppo_file, "Mine-v0")["total_timesteps"] == 10_000
 
 
-def test_merged_keys_expressions_and_numbers_are_read(ppo):
-    settings = zoo_settings(ppo, "Pendulum-v1")
+def test_merge_keys_expressions_and_numbers_are_read(ppo_file):
+    settings = zoo_settings(ppo_file, "Pendulum-v1")
     assert settings["normalize_obs"]
     assert settings["normalize_reward"]
     assert settings["total_timesteps"] == 1_000_000
@@ -90,19 +90,21 @@ def test_merged_keys_expressions_and_numbers_are_read(ppo):
 
 
 def test_noise_is_read(tmp_path):
-    settings = zoo(tmp_path, "noise_type: 'normal'\n  noise_std: 0.1\n  buffer_size: 1e3", "td3")
+    settings = read_zoo_text(
+        tmp_path, "noise_type: 'normal'\n  noise_std: 0.1\n  buffer_size: 1e3", "td3"
+    )
     trainer = TD3Trainer("Pendulum-v1", runs_dir=None, **settings)
     assert trainer.config.action_noise == GaussianNoise(0.1)
-    settings = zoo(tmp_path, "noise_type: 'ornstein-uhlenbeck'\n  noise_std: 5e-1", "td3")
+    settings = read_zoo_text(tmp_path, "noise_type: 'ornstein-uhlenbeck'\n  noise_std: 5e-1", "td3")
     noise = TD3Trainer("Pendulum-v1", runs_dir=None, **settings | {"buffer_size": 300}).config
     assert noise.action_noise == OrnsteinUhlenbeckNoise(0.5)
 
 
 def test_partial_normalization_and_optimizers_are_read(tmp_path):
-    settings = zoo(tmp_path, 'normalize: "dict(norm_obs=True, norm_reward=False)"')
+    settings = read_zoo_text(tmp_path, 'normalize: "dict(norm_obs=True, norm_reward=False)"')
     assert (settings["normalize_obs"], settings["normalize_reward"]) == (True, False)
     text = 'policy_kwargs: "dict(optimizer_class=RMSpropTFLike, optimizer_kwargs=dict(eps=1e-5))"'
-    settings = zoo(tmp_path, text, "a2c")
+    settings = read_zoo_text(tmp_path, text, "a2c")
     assert (settings["optimizer"], settings["optimizer_eps"]) == ("rmsprop_tf", 1e-5)
 
 
@@ -134,9 +136,9 @@ IMPORT = "policy_kwargs: \"dict(net_arch=__import__('os').getcwd())\""
         ("a: [", ArgumentError, "path", "YAML"),
     ],
 )
-def test_other_values_are_rejected_by_name(text, error, argument, hint, tmp_path):
+def test_unsupported_values_are_rejected(text, error, argument, hint, tmp_path):
     with refuses(error, argument, hint):
-        zoo(tmp_path, text)
+        read_zoo_text(tmp_path, text)
 
 
 LAYERS = ["a0: &a0 [1, 1]"]
@@ -144,7 +146,7 @@ LAYERS += [f"a{i}: &a{i} [{', '.join([f'*a{i - 1}'] * 10)}]" for i in range(1, 1
 
 
 @pytest.mark.parametrize("text", ["{n_steps: *a11}", "{? *a11 : 1}", "&me {n_steps: *me}"])
-def test_aliases_that_stand_for_many_values_are_rejected(text, tmp_path):
+def test_alias_expansion_is_limited(text, tmp_path):
     (tmp_path / "ppo.yml").write_text("\n".join([*LAYERS, f"CartPole-v1: {text}"]))
     with refuses(ArgumentError, "path"):
         zoo_settings(tmp_path / "ppo.yml", "CartPole-v1")
@@ -160,23 +162,23 @@ def test_aliases_that_stand_for_many_values_are_rejected(text, tmp_path):
         ("ppo.yml", "#" * ((1 << 20) + 1), ArgumentError, "path", "pass a smaller file"),
     ],
 )
-def test_other_files_are_rejected(name, content, error, argument, hint, tmp_path):
+def test_invalid_files_are_rejected(name, content, error, argument, hint, tmp_path):
     if content is not None:
         (tmp_path / name).write_text(content)
     with refuses(error, argument, hint):
         zoo_settings(tmp_path / name, "Mine-v0")
 
 
-def test_command_writes_yaml(ppo, capsys):
+def test_command_writes_yaml(ppo_file, capsys):
     import yaml
 
-    assert main([str(ppo), "CartPole-v1"]) == 0
-    assert yaml.safe_load(capsys.readouterr().out) == zoo_settings(ppo, "CartPole-v1")
-    assert main([str(ppo), "CartPole-v1", "--algorithm", "dqn"]) == 1
+    assert main([str(ppo_file), "CartPole-v1"]) == 0
+    assert yaml.safe_load(capsys.readouterr().out) == zoo_settings(ppo_file, "CartPole-v1")
+    assert main([str(ppo_file), "CartPole-v1", "--algorithm", "dqn"]) == 1
     assert capsys.readouterr().err.startswith("error: ")
 
 
-def test_without_pyyaml_the_extra_is_named(ppo, monkeypatch):
+def test_missing_pyyaml_is_named_with_its_extra(ppo_file, monkeypatch):
     monkeypatch.setitem(sys.modules, "yaml", None)
     with refuses(ModuleNotFoundError, "yaml", "rlox[cli]"):
-        zoo_settings(ppo, "CartPole-v1")
+        zoo_settings(ppo_file, "CartPole-v1")

@@ -1,4 +1,4 @@
-"""The `diagnosis` folder of a run that NaN or infinity ended."""
+"""Diagnosis folder of a run that NaN or infinity ended."""
 
 import json
 from types import SimpleNamespace
@@ -21,7 +21,7 @@ from support.runs import small
 BACKENDS = pytest.mark.parametrize("backend", ["native", "torch"])
 
 
-class Spoiling(gym.Env):
+class NonFiniteEnv(gym.Env):
     """Return a value in the observation or as the reward of step 38."""
 
     observation_space = gym.spaces.Box(-1, 1, (2,))
@@ -36,51 +36,51 @@ class Spoiling(gym.Env):
 
     def step(self, action):
         self.steps += 1
-        bad = self.steps == 38
-        obs = np.full(2, self.value if bad and self.part == "obs" else 0.5, np.float32)
-        reward = self.value if bad and self.part == "reward" else 1.0
+        is_non_finite = self.steps == 38
+        obs = np.full(2, self.value if is_non_finite and self.part == "obs" else 0.5, np.float32)
+        reward = self.value if is_non_finite and self.part == "reward" else 1.0
         return obs, reward, self.steps % 10 == 0, False, {}
 
 
-class SpoilingBox(Spoiling):
+class NonFiniteBoxEnv(NonFiniteEnv):
     action_space = gym.spaces.Box(-1, 1, (1,))
 
 
-def report(trainer):
+def read_report(trainer):
     return json.loads((trainer.run.path / "diagnosis/error.json").read_text())
 
 
 @BACKENDS
 @pytest.mark.parametrize("value", [np.nan, np.inf])
 @pytest.mark.parametrize("part", ["obs", "reward"])
-def test_values_of_environments_are_located_and_reported(tmp_path, backend, part, value):
+def test_non_finite_values_of_environments_are_located_and_reported(tmp_path, backend, part, value):
     env_kwargs = {"part": part, "value": value}
-    trainer = small(lambda: Spoiling(**env_kwargs), backend=backend, runs_dir=tmp_path)
+    trainer = small(lambda: NonFiniteEnv(**env_kwargs), backend=backend, runs_dir=tmp_path)
     argument = {"obs": "obs", "reward": "rewards"}[part]
     with refuses(NonFiniteError, argument, got=str(value), env=0, step=38) as raised:
         trainer.train(1_000)
     folder = trainer.run.path / "diagnosis"
     assert raised.value.diagnosis == str(folder)
-    found = report(trainer)
+    report = read_report(trainer)
     raised.value.diagnosis = None
-    assert found["message"] == str(raised.value)
-    assert (found["timesteps"], found["error"]) == (64, "NonFiniteError")
-    assert (found["argument"], found["env"], found["step"]) == (argument, 0, 38)
+    assert report["message"] == str(raised.value)
+    assert (report["timesteps"], report["error"]) == (64, "NonFiniteError")
+    assert (report["argument"], report["env"], report["step"]) == (argument, 0, 38)
     assert read_checkpoint(folder / "checkpoint").manifest["counters"]["timesteps"] == 64
     assert not (trainer.run.path / "checkpoint").exists()
 
 
-def test_tensors_that_are_not_finite_are_reported(tmp_path):
+def test_non_finite_tensors_are_reported(tmp_path):
     trainer, name = small(backend="torch", runs_dir=tmp_path), "critic.0.weight"
 
-    def spoil(trainer, metrics):
+    def set_nan(trainer, metrics):
         with torch.no_grad():
             dict(trainer.learner.policy.named_parameters())[name][1, 2] = torch.nan
 
     with refuses(NonFiniteError, "values", got="nan", env=0, step=16) as raised:
-        trainer.train(1_000, callbacks=[spoil])
+        trainer.train(1_000, callbacks=[set_nan])
     assert raised.value.diagnosis == str(trainer.run.path / "diagnosis")
-    (tensor,) = report(trainer)["not_finite"]
+    (tensor,) = read_report(trainer)["not_finite"]
     expected = {"name": f"networks.{name}", "shape": [64, 4], "count": 1, "first_at": [1, 2]}
     assert tensor == {**expected, "first": "nan"}
 
@@ -88,32 +88,32 @@ def test_tensors_that_are_not_finite_are_reported(tmp_path):
 @BACKENDS
 def test_diverging_losses_are_reported(tmp_path, backend):
     settings = {"num_envs": 1, "learning_starts": 8, "learning_rate": 1e30, "backend": backend}
-    trainer = DQNTrainer(lambda: Spoiling("reward", 1e38), 0, runs_dir=tmp_path, **settings)
+    trainer = DQNTrainer(lambda: NonFiniteEnv("reward", 1e38), 0, runs_dir=tmp_path, **settings)
     with pytest.raises(NonFiniteError) as raised:
         trainer.train(5_000)
     assert raised.value.diagnosis == str(trainer.run.path / "diagnosis")
-    assert report(trainer)["timesteps"] > 8
+    assert read_report(trainer)["timesteps"] > 8
     assert not (trainer.run.path / "diagnosis/checkpoint/replay.safetensors").exists()
 
 
 @BACKENDS
-def test_rewards_of_off_policy_methods_are_reported(tmp_path, backend):
-    trainer = SACTrainer(SpoilingBox, 0, num_envs=1, backend=backend, runs_dir=tmp_path)
+def test_non_finite_rewards_of_off_policy_algorithms_are_reported(tmp_path, backend):
+    trainer = SACTrainer(NonFiniteBoxEnv, 0, num_envs=1, backend=backend, runs_dir=tmp_path)
     with refuses(NonFiniteError, "rewards", got="nan", env=0, step=38) as raised:
         trainer.train(100)
     assert raised.value.diagnosis == str(trainer.run.path / "diagnosis")
-    assert report(trainer)["timesteps"] == 37
+    assert read_report(trainer)["timesteps"] == 37
 
 
-def block(trainer, metrics):
+def block_folder(trainer, metrics):
     (trainer.run.path / "diagnosis").write_text("mine")
 
 
 @pytest.mark.parametrize("write", [False, True], ids=["no folder", "blocked folder"])
-def test_error_is_raised_where_nothing_can_be_reported(tmp_path, write):
-    trainer = small(env=Spoiling, runs_dir=tmp_path if write else None)
+def test_error_is_raised_without_a_writable_diagnosis_folder(tmp_path, write):
+    trainer = small(env=NonFiniteEnv, runs_dir=tmp_path if write else None)
     with refuses(NonFiniteError, "rewards", diagnosis=None):
-        trainer.train(1_000, callbacks=[block] if write else [])
+        trainer.train(1_000, callbacks=[block_folder] if write else [])
 
 
 def test_other_errors_are_not_reported(tmp_path):
@@ -123,7 +123,7 @@ def test_other_errors_are_not_reported(tmp_path):
     assert not (trainer.run.path / "diagnosis").exists()
 
 
-def test_diagnosis_is_named_where_an_error_has_no_hint(tmp_path):
+def test_error_without_hint_names_the_diagnosis_folder(tmp_path):
     learner = SimpleNamespace(state=lambda replay: SimpleNamespace(**dict.fromkeys(MEMBERS)))
     trainer = SimpleNamespace(
         run=SimpleNamespace(path=tmp_path), timesteps=1, learner=learner, save=lambda *a, **k: None
@@ -135,6 +135,6 @@ def test_diagnosis_is_named_where_an_error_has_no_hint(tmp_path):
     assert str(error).endswith(f"; see {folder}")
 
 
-def test_loss_that_is_not_finite_names_timesteps_of_all_environments():
+def test_non_finite_loss_error_has_timesteps_of_all_environments():
     with refuses(NonFiniteError, "loss", got="nan", step=None, timesteps=192):
         check_finite({"loss": np.nan}, timesteps=192)

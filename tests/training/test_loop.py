@@ -1,4 +1,4 @@
-"""Order of callbacks and loggers, the rows that they get, and runs in which one of them fails."""
+"""Order of callbacks and loggers, rows that they receive, and errors of callbacks."""
 
 import json
 import re
@@ -20,21 +20,21 @@ from support.runs import Noting, NotingLogger, small
 PAGE = Path(__file__).resolve().parents[2] / "docs/callbacks.md"
 
 
-def test_callbacks_and_loggers_are_called_in_the_order_of_the_table():
+def test_callbacks_and_loggers_are_called_in_the_documented_order():
     notes = []
     callbacks = [Noting("first callback", notes), Noting("second callback", notes)]
     loggers = [NotingLogger("first logger", notes), NotingLogger("second logger", notes)]
     small().train(32, callbacks=callbacks, loggers=loggers)
-    said = re.findall(r"^\| \d+ \| `(\w+)` of ([^|]+?) \|", PAGE.read_text(), re.MULTILINE)
-    assert len(said) == 7
-    wanted = []
-    for method, whom in said:
-        kind = "logger" if "logger" in whom else "callback"
+    documented = re.findall(r"^\| \d+ \| `(\w+)` of ([^|]+?) \|", PAGE.read_text(), re.MULTILINE)
+    assert len(documented) == 7
+    expected = []
+    for method, receiver in documented:
+        kind = "logger" if "logger" in receiver else "callback"
         names = [f"first {kind}", f"second {kind}"]
-        if "the last first" in whom:
+        if "the last first" in receiver:
             names.reverse()
-        wanted += [(name, method) for name in names]
-    assert notes == wanted
+        expected += [(name, method) for name in names]
+    assert notes == expected
 
 
 def test_metrics_of_a_callback_reach_later_callbacks_and_loggers(tmp_path):
@@ -49,25 +49,25 @@ def test_metrics_of_a_callback_reach_later_callbacks_and_loggers(tmp_path):
     assert [row.rpartition(",")[2] for row in rows] == ["7.0", "7.0"]
 
 
-@pytest.mark.parametrize("adds", [{"own": "seven"}, {"time/fps": "fast"}], ids=["new", "replaced"])
-def test_values_that_are_no_numbers_end_the_run_after_saving(tmp_path, adds):
+@pytest.mark.parametrize("added", [{"own": "seven"}, {"time/fps": "fast"}], ids=["new", "replaced"])
+def test_non_numeric_metrics_end_the_run_after_saving(tmp_path, added):
     trainer = small(runs_dir=tmp_path)
     with refuses(ArgumentTypeError, "metrics") as raised:
-        trainer.train(64, callbacks=[Noting("a", [], adds)])
-    ((name, value),) = adds.items()
+        trainer.train(64, callbacks=[Noting("a", [], added)])
+    ((name, value),) = added.items()
     assert f"{name!r}: {value!r} from Noting" in raised.value.got
     assert value not in (trainer.run.path / "metrics.csv").read_text()
     assert PPOTrainer.load(trainer.run.path, runs_dir=None).timesteps == 32
 
 
-def test_function_with_other_parameters_is_rejected_before_training():
+def test_function_callback_with_other_parameters_is_rejected_before_training():
     trainer = small()
     with refuses(ArgumentTypeError, "callbacks", expected="a function of (trainer, metrics)"):
         trainer.train(64, callbacks=[lambda trainer: None])
     assert (trainer.timesteps, trainer.target_timesteps) == (0, 0)
 
 
-class Ending(Callback):
+class EndRecorder(Callback):
     def __init__(self, name, ended, error=None):
         self.name, self.ended, self.error = name, ended, error
 
@@ -77,9 +77,13 @@ class Ending(Callback):
             raise self.error
 
 
-def test_error_at_the_end_ends_all_callbacks_in_reverse_order_and_saves_the_run(tmp_path):
+def test_error_in_on_train_end_calls_the_other_callbacks_and_saves_the_run(tmp_path):
     ended = []
-    callbacks = [Ending("a", ended), Ending("b", ended, RuntimeError("b")), Ending("c", ended)]
+    callbacks = [
+        EndRecorder("a", ended),
+        EndRecorder("b", ended, RuntimeError("b")),
+        EndRecorder("c", ended),
+    ]
     trainer = small(runs_dir=tmp_path)
     with pytest.raises(RuntimeError, match="b"):
         trainer.train(64, callbacks=callbacks)
@@ -87,18 +91,21 @@ def test_error_at_the_end_ends_all_callbacks_in_reverse_order_and_saves_the_run(
     assert PPOTrainer.load(trainer.run.path / "checkpoint", runs_dir=None).timesteps == 64
 
 
-def test_only_callbacks_that_started_are_ended():
-    class Late(Ending):
+def test_on_train_end_is_called_only_for_started_callbacks():
+    class FailsAtStart(EndRecorder):
         def on_train_start(self, trainer):
             raise RuntimeError("not today")
 
     ended = []
     with pytest.raises(RuntimeError, match="not today"):
-        small().train(64, callbacks=[Ending("a", ended), Late("b", ended), Ending("c", ended)])
+        small().train(
+            64,
+            callbacks=[EndRecorder("a", ended), FailsAtStart("b", ended), EndRecorder("c", ended)],
+        )
     assert ended == ["a"]
 
 
-class Failing(Callback):
+class FailingCallback(Callback):
     def __init__(self, method):
         setattr(self, method, self.fail)
 
@@ -111,7 +118,9 @@ class Failing(Callback):
 def test_error_of_a_callback_is_raised_unchanged_after_the_run_is_saved(tmp_path, method):
     trainer, logger, notes = small(runs_dir=tmp_path), NotingLogger(), []
     with pytest.raises(RuntimeError, match="mine") as raised:
-        trainer.train(128, callbacks=[Noting("a", notes), Failing(method)], loggers=[logger])
+        trainer.train(
+            128, callbacks=[Noting("a", notes), FailingCallback(method)], loggers=[logger]
+        )
     assert traceback.extract_tb(raised.tb)[-1].name == "fail"
     assert (raised.value.__context__, raised.value.__cause__) == (None, None)
     run = trainer.run.path
@@ -120,14 +129,14 @@ def test_error_of_a_callback_is_raised_unchanged_after_the_run_is_saved(tmp_path
     assert notes[-1] == ("a", "on_train_end")
     assert ([steps for steps, _ in logger.rows], logger.results) == ([32, 64], [None])
     resumed = PPOTrainer.load(run, runs_dir=None)
-    whole = small()
-    whole.train(128)
+    uninterrupted = small()
+    uninterrupted.train(128)
     resumed.train()
     assert resumed.timesteps == 128
-    expect_equal_networks(resumed, whole)
+    expect_equal_networks(resumed, uninterrupted)
 
 
-def test_a_run_that_cannot_be_saved_after_a_callback_failed_tells_of_the_callback(tmp_path):
+def test_failed_save_does_not_hide_the_error_of_a_callback(tmp_path):
     trainer = small(runs_dir=tmp_path)
 
     def fail(trainer, metrics):
@@ -140,21 +149,21 @@ def test_a_run_that_cannot_be_saved_after_a_callback_failed_tells_of_the_callbac
     assert (raised.value.__context__, raised.value.__cause__) == (None, None)
 
 
-class Dying(gym.Wrapper):
-    """A simulator that gives up at its 100th step."""
+class FailingEnv(gym.Wrapper):
+    """Environment whose 100th step raises an error."""
 
-    made = 0
+    steps_done = 0
 
     def step(self, action):
-        self.made += 1
-        if self.made == 100:
+        self.steps_done += 1
+        if self.steps_done == 100:
             raise RuntimeError("simulator died")
         return super().step(action)
 
 
 @pytest.mark.parametrize("backend", ["native", "torch"])
-def test_when_an_environment_raises_what_was_learned_is_saved(tmp_path, backend):
-    trainer = small(lambda: Dying(gym.make("CartPole-v1")), runs_dir=tmp_path, backend=backend)
+def test_error_of_an_environment_is_raised_after_the_run_is_saved(tmp_path, backend):
+    trainer = small(lambda: FailingEnv(gym.make("CartPole-v1")), runs_dir=tmp_path, backend=backend)
     with pytest.raises(RuntimeError, match="simulator died") as raised:
         trainer.train(640)
     assert "step" in [frame.name for frame in traceback.extract_tb(raised.tb)]
@@ -169,7 +178,7 @@ def test_when_an_environment_raises_what_was_learned_is_saved(tmp_path, backend)
         assert loaded.train()["timesteps"] >= 640
 
 
-def test_numbers_of_other_kinds_are_plain_ones_for_all_loggers(tmp_path):
+def test_loggers_receive_plain_numbers(tmp_path):
     added = {"a": np.float32(0.5), "b": np.int64(3), "c": Fraction(1, 4), "d": True}
     trainer, logger = small(runs_dir=tmp_path), NotingLogger()
     trainer.train(32, callbacks=[Noting("a", [], added)], loggers=[logger, "jsonl"])
@@ -179,7 +188,7 @@ def test_numbers_of_other_kinds_are_plain_ones_for_all_loggers(tmp_path):
     assert json.loads((trainer.run.path / "metrics.jsonl").read_text())["a"] == 0.5
 
 
-def test_row_of_a_callback_that_raises_has_numbers_only():
+def test_row_of_a_failing_callback_contains_only_numbers():
     def fail(trainer, metrics):
         metrics.update({"own": "seven", "other": np.float64(7)})
         raise RuntimeError("mine")

@@ -18,33 +18,35 @@ from support.runs import small
 @pytest.mark.parametrize(
     ("env", "use_sde"), [("CartPole-v1", False), ("Pendulum-v1", False), ("Pendulum-v1", True)]
 )
-def test_a_run_in_two_parts_is_the_run_in_one(tmp_path, env, use_sde, backend):
-    """Weights, optimizer, statistics, environments, streams, predictions and metrics are equal."""
+def test_resumed_run_equals_an_uninterrupted_run(tmp_path, env, use_sde, backend):
+    """Compare weights, optimizer, statistics, environments, streams, predictions and metrics."""
     settings = {"env": env, "backend": backend, "lr_schedule": "linear", "use_sde": use_sde}
     settings |= {"normalize_obs": True, "normalize_reward": True}
-    whole, rows, again = small(**settings), [], []
-    whole.train(640, callbacks=[lambda _, metrics: rows.append(metrics)])
+    uninterrupted, rows, resumed_rows = small(**settings), [], []
+    uninterrupted.train(640, callbacks=[lambda _, metrics: rows.append(metrics)])
 
-    halt = lambda trainer, metrics: trainer.timesteps >= 320 and trainer.stop()  # noqa: E731
+    stop_at_320 = lambda trainer, metrics: trainer.timesteps >= 320 and trainer.stop()  # noqa: E731
     first = small(**settings)
-    first.train(640, callbacks=[halt])
+    first.train(640, callbacks=[stop_at_320])
     first.save(tmp_path / "half")
     second = PPOTrainer.load(tmp_path / "half", runs_dir=None)
     for name in ("config", "seed", "config_sources"):
         assert getattr(second, name) == getattr(first, name)
     expect_equal_states(second.learner.state(), first.learner.state())
-    result = second.train(callbacks=[lambda _, metrics: again.append(metrics)])
+    result = second.train(callbacks=[lambda _, metrics: resumed_rows.append(metrics)])
     assert (result["timesteps"], result["interrupted"]) == (640, False)
 
     state = second.learner.state()
-    expect_equal_states(state, whole.learner.state())
+    expect_equal_states(state, uninterrupted.learner.state())
     assert all((state.networks, state.optimizer, state.normalizer, state.environment))
-    obs = np.random.default_rng(0).normal(size=(40, *whole.env.single_observation_space.shape))
+    obs = np.random.default_rng(0).normal(
+        size=(40, *uninterrupted.env.single_observation_space.shape)
+    )
     for deterministic in (True, False):
-        actions = [trainer.predict(obs, deterministic) for trainer in (second, whole)]
+        actions = [trainer.predict(obs, deterministic) for trainer in (second, uninterrupted)]
         np.testing.assert_array_equal(*actions)
-    assert second.evaluate(3) == whole.evaluate(3)
-    for got, expected in zip(again, rows[10:], strict=True):
+    assert second.evaluate(3) == uninterrupted.evaluate(3)
+    for got, expected in zip(resumed_rows, rows[10:], strict=True):
         for name in expected:
             if not name.startswith("time/") or name == "time/total_timesteps":
                 np.testing.assert_equal(got[name], expected[name])
@@ -52,7 +54,7 @@ def test_a_run_in_two_parts_is_the_run_in_one(tmp_path, env, use_sde, backend):
     np.testing.assert_allclose(rates, 1e-3 * (1 - np.arange(20) / 20), rtol=1e-6)
 
 
-def test_missing_code_is_required_and_other_code_is_rejected(tmp_path):
+def test_load_requires_the_same_env_and_policy_classes(tmp_path):
     trainer, path = small(env=Echo, policy=Coin), tmp_path / "saved"
     trainer.train(64)
     trainer.save(path)
@@ -75,7 +77,7 @@ KEYS = "algorithm backend env env_kwargs custom_policy seed settings sources spa
 
 
 @pytest.mark.parametrize("key", [*KEYS.split(), "streams"])
-def test_missing_key_and_wrong_type_in_a_manifest_are_named(tmp_path, key):
+def test_load_names_missing_keys_and_wrong_types_in_a_manifest(tmp_path, key):
     small().save(tmp_path / "saved")
     for i, change in enumerate((lambda m, _: m.pop(key), lambda m, _: m.update({key: 1.5}))):
         path = rewrite(tmp_path / "saved", change, tmp_path / str(i))
@@ -84,7 +86,7 @@ def test_missing_key_and_wrong_type_in_a_manifest_are_named(tmp_path, key):
             PPOTrainer.load(path)
 
 
-# Section and change of the manifest or the members.
+# Section and change of the manifest or of the members.
 DAMAGE = [
     ("settings", lambda m, _: m["settings"].update(gamma=7.0)),
     ("settings", lambda m, _: m["settings"].update(more=1)),
@@ -117,14 +119,14 @@ def saved(tmp_path_factory):
 @pytest.mark.parametrize(
     ("section", "change"), DAMAGE, ids=[f"{row[0]}-{i}" for i, row in enumerate(DAMAGE)]
 )
-def test_damaged_section_is_named(saved, tmp_path, section, change):
+def test_load_names_the_damaged_section(saved, tmp_path, section, change):
     rewrite(saved, change, tmp_path / "damaged")
     with pytest.raises(CorruptFileError) as raised:
         PPOTrainer.load(tmp_path / "damaged")
     assert raised.value.section.split(", ")[0] == section
 
 
-def test_checkpoint_without_the_state_of_environments_in_its_manifest_loads(saved, tmp_path):
+def test_checkpoint_without_environment_key_loads(saved, tmp_path):
     rewrite(saved, lambda manifest, _: manifest.pop("environment"), tmp_path / "old")
     assert PPOTrainer.load(tmp_path / "old", runs_dir=None).train(32)["timesteps"] == 64
 
@@ -151,7 +153,7 @@ def test_print_options_do_not_change_the_spaces_of_a_checkpoint(tmp_path):
         assert PPOTrainer.load(tmp_path / "saved").timesteps == 0
 
 
-def test_native_checkpoint_stays_on_the_cpu(tmp_path):
+def test_native_checkpoint_rejects_other_devices_than_the_cpu(tmp_path):
     small(backend="native").save(tmp_path / "saved")
     expected = "'cpu' on the native backend"
     with refuses(ArgumentError, "device", 'pass backend="torch"', expected=expected):

@@ -17,7 +17,7 @@ from support.refusals import refuses
 from support.runs import small
 
 
-def test_run_folder_has_settings_metrics_summary_and_checkpoint(tmp_path):
+def test_run_folder_contains_settings_metrics_summary_and_checkpoint(tmp_path):
     trainer = small(runs_dir=tmp_path, seed=5)
     result = trainer.train(100)
     run = trainer.run.path
@@ -42,73 +42,73 @@ def test_run_folder_has_settings_metrics_summary_and_checkpoint(tmp_path):
     assert len((run / "metrics.csv").read_text().splitlines()) == 6
 
 
-def test_runs_of_the_same_second_have_their_own_folders(tmp_path):
+def test_runs_started_in_the_same_second_have_separate_folders(tmp_path):
     folders = {small(runs_dir=tmp_path).train(1)["run_dir"] for _ in range(3)}
     assert len(folders) == 3
 
 
-def interrupt(*args):
+def raise_interrupt(*args):
     raise KeyboardInterrupt
 
 
-class Interrupting(list):
-    __iter__ = interrupt
+class InterruptingList(list):
+    __iter__ = raise_interrupt
 
 
-def test_an_interrupt_before_a_run_leaves_no_folder(tmp_path):
+def test_interrupt_before_a_run_creates_no_folder(tmp_path):
     for run in (
-        lambda: small(runs_dir=tmp_path, env=interrupt),
-        lambda: small(runs_dir=tmp_path).train(1, callbacks=Interrupting()),
+        lambda: small(runs_dir=tmp_path, env=raise_interrupt),
+        lambda: small(runs_dir=tmp_path).train(1, callbacks=InterruptingList()),
     ):
         with pytest.raises(KeyboardInterrupt):
             run()
     assert os.listdir(tmp_path) == []
 
 
-def test_an_interrupt_while_the_folder_is_made_ends_the_run_in_order(tmp_path, monkeypatch):
+def test_interrupt_during_folder_creation_saves_the_run(tmp_path, monkeypatch):
     make = RunFolder.make
 
-    def interrupted(*args):
+    def make_with_interrupt(*args):
         signal.raise_signal(signal.SIGINT)
         return make(*args)
 
-    monkeypatch.setattr(RunFolder, "make", interrupted)
+    monkeypatch.setattr(RunFolder, "make", make_with_interrupt)
     result = small(runs_dir=tmp_path).train(100)
     assert (result["interrupted"], result["timesteps"]) == (True, 0)
-    there = os.listdir(result["run_dir"])
-    assert {"config.json", "summary.json", "checkpoint"} <= {*there}
+    files = os.listdir(result["run_dir"])
+    assert {"config.json", "summary.json", "checkpoint"} <= {*files}
     assert PPOTrainer.load(result["run_dir"], runs_dir=None).train()["timesteps"] >= 100
 
 
-def test_folder_that_cannot_be_made_is_named(tmp_path):
+def test_error_names_a_folder_that_cannot_be_created(tmp_path):
     trainer = small(runs_dir=tmp_path / "runs")
     (tmp_path / "runs").write_text("in the way")
     with refuses(NotADirectoryError, "runs_dir: ", errno=errno.ENOTDIR):
         trainer.train(1)
 
 
-def test_without_a_runs_dir_nothing_is_written(tmp_path, monkeypatch):
+def test_runs_dir_none_writes_no_files(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     assert small().train(1)["run_dir"] is None
     assert os.listdir(tmp_path) == []
 
 
-def halt(trainer, metrics):
+def stop_run(trainer, metrics):
     trainer.stop()
 
 
-def expect_end(trainer):
+def check_run_has_ended(trainer):
     """Check that the run of a trainer has ended and cannot be continued."""
     with refuses(ArgumentError, "total_timesteps"):
         trainer.train()
 
 
-def test_stop_interrupts_a_run_that_can_be_continued(caplog):
+def test_stopped_runs_can_be_continued(caplog):
     trainer = small()
     result = trainer.train(320, callbacks=[lambda *_: signal.raise_signal(signal.SIGINT)])
     assert (result["timesteps"], result["stopped_by"]) == (32, "Ctrl-C")
     assert "stopping after the current step" in caplog.text
-    result = trainer.train(callbacks=[halt])
+    result = trainer.train(callbacks=[stop_run])
     assert (result["timesteps"], result["stopped_by"], result["interrupted"]) == (
         64,
         "stop()",
@@ -122,29 +122,29 @@ def test_stop_interrupts_a_run_that_can_be_continued(caplog):
 
 def test_stop_after_the_last_step_does_not_interrupt():
     trainer = small()
-    result = trainer.train(32, callbacks=[halt])
+    result = trainer.train(32, callbacks=[stop_run])
     assert (result["timesteps"], result["stopped_by"], result["interrupted"]) == (32, None, False)
-    expect_end(trainer)
+    check_run_has_ended(trainer)
 
 
 def test_stop_with_a_reason_ends_the_run(tmp_path):
-    def solved(trainer, metrics):
+    def stop_at_64(trainer, metrics):
         if trainer.timesteps == 64:
             trainer.stop("solved")
             trainer.stop("too late")
 
     trainer = small(runs_dir=tmp_path)
-    result = trainer.train(320, callbacks=[solved])
+    result = trainer.train(320, callbacks=[stop_at_64])
     assert result["timesteps"] == 64
     for saved in (result, json.loads((trainer.run.path / "summary.json").read_text())):
         assert (saved["interrupted"], saved["stopped_by"]) == (False, "solved")
-    for one in (trainer, PPOTrainer.load(trainer.run.path, runs_dir=None)):
-        expect_end(one)
-        result = one.train(32)
+    for each in (trainer, PPOTrainer.load(trainer.run.path, runs_dir=None)):
+        check_run_has_ended(each)
+        result = each.train(32)
         assert (result["timesteps"], result["stopped_by"]) == (96, None)
 
 
-def test_second_ctrl_c_raises_at_once():
+def test_second_ctrl_c_raises_immediately():
     def press_twice(trainer, metrics):
         signal.raise_signal(signal.SIGINT)
         signal.raise_signal(signal.SIGINT)

@@ -1,47 +1,49 @@
-"""Streams, episode statistics, non-finite numbers and torch states of learners."""
+"""Random streams, episode statistics, non-finite values and concurrent use of learners."""
 
-import contextlib
 import json
+import threading
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
-import torch
-from torch import nn
 
-from rlox import ArgumentError, NonFiniteError, RolloutBuffer, VecEnv
+from rlox import ArgumentError, ClosedError, NonFiniteError, RolloutBuffer, VecEnv
 from rlox._finite import check_finite, check_finite_array, check_finite_policy, check_finite_rollout
-from rlox._nn.runtime import attach_generator, isolate_rng, module_arrays, module_tensors
 from rlox._rng import stream_from_state, stream_state, streams_from_states
 from rlox.learners import EpisodeStatistics, counts_from_state, explained_variance, make_normalizer
+from rlox.trainers import A2CTrainer, PPOTrainer
 from support.refusals import refuses
+from support.thread_runs import join, start_threads
+
+SMALL = {"num_envs": 4, "n_steps": 16, "runs_dir": None, "backend": "torch"}
 
 
-def test_a_stream_goes_on_after_json():
+def test_random_stream_continues_after_json():
     stream = np.random.default_rng(3)
     stream.integers(10, dtype=np.uint32)  # leaves half of a 64-bit number for the next call
     state = json.loads(json.dumps(stream_state(stream)))
-    assert all(isinstance(number, str) for number in state["state"].values())
-    again = stream_from_state(state)
+    assert all(isinstance(word, str) for word in state["state"].values())
+    restored = stream_from_state(state)
     for dtype in (np.uint32, np.uint64):
         np.testing.assert_array_equal(
-            stream.integers(10**6, size=9, dtype=dtype), again.integers(10**6, size=9, dtype=dtype)
+            stream.integers(10**6, size=9, dtype=dtype),
+            restored.integers(10**6, size=9, dtype=dtype),
         )
 
 
-def test_the_last_hundred_episodes_count():
+def test_episode_statistics_average_the_last_hundred_episodes():
     episodes = EpisodeStatistics()
     episodes.add(np.arange(150.0), np.arange(150))
     assert (episodes.count, len(episodes.returns)) == (150, 100)
     assert (episodes.mean_return, episodes.mean_length) == (99.5, 99.5)
-    again = EpisodeStatistics()
-    again.load_state(json.loads(json.dumps(episodes.state())))
-    assert again == episodes
-    again.add(np.array([1e6]), np.array([1]))
-    assert len(again.returns) == 100
+    restored = EpisodeStatistics()
+    restored.load_state(json.loads(json.dumps(episodes.state())))
+    assert restored == episodes
+    restored.add(np.array([1e6]), np.array([1]))
+    assert len(restored.returns) == 100
 
 
-def test_closed_environments_have_no_episodes_left():
+def test_closed_environments_have_no_pending_episodes():
     env, episodes = VecEnv(n=2, seed=0), EpisodeStatistics()
     env.collect_n_steps(200)
     episodes.drain(env)
@@ -61,7 +63,7 @@ GOOD = {"count": 2, "returns": [1.0, 2.0], "lengths": [3, 4]}
     [None, {}, *({**GOOD, **x} for x in ({"count": "x"}, {"count": 3}, {"returns": [1.0, None]}))],
     ids=str,
 )
-def test_damaged_episodes_change_nothing(episodes):
+def test_invalid_episode_state_changes_nothing(episodes):
     statistics = EpisodeStatistics()
     statistics.load_state(GOOD)
     with refuses(ArgumentError, "counters", got=repr(episodes)):
@@ -70,7 +72,7 @@ def test_damaged_episodes_change_nothing(episodes):
 
 
 @pytest.mark.parametrize("count", [None, -1, True, 1.0, "7"])
-def test_a_counter_that_counts_nothing_is_refused(count):
+def test_invalid_counters_are_rejected(count):
     with refuses(ArgumentError, "counters", expected="counts of timesteps"):
         counts_from_state({"timesteps": count, "episodes": GOOD}, ["timesteps"])
 
@@ -86,7 +88,7 @@ def test_a_counter_that_counts_nothing_is_refused(count):
     ],
     ids=["missing", "text", "range", "kind", "flag"],
 )
-def test_streams_must_be_whole_and_those_of_the_learner(change):
+def test_incomplete_or_unknown_streams_are_rejected(change):
     state = stream_state(np.random.default_rng(0))
     assert [*streams_from_states({"a": state}, ["a"])] == ["a"]
     for states in ({}, {"b": state}, {"a": state, "b": state}):
@@ -97,7 +99,7 @@ def test_streams_must_be_whole_and_those_of_the_learner(change):
         stream_from_state(state)
 
 
-def test_statistics_must_fit_the_normalizer():
+def test_statistics_must_match_the_normalizer():
     from rlox.algorithms import PPOConfig
 
     space = VecEnv(n=2).single_observation_space
@@ -105,16 +107,19 @@ def test_statistics_must_fit_the_normalizer():
     with refuses(ArgumentError, "normalizer", got="['obs_mean']"):
         make_normalizer(PPOConfig(), space, {"obs_mean": np.zeros(4)})
     config = PPOConfig(num_envs=2, normalize_obs=True)
-    made = make_normalizer(config, space)
-    made.update_obs(np.ones((2, 4)))
-    again = make_normalizer(config, space, made.state())
-    np.testing.assert_array_equal(again.state()["obs_mean"], made.state()["obs_mean"])
-    for argument, wrong in (("state", {}), ("obs_var", {**made.state(), "obs_mean": np.zeros(3)})):
+    normalizer = make_normalizer(config, space)
+    normalizer.update_obs(np.ones((2, 4)))
+    loaded = make_normalizer(config, space, normalizer.state())
+    np.testing.assert_array_equal(loaded.state()["obs_mean"], normalizer.state()["obs_mean"])
+    for argument, wrong in (
+        ("state", {}),
+        ("obs_var", {**normalizer.state(), "obs_mean": np.zeros(3)}),
+    ):
         with refuses(ArgumentError, argument, section="normalizer"):
             make_normalizer(config, space, wrong)
 
 
-def test_explained_variance():
+def test_explained_variance_equals_values_computed_by_hand():
     returns = np.array([1.0, 2.0, 6.0])
     assert explained_variance(returns, returns) == 1.0
     assert explained_variance(np.full(3, 9.0), returns) == 0.0
@@ -122,7 +127,7 @@ def test_explained_variance():
 
 
 def test_episode_statistics_count_every_episode():
-    """Statistics hold 16,384 episodes between two calls of `drain`, but count all of them."""
+    """Count more episodes than the environment stores between two calls of `drain` (16,384)."""
     n, episodes = 8192, EpisodeStatistics()
     env = VecEnv(n, 0, max_episode_steps=1)
     env.reset()
@@ -137,67 +142,19 @@ def test_episode_statistics_count_every_episode():
     assert episodes.count == 6 * n + 3
 
 
-def test_the_global_generator_is_put_back_also_after_an_error():
-    before = torch.get_rng_state()
-    with contextlib.suppress(RuntimeError), isolate_rng(3):
-        torch.rand(1)
-        raise RuntimeError
-    assert torch.equal(torch.get_rng_state(), before)
-
-
-def test_the_generator_of_mps_is_ours_and_put_back(monkeypatch):
-    calls = []
-    state = torch.zeros(1)
-    monkeypatch.setattr(torch.mps, "get_rng_state", lambda: state)
-    monkeypatch.setattr(torch.mps, "manual_seed", lambda seed: calls.append(seed))
-    monkeypatch.setattr(torch.mps, "set_rng_state", lambda new: calls.append(new is state))
-    with isolate_rng(3, torch.device("mps")):
-        calls.append("inside")
-    assert calls == [3, "inside", True]
-
-
-@pytest.mark.parametrize(
-    "change",
-    [
-        lambda a: a.pop("bias"),
-        lambda a: a.update(more=np.zeros(1)),
-        lambda a: a.update(bias=np.zeros(3)),
-        lambda a: a.update(bias=np.zeros(4, np.float32)),
-    ],
-    ids=["missing", "unknown", "dtype", "shape"],
-)
-def test_modules_load_their_own_arrays_only(change):
-    module, other = nn.Linear(2, 3), nn.Linear(2, 3)
-    arrays = module_arrays(module)
-    other.load_state_dict(module_tensors(other, arrays))
-    assert torch.equal(module.weight, other.weight)
-    assert module.weight.data_ptr() != other.weight.data_ptr()
-    change(arrays)
-    with refuses(ArgumentError, "networks", "create the policy"):
-        module_tensors(module, arrays)
-
-
-def test_a_module_with_a_place_for_a_generator_gets_it():
-    generator = torch.Generator()
-    module = nn.Tanh()
-    module.generator = None
-    assert attach_generator(module, generator).generator is generator
-    assert not hasattr(attach_generator(nn.Tanh(), generator), "generator")
-
-
-def rollout():
-    """Two environments, three steps; the first is cut in the second step."""
+def make_rollout():
+    """Return three steps of two environments. The second step truncates the first environment."""
     buffer, zeros = RolloutBuffer(3, 2, (1,)), np.zeros(2, np.float32)
-    obs, off = np.zeros((2, 1), np.float32), np.zeros(2, bool)
+    obs, no_flags = np.zeros((2, 1), np.float32), np.zeros(2, bool)
     buffer.begin(obs)
     for t in range(3):
-        cut = np.array([t == 1, False])
-        buffer.record(t, [0, 1], zeros, zeros, obs, zeros, off, cut, obs + 1)
+        truncated = np.array([t == 1, False])
+        buffer.record(t, [0, 1], zeros, zeros, obs, zeros, no_flags, truncated, obs + 1)
     return buffer
 
 
 @pytest.mark.parametrize(
-    ("name", "where", "env", "step", "hint"),
+    ("name", "index", "env", "step", "hint"),
     [
         ("obs", (2, 1), 1, 12, "check the environment"),
         ("rewards", (0, 1), 1, 10, "check the environment"),
@@ -207,16 +164,16 @@ def rollout():
         ("final_values", (0,), 0, 11, "resume from a checkpoint"),
     ],
 )
-def test_inputs_of_advantages_must_be_finite(name, where, env, step, hint):
-    buffer = rollout()
+def test_check_finite_rollout_locates_non_finite_values(name, index, env, step, hint):
+    buffer = make_rollout()
     arrays = {"last_values": np.zeros(2, np.float32), "final_values": np.zeros(1, np.float32)}
     check_finite_rollout(buffer, **arrays, steps_before=10)
-    arrays.get(name, getattr(buffer, name, None))[where] = np.inf
+    arrays.get(name, getattr(buffer, name, None))[index] = np.inf
     with refuses(NonFiniteError, name, hint, env=env, step=step):
         check_finite_rollout(buffer, **arrays, steps_before=10)
 
 
-def test_a_number_in_a_larger_row_is_found():
+def test_check_finite_array_locates_values_in_multi_dimensional_rows():
     array = np.zeros((2, 3, 4))
     array[1, 2, 3] = np.nan
     with refuses(NonFiniteError, "obs", got="nan", env=2, step=1) as raised:
@@ -224,7 +181,7 @@ def test_a_number_in_a_larger_row_is_found():
     assert type(raised.value.step) is int
 
 
-def test_non_finite_outputs_are_named_before_parameters():
+def test_check_finite_policy_names_outputs_before_parameters():
     good, bad = np.zeros(2), np.array([0.0, np.nan])
     check_finite_policy([good, good, good], {"w": good}, 5)
     check_finite_policy([], {}, 5)
@@ -236,3 +193,34 @@ def test_non_finite_outputs_are_named_before_parameters():
     check_finite({"loss": 1.0}, 3)
     with refuses(NonFiniteError, "loss", timesteps=3):
         check_finite({"value_loss": 1.0, "loss": float("inf")}, 3)
+
+
+@pytest.mark.parametrize("progress", [float("nan"), -0.1, 2.0])
+@pytest.mark.parametrize("trainer_cls", [PPOTrainer, A2CTrainer])
+def test_iterate_rejects_progress_outside_0_to_1(trainer_cls, progress):
+    trainer = trainer_cls("CartPole-v1", 1, **SMALL)
+    before = trainer.learner.state().networks
+    with refuses(ArgumentError, "progress", expected="a finite number in [0, 1]"):
+        trainer.learner.iterate(progress)
+    np.testing.assert_equal(trainer.learner.state().networks, before)
+    assert trainer.timesteps == 0
+
+
+def test_a_learner_in_use_by_another_thread_is_rejected():
+    trainer = PPOTrainer("CartPole-v1", 1, **SMALL)
+    inside, leave = threading.Event(), threading.Event()
+    act = trainer.learner.policy.act
+
+    def wait(*args):
+        inside.set()
+        leave.wait(30)
+        return act(*args)
+
+    trainer.learner.policy.act = wait  # within an iteration
+    threads, errors = start_threads(lambda: trainer.train(64))
+    inside.wait(30)
+    with refuses(ClosedError, "learner", "create one trainer per thread"):
+        trainer.learner.iterate()
+    leave.set()
+    join(threads)
+    assert (errors, trainer.timesteps) == ([], 64)

@@ -1,4 +1,4 @@
-"""Calls of advantage and language-model kernels that are rejected."""
+"""Advantage and language-model kernels reject invalid calls."""
 
 import numpy as np
 import pytest
@@ -7,7 +7,7 @@ import rlox
 from rlox import ArgumentError, ArgumentTypeError, OutOfMemoryError
 from support.refusals import Refusal, expect_refusal, refusals
 
-TWO, THREE, ENDS = np.ones(2), np.ones(3), np.zeros(3, bool)
+TWO, THREE, DONES = np.ones(2), np.ones(3), np.zeros(3, bool)
 HUGE = np.broadcast_to(np.float32(0), (2**46,))
 HUGE_INTEGERS = HUGE.view(np.int32)
 EMPTY = np.array([], "c8")
@@ -42,7 +42,7 @@ FINAL = {"final_values": TWO}
     ),
     (lambda: rlox.compute_batch_group_advantages([1.0, 2.0], 0), ArgumentError, "group_size"),
     (
-        lambda: rlox.compute_gae_batched(THREE, THREE, ENDS, [0.0], n_steps=0),
+        lambda: rlox.compute_gae_batched(THREE, THREE, DONES, [0.0], n_steps=0),
         *(ArgumentError, "n_steps"),
     ),
     (lambda: rlox.compute_batch_token_kl(THREE, THREE, seq_len=0), ArgumentError, "seq_len"),
@@ -56,11 +56,11 @@ FINAL = {"final_values": TWO}
     (lambda: rlox.pack_lengths(HUGE_INTEGERS, 4), OutOfMemoryError, "lengths"),
     (lambda: rlox.pack_lengths([2**62, 2**62], 2**63 - 1), OutOfMemoryError, "max_length"),
     (
-        lambda: rlox.policy_ratio_stats(THREE, THREE, advantages=endless("f8")),
+        lambda: rlox.policy_ratio_stats(THREE, THREE, advantages=huge("f8")),
         *(ArgumentError, "advantages"),
     ),
     (
-        lambda: rlox.compute_group_advantages(np.ones((3, 2)), weights=endless("f4")),
+        lambda: rlox.compute_group_advantages(np.ones((3, 2)), weights=huge("f4")),
         *(ArgumentError, "weights"),
     ),
 )
@@ -68,25 +68,31 @@ def test_kernel_rejects_invalid_arguments(refusal):
     expect_refusal(refusal)
 
 
-def endless(dtype):
-    """Return an array of which no copy fits into memory."""
+def huge(dtype):
+    """Return an array whose copy does not fit into memory."""
     return np.broadcast_to(np.zeros((), dtype), 2**48)
 
 
-CUT = {"terminated": ENDS, "truncated": ENDS}
+NO_LIMITS = {"terminated": DONES, "truncated": DONES}
 SHAPES = (
-    ("values", lambda x: rlox.compute_gae(THREE, x, ENDS, 0.0)),
-    ("last_value", lambda x: rlox.compute_gae(THREE, THREE, ENDS, x)),
+    ("values", lambda x: rlox.compute_gae(THREE, x, DONES, 0.0)),
+    ("last_value", lambda x: rlox.compute_gae(THREE, THREE, DONES, x)),
     ("dones", lambda x: rlox.compute_gae(THREE, THREE, x, 0.0)),
-    ("final_values", lambda x: rlox.compute_gae(THREE, THREE, None, 0.0, **CUT, final_values=x)),
-    ("truncated", lambda x: rlox.compute_returns(THREE, None, 0.0, **(CUT | {"truncated": x}))),
-    ("log_rhos", lambda x: rlox.compute_vtrace(x, THREE, THREE, ENDS, 0.0, 0.9)),
-    ("bootstrap_value", lambda x: rlox.compute_vtrace(THREE, THREE, THREE, ENDS, x, 0.9)),
+    (
+        "final_values",
+        lambda x: rlox.compute_gae(THREE, THREE, None, 0.0, **NO_LIMITS, final_values=x),
+    ),
+    (
+        "truncated",
+        lambda x: rlox.compute_returns(THREE, None, 0.0, **(NO_LIMITS | {"truncated": x})),
+    ),
+    ("log_rhos", lambda x: rlox.compute_vtrace(x, THREE, THREE, DONES, 0.0, 0.9)),
+    ("bootstrap_value", lambda x: rlox.compute_vtrace(THREE, THREE, THREE, DONES, x, 0.9)),
     ("ref_log_probs", lambda x: rlox.token_kl(THREE, x)),
     ("mask", lambda x: rlox.token_kl(THREE, THREE, mask=x)),
     ("old_log_probs", lambda x: rlox.policy_ratios(THREE, x)),
-    ("values", lambda x: rlox.compute_lambda_returns(THREE, x, ENDS, 0.0)),
-    ("values", lambda x: rlox.compute_gae_batched(THREE, x, ENDS, THREE[:1], 3)),
+    ("values", lambda x: rlox.compute_lambda_returns(THREE, x, DONES, 0.0)),
+    ("values", lambda x: rlox.compute_gae_batched(THREE, x, DONES, THREE[:1], 3)),
 )
 
 
@@ -94,23 +100,23 @@ SHAPES = (
 @pytest.mark.parametrize(
     ("argument", "call"), SHAPES, ids=[f"{i}-{row[0]}" for i, row in enumerate(SHAPES)]
 )
-def test_wrong_shape_is_rejected_before_a_copy_is_made(argument, call, dtype):
+def test_wrong_shape_is_rejected_before_a_copy(argument, call, dtype):
     with pytest.raises((ArgumentError, ArgumentTypeError)) as raised:
-        call(endless(dtype))
+        call(huge(dtype))
     assert raised.value.argument == argument
 
 
 @refusals(
-    (lambda env: env.step(endless("f8")), OutOfMemoryError, "actions"),
-    (lambda env: rlox.pack_lengths(endless("u8"), 8), OutOfMemoryError, "lengths"),
+    (lambda env: env.step(huge("f8")), OutOfMemoryError, "actions"),
+    (lambda env: rlox.pack_lengths(huge("u8"), 8), OutOfMemoryError, "lengths"),
 )
-def test_array_of_which_no_copy_fits_is_rejected(refusal):
+def test_array_too_large_to_copy_is_rejected(refusal):
     env = rlox._rlox.NativeVectorEnv("Pendulum-v1", 3, 0)
     env.reset()
     expect_refusal(refusal, env)
 
 
-DEEP = {
+DEEP_CALLS = {
     "actions": ["Pendulum-v1", "CartPole-v1"],
     "rewards": [
         lambda x: rlox.compute_gae(x, x, x, 0.0),
@@ -128,7 +134,7 @@ DEEP = {
 @pytest.mark.parametrize("dtype", ["f8", "f4", "u1", "O"])
 def test_array_of_more_than_32_axes_is_rejected(dtype, rows):
     deep = np.zeros((rows, *[1] * 40), dtype)
-    for name, calls in DEEP.items():
+    for name, calls in DEEP_CALLS.items():
         for call in calls:
             if isinstance(call, str):
                 env = rlox._rlox.NativeVectorEnv(call, 1, 0)
@@ -137,8 +143,8 @@ def test_array_of_more_than_32_axes_is_rejected(dtype, rows):
             expect_refusal(Refusal(call, ArgumentError, name), deep)
 
 
-class Numbers:
-    """Calls a function when an array is made of it."""
+class ArrayLike:
+    """Call a function when NumPy converts the object to an array."""
 
     def __init__(self, numbers, act):
         self.numbers, self.act = numbers, act
@@ -164,16 +170,16 @@ NO_ARRAYS = (
 
 
 @pytest.mark.parametrize(("name", "call"), NO_ARRAYS, ids=[name for name, _ in NO_ARRAYS])
-def test_object_that_is_no_array_is_rejected(name, call):
+def test_kernel_rejects_objects_that_are_not_arrays(name, call):
     none = [] if name == "rewards" else [[None]]  # a missing reward
-    broken = [Numbers(None, fail), Numbers(7, lambda: None)]
+    broken = [ArrayLike(None, fail), ArrayLike(7, lambda: None)]
     for wrong in (*broken, {}, "abc", *none, [object()], 1j, np.array(["x"])):
         with pytest.raises((ArgumentError, ArgumentTypeError)) as raised:
             call(wrong)
         assert raised.value.argument == name
 
 
-class NoNumber:
+class NotANumber:
     def __float__(self):
         raise ValueError("not today")
 
@@ -185,15 +191,15 @@ class NoNumber:
     (lambda x: rlox.compute_batch_group_advantages([0.0], x), ArgumentTypeError, "group_size"),
     (lambda x: rlox.policy_ratio_stats([0.0], [0.0], clip_high=x), ArgumentTypeError, "clip_high"),
 )
-def test_object_that_is_no_number_is_rejected(refusal):
-    for wrong in (NoNumber(), "1", [1], 1j):
+def test_kernel_rejects_objects_that_are_not_numbers(refusal):
+    for wrong in (NotANumber(), "1", [1], 1j):
         expect_refusal(refusal, wrong)
 
 
-@pytest.mark.parametrize("raised", [KeyboardInterrupt, SystemExit, MemoryError])
-def test_error_that_no_argument_causes_is_raised_unchanged(raised):
+@pytest.mark.parametrize("error_type", [KeyboardInterrupt, SystemExit, MemoryError])
+def test_interrupts_and_memory_errors_are_raised_unchanged(error_type):
     def fail(self, *args, **kwargs):
-        raise raised
+        raise error_type
 
     special = ("__array__", "__index__", "__float__", "__len__", "__getitem__")
     wrong = type("Raising", (), dict.fromkeys(special, fail))()
@@ -219,5 +225,5 @@ def test_error_that_no_argument_causes_is_raised_unchanged(raised):
         lambda: rlox.compute_group_advantages([None, wrong]),
     ]
     for call in calls:
-        with pytest.raises(raised):
+        with pytest.raises(error_type):
             call()

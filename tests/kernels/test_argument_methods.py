@@ -1,4 +1,4 @@
-"""Arguments whose methods mislead, change other arguments, or never return."""
+"""Arguments with methods that mislead, change other arguments or never return."""
 
 import json
 import os
@@ -15,7 +15,7 @@ from support.refusals import refuses
 N = 4096
 
 
-class Lying(int):
+class MisleadingInt(int):
     def __lt__(self, other):
         return False
 
@@ -32,25 +32,25 @@ class Lying(int):
         return b""
 
 
-def test_integers_are_read_without_their_methods():
+def test_integers_are_read_without_overridden_methods():
     for argument, call in (
-        ("seed", lambda: NativeVectorEnv("CartPole-v1", 2, Lying(-5))),
-        ("n_steps", lambda: RolloutBuffer(Lying(-5), 1, (4,))),
-        ("seed", lambda: NativeVectorEnv("CartPole-v1", 2).reset([0, Lying(-5)])),
+        ("seed", lambda: NativeVectorEnv("CartPole-v1", 2, MisleadingInt(-5))),
+        ("n_steps", lambda: RolloutBuffer(MisleadingInt(-5), 1, (4,))),
+        ("seed", lambda: NativeVectorEnv("CartPole-v1", 2).reset([0, MisleadingInt(-5)])),
     ):
         with refuses(ArgumentError, argument, got="-5"):
             call()
     env, large = NativeVectorEnv("CartPole-v1", 3), 2**70 + 2**32 - 1
     obs = env.reset(large)
     assert np.array_equal(obs, env.reset([large + i for i in range(3)]))
-    assert np.array_equal(obs, env.reset(Lying(large)))
+    assert np.array_equal(obs, env.reset(MisleadingInt(large)))
 
 
-def test_switches_accept_booleans_of_numpy():
+def test_flags_accept_numpy_booleans():
     Normalizer(1, (1,), obs=np.True_, reward=np.False_)
 
 
-class Clearing:
+class SelfClearingNumber:
     """Number that clears the dict that contains it."""
 
     def __init__(self, **others):
@@ -61,11 +61,11 @@ class Clearing:
         return -0.01
 
 
-def test_options_may_change_while_they_are_read():
-    NativeVectorEnv("CartPole-v1", 2).reset(None, None, Clearing(high=0.01).dict)
+def test_options_can_change_while_they_are_read():
+    NativeVectorEnv("CartPole-v1", 2).reset(None, None, SelfClearingNumber(high=0.01).dict)
 
 
-class Curious:
+class ResizingKey:
     """Key that resizes an array when it is compared."""
 
     def __init__(self, key, array):
@@ -83,15 +83,15 @@ class Curious:
 
 
 @pytest.mark.parametrize("key", ["states", "episode_steps", "finished", "streams"])
-def test_set_state_reads_an_array_that_changes_meanwhile(key):
+def test_set_state_reads_an_array_that_changes_during_the_call(key):
     env = VecEnv(N, 0)
     env.reset()
     state = {name: np.array(array) for name, array in env.get_state().items()}
-    curious = Curious(key, None)
-    state = {curious: None, **state}
-    curious.array = state["episode_returns"]
+    key_object = ResizingKey(key, None)
+    state = {key_object: None, **state}
+    key_object.array = state["episode_returns"]
     env._native.set_state(state)
-    assert curious.array.dtype == np.int8
+    assert key_object.array.dtype == np.int8
     assert (env.get_state()["episode_returns"] == 1).all()
 
 
@@ -111,14 +111,14 @@ CALLS = [
     "rlox.compute_gae(x.astype('>f8').view(Array), x, x, 0.0)",
     "rlox.Normalizer(1, (1,)).load_state(Mapping())",
 ]
-# Each call runs in a thread of a forked process, which ends while a method of an argument waits.
-WAIT = """
+# Each call runs in a thread of a forked process, which exits while a method of an argument waits.
+WAIT_PROGRAM = """
 import json, os, sys, threading, time
 import numpy as np, rlox
 from rlox._rlox import NativeVectorEnv
-begun = threading.Event()
+started = threading.Event()
 def wait(*args):
-    begun.set()
+    started.set()
     while True:
         time.sleep(0.001)
 class Float:
@@ -146,13 +146,13 @@ state = {Key(): 0, "states": 0}
 armed.append(True)
 def call(code):
     exec(code, globals())
-    begun.set()
+    started.set()
 codes = {}
 for code in json.load(sys.stdin):
     pid = os.fork()
     if pid == 0:
         threading.Thread(target=call, args=(code,), daemon=True).start()
-        assert begun.wait(30)
+        assert started.wait(30)
         time.sleep(0.01)
         sys.exit()
     codes[code] = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
@@ -162,7 +162,7 @@ print(json.dumps(codes))
 
 @pytest.fixture(scope="module")
 def exit_codes():
-    command = [sys.executable, "-W", "ignore", "-c", WAIT]
+    command = [sys.executable, "-W", "ignore", "-c", WAIT_PROGRAM]
     done = subprocess.run(command, input=json.dumps(CALLS), capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout)
@@ -170,5 +170,5 @@ def exit_codes():
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="forks processes")
 @pytest.mark.parametrize("call", CALLS)
-def test_the_interpreter_exits_while_a_method_of_an_argument_runs(exit_codes, call):
+def test_interpreter_exits_while_a_method_of_an_argument_runs(exit_codes, call):
     assert exit_codes[call] == 0

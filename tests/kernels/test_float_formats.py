@@ -1,4 +1,4 @@
-"""Half precision and flushed denormals in the kernels."""
+"""Half-precision arrays and flushed denormals in the kernels."""
 
 import subprocess
 import sys
@@ -15,7 +15,7 @@ FLAGS = np.arange(24).reshape(6, 4) % 5 == 4
 NUMBERS = torch.linspace(-3, 3, 24).reshape(6, 4)
 
 
-def test_long_arrays_of_every_layout_equal_float32():
+def test_long_half_precision_arrays_of_every_layout_equal_float32():
     n = 20_000
     rewards = np.random.default_rng(0).standard_normal(n).astype(np.float16)
     misaligned = np.zeros(2 * n + 1, np.uint8)[1:].view(np.float16)
@@ -31,10 +31,10 @@ def test_long_arrays_of_every_layout_equal_float32():
 
 def test_masks_and_single_numbers_may_be_half_precision():
     numbers = NUMBERS.to(torch.bfloat16)
-    flags, half = torch.from_numpy(FLAGS).to(torch.bfloat16), torch.tensor(0.5).to(torch.bfloat16)
+    flags, gamma = torch.from_numpy(FLAGS).to(torch.bfloat16), torch.tensor(0.5).to(torch.bfloat16)
     got, expected = (rlox.token_kl(numbers, numbers / 2, mask) for mask in (flags, FLAGS))
     np.testing.assert_array_equal(got, expected)
-    got, expected = (rlox.compute_returns(numbers[0], FLAGS[0], x, x) for x in (half, 0.5))
+    got, expected = (rlox.compute_returns(numbers[0], FLAGS[0], x, x) for x in (gamma, 0.5))
     np.testing.assert_array_equal(got, expected)
 
 
@@ -47,7 +47,7 @@ def test_tensors_with_gradients_and_floats_for_integers_are_rejected(dtype, refu
     expect_refusal(refusal, NUMBERS.to(dtype, copy=True))
 
 
-def test_a_policy_may_act_in_half_precision():
+def test_policies_can_act_in_half_precision():
     class Half(torch.nn.Module):
         def get_action_and_logprob(self, obs, mask=None, action=None):
             zeros = torch.zeros(len(obs), dtype=torch.bfloat16)
@@ -66,13 +66,13 @@ def test_a_policy_may_act_in_half_precision():
 def test_long_arrays_that_are_converted_equal_short_ones(shape, dtype):
     log_probs = np.random.default_rng(0).normal(0, 0.01, shape).astype(dtype)
     ratios = rlox.policy_ratios(log_probs, np.zeros(shape, np.float32))
-    for some in (np.s_[..., :50], np.s_[..., -50:]):
-        zeros = np.zeros(log_probs[some].shape, np.float32)
-        np.testing.assert_array_equal(ratios[some], rlox.policy_ratios(log_probs[some], zeros))
+    for part in (np.s_[..., :50], np.s_[..., -50:]):
+        zeros = np.zeros(log_probs[part].shape, np.float32)
+        np.testing.assert_array_equal(ratios[part], rlox.policy_ratios(log_probs[part], zeros))
 
 
-# Each number is a denormal, which counts as 0 where the caller flushes denormals.
-FLUSHED = """
+# Each number is denormal and counts as 0 if the caller flushes denormals.
+FLUSH_PROGRAM = """
 import hashlib, os
 import numpy as np, rlox, torch
 
@@ -92,7 +92,7 @@ for threads in "12":
         continue
     os.environ["RLOX_NUM_THREADS"] = threads
     digest = hashlib.sha256()
-    for flush in (False, True, False, True):  # one of them is the mode of the threads
+    for flush in (False, True, False, True):  # the pool's threads start in one of the modes
         assert torch.set_flush_denormal(flush)
         for _ in range(3):
             for array in results():
@@ -103,11 +103,11 @@ for threads in "12":
 """
 
 
-def test_results_with_flushed_denormals_do_not_depend_on_the_number_of_threads():
-    command = [sys.executable, "-c", FLUSHED]
+def test_flushed_denormals_do_not_depend_on_thread_count():
+    command = [sys.executable, "-c", FLUSH_PROGRAM]
     done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=100)
     lines = done.stdout.splitlines()
-    one, two = lines[: len(lines) // 2], lines[len(lines) // 2 :]
-    modes = {(mode, zeros == size) for mode, zeros, size in map(str.split, one[:-1:4])}
-    assert modes == {("False", False), ("True", True)}  # all numbers are flushed, or none
-    assert one == two
+    one_thread, two_threads = lines[: len(lines) // 2], lines[len(lines) // 2 :]
+    modes = {(mode, zeros == size) for mode, zeros, size in map(str.split, one_thread[:-1:4])}
+    assert modes == {("False", False), ("True", True)}  # all numbers are flushed or none
+    assert one_thread == two_threads
