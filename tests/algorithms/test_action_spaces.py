@@ -9,7 +9,7 @@ from rlox._rlox import network_backends
 from rlox._spaces import check_supported_actions
 from rlox.trainers import A2CTrainer, PPOTrainer
 from support.envs import Answer, Sampled
-from support.off_policy import iterated, make_learner
+from support.off_policy import make_learner, run_iterations
 from support.refusals import refuses
 
 # The score of ten steps that shows that the answer is known. A constant answer scores 5 at most
@@ -109,7 +109,7 @@ def test_every_integer_of_a_box_is_sent(name, backend):
 def test_a_component_with_equal_bounds_has_that_value(algorithm, backend):
     env = sampled(Box(np.float32([0.3, -1]), np.float32([0.3, 1])))
     one = make_learner(algorithm, backend, 1, lambda: env)
-    iterated(one, 15)
+    run_iterations(one, 15)
     assert one.updates == 10
     sent = np.array([*env.actions, *one.predict(np.zeros((9, 3), np.float32))])
     np.testing.assert_array_equal(sent[:, 0], np.float32(0.3))

@@ -10,7 +10,7 @@ from rlox import ArgumentError, ArgumentTypeError, make_vec
 from rlox.algorithms import DQN, DQNConfig
 from rlox.trainers import DQNTrainer, SACTrainer
 from support.envs import BitFlip
-from support.off_policy import iterated, make_learner
+from support.off_policy import make_learner, run_iterations
 from support.refusals import refuses
 
 NEXT_STEP, SAME_STEP, DISABLED = AutoresetMode
@@ -89,12 +89,12 @@ def test_samples_and_learning_equal_those_of_whole_stacks(kind, mode):
 @pytest.mark.parametrize("kind", ["DQN", "SAC"])
 def test_learners_resume_from_a_state(kind):
     one, other, whole = learner(kind), learner(kind), learner(kind, frame_stack=None)
-    iterated(one, 50)
+    run_iterations(one, 50)
     state = one.state()
     other.load_state(state)
     for x in (one, other):  # new episodes
         x.env_initialized = False
-    assert str(iterated(one, 9)) == str(iterated(other, 9))
+    assert str(run_iterations(one, 9)) == str(run_iterations(other, 9))
     np.testing.assert_equal(one.state().replay, other.state().replay)
     before = whole.state().replay
     with refuses(ArgumentError, 'arrays["frame_stack"]', expected="1", section="replay"):
@@ -115,7 +115,7 @@ def test_nature_cnn_learns_the_same_from_frames_stored_once(name):
     for frames in (FRAMES, None):
         env = SyncVectorEnv([lambda: stacked(name == "DQN", side=36)])
         one = make_learner(name, "torch", 2, env, frame_stack=frames, **settings)
-        iterated(one, 14)
+        run_iterations(one, 14)
         assert one.updates == 12
         learned.append(one._networks())
     np.testing.assert_equal(*learned)

@@ -12,7 +12,7 @@ from gymnasium.vector import AutoresetMode
 from rlox import ArgumentError, make_vec
 from rlox.trainers import DQNTrainer, SACTrainer, TD3Trainer
 from support.envs import BitFlip, PointMass
-from support.off_policy import assert_equal_states
+from support.off_policy import assert_learners_equal
 from support.refusals import refuses
 
 QUICK = {"learning_starts": 8, "batch_size": 8, "train_freq": 1, "net_arch": (8,)}
@@ -95,7 +95,7 @@ def test_runs_with_hindsight_goals_repeat_and_resume(trainer_class, her, tmp_pat
     first, second = (trainer_class(PointMass, **how) for _ in "ab")
     for trainer in (first, second):
         trainer.train(60)
-    assert_equal_states(first.learner, second.learner)
+    assert_learners_equal(first.learner, second.learner)
     first.save(tmp_path / "saved")
     again = trainer_class.load(tmp_path / "saved", env=PointMass, runs_dir=None)
     np.testing.assert_equal(again.learner.state().replay, first.learner.state().replay)
@@ -136,7 +136,7 @@ def test_one_flag_for_all_goals_leaves_flags_as_recorded(flag, mode):
 
 
 def test_a_flag_for_each_goal_is_computed():
-    trainer = DQNTrainer(functools.partial(BitFlip, 4, ends_at_goal=True), **HER, **QUICK)
+    trainer = DQNTrainer(functools.partial(BitFlip, 4, terminates_at_goal=True), **HER, **QUICK)
     assert trainer.learner.replay.buffer.compute_terminated is not None
 
 
@@ -259,7 +259,7 @@ class Noting(BitFlip):
     """Log calls with the process id and the number of goals."""
 
     def __init__(self, path):
-        super().__init__(4, ends_at_goal=True)
+        super().__init__(4, terminates_at_goal=True)
         self.path = path
 
     def note(self, *what):

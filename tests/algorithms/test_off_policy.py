@@ -21,9 +21,9 @@ from support.off_policy import (
     SMALL,
     Numbered,
     action_space,
-    assert_equal_states,
-    iterated,
+    assert_learners_equal,
     make_learner,
+    run_iterations,
     vector,
 )
 from support.refusals import refuses
@@ -40,9 +40,9 @@ TRAINERS = {"DQN": DQNTrainer, "SAC": SACTrainer, "TD3": TD3Trainer}
 def test_two_runs_are_equal_and_another_seed_differs(case, backend):
     before = torch.get_rng_state()
     one, two, other = (make_learner(case, backend, seed) for seed in (3, 3, 4))
-    runs = [iterated(each) for each in (one, two, other)]
+    runs = [run_iterations(each) for each in (one, two, other)]
     assert str(runs[0]) == str(runs[1]) != str(runs[2])
-    assert_equal_states(one, two)
+    assert_learners_equal(one, two)
     name = next(iter(one.state().networks))
     assert (one.state().networks[name] != other.state().networks[name]).any()
     assert torch.equal(torch.get_rng_state(), before)
@@ -52,17 +52,17 @@ def test_two_runs_are_equal_and_another_seed_differs(case, backend):
 @EVERY_CASE
 def test_a_learner_continues_exactly_from_a_state(case, backend):
     one, two = make_learner(case, backend, 5), make_learner(case, backend, 6)
-    iterated(one)
-    iterated(two, 4)
+    run_iterations(one)
+    run_iterations(two, 4)
     two.load_state(one.state())
-    assert_equal_states(one, two)
+    assert_learners_equal(one, two)
     assert (two.timesteps, two.updates) == (one.timesteps, one.updates)
     obs = np.linspace(-1, 1, 3 * one.spaces[0].shape[0]).reshape(3, -1).astype(np.float32)
     for deterministic in (True, False):
         draws = [each.predict(obs, deterministic) for each in (one, two)]
         np.testing.assert_array_equal(*draws)
-    assert str(iterated(one)) == str(iterated(two))
-    assert_equal_states(one, two)
+    assert str(run_iterations(one)) == str(run_iterations(two))
+    assert_learners_equal(one, two)
 
 
 @BOTH
@@ -70,7 +70,7 @@ def test_a_learner_continues_exactly_from_a_state(case, backend):
 @pytest.mark.parametrize("part", ["networks", "optimizer", "replay", "counters", "streams"])
 def test_a_damaged_state_is_rejected_and_changes_nothing(case, backend, part):
     one = make_learner(case, backend, 5)
-    iterated(one)
+    run_iterations(one)
     state, before = one.state(), one.state()
     content = getattr(state, part)
     content.pop(next(iter(content)))
@@ -84,7 +84,7 @@ def test_a_damaged_state_is_rejected_and_changes_nothing(case, backend, part):
 @EVERY_CASE
 def test_more_due_minibatches_than_transitions_are_rejected(case, backend):
     one = make_learner(case, backend, 5)
-    iterated(one)
+    run_iterations(one)
     before = one.state()
     for due in (-1.0, np.nan, 2.0**31):
         state = one.state()
@@ -96,7 +96,7 @@ def test_more_due_minibatches_than_transitions_are_rejected(case, backend):
 
 def test_a_damaged_state_of_a_native_learner_is_rejected():
     one = make_learner("SAC", "native")
-    iterated(one)
+    run_iterations(one)
     before = one.state()
     for damage in (
         lambda state: state.counters.update(noise=[0.0]),
@@ -117,15 +117,15 @@ def test_stepping_in_python_equals_stepping_in_rust(case):
     native, stepwise = make_learner(case, "native"), make_learner(case, "native")
     stepwise.fused = False
     assert native.fused
-    assert str(iterated(native, 30)) == str(iterated(stepwise, 30))
-    assert_equal_states(native, stepwise)
+    assert str(run_iterations(native, 30)) == str(run_iterations(stepwise, 30))
+    assert_learners_equal(native, stepwise)
 
 
 @BOTH
 @EVERY_CASE
 def test_metrics_have_the_names_of_stable_baselines3_in_every_row(case, backend):
     one = make_learner(case, backend)
-    rows = iterated(one, 8)
+    rows = run_iterations(one, 8)
     names = {"rollout/ep_rew_mean", "rollout/ep_len_mean", "time/total_timesteps"}
     names |= {"train/learning_rate", "train/n_updates"}
     names |= {
@@ -142,7 +142,7 @@ def test_metrics_have_the_names_of_stable_baselines3_in_every_row(case, backend)
 def test_a_loss_is_reported_until_the_next_one():
     settings = {"policy_delay": 5, "train_freq": 1, "num_envs": 2}
     one, again = (make_learner("TD3", "native", seed, **settings) for seed in (1, 2))
-    losses = [row["train/actor_loss"] for row in iterated(one, 30)]
+    losses = [row["train/actor_loss"] for row in run_iterations(one, 30)]
     assert len({*losses[-5:]}) == 2
     assert one.updates == 28
     again.load_state(one.state())
@@ -172,7 +172,7 @@ def test_learning_starts_after_random_steps():
     one, asked = make_learner("SAC", learning_starts=10), []
     explore = one.explore
     one.explore = lambda *args: (asked.append(one.timesteps), explore(*args))[1]
-    updates = [row["train/n_updates"] for row in iterated(one, 12)]
+    updates = [row["train/n_updates"] for row in run_iterations(one, 12)]
     assert updates == [0] * 10 + [1, 2]
     assert asked == [10, 11]
 
@@ -190,7 +190,7 @@ def test_replay_has_every_transition_with_its_true_next_observation(
 ):
     env = wrap(vector(mode, *(Numbered(terminate=terminate) for _ in range(num_envs))))
     one = make_learner("TD3", backend, 1, env, num_envs=num_envs, learning_starts=1000)
-    iterated(one, 14)
+    run_iterations(one, 14)
     held = len(one.replay)
     assert one.timesteps >= held >= 10 * num_envs
     batch = one.replay.buffer.sample(held, 0)
@@ -211,7 +211,7 @@ def test_a_reward_beyond_float32_names_its_environment_while_others_only_reset(a
     envs = Numbered(space, 2), Numbered(space, 9), Numbered(space, 9, huge_at=3)
     env = vector(AutoresetMode.NEXT_STEP, *envs)
     one = make_learner(algorithm, backend, 1, env, num_envs=3, learning_starts=100, train_freq=1)
-    iterated(one, 2)
+    run_iterations(one, 2)
     assert (one.timesteps, len(one.replay)) == (6, 6)
     with refuses(NonFiniteError, "rewards", got="1e+39", env=2, step=3):
         one.iterate()
@@ -238,7 +238,7 @@ def test_dict_observations_with_bytes_and_flags_of_two_environments_are_stored(a
     inner = lambda: Numbered(action_space(algorithm))  # noqa: E731
     env = lambda: gym.wrappers.TransformObservation(inner(), parts_of, PARTS)  # noqa: E731
     one = make_learner(algorithm, env=env, num_envs=2, learning_starts=8, train_freq=1)
-    iterated(one, 12)
+    run_iterations(one, 12)
     assert one.updates > 0
     batch = one.replay.buffer.sample(24, seed=0)
     episode, t = batch["obs"]["numbers"].T.astype(int)
@@ -254,7 +254,7 @@ def test_dict_observations_with_bytes_and_flags_of_two_environments_are_stored(a
 def test_native_environments_give_the_same_transitions_in_every_mode(mode):
     env = make_vec("CartPole-v1", 2, autoreset_mode=mode, max_episode_steps=5)
     one = make_learner("DQN", env=env, num_envs=2, train_freq=4, learning_starts=1000)
-    iterated(one, 6)
+    run_iterations(one, 6)
     assert one.episodes.count >= 4
     assert one.timesteps == 48
     batch = one.replay.buffer.sample(len(one.replay), 0)
@@ -265,7 +265,7 @@ def test_native_environments_give_the_same_transitions_in_every_mode(mode):
 def test_actions_are_stored_between_minus_one_and_one_and_sent_within_bounds():
     env = Numbered(gym.spaces.Box(np.float32([-2, 0]), np.float32([2, 10])))
     one = make_learner("TD3", env=vector(AutoresetMode.SAME_STEP, env), learning_starts=10)
-    iterated(one, 20)
+    run_iterations(one, 20)
     assert all(map(env.action_space.contains, env.sent))
     stored = one.replay.buffer.sample(len(one.replay), 0)["actions"]
     assert np.abs(stored).max() <= 1
@@ -276,13 +276,13 @@ def test_actions_are_stored_between_minus_one_and_one_and_sent_within_bounds():
 def test_native_actions_have_the_dtype_and_bounds_of_the_space():
     space = gym.spaces.Box(np.array([-3.0, 0.0]), np.array([1.0, 9.0]), dtype=np.float64)
     one = make_learner("TD3", "native", env=lambda: Answer(space))
-    iterated(one, 20)
+    run_iterations(one, 20)
     assert all(map(space.contains, one.predict(np.ones((5, 2), np.float32))))
 
 
 def test_raw_observations_are_stored_and_normalised_ones_learned_from():
     one = make_learner("SAC, normalised")
-    iterated(one)
+    run_iterations(one)
     raw = one.replay.buffer.sample(16, np.random.default_rng(7))
     batch = one.replay.sample(np.random.default_rng(7), one.normalizer)
     np.testing.assert_array_equal(batch.obs, one.normalizer.normalize_obs(raw["obs"]))
@@ -315,7 +315,7 @@ def test_statistics_are_of_the_observations_acted_on_and_of_returns(mode, num_en
 
 def test_minibatches_share_memory_that_is_used_again():
     one = make_learner("SAC")
-    iterated(one, 30)
+    run_iterations(one, 30)
     first, second = (one.replay.sample(one.streams["minibatches"], None) for _ in "ab")
     assert first.obs.data_ptr() == second.obs.data_ptr()
 
@@ -323,18 +323,18 @@ def test_minibatches_share_memory_that_is_used_again():
 @EVERY_ALGORITHM
 def test_nan_in_a_parameter_ends_the_run(algorithm):
     one = make_learner(algorithm)
-    iterated(one, 8)
+    run_iterations(one, 8)
     with torch.no_grad():
         next(one.policy.parameters())[0, 0] = np.nan
     with pytest.raises(NonFiniteError) as raised:
-        iterated(one, 30)
+        run_iterations(one, 30)
     assert raised.value.got.lower().startswith("nan")
 
 
 @pytest.mark.parametrize("algorithm", ["SAC", "TD3"])
 def test_native_weights_that_overflow_end_the_run_and_nothing_moves(algorithm):
     one = make_learner(algorithm, "native")
-    iterated(one, 8)
+    run_iterations(one, 8)
     tensors = one.policy.tensors()
     tensors["critic.qf0.2.weight"] = np.full_like(tensors["critic.qf0.2.weight"], 3e38)
     one.policy.load(tensors)
@@ -349,7 +349,7 @@ def test_native_weights_that_overflow_end_the_run_and_nothing_moves(algorithm):
 @EVERY_ALGORITHM
 def test_predictions_are_in_the_action_space_and_repeat(algorithm, backend):
     one = make_learner(algorithm, backend)
-    iterated(one, 4)
+    run_iterations(one, 4)
     obs = np.linspace(-0.1, 0.1, 5 * one.spaces[0].shape[0], dtype=np.float32).reshape(5, -1)
     space = one.spaces[1]
     for deterministic in (True, False):
@@ -452,7 +452,7 @@ def test_iterations_of_whole_episodes_have_the_configured_minibatches(algorithm,
         counts.append((one.timesteps, one.updates, one.episodes.count))
     assert counts == [(2, 2, 1), (5, 5, 2), (9, 9, 3), (11, 11, 4)]
     one = whole_episodes(algorithm, backend, mode, train_freq=(2, "episode"), gradient_steps=3)
-    iterated(one, 2)
+    run_iterations(one, 2)
     assert (one.timesteps, one.updates, one.episodes.count) == (11, 6, 4)
 
 

@@ -18,7 +18,7 @@ from rlox._nn import runtime as torch_state
 from rlox.algorithms._replay import Replay
 from rlox.trainers import SACTrainer, TD3Trainer
 from support.envs import Sampled
-from support.off_policy import NORMALIZED, iterated, make_learner
+from support.off_policy import NORMALIZED, make_learner, run_iterations
 from support.refusals import refuses
 
 SMALL = {"learning_starts": 4, "batch_size": 8, "buffer_size": 100, "net_arch": (8,)}
@@ -85,7 +85,7 @@ def test_all_tensors_of_acting_and_of_an_update_are_on_the_device(kind, monkeypa
     monkeypatch.setattr(torch_state, "find_device", lambda name: torch.device("meta"))
     monkeypatch.setattr(torch, "Generator", Elsewhere)
     one = learner(kind, learning_starts=1000)
-    iterated(one, 12)
+    run_iterations(one, 12)
     assert {p.device.type for p in one.modules.parameters()} == {"meta"}
     monkeypatch.setattr(one.replay, "prioritize", lambda errors: errors)
     batch = one.replay.sample(one.streams["minibatches"], one.normalizer, **one.sampling(0.0))
@@ -138,7 +138,7 @@ class Late(TorchFunctionMode):
 @pytest.mark.parametrize("kind", ["DQN, all options", "SAC", "SAC, normalised", "SAC, pictures"])
 def test_memory_is_not_written_to_while_it_is_on_its_way_to_a_device(kind, device, monkeypatch):
     one = learner(kind, learning_starts=1000)
-    iterated(one, 30)
+    run_iterations(one, 30)
     layout, space, config, buffer = one.layout, one.spaces[1], one.config, one.replay.buffer
     replay = Replay(layout, space, config, config.num_envs, torch.device(device))
     replay.buffer = buffer

@@ -20,10 +20,10 @@ from support.envs import Count, Echo, Imitate
 from support.off_policy import (
     BACKENDS,
     NORMALIZED,
+    ImitateDict,
     Numbered,
-    WithPlace,
-    iterated,
     make_learner,
+    run_iterations,
     vector,
 )
 from support.refusals import refuses
@@ -78,7 +78,7 @@ def continuous_identity(trainer, backend, steps=1_000, env=Imitate, **settings):
         (SACTrainer, {"ent_coef": 0.01, "use_sde": True, "log_std_init": -1.0}, "native"),
         *((TD3Trainer, {}, backend) for backend in EVERY_BACKEND),
         (TD3Trainer, NORMALIZED, "native"),
-        (TD3Trainer, {"env": WithPlace}, "torch"),
+        (TD3Trainer, {"env": ImitateDict}, "torch"),
     ],
 )
 def test_a_continuous_identity_is_learned(trainer, settings, backend):
@@ -209,7 +209,7 @@ def test_the_value_continues_beyond_a_truncation(backend):
         settings = {"learning_starts": 100, "gamma": 0.8, "learning_rate": 1e-2, "batch_size": 32}
         settings |= {"target_update_interval": 20, "train_freq": 1, "exploration_fraction": 0.0}
         one = make_learner("DQN", backend, 1, env, **settings)
-        iterated(one, 700)
+        run_iterations(one, 700)
         return one
 
     def best(one):
@@ -222,7 +222,7 @@ def test_the_value_continues_beyond_a_truncation(backend):
     assert best(value(terminate=True)) == pytest.approx((1 - 0.1 / 0.9) / 0.2, rel=0.05)
 
 
-@pytest.mark.parametrize("env", [Imitate, WithPlace])
+@pytest.mark.parametrize("env", [Imitate, ImitateDict])
 def test_a_gsde_matrix_stays_until_the_next_one(env):
     one = make_learner("SAC", env=env, **SMALL, num_envs=3, use_sde=True)
     one.iterate()
@@ -236,7 +236,7 @@ def test_a_gsde_matrix_stays_until_the_next_one(env):
 @pytest.mark.parametrize("use_sde", [False, True])
 def test_an_update_samples_with_one_gsde_matrix(use_sde):
     one = make_learner("SAC", env=Imitate, **SMALL, use_sde=use_sde, log_std_init=0.0)
-    iterated(one, 8)
+    run_iterations(one, 8)
     sample, sampled = one.policy.get_action_and_logprob, []
     one.policy.get_action_and_logprob = lambda obs: sampled.append(sample(obs)) or sampled[-1]
     batch = one.replay.sample(np.random.default_rng(0), None)
@@ -269,7 +269,7 @@ WARMUP |= {"log_std_init": 0.0, "sde_sample_freq": 3}
 def test_sde_sample_freq_does_not_count_steps_that_only_reset(backend):
     env = Constant(limit=5)
     one = make_learner("SAC", backend, 1, vector(AutoresetMode.NEXT_STEP, env), **WARMUP)
-    iterated(one, 5)
+    run_iterations(one, 5)
     # The same observation and matrix give the same action, as nothing is learned.
     lengths = [len(list(same)) for _, same in itertools.groupby(a.item() for a in env.sent)]
     assert lengths == [3, 3, 2] * 5
@@ -294,7 +294,7 @@ def test_predictions_of_a_native_learner_do_not_change_its_exploration(make):
     alone, asking = Constant(limit=5), Asking(limit=5)
     for env in (alone, asking):
         env.learner = make(vector(AutoresetMode.NEXT_STEP, env))
-        iterated(env.learner, 3)
+        run_iterations(env.learner, 3)
     assert asking.prediction.shape == (1,)
     np.testing.assert_array_equal(asking.sent, alone.sent)
 
@@ -374,7 +374,7 @@ def test_correlated_noise_begins_at_zero_in_every_episode(mode, num_envs):
         return add(actions, stream)
 
     one.noise.add = noting
-    iterated(one, 12)
+    run_iterations(one, 12)
     first = np.diff(episode_counts) > 0
     assert first.sum() >= 3
     assert not np.array(states)[first].any()
@@ -406,7 +406,7 @@ def test_native_correlated_noise_is_zero_where_an_environment_only_resets():
 def test_metrics_of_a_failed_iteration_are_discarded():
     one, other = (make_learner("SAC", seed=1, **SMALL) for _ in "ab")
     for each in (one, other):
-        iterated(each, 5)
+        run_iterations(each, 5)
     state, update = one.state(), other.update
 
     def failing(*args):

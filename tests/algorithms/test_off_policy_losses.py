@@ -20,7 +20,7 @@ from rlox.algorithms.td3 import actor_loss as td3_actor_loss
 from rlox.algorithms.td3 import critic_loss as td3_critic_loss
 from rlox.algorithms.td3 import td3_targets
 from support.envs import Sampled
-from support.off_policy import BACKENDS, iterated, make_learner
+from support.off_policy import BACKENDS, make_learner, run_iterations
 from support.refusals import refuses
 
 SMALL = {"learning_starts": 0, "batch_size": 8, "net_arch": (16, 16), "buffer_size": 200}
@@ -43,7 +43,7 @@ def batch_of(n=32, dim=3, discrete=None, seed=0):
 
 def trained(algorithm, backend="torch", **settings):
     one = make_learner(algorithm, backend, 3, **{**SMALL, **settings})
-    iterated(one, 20)
+    run_iterations(one, 20)
     return one
 
 
@@ -370,7 +370,7 @@ class Noisy(nn.Module):
 
 def test_target_networks_apply_no_dropout():
     one = make_learner("DQN", policy=Dropping, **SMALL)
-    iterated(one, 5)
+    run_iterations(one, 5)
     obs = torch.ones(3, 4)
     assert torch.equal(one.target(obs), one.target(obs))
     assert not torch.equal(one.policy(obs), one.policy(obs))
@@ -379,10 +379,10 @@ def test_target_networks_apply_no_dropout():
 def test_target_networks_draw_from_the_generator_of_the_learner():
     one, other = (make_learner("DQN", seed=seed, policy=Noisy, **SMALL) for seed in (1, 2))
     assert one.target.generator is one.policy.generator is one.generator
-    iterated(one, 5)
-    iterated(other, 3)
+    run_iterations(one, 5)
+    run_iterations(other, 3)
     other.load_state(one.state())
-    assert str(iterated(one, 5)) == str(iterated(other, 5))
+    assert str(run_iterations(one, 5)) == str(run_iterations(other, 5))
 
 
 def test_layers_after_images_have_the_sizes_of_stable_baselines3():
@@ -399,7 +399,7 @@ def test_layers_after_images_have_the_sizes_of_stable_baselines3():
 @pytest.mark.parametrize("prioritized", [False, True])
 def test_nan_ends_an_iteration_on_a_gpu(prioritized):
     one = make_learner("DQN", **SMALL, prioritized=prioritized)
-    iterated(one, 4)
+    run_iterations(one, 4)
     with torch.no_grad():
         next(one.policy.parameters())[0, 0] = np.nan
     one.device = SimpleNamespace(type="cuda")  # losses are read at the end of the iteration

@@ -24,7 +24,7 @@ from rlox.noise import GaussianNoise, OrnsteinUhlenbeckNoise
 from rlox.trainers import DQNTrainer, PPOTrainer, SACTrainer, TD3Trainer
 from support.envs import PointMass, Sampled
 from support.masked_envs import Doors
-from support.off_policy import BACKENDS, NORMALIZED, RAINBOW, Numbered, assert_equal_states
+from support.off_policy import BACKENDS, NORMALIZED, RAINBOW, Numbered, assert_learners_equal
 from support.refusals import refuses
 
 BOTH = pytest.mark.parametrize("backend", BACKENDS)
@@ -182,7 +182,7 @@ def test_a_checkpoint_has_the_replay_buffer_by_default_and_continues(case, backe
     assert len(two.learner.replay) == len(one.learner.replay) > 60
     results = [each.train(32) for each in (one, two)]
     assert results[0]["timesteps"] == results[1]["timesteps"] == 96
-    assert_equal_states(one.learner, two.learner)
+    assert_learners_equal(one.learner, two.learner)
     assert one.evaluate(2)["returns"] == two.evaluate(2)["returns"]
 
 

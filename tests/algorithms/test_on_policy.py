@@ -22,7 +22,7 @@ from rlox.algorithms.ppo import ppo_loss
 from rlox.learners import explained_variance
 from rlox.trainers import A2CTrainer, IMPALATrainer, PPOTrainer
 from support.envs import Count, Echo, Imitate
-from support.off_policy import assert_equal_states
+from support.off_policy import assert_learners_equal
 from support.policies import Coin
 from support.refusals import refuses
 
@@ -388,7 +388,7 @@ def test_a_resumed_run_of_a2c_equals_an_uninterrupted_one(tmp_path, env, backend
     part.save(tmp_path / "half")
     resumed = A2CTrainer.load(tmp_path / "half", runs_dir=None)
     resumed.train()
-    assert_equal_states(whole.learner, resumed.learner)
+    assert_learners_equal(whole.learner, resumed.learner)
     state = whole.learner.state()
     assert all((state.networks, state.optimizer, state.environment))
     obs = resumed.env.single_observation_space.sample()

@@ -8,7 +8,7 @@ import rlox
 from rlox import ArgumentError, ArgumentTypeError, NonFiniteError
 from support.envs import BitFlip, PointMass
 from support.refusals import Refusal, expect_refusal, refusals, refuses
-from support.replay import assert_equal_batches
+from support.replay import assert_batches_equal
 
 SIZES = {"observation": 1, "achieved_goal": 1, "desired_goal": 1}
 
@@ -81,7 +81,7 @@ def test_later_steps_are_equally_likely():
 
 
 def test_rewards_and_ends_are_computed_once_a_batch():
-    env, calls = BitFlip(4, ends_at_goal=True), []
+    env, calls = BitFlip(4, terminates_at_goal=True), []
 
     def compute_reward(achieved, desired, info):
         calls.append((achieved.shape, desired.shape, {k: v.shape for k, v in info.items()}))
@@ -124,7 +124,7 @@ def test_seeds_repeat_and_buffers_are_saved_and_loaded(tmp_path):
     for seed in (None, None, 5):
         first, *others = [b.sample(16, seed) for b in (buffer, loaded, copy)]
         for other in others:
-            assert_equal_batches(first, other)
+            assert_batches_equal(first, other)
     assert isinstance(loaded, rlox.ReplayBuffer)
     rlox.ReplayBuffer(5, 1, 1).save(tmp_path / "plain")
     for call, error, argument in (

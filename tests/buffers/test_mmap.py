@@ -12,7 +12,7 @@ import pytest
 import rlox
 from rlox import ArgumentError, ArgumentTypeError, ClosedError, NonFiniteError, OutOfMemoryError
 from support.refusals import Refusal, expect_refusal, refusals, refuses
-from support.replay import assert_equal_batches, batch_of, check, transition
+from support.replay import assert_batches_equal, batch_of, check, transition
 from support.thread_runs import join, start_threads
 
 
@@ -68,7 +68,7 @@ def test_a_reopened_buffer_continues(path):
         assert buffer.nbytes < 33 * 50
     with rlox.MmapReplayBuffer.open(path, seed=3) as buffer:
         assert (len(buffer), buffer.capacity, buffer.hot_capacity) == (33, 50, 5)
-        assert_equal_batches(buffer.sample(20, seed=7), before)
+        assert_batches_equal(buffer.sample(20, seed=7), before)
         own = buffer.sample(20)["obs"]
         buffer.push_batch(*batch_of(range(33, 75)))
         assert all_numbers(buffer) <= set(range(25, 75))
@@ -86,9 +86,9 @@ def test_seeds_repeat_and_equal_those_of_a_buffer_in_memory(path):
     memory.push_batch(*batch_of(range(50)))
     with open_new(path, rows=50, seed=1) as buffer:
         for seed in (7, 8):
-            assert_equal_batches(buffer.sample(20, seed), memory.sample(20, seed))
+            assert_batches_equal(buffer.sample(20, seed), memory.sample(20, seed))
         rngs = [np.random.default_rng(1) for _ in range(2)]
-        assert_equal_batches(*(buffer.sample(20, rng) for rng in rngs))
+        assert_batches_equal(*(buffer.sample(20, rng) for rng in rngs))
         assert not np.array_equal(buffer.sample(20)["obs"], buffer.sample(20)["obs"])
 
 
@@ -122,7 +122,7 @@ def test_damaged_record_is_located_and_leaves_out_unchanged(path):
         for call in (lambda: buffer.sample(1, bad, out=out), buffer.verify):
             with refuses(rlox.CorruptFileError, str(path), section="record 0"):
                 call()
-        assert_equal_batches(out, before)
+        assert_batches_equal(out, before)
     path.write_bytes(damaged[:-1])
     with refuses(rlox.CorruptFileError, str(path), section="record 29"):
         rlox.MmapReplayBuffer.open(path)

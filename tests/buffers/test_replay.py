@@ -9,7 +9,7 @@ import pytest
 import rlox
 from rlox import ArgumentError, ArgumentTypeError, NonFiniteError
 from support.refusals import Refusal, expect_refusal, refusals, refuses
-from support.replay import assert_equal_batches, check, transition
+from support.replay import assert_batches_equal, check, transition
 
 BUFFERS = {"plain": rlox.ReplayBuffer, "prioritized": rlox.PrioritizedReplayBuffer}
 EVERY_CLASS = pytest.mark.parametrize("cls", BUFFERS.values(), ids=BUFFERS)
@@ -173,7 +173,7 @@ def test_out_is_filled_and_returned(cls):
     out = buffer.sample(4)
     arrays, expected = dict(out), buffer.sample(4, seed=5)
     assert buffer.sample(4, seed=5, out=out) is out
-    assert_equal_batches(out, expected)
+    assert_batches_equal(out, expected)
     assert all(out[name] is array for name, array in arrays.items())
     assert "discounts" in out
     wrong = [
@@ -305,10 +305,10 @@ def test_loaded_buffers_continue_as_the_original(tmp_path, cls, num_envs, frames
         for arguments in [(count,), (count, 7)] if count > 0 else []:
             first, *others = [b.sample(*arguments) for b in buffers]
             for other in others:
-                assert_equal_batches(first, other)
+                assert_batches_equal(first, other)
     first, *others = [b.state() for b in buffers]
     for other in others:
-        assert_equal_batches(first, other)
+        assert_batches_equal(first, other)
 
 
 def test_states_have_an_array_for_each_part_and_extra(tmp_path):
@@ -324,7 +324,7 @@ def test_states_have_an_array_for_each_part_and_extra(tmp_path):
     assert arrays["step.flags"].dtype == bool
     buffer.save(tmp_path / "buffer")
     loaded = rlox.ReplayBuffer.load(tmp_path / "buffer")
-    assert_equal_batches(loaded.sample(10, 3), buffer.sample(10, 3))
+    assert_batches_equal(loaded.sample(10, 3), buffer.sample(10, 3))
 
 
 def filled(count=5):
@@ -349,7 +349,7 @@ def test_invalid_states_are_rejected_by_name_and_change_nothing(name):
     if array.dtype.kind == "f" and array.size and name != "gamma":
         wrong = {**state, name: np.full_like(array, np.nan)}
         expect_refusal(Refusal(buffer.load_state, NonFiniteError, f'arrays["{name}"]'), wrong)
-    assert_equal_batches(buffer.state(), before)
+    assert_batches_equal(buffer.state(), before)
 
 
 @pytest.mark.parametrize(
@@ -446,7 +446,7 @@ def test_sequences_rebuild_frame_stacks():
         stacks.append(np.concatenate([stacks[-1][1:], frames[i + 1]]))
         buffer.push(stacks[i], [i], 0.0, False, False, stacks[i + 1])
     first, again = (buffer.sample_sequences(8, 5, 11, burn_in=2) for _ in "ab")
-    assert_equal_batches(first, again)
+    assert_batches_equal(first, again)
     for t, b in np.argwhere(first["mask"]):
         assert np.array_equal(first["obs"][t, b], stacks[int(first["actions"][t, b, 0])])
 

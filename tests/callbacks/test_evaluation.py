@@ -11,7 +11,7 @@ from rlox._training.metrics import read_metrics
 from rlox.callbacks import EvalCallback
 from rlox.evaluation import evaluation_seed
 from rlox.trainers import DQNTrainer, PPOTrainer
-from support.checkpoints import expect_equal_states
+from support.checkpoints import assert_states_equal
 from support.runs import NotingLogger, small
 
 
@@ -44,7 +44,7 @@ def test_training_goes_on_as_without(backend):
         trainer = small(backend=backend)
         trainer.train(128, callbacks=callbacks)
         runs.append(trainer.learner.state())
-    expect_equal_states(*runs)
+    assert_states_equal(*runs)
 
 
 def test_the_same_episodes_are_played_each_time():

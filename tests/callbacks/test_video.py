@@ -9,7 +9,7 @@ import rlox
 from rlox import ArgumentError, ArgumentTypeError
 from rlox.callbacks import VideoRecordingCallback
 from rlox.trainers import PPOTrainer
-from support.checkpoints import expect_equal_networks
+from support.checkpoints import assert_networks_equal
 from support.envs import Endless, cartpole
 from support.runs import small
 
@@ -55,7 +55,7 @@ def test_training_goes_on_as_without(moviepy, tmp_path):
         trainer = small()
         trainer.train(64, callbacks=callbacks)
         runs.append(trainer)
-    expect_equal_networks(*runs)
+    assert_networks_equal(*runs)
     assert len(os.listdir(tmp_path)) == 2
 
 

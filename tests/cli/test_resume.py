@@ -7,7 +7,7 @@ import shutil
 import pytest
 
 from rlox.trainers import PPOTrainer
-from support.checkpoints import expect_equal_networks
+from support.checkpoints import assert_networks_equal
 from support.cli_runs import SETTINGS, SMALL
 from support.envs import cartpole
 
@@ -134,7 +134,7 @@ def test_stopped_run_continues_to_its_end_as_if_it_had_not_stopped(rlox, tmp_pat
     assert (result.code, result.json["timesteps"]) == (0, 128)
     assert len((run / "metrics.csv").read_text().splitlines()) == rows + 3
     assert json.loads((run / "summary.json").read_text())["timesteps"] == 128
-    expect_equal_networks(PPOTrainer.load(run, runs_dir=None), uninterrupted)
+    assert_networks_equal(PPOTrainer.load(run, runs_dir=None), uninterrupted)
 
 
 def test_checkpoint_older_than_the_newest_of_its_run_is_rejected(rlox, copied):

@@ -117,15 +117,15 @@ def test_cluster_without_room_is_waited_for_until_the_run_is_stopped():
         assert trainer.learner.actors is None
 
 
-@pytest.mark.parametrize("how", ["raise", "kill"])
-def test_errors_of_environments_are_raised(how):
+@pytest.mark.parametrize("fault", ["raise", "kill"])
+def test_errors_of_environments_are_raised(fault):
     from ray.exceptions import RayActorError
 
     # Rollouts of 32 steps, so that an actor that dies in its 20th step fills none.
     config = IMPALAConfig(num_envs=2, net_arch=(4,), actors="ray", n_steps=32)
-    learner = NativeIMPALA(make_vec(Breaking, 2, how=how), config, 0)
+    learner = NativeIMPALA(make_vec(Breaking, 2, fault=fault), config, 0)
 
-    with pytest.raises(ArithmeticError if how == "raise" else RayActorError):
+    with pytest.raises(ArithmeticError if fault == "raise" else RayActorError):
         any(not learner.iterate() for _ in range(10))
     assert learner.actors is None
 

@@ -20,7 +20,7 @@ from rlox.envs import GymVecEnv
 from rlox.trainers import A2CTrainer, PPOTrainer
 from support.envs import Count
 from support.refusals import refuses
-from support.scripts import Script, column, finished
+from support.scripts import Script, column, make_rollout
 
 NEXT_STEP, SAME_STEP, DISABLED = AutoresetMode
 
@@ -31,7 +31,7 @@ def scripts(mode, n=1, **kwargs):
 
 def test_targets_of_a_termination_equal_those_computed_by_hand():
     """Episode 0: observations 0, 1, end at 2; then a reset; episode 1: 10, 11."""
-    buffer = finished(scripts(NEXT_STEP, terminate=True), 5)
+    buffer = make_rollout(scripts(NEXT_STEP, terminate=True), 5)
     assert column("obs", buffer) == [0, 1, 2, 10, 11]
     assert column("valid", buffer) == [True, True, False, True, True]
     assert column("rewards", buffer) == [1, 1, 0, 1, 1]
@@ -44,7 +44,7 @@ def test_targets_of_a_termination_equal_those_computed_by_hand():
 
 
 def test_targets_of_a_truncation_use_the_value_of_the_final_obs():
-    buffer = finished(scripts(NEXT_STEP), 5)
+    buffer = make_rollout(scripts(NEXT_STEP), 5)
     assert column("truncated", buffer) == [False, True, False, False, True]
     assert buffer.final_index.tolist() == [1, 4]
     assert buffer.final_obs.ravel().tolist() == [2, 12]
@@ -57,20 +57,20 @@ def test_targets_of_a_truncation_use_the_value_of_the_final_obs():
 def test_a_resetting_row_may_be_the_first_of_a_rollout():
     for same in (True, False):
         env = scripts(NEXT_STEP)
-        first = finished(env, 2)
+        first = make_rollout(env, 2)
         assert column("valid", first) == [True, True]
         assert column("advantages", first) == [1.125, 0.5]
         assert first.last_obs.tolist() == [[2]]
-        second = finished(env, 2, buffer=first if same else None)
+        second = make_rollout(env, 2, buffer=first if same else None)
         assert column("valid", second) == [False, True]
         assert column("obs", second) == [2, 10]
         # 1 + 0.5 * 12 - 11: the rollout ends before the episode does.
         assert column("advantages", second) == [0, -4]
         assert second.n_transitions == 1
-        third = finished(env, 1, buffer=None)
+        third = make_rollout(env, 1, buffer=None)
         assert column("valid", third) == [True]
-        assert column("valid", finished(env, 1)) == [False]
-        again = finished(env, 2, buffer=second)
+        assert column("valid", make_rollout(env, 1)) == [False]
+        again = make_rollout(env, 2, buffer=second)
         assert column("valid", again) == [True, True], "marks of the last rollout are gone"
 
 
@@ -150,7 +150,7 @@ def test_native_and_gymnasium_rollouts_are_equal(mode):
     normalizers = [Normalizer(3, (4,)) for _ in "ab"]
     for _ in range(4):
         a, b = (
-            finished(env, 15, normalizer)
+            make_rollout(env, 15, normalizer)
             for env, normalizer in zip((ours, theirs), normalizers, strict=True)
         )
         for name in ("obs", "last_obs", "rewards", "valid", "terminated", "truncated", "final_obs"):
@@ -167,7 +167,7 @@ def test_normalisation_counts_transitions_only(mode, terminate):
     for m, rows in ((SAME_STEP, 5), (mode, 7 if mode is NEXT_STEP else 5)):
         env = scripts(m, lengths=(3, 2), terminate=terminate)
         normalizer = Normalizer(1, (1,), gamma=0.9)
-        count = sum(finished(env, rows, normalizer).n_transitions for _ in "ab")
+        count = sum(make_rollout(env, rows, normalizer).n_transitions for _ in "ab")
         assert count == 10
         states.append(normalizer.state())
     for key, value in states[0].items():
@@ -285,7 +285,7 @@ def test_returns_exclude_the_wrapped_reward_of_a_reset(mode):
     wrapped = vector_wrappers.RecordEpisodeStatistics(envs)
     env = make_vec(vector_wrappers.TransformReward(wrapped, lambda rewards: rewards - 5))
     assert isinstance(env, GymVecEnv)
-    buffer = finished(env, 6)
+    buffer = make_rollout(env, 6)
     assert column("rewards", buffer)[:2] == [-4, -4]
     assert buffer.n_transitions == (8 if mode is NEXT_STEP else 12)
     returns, lengths = env.pop_episodes()
@@ -324,17 +324,19 @@ class Mislabelled(SyncVectorEnv):
 def test_environments_without_a_mode_are_taken_as_next_step_with_a_warning():
     with pytest.warns(UserWarning, match=r"no metadata\['autoreset_mode'\].*NEXT_STEP"):
         env = make_vec(Mislabelled(None, NEXT_STEP))
-    assert column("valid", finished(env, 5)) == [True, True, False, True, True]
-    assert column("valid", finished(make_vec(Mislabelled("NextStep", NEXT_STEP)), 3))[2] is False
+    assert column("valid", make_rollout(env, 5)) == [True, True, False, True, True]
+    assert (
+        column("valid", make_rollout(make_vec(Mislabelled("NextStep", NEXT_STEP)), 3))[2] is False
+    )
 
 
 def test_environments_that_break_their_mode_are_rejected():
     with refuses(ArgumentError, "env", got="'sometimes'"):
         make_vec(Mislabelled("sometimes", NEXT_STEP))
     with refuses(ArgumentError, "env", "metadata['autoreset_mode']", env=0, step=3):
-        finished(make_vec(Mislabelled(NEXT_STEP, SAME_STEP)), 5)
+        make_rollout(make_vec(Mislabelled(NEXT_STEP, SAME_STEP)), 5)
     with refuses(ArgumentError, "final_obs", env=0, step=2):
-        finished(make_vec(Mislabelled(SAME_STEP, NEXT_STEP)), 5)
+        make_rollout(make_vec(Mislabelled(SAME_STEP, NEXT_STEP)), 5)
 
 
 class Unmasked(VectorEnv):
@@ -361,6 +363,6 @@ class Unmasked(VectorEnv):
 
 def test_disabled_environments_that_ignore_the_reset_mask_are_rejected():
     with refuses(ArgumentError, "env", got="changed observations of other environments"):
-        finished(make_vec(Unmasked(takes_options=True)), 3)
+        make_rollout(make_vec(Unmasked(takes_options=True)), 3)
     with pytest.raises(TypeError, match=r"^unknown option$"):
-        finished(make_vec(Unmasked(takes_options=False)), 3)
+        make_rollout(make_vec(Unmasked(takes_options=False)), 3)

@@ -24,17 +24,17 @@ def workers(env):
 
 
 @pytest.mark.parametrize(
-    ("how", "error", "argument", "text"),
+    ("fault", "error", "argument", "message"),
     [
         ("raise", ArithmeticError, "", "the environment broke"),
         ("kill", RuntimeError, "env: ", "died at step 20"),
     ],
 )
-def test_error_of_a_worker_is_raised_and_closing_ends_all_workers(how, error, argument, text):
-    env = make_vec(Breaking, 2, vectorization_mode="async", how=how)
+def test_error_of_a_worker_is_raised_and_close_ends_all_workers(fault, error, argument, message):
+    env = make_vec(Breaking, 2, vectorization_mode="async", fault=fault)
     running = workers(env)
     assert isinstance(env.unwrapped, AsyncVectorEnv)
-    with refuses(error, argument, text):
+    with refuses(error, argument, message):
         collect_rollout(env, None, 25)
     env.close()
     assert not any(worker.is_alive() for worker in running)

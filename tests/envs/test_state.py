@@ -12,7 +12,7 @@ from rlox import ArgumentError, make_vec
 from rlox._serialize import from_arrays, to_arrays
 from rlox.checkpoint import read_checkpoint
 from rlox.trainers import DQNTrainer, PPOTrainer, SACTrainer
-from support.checkpoints import expect_equal_states
+from support.checkpoints import assert_states_equal
 from support.envs import Echo, Imitate, cartpole
 from support.masked_envs import Doors
 from support.refusals import refuses
@@ -188,7 +188,7 @@ def test_a_resumed_run_equals_an_uninterrupted_one(tmp_path, case, backend, mode
     assert read_checkpoint(tmp_path / "half").manifest["environment"] == "exact"
     second = kind.load(tmp_path / "half", env=make(), runs_dir=None)
     second.train()
-    expect_equal_states(second.learner.state(), whole.learner.state())
+    assert_states_equal(second.learner.state(), whole.learner.state())
 
 
 def test_resuming_with_new_episodes_warns_once(tmp_path):

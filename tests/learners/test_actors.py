@@ -348,7 +348,7 @@ def test_forked_child_leaves_processes_of_its_parent_alone():
 def test_error_of_an_environment_is_raised_and_ends_all_processes(how, error, text):
     before = children()
     config = IMPALAConfig(num_envs=2, net_arch=(4,))
-    learner = NativeIMPALA(make_vec(Breaking, 2, how=how), config, 0)
+    learner = NativeIMPALA(make_vec(Breaking, 2, fault=how), config, 0)
     with refuses(error, text):
         iterate(learner, 10)
     assert children() == before
@@ -365,7 +365,7 @@ def test_processes_that_do_not_answer_hold_nobody_up():
         assert trainer.train(1_000)["timesteps"] == 0
         assert time.monotonic() - start < 8
     config = IMPALAConfig(num_envs=2, net_arch=(4,))
-    learner = NativeIMPALA(make_vec(Breaking, 2, how="sleep"), config, 0)
+    learner = NativeIMPALA(make_vec(Breaking, 2, fault="sleep"), config, 0)
     threading.Timer(3.0, setattr, (learner, "stop_requested", True)).start()
     while learner.iterate():
         pass

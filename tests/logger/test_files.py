@@ -12,7 +12,7 @@ from rlox import ArgumentError, ArgumentTypeError
 from rlox._training.metrics import remove_lines_after
 from rlox._training.run_folder import RunFolder, check_runs_dir
 from rlox.logger import ConsoleLogger, JSONLinesLogger, TensorBoardLogger
-from support.runs import NotingLogger, resumed, small, train_half
+from support.runs import NotingLogger, load_half, small, train_half
 
 
 def test_rows_are_appended_to_those_of_the_file(tmp_path):
@@ -164,9 +164,9 @@ def test_tensorboard_reads_the_scalars(tmp_path):
 
 
 def killed_and_resumed(folder, logger):
-    """Return the folder of a run that logged 128 steps and resumed from a checkpoint at 64."""
+    """Return the folder of a run that logged 128 steps and load_half from a checkpoint at 64."""
     run = train_half(folder, folder, logger)
-    resumed(folder, run).train(96, loggers=[logger(every=1)])
+    load_half(folder, run).train(96, loggers=[logger(every=1)])
     return run
 
 

@@ -9,7 +9,7 @@ import time
 import pytest
 
 from rlox.logger import MLflowLogger, WandbLogger
-from support.runs import Noting, NotingLogger, resumed, small, train_half
+from support.runs import Noting, NotingLogger, load_half, small, train_half
 
 pytestmark = [pytest.mark.filterwarnings("ignore"), pytest.mark.timeout(300)]
 
@@ -138,19 +138,19 @@ def test_wandb_goes_on_with_the_run_of_the_folder(tmp_path, monkeypatch):
     kept = (run / "wandb.id").read_text().strip()
     assert "id" not in asked[0]
     assert list((run / "wandb").glob(f"offline-run-*-{kept}"))
-    resumed(tmp_path, run).train(96, loggers=[WandbLogger(every=1)])
+    load_half(tmp_path, run).train(96, loggers=[WandbLogger(every=1)])
     assert (asked[1]["id"], asked[1]["resume"]) == (kept, "allow")
     names = [path.name for path in (run / "wandb").glob("offline-run-*")]
     assert len(names) == 2
     assert all(f"-{kept}" in name for name in names)
-    resumed(tmp_path, run).train(32, loggers=[WandbLogger(every=1, id="mine")])
+    load_half(tmp_path, run).train(32, loggers=[WandbLogger(every=1, id="mine")])
     assert asked[2]["id"] == "mine"
 
 
 @pytest.mark.services
 def test_mlflow_goes_on_with_the_run_of_the_folder(store, tmp_path):
     run = train_half(tmp_path, store, MLflowLogger)
-    half = resumed(tmp_path, run)
+    half = load_half(tmp_path, run)
     half.train(96, loggers=[MLflowLogger(every=1)])
     client, runs = runs_in(store)
     (one,) = [one for one in runs if one.info.run_name == run.name]

@@ -7,7 +7,7 @@ from rlox import ArgumentError, CorruptFileError
 from rlox._rlox import network_backends
 from rlox.policies import MlpPolicy
 from rlox.trainers import PPOTrainer
-from support.checkpoints import expect_equal_states, rewrite
+from support.checkpoints import assert_states_equal, rewrite
 from support.envs import Echo
 from support.policies import Coin
 from support.refusals import refuses
@@ -32,12 +32,12 @@ def test_a_run_in_two_parts_is_the_run_in_one(tmp_path, env, use_sde, backend):
     second = PPOTrainer.load(tmp_path / "half", runs_dir=None)
     for name in ("config", "seed", "config_sources"):
         assert getattr(second, name) == getattr(first, name)
-    expect_equal_states(second.learner.state(), first.learner.state())
+    assert_states_equal(second.learner.state(), first.learner.state())
     result = second.train(callbacks=[lambda _, metrics: again.append(metrics)])
     assert (result["timesteps"], result["interrupted"]) == (640, False)
 
     state = second.learner.state()
-    expect_equal_states(state, whole.learner.state())
+    assert_states_equal(state, whole.learner.state())
     assert all((state.networks, state.optimizer, state.normalizer, state.environment))
     obs = np.random.default_rng(0).normal(size=(40, *whole.env.single_observation_space.shape))
     for deterministic in (True, False):
@@ -141,7 +141,7 @@ def test_rejected_state_changes_nothing(part):
     with pytest.raises(ArgumentError) as raised:
         ppo.load_state(state)
     assert part in (raised.value.argument, raised.value.section)
-    expect_equal_states(ppo.state(), before, ("networks", "optimizer", "normalizer"))
+    assert_states_equal(ppo.state(), before, ("networks", "optimizer", "normalizer"))
     assert ppo.env_initialized
 
 

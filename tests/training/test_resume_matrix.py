@@ -35,7 +35,7 @@ def expect_the_same(algorithm, backend, folder):
     """Check that the resumed run in `folder` equals a run that was never stopped."""
     code, said = process("resumed", algorithm, backend, folder / "stopped")
     assert code == 0, said
-    whole = resume_runs.made(algorithm, backend, folder / "whole")
+    whole = resume_runs.make_trainer(algorithm, backend, folder / "whole")
     whole.train(resume_runs.TOTAL)
     expected = json.loads(json.dumps(resume_runs.digest(whole)))
     got = json.loads((folder / "stopped" / "digest.json").read_text())
