@@ -163,10 +163,5 @@ def test_several_environments_in_next_step_mode_reject_frame_stack():
 def test_frame_stack_needs_torch():
     with refuses(ArgumentError, "frame_stack", 'backend="torch"', got="3"):
         SACTrainer("Pendulum-v1", frame_stack=3, backend="native", runs_dir=None)
-    assert (
-        SACTrainer("Pendulum-v1", frame_stack=3, runs_dir=None).make_case_learner.backend == "torch"
-    )
-    assert (
-        SACTrainer("Pendulum-v1", frame_stack=1, runs_dir=None).make_case_learner.backend
-        == "native"
-    )
+    assert SACTrainer("Pendulum-v1", frame_stack=3, runs_dir=None).learner.backend == "torch"
+    assert SACTrainer("Pendulum-v1", frame_stack=1, runs_dir=None).learner.backend == "native"

@@ -35,7 +35,7 @@ def never_terminated(achieved_goal, desired_goal, info):
 
 
 def terminated_if_any_near(achieved_goal, desired_goal, info):
-    """Return a single compute_terminated for all goals, as Gymnasium-Robotics does."""
+    """Return a single flag for all goals, as Gymnasium-Robotics does."""
     return bool(np.linalg.norm(achieved_goal - desired_goal) <= 0.45)
 
 
