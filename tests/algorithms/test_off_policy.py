@@ -477,7 +477,7 @@ def test_iterations_of_episodes_are_resumed(backend, tmp_path):
 
 
 @BOTH
-def test_a_stopped_iteration_counts_the_steps_made(backend):
+def test_a_stopped_iteration_counts_completed_steps(backend):
     learner = make_episodic_learner("SAC", backend)
     learner.stop_requested = True
     assert learner.iterate() == {}

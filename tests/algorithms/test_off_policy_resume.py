@@ -332,7 +332,9 @@ class CallInStep25(Numbered):
     ("settings", "updates"), [({"gradient_steps": -1}, 65), ({"utd_ratio": 0.5}, 32)]
 )
 @BOTH
-def test_pending_minibatches_of_a_stopped_iteration_are_made_later(backend, settings, updates):
+def test_training_continues_with_pending_minibatches_of_a_stopped_iteration(
+    backend, settings, updates
+):
     env, other = (CallInStep25(gym.spaces.Discrete(2), limit=10) for _ in "ab")
     small = {"batch_size": 4, "buffer_size": 100, "net_arch": (8,)}
     settings = {"learning_starts": 0, "train_freq": 10} | small | settings
@@ -451,7 +453,7 @@ def train(backend):
     settings = dict(net_arch=(2,), learning_starts=10**6, buffer_size=1_500, batch_size=8)
     trainer = SACTrainer(make_env, 0, backend=backend, runs_dir=sys.argv[1], **settings)
     trainer.learner.iterate()
-    np.linalg.inv(np.ones((200, 200)) @ np.ones((200, 200)) + np.eye(200))  # OpenBLAS allocates here
+    np.linalg.inv(np.ones((200, 200)) @ np.ones((200, 200)) + np.eye(200))  # warm up OpenBLAS
     used = int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize()
     resource.setrlimit(resource.RLIMIT_AS, (used + 80 * 2**20, resource.RLIM_INFINITY))
     with warnings.catch_warnings(record=True) as caught:
