@@ -12,13 +12,13 @@ from support.checkpoints import rewrite
 from support.envs import Answer, Echo
 from support.policies import Coin
 from support.refusals import refuses
-from support.saved_policies import ACTION_SPACES, ON, SETTINGS, trained
+from support.saved_policies import ACTION_SPACES, ON, SETTINGS, train_small
 
 
 @pytest.mark.parametrize("backend", ["native", "torch"])
 @pytest.mark.parametrize("name", SETTINGS)
 def test_it_predicts_as_the_trainer_did(tmp_path, name, backend):
-    trainer = trained(name, backend)
+    trainer = train_small(name, backend)
     trainer.save(tmp_path / "saved")
     policy = rlox.load(tmp_path / "saved")
     space = trainer.env.single_observation_space
@@ -36,7 +36,7 @@ def test_it_predicts_as_the_trainer_did(tmp_path, name, backend):
 
 @pytest.mark.parametrize("name", ["ppo", "a2c", "dqn", "sac", "td3"])
 def test_networks_of_torch_predict_natively_too(tmp_path, name):
-    trainer = trained(name, "torch")
+    trainer = train_small(name, "torch")
     trainer.save(tmp_path / "saved")
     policy = rlox.load(tmp_path / "saved", backend="native")
     obs = np.random.default_rng(0).normal(size=(30, *trainer.env.single_observation_space.shape))
@@ -95,7 +95,7 @@ def test_checkpoint_of_an_unknown_algorithm_is_rejected(tmp_path):
     ids=["empty", "type", "bounds", "huge", "networks"],
 )
 def test_spaces_and_networks_of_a_changed_checkpoint_are_checked(tmp_path, change, section):
-    trained("ppo", "native").save(tmp_path / "saved")
+    train_small("ppo", "native").save(tmp_path / "saved")
     rewrite(tmp_path / "saved", change)
     with pytest.raises(CorruptFileError) as raised:
         rlox.load(tmp_path / "saved")

@@ -430,7 +430,7 @@ def test_the_summary_is_written_if_the_checkpoint_fails(fail_writes, tmp_path, c
 
 
 @BOTH
-def test_out_of_memory_in_save_names_buffer_size_and_saving_without_replay_works(
+def test_save_without_memory_for_the_replay_buffer_names_buffer_size(
     fail_writes, tmp_path, backend
 ):
     trainer = make_sac(backend)

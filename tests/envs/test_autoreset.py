@@ -29,7 +29,7 @@ def make_scripts(mode, n=1, **kwargs):
     return make_vec(Script, n, autoreset_mode=mode, **kwargs)
 
 
-def test_targets_of_a_termination_equal_those_computed_by_hand():
+def test_targets_of_a_termination_equal_hand_computed_values():
     """Check two episodes with the observations 0, 1, 2 and 10, 11, and a reset between them."""
     buffer = make_rollout(make_scripts(NEXT_STEP, terminate=True), 5)
     assert column("obs", buffer) == [0, 1, 2, 10, 11]

@@ -77,7 +77,7 @@ def test_final_obs_are_stored_for_truncated_episodes_only():
     assert len(both.final_index) == 0
 
 
-def test_rollouts_continue_where_the_last_one_stopped():
+def test_rollouts_continue_the_last_rollout():
     env = counters(truncate_at=5)
     assert fill(env, 3).last_obs[:, 0].tolist() == [3, 3]
     assert fill(env, 3).obs[:, 0, 0].tolist() == [3, 4, 0]
@@ -178,7 +178,7 @@ def test_step_rollout_rejects_a_buffer_without_begin_rollout(other_buffer):
     assert all(single.unwrapped.actions == [] for single in env.unwrapped.envs)
 
 
-def test_buffers_and_normalizers_of_other_dtypes_are_rejected_before_reset_and_step():
+def test_buffers_and_normalizers_of_other_dtypes_are_rejected():
     env, floats, wrong = counters(dtype=np.uint8), counters(), Normalizer(2, (1,))
     buffer, integers = (RolloutBuffer(2, 2, (1,), obs_dtype=x) for x in ("uint8", "int64"))
     rejected = Refusal(env.begin_rollout, ArgumentError, "normalizer")

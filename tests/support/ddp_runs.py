@@ -180,11 +180,11 @@ def run_and_resume(group, folder, algorithm):
             trainer.save(saved)
 
     first.train(2 * steps, callbacks=[save])
-    again = group.load(saved, runs_dir=None)
-    assert again.timesteps == steps
-    again.train()
-    assert again.timesteps == 2 * steps
-    return [local_digest(trainer) for trainer in (uninterrupted, first, again)]
+    resumed = group.load(saved, runs_dir=None)
+    assert resumed.timesteps == steps
+    resumed.train()
+    assert resumed.timesteps == 2 * steps
+    return [local_digest(trainer) for trainer in (uninterrupted, first, resumed)]
 
 
 def smoke(folder):

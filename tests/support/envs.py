@@ -152,7 +152,7 @@ def cartpole():
 
 
 class Breaking(gym.Env):
-    """Environment that raises, sleeps or kills its process in step 20."""
+    """Environment that raises, sleeps or kills the process in step 20."""
 
     observation_space = spaces.Box(-1, 1, (2,))
     action_space = spaces.Discrete(2)

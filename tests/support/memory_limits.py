@@ -157,17 +157,21 @@ def case_rollout_buffer():
 
 
 def case_statistics():
-    one = rlox.Normalizer(2, (N,))
-    sweep(lambda: rlox.Normalizer(2, (N,)), 12, one.state)
-    sweep(one.state, 8, copies(one.state()["obs_mean"]))
-    changed = one.state()
+    normalizer = rlox.Normalizer(2, (N,))
+    sweep(lambda: rlox.Normalizer(2, (N,)), 12, normalizer.state)
+    sweep(normalizer.state, 8, copies(normalizer.state()["obs_mean"]))
+    changed = normalizer.state()
     changed["obs_mean"] += 1
-    sweep(lambda: one.load_state(changed), 12, one.state)
-    assert one.state()["obs_mean"][3] == 1
-    one, other = rlox.RunningMeanStd((N,)), rlox.RunningMeanStd((N,))
+    sweep(lambda: normalizer.load_state(changed), 12, normalizer.state)
+    assert normalizer.state()["obs_mean"][3] == 1
+    first, second = rlox.RunningMeanStd((N,)), rlox.RunningMeanStd((N,))
     row = np.ones((1, N), np.float32)
-    for call in (lambda: one.update(row), lambda: other.update(row), lambda: one.merge(other)):
-        sweep(call, 8, lambda: [one.mean, one.var, one.count, other.mean])
+    for call in (
+        lambda: first.update(row),
+        lambda: second.update(row),
+        lambda: first.merge(second),
+    ):
+        sweep(call, 8, lambda: [first.mean, first.var, first.count, second.mean])
 
 
 def case_packing():

@@ -60,7 +60,7 @@ class NotingLogger:
 
 def fail(trainer, metrics):
     if trainer.seed in (1, 3):
-        raise OSError(28, f"no room for {trainer.seed}")
+        raise OSError(28, f"no space for {trainer.seed}")
 
 
 def failing():

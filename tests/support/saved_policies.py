@@ -25,9 +25,10 @@ SETTINGS = {
 }
 
 
-def trained(name, backend, steps=100, **more):
+def train_small(name, backend, steps=100, **changes):
+    """Return a trainer after `steps` steps; `changes` are added to the settings."""
     env, settings = SETTINGS[name]
     cls = getattr(trainers, f"{name.split(',')[0].upper()}Trainer")
-    trainer = cls(env, 1, backend=backend, runs_dir=None, **settings, **more)
+    trainer = cls(env, 1, backend=backend, runs_dir=None, **settings, **changes)
     trainer.train(steps)
     return trainer
