@@ -71,9 +71,7 @@ def test_a_resetting_row_may_be_the_first_of_a_rollout():
         assert column("valid", third) == [True]
         assert column("valid", make_rollout(env, 1)) == [False]
         again = make_rollout(env, 2, buffer=second)
-        assert column("valid", again) == [True, True], (
-            "begin_rollout clears the marks of resetting rows"
-        )
+        assert column("valid", again) == [True, True], "begin_rollout clears the marks"
 
 
 def transitions(batches):
@@ -203,10 +201,8 @@ def test_trainers_learn_from_transitions_only(mode, cls, n_steps):
 def test_a_native_run_in_next_step_mode_resumes(tmp_path):
     settings = {"n_steps": 13, "num_envs": 2, "batch_size": 8, "runs_dir": None}
     settings["backend"] = "torch"
-    keywords = {"autoreset_mode": "NextStep", "max_episode_steps": 6}
-    straight, half = (
-        PPOTrainer("CartPole-v1", 1, env_kwargs=keywords, **settings) for _ in range(2)
-    )
+    settings["env_kwargs"] = {"autoreset_mode": "NextStep", "max_episode_steps": 6}
+    straight, half = (PPOTrainer("CartPole-v1", 1, **settings) for _ in range(2))
     per_iteration = straight.train(1)["timesteps"]
     assert 13 < per_iteration < 26
     half.train(1)
@@ -329,9 +325,8 @@ def test_environments_without_a_mode_default_to_next_step_with_a_warning():
     with pytest.warns(UserWarning, match=r"no metadata\['autoreset_mode'\].*NEXT_STEP"):
         env = make_vec(Mislabelled(None, NEXT_STEP))
     assert column("valid", make_rollout(env, 5)) == [True, True, False, True, True]
-    assert (
-        column("valid", make_rollout(make_vec(Mislabelled("NextStep", NEXT_STEP)), 3))[2] is False
-    )
+    env = make_vec(Mislabelled("NextStep", NEXT_STEP))
+    assert column("valid", make_rollout(env, 3))[2] is False
 
 
 def test_environments_that_violate_their_mode_are_rejected():

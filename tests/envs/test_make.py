@@ -62,7 +62,7 @@ def test_classes_functions_and_environments_are_accepted():
     assert np.array_equal(first, VecEnv(2, 9).reset_all())
 
 
-def return_none(env):
+def to_none(env):
     return None
 
 
@@ -70,7 +70,7 @@ def raise_invalid_bound(env):
     raise gym.error.InvalidBound("of the wrapper")
 
 
-def make_in_mode(env, mode):
+def make_as(env, mode):
     return make_vec(env, vectorization_mode=mode)
 
 
@@ -87,38 +87,23 @@ def make_in_mode(env, mode):
     (lambda: make_vec("CartPole-v1", "3"), ArgumentTypeError, "num_envs"),
     (lambda: make_vec("toy/Echo-v0", 2**62), OutOfMemoryError, "num_envs"),
     (lambda: make_vec(Counter(), 2), ArgumentError, "num_envs", "pass its class"),
-    (
-        lambda: make_in_mode(Counter(), "async"),
-        ArgumentError,
-        "vectorization_mode",
-        "pass its class",
-    ),
+    (lambda: make_as(Counter(), "async"), ArgumentError, "vectorization_mode", "pass its class"),
     (lambda: make_vec(Counter(), g=1), ArgumentTypeError, "g", "constructor"),
     (lambda: make_vec(VecEnv(1), g=1), ArgumentTypeError, "g", "constructor"),
-    (lambda: make_in_mode(VecEnv(1), "sync"), ArgumentTypeError, "vectorization_mode"),
-    (lambda: make_vec(VecEnv(1), wrappers=[return_none]), ArgumentTypeError, "wrappers"),
+    (lambda: make_as(VecEnv(1), "sync"), ArgumentTypeError, "vectorization_mode"),
+    (lambda: make_vec(VecEnv(1), wrappers=[to_none]), ArgumentTypeError, "wrappers"),
     (lambda: make_vec(gym.spec("Pendulum-v1"), gravity=1), ArgumentError, "env_kwargs"),
     (lambda: make_vec("Pendulum-v1", env_id="x"), TypeError, "multiple values", "'env_id'"),
-    (lambda: make_in_mode(Counter, "both"), ArgumentError, "vectorization_mode"),
+    (lambda: make_as(Counter, "both"), ArgumentError, "vectorization_mode"),
     (lambda: make_vec(Counter, **ENTRY), ArgumentError, "vectorization_mode"),
     (lambda: make_vec("toy/Echo-v0", **ENTRY), ArgumentError, "vectorization_mode"),
     (lambda: make_vec(EnvSpec("No-v0")), ArgumentError, "vectorization_mode"),
     (lambda: make_vec(Counter, wrappers=["flat"]), ArgumentTypeError, "wrappers"),
-    (
-        lambda: make_vec(Counter, wrappers=return_none),
-        ArgumentTypeError,
-        "wrappers",
-        "for example [",
-    ),
-    (
-        lambda: make_vec(Counter, wrappers=[return_none]),
-        ArgumentTypeError,
-        "wrappers",
-        "return the",
-    ),
-    (lambda: make_vec("CartPole-v1", wrappers=[return_none]), ArgumentTypeError, "wrappers"),
+    (lambda: make_vec(Counter, wrappers=to_none), ArgumentTypeError, "wrappers", "for example ["),
+    (lambda: make_vec(Counter, wrappers=[to_none]), ArgumentTypeError, "wrappers", "return the"),
+    (lambda: make_vec("CartPole-v1", wrappers=[to_none]), ArgumentTypeError, "wrappers"),
     (lambda: make_vec("CartPole-v1", wrappers=[raise_invalid_bound]), ArgumentError, "wrappers"),
-    (lambda: make_vec(CartPoleVectorEnv, wrappers=[return_none]), ArgumentError, "wrappers"),
+    (lambda: make_vec(CartPoleVectorEnv, wrappers=[to_none]), ArgumentError, "wrappers"),
     (lambda: make_vec(Counter, autoreset_mode="never"), ArgumentError, "autoreset_mode"),
     (lambda: make_vec("FrozenLake-v1", seeds=2), TypeError, "'seeds'"),
     (lambda: make_vec(".here:Foo-v0"), ArgumentError, "env", "write its full name"),

@@ -178,9 +178,7 @@ def test_a_learner_never_leaves_the_square(trainer_type, mode):
     with trainer_type("courier_env:Courier-v0", 0, env_kwargs=kwargs, **SMALL) as trainer:
         trainer.train(1000, callbacks=[check])
         assert masked > 100
-        assert (
-            trainer.learner.episodes.mean_return > -3.1
-        )  # 60 steps at most, without the penalty of 10
+        assert trainer.learner.episodes.mean_return > -3.1  # no penalty of 10 in 60 steps
         result = trainer.evaluate(20, deterministic=False)
         assert min(result["returns"]) > -3.1
     with trainer_type("Courier-v0", 0, **{**SMALL, "action_masks": False}) as control:

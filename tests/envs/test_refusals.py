@@ -174,11 +174,9 @@ def test_continuous_environment_rejects_invalid_calls_without_change(refusal):
 @pytest.mark.parametrize("method", ["step", "step_all", "step_into"])
 def test_step_before_reset_is_rejected(make, method):
     env = make()
-    passed = (
-        step_arguments(env)
-        if method == "step_into"
-        else {"actions": step_arguments(env)["actions"]}
-    )
+    passed = step_arguments(env)
+    if method != "step_into":
+        passed = {"actions": passed["actions"]}
     expect_refusal(Refusal(lambda: getattr(env, method)(**passed), ArgumentError, "step"))
     assert np.array_equal(env.reset_all(), make().reset_all())
 
