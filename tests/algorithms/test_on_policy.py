@@ -196,10 +196,8 @@ def test_truncations_bootstrap_and_terminations_do_not(terminate, name):
 def test_schedules_decrease_from_the_setting_to_zero(name):
     clip = {"clip_schedule": "linear", "clip_coef": 0.4} if name == "PPO" else {}
     learner = make_learner(name, lr_schedule="linear", **clip)
-    learner.optimizer.step, rate = (
-        mock.Mock(wraps=learner.optimizer.step),
-        learner.config.learning_rate,
-    )
+    learner.optimizer.step = mock.Mock(wraps=learner.optimizer.step)
+    rate = learner.config.learning_rate
     for progress in (0.0, 0.25, 0.75):
         metrics = learner.iterate(progress)
         used = learner.optimizer.step.call_args.args[1]

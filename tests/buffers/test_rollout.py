@@ -250,12 +250,8 @@ def test_invalid_rollouts_are_rejected(refusal):
 
 
 def test_rejected_steps_do_not_change_environments():
-    env, twin, buffers, zeros = (
-        VecEnv(3, 0),
-        VecEnv(3, 0),
-        (make_buffer(), make_buffer()),
-        np.zeros(3),
-    )
+    env, twin, zeros = VecEnv(3, 0), VecEnv(3, 0), np.zeros(3)
+    buffers = make_buffer(), make_buffer()
     env.begin_rollout(buffers[0]), twin.begin_rollout(buffers[1])
     for wrong in ([0, 0, 2], [0.5] * 3, [0]):
         with pytest.raises((ArgumentError, ArgumentTypeError)):

@@ -214,23 +214,10 @@ def test_wrong_setting_leaves_no_files(rlox, tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
-ARGUMENTS = [
-    "\0",
-    "\udc80",
-    "",
-    "-",
-    "--",
-    "=",
-    "--=",
-    "-1",
-    "None",
-    "[",
-    "a" * 100_000,
-    "--\u202e",
-]
+STRINGS = ["\0", "\udc80", "", "-", "--", "=", "--=", "-1", "None", "[", "a" * 100_000, "--\u202e"]
 
 
-@pytest.mark.parametrize("argument", ARGUMENTS, ids=range(len(ARGUMENTS)))
+@pytest.mark.parametrize("argument", STRINGS, ids=range(len(STRINGS)))
 @pytest.mark.parametrize(
     "before", ["", "train", "train ppo", TRAIN + "--gamma", TRAIN, "eval", "plot", "presets"]
 )

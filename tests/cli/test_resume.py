@@ -115,17 +115,8 @@ def test_damaged_checkpoints_are_rejected_without_change(rlox, copied):
 
 @pytest.mark.filterwarnings("ignore:environment. expected environments that go on:UserWarning")
 def test_resume_may_change_the_actors(rlox, tmp_path):
-    arguments = (
-        "train",
-        "impala",
-        "CartPole-v1",
-        "--seed",
-        "1",
-        "--total-timesteps",
-        "80",
-        *COMMON,
-    )
-    run = tmp_path / rlox(*arguments).json["run_dir"]
+    argv = "train impala CartPole-v1 --seed 1 --total-timesteps 80"
+    run = tmp_path / rlox(*argv.split(), *COMMON).json["run_dir"]
     result = rlox("resume", run, "--total-timesteps", "40", "--actors", "processes", *COMMON)
     assert (result.code, result.json["timesteps"]) == (0, 120)
     assert json.loads((run / "config.json").read_text())["settings"]["actors"] == "processes"

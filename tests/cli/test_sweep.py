@@ -107,17 +107,8 @@ def test_trial_below_the_median_is_pruned(prune, state, tmp_path):
 @pytest.mark.processes
 def test_sweep_continues_after_a_failed_trial(rlox, tmp_path):
     (tmp_path / "space.yaml").write_text("learning_rate: [1e30, 1e-3]\n")
-    arguments = (
-        *SWEEP,
-        "--space",
-        "space.yaml",
-        "--trials",
-        "6",
-        "--json",
-        "--startup-trials",
-        "6",
-    )
-    result = rlox(*arguments).json
+    argv = "--space space.yaml --trials 6 --json --startup-trials 6"
+    result = rlox(*SWEEP, *argv.split()).json
     states = {x["settings"]["learning_rate"]: x["state"] for x in result["trials"]}
     assert states == {1e30: "fail", 1e-3: "complete"}
     (error, *_) = (x["error"] for x in result["trials"] if x["state"] == "fail")

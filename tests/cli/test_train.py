@@ -233,16 +233,8 @@ def test_flags_override_callbacks_and_loggers_of_the_config_file(rlox, tmp_path)
 
 
 def test_console_logger_prints_rows_and_timing_adds_shares(rlox, tmp_path):
-    arguments = (
-        "--total-timesteps",
-        "10_000",
-        "--timing",
-        "--n-steps",
-        "512",
-        "--batch-size",
-        "1024",
-    )
-    result = rlox(*PPO, *arguments, "--loggers", "console", "csv")
+    argv = "--total-timesteps 10_000 --timing --n-steps 512 --batch-size 1024 --loggers console csv"
+    result = rlox(*PPO, *argv.split())
     assert result.code == 0
     assert "| time/total_timesteps " in result.out
     last = rows(run_of(tmp_path))[-1]
