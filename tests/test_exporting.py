@@ -11,7 +11,7 @@ from rlox import ArgumentError, exporting, trainers
 from support.envs import Answer, Echo, Samples
 from support.policies import Coin
 from support.refusals import refuses
-from support.saved_policies import ACTION_SPACES, ON, SETTINGS, trained
+from support.saved_policies import ACTION_SPACES, ON, SETTINGS, train_small
 
 
 @pytest.fixture
@@ -47,7 +47,7 @@ def normal(*shape, scale=1):
 @pytest.mark.parametrize("backend", ["native", "torch"])
 @pytest.mark.parametrize("name", SETTINGS)
 def test_onnx_predicts_as_the_loaded_policy(tmp_path, check_onnx, name, backend):
-    trained(name, backend).save(tmp_path / "saved")
+    train_small(name, backend).save(tmp_path / "saved")
     policy = rlox.load(tmp_path / "saved")
     check_onnx(policy, normal(*policy.observation_space.shape, scale=3))
     assert [file.name for file in sorted(tmp_path.iterdir())] == ["policy.onnx", "saved"]
@@ -57,12 +57,12 @@ def test_onnx_predicts_as_the_loaded_policy(tmp_path, check_onnx, name, backend)
 @pytest.mark.parametrize("activation", ["tanh", "relu", "elu", "gelu", "silu"])
 def test_onnx_supports_all_activations_and_a_shared_trunk(check_onnx, activation):
     settings = {"net_arch": (8, 6), "shared_trunk": True, "normalize_obs": True}
-    check_onnx(trained("ppo", "auto", activation=activation, **settings), normal(4))
+    check_onnx(train_small("ppo", "auto", activation=activation, **settings), normal(4))
 
 
 @pytest.mark.services
 def test_onnx_supports_dueling_networks(check_onnx):
-    check_onnx(trained("dqn", "native", dueling=True), normal(4))
+    check_onnx(train_small("dqn", "native", dueling=True), normal(4))
 
 
 @pytest.mark.services
@@ -113,7 +113,7 @@ def test_save_onnx_rejects_unsupported_policies(tmp_path, runtime):
 
 
 def test_state_dict_loads_into_torch_modules(tmp_path):
-    native = trained("ppo", "native")
+    native = train_small("ppo", "native")
     tensors = exporting.state_dict(native)
     module = torch.nn.Sequential(
         *(torch.nn.Linear(4, 64), torch.nn.Tanh(), torch.nn.Linear(64, 64), torch.nn.Tanh()),
@@ -124,12 +124,12 @@ def test_state_dict_loads_into_torch_modules(tmp_path):
     obs = normal(4)
     actions = module(torch.from_numpy(obs)).argmax(1).numpy()
     np.testing.assert_array_equal(actions, native.predict(obs))
-    other = trained("ppo", "torch")
+    other = train_small("ppo", "torch")
     other.learner.policy.load_state_dict(exporting.state_dict(other))
 
 
 def test_safetensors_have_networks_and_statistics(tmp_path):
-    trainer = trained("sac", "native")
+    trainer = train_small("sac", "native")
     exporting.save_safetensors(trainer, tmp_path / "policy.safetensors")
     arrays = safetensors.numpy.load_file(tmp_path / "policy.safetensors")
     state = trainer.learner.state()

@@ -12,13 +12,13 @@ from support.checkpoints import rewrite
 from support.envs import Answer, Echo
 from support.policies import Coin
 from support.refusals import refuses
-from support.saved_policies import ACTION_SPACES, ON, SETTINGS, trained
+from support.saved_policies import ACTION_SPACES, ON, SETTINGS, train_small
 
 
 @pytest.mark.parametrize("backend", ["native", "torch"])
 @pytest.mark.parametrize("name", SETTINGS)
 def test_loaded_policy_predicts_like_the_trainer(tmp_path, name, backend):
-    trainer = trained(name, backend)
+    trainer = train_small(name, backend)
     trainer.save(tmp_path / "saved")
     policy = rlox.load(tmp_path / "saved")
     space = trainer.env.single_observation_space
@@ -36,7 +36,7 @@ def test_loaded_policy_predicts_like_the_trainer(tmp_path, name, backend):
 
 @pytest.mark.parametrize("name", ["ppo", "a2c", "dqn", "sac", "td3"])
 def test_native_backend_predicts_with_torch_networks(tmp_path, name):
-    trainer = trained(name, "torch")
+    trainer = train_small(name, "torch")
     trainer.save(tmp_path / "saved")
     policy = rlox.load(tmp_path / "saved", backend="native")
     obs = np.random.default_rng(0).normal(size=(30, *trainer.env.single_observation_space.shape))
@@ -95,7 +95,7 @@ def test_checkpoint_of_an_unknown_algorithm_is_rejected(tmp_path):
     ids=["empty", "type", "bounds", "huge", "networks"],
 )
 def test_load_rejects_inconsistent_spaces_and_networks(tmp_path, change, section):
-    trained("ppo", "native").save(tmp_path / "saved")
+    train_small("ppo", "native").save(tmp_path / "saved")
     rewrite(tmp_path / "saved", change)
     with pytest.raises(CorruptFileError) as raised:
         rlox.load(tmp_path / "saved")

@@ -1,4 +1,4 @@
-"""Torch computes on one thread in all tests of algorithms."""
+"""All tests of algorithms run torch on one thread."""
 
 import pytest
 import torch
@@ -7,6 +7,6 @@ import torch
 @pytest.fixture(autouse=True)
 def one_thread():
     before = torch.get_num_threads()
-    torch.set_num_threads(1)  # as learners do for networks of this size
+    torch.set_num_threads(1)
     yield
     torch.set_num_threads(before)

@@ -23,7 +23,7 @@ BOTH = pytest.mark.parametrize("backend", BACKENDS)
 
 
 class Listed(Doors):
-    """Reports the mask as a list."""
+    """`Doors` that report the mask as a list."""
 
     def _state(self):
         obs, infos = super()._state()
@@ -33,29 +33,29 @@ class Listed(Doors):
 @pytest.mark.parametrize("env", [Doors, Method, Listed])
 @MODES
 @pytest.mark.parametrize("name", NAMES)
-def test_only_unlocked_doors_are_ever_opened(name, mode, env):
-    how = {**SMALL, "env_kwargs": {"autoreset_mode": mode.value}, "backend": "torch"}
-    trainer = TRAINERS[name](env, 0, **how)
+def test_only_unlocked_doors_are_opened(name, mode, env):
+    kwargs = {**SMALL, "env_kwargs": {"autoreset_mode": mode.value}, "backend": "torch"}
+    trainer = TRAINERS[name](env, 0, **kwargs)
     trainer.train(400)
     buffer = trainer.learner.buffer
     masks = buffer.field("action_masks")
     chosen = np.take_along_axis(masks, buffer.actions[..., None], 2)[..., 0]
     assert chosen.all()
     assert set(masks[buffer.valid].sum(1)) == {2, 3}
-    # Two or three of the six actions have equal probabilities at first.
+    # Initially the two or three allowed actions have equal probabilities.
     assert (np.exp(buffer.log_probs[buffer.valid]) > 0.25).all()
     assert np.isfinite(buffer.log_probs).all()
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_without_masks_a_locked_door_is_opened(name):
+def test_locked_doors_are_opened_without_masks(name):
     trainer = TRAINERS[name](Doors, 0, **{**SMALL, "action_masks": False})
     with pytest.raises(AssertionError, match="is locked"):
         trainer.train(400)
 
 
 class Pick(Doors):
-    """Pay the allowed action with the smallest number; observations do not contain the masks."""
+    """Environment that rewards the first allowed action; observations do not contain the mask."""
 
     observation_space, action_space = spaces.Box(0, 1, (1,)), spaces.MultiDiscrete([3, 3])
 
@@ -73,7 +73,7 @@ class Pick(Doors):
 
 @pytest.mark.parametrize("backend", ["auto", "torch", *network_backends()[1:]])
 @pytest.mark.parametrize("name", NAMES)
-def test_what_is_allowed_is_learned_and_kept_to_in_evaluation(name, backend):
+def test_masked_actions_are_learned_and_respected_in_evaluation(name, backend):
     settings = {"gamma": 0.0, "learning_rate": 3e-3, "num_envs": 8, "runs_dir": None}
     settings |= {"n_steps": 64} if name == "PPO" else {}
     trainer = TRAINERS[name](Pick, 0, backend=backend, action_masks=True, **settings)
@@ -92,7 +92,7 @@ def test_masks_of_gymnasiums_taxi_are_used():
 
 
 @pytest.mark.parametrize("deterministic", [True, False])
-def test_predictions_keep_to_masks(deterministic):
+def test_predictions_respect_masks(deterministic):
     trainer = PPOTrainer(Doors, 0, **SMALL)
     masks = np.eye(6, dtype=bool)
     obs = np.zeros((6, 6), np.float32)
@@ -106,7 +106,7 @@ def test_predictions_keep_to_masks(deterministic):
 
 @pytest.mark.parametrize("backend", [*network_backends(), "torch"])
 @pytest.mark.parametrize("name", NAMES)
-def test_switches_that_are_stuck_are_never_thrown(name, backend):
+def test_multi_binary_predictions_respect_masks(name, backend):
     trainer = TRAINERS[name](Switches, 0, backend=backend, **{**SMALL, "num_envs": 2})
     trainer.train(200)
     masks = np.array([[0, 1, 1, 0, 1, 1, 1, 0]], bool)
@@ -116,20 +116,20 @@ def test_switches_that_are_stuck_are_never_thrown(name, backend):
     assert trainer.evaluate(4)["mean_reward"] >= 0
 
 
-def test_masked_distributions_leave_nothing_to_what_is_forbidden():
+def test_masked_distributions_have_no_probability_for_forbidden_actions():
     policy = MlpPolicy(spaces.Box(-1, 1, (2,)), spaces.Discrete(4))
     obs, mask = torch.zeros(1, 2), torch.tensor([[True, False, True, False]])
     log_prob, entropy, _ = policy.evaluate_actions(obs, torch.tensor([0]), mask)
-    free = policy.actor(policy.features(obs))[0, [0, 2]].log_softmax(0)
-    assert torch.allclose(log_prob[0], free[0])
-    assert torch.allclose(entropy[0], -(free.exp() * free).sum())
+    allowed = policy.actor(policy.features(obs))[0, [0, 2]].log_softmax(0)
+    assert torch.allclose(log_prob[0], allowed[0])
+    assert torch.allclose(entropy[0], -(allowed.exp() * allowed).sum())
     loss = entropy.sum() + log_prob.sum()
     loss.backward()
     assert all(p.grad is None or p.grad.isfinite().all() for p in policy.parameters())
 
 
-def masked(mask):
-    """Return a class of `Doors` with a constant mask; None: without masks."""
+def doors_with_mask(mask):
+    """Return a class of `Doors` with a constant mask, or without a mask if `mask` is None."""
 
     class Masked(Doors):
         def _state(self):
@@ -138,23 +138,23 @@ def masked(mask):
     return Masked
 
 
-def trained(env, **settings):
+def train(env, **settings):
     PPOTrainer(env, 0, **{**SMALL, **settings}).train(64)
 
 
 @refusals(
-    (lambda: trained("CartPole-v1"), ArgumentError, "action_masks"),
-    (lambda: trained("Pendulum-v1"), ArgumentError, "action_masks"),
-    (lambda: trained(masked(None)), ArgumentError, "action_masks"),
+    (lambda: train("CartPole-v1"), ArgumentError, "action_masks"),
+    (lambda: train("Pendulum-v1"), ArgumentError, "action_masks"),
+    (lambda: train(doors_with_mask(None)), ArgumentError, "action_masks"),
     (lambda: VecEnv(1).action_masks(), ArgumentError, "action_masks", "make_vec("),
-    (lambda: trained(masked([0] * 6)), ArgumentError, "action_mask"),
-    (lambda: trained(masked([1] * 5)), ArgumentError, "action_mask"),
+    (lambda: train(doors_with_mask([0] * 6)), ArgumentError, "action_mask"),
+    (lambda: train(doors_with_mask([1] * 5)), ArgumentError, "action_mask"),
 )
 def test_missing_and_invalid_masks_are_rejected(refusal):
     expect_refusal(refusal)
 
 
-def test_masks_of_environments_that_a_reset_left_alone_stay():
+def test_masked_resets_do_not_change_masks_of_other_environments():
     env = make_vec(Doors, 3, seed=0, autoreset_mode=AutoresetMode.DISABLED)
     env.reset(seed=0)
     before = env.action_masks()
@@ -165,7 +165,7 @@ def test_masks_of_environments_that_a_reset_left_alone_stay():
 
 
 @MODES
-def test_masks_of_several_components_may_be_tuples_as_gymnasium_takes_them(mode):
+def test_masks_of_multi_discrete_actions_may_be_tuples(mode):
     PPOTrainer(Locks, 0, env_kwargs={"autoreset_mode": mode.value}, **SMALL).train(400)
 
 
@@ -175,16 +175,16 @@ UNMASKED = pytest.mark.filterwarnings(
 )
 
 
-def dqn(env, backend, mode, **settings):
+def make_dqn(env, backend, mode, **settings):
     kwargs = {"autoreset_mode": mode.value, **settings.pop("env_kwargs", {})}
     return DQNTrainer(env, 0, backend=backend, env_kwargs=kwargs, **{**DQN, **settings})
 
 
 def learned_value(env, backend, mode, limit, **settings):
-    """The value of action 0 that DQN learns in `Endless` environments."""
+    """Return the value of action 0 that DQN learns in `Endless` environments."""
     linear = {"net_arch": (), "learning_rate": 0.1, "tau": 0.2, "target_update_interval": 1}
     settings = {**linear, "gamma": 0.9, "batch_size": 16, **settings}
-    trainer = dqn(env, backend, mode, env_kwargs={"limit": limit}, **settings)
+    trainer = make_dqn(env, backend, mode, env_kwargs={"limit": limit}, **settings)
     trainer.train(400)
     networks = trainer.learner.state().networks
     return float(networks["q_net.0.weight"][0, 0] + networks["q_net.0.bias"][0])
@@ -209,27 +209,27 @@ def test_dqn_bootstraps_truncated_episodes_from_allowed_actions(mode, limit, set
 @MODES
 @pytest.mark.parametrize("env", [Doors, Method])
 def test_dqn_stores_the_mask_of_the_last_state_of_an_episode(env, mode, backend, recwarn):
-    trainer = dqn(env, backend, mode, num_envs=2)
+    trainer = make_dqn(env, backend, mode, num_envs=2)
     trainer.train(200)
-    trainer.evaluate(5)  # the environment rejects masked actions
+    trainer.evaluate(5)  # the environment raises for masked actions
     buffer = trainer.learner.replay.buffer
     batch = buffer.sample(len(buffer), seed=0)
     ended = batch["terminated"] | batch["truncated"]
     assert 10 < ended.sum() < len(ended)
     known = np.ones_like(ended)
     if env is Method and mode is AutoresetMode.SAME_STEP:
-        known = ~ended  # a new episode has begun when the method can be called
+        known = ~ended  # the reset has replaced the last state
         assert not batch["next_masks"][ended].any()
         (warning,) = [w for w in recwarn if str(w.message).startswith("action_mask: ")]
         assert "Method" in str(warning.message)
-    # Observations of doors are their masks. Every episode begins with other ones.
+    # Observations of doors equal their masks, and change with every episode.
     assert np.array_equal(batch["next_masks"][known], batch["next_obs"][known] > 0)
 
 
 @pytest.mark.parametrize("vectorization", ["sync", "async"])
 def test_dqn_stores_a_copy_of_a_mask_that_the_reset_overwrites(vectorization):
     kwargs = {"vectorization_mode": vectorization}
-    trainer = dqn(Reused, "native", AutoresetMode.SAME_STEP, num_envs=2, env_kwargs=kwargs)
+    trainer = make_dqn(Reused, "native", AutoresetMode.SAME_STEP, num_envs=2, env_kwargs=kwargs)
     trainer.train(200)
     buffer = trainer.learner.replay.buffer
     batch = buffer.sample(len(buffer), seed=0)
@@ -237,7 +237,7 @@ def test_dqn_stores_a_copy_of_a_mask_that_the_reset_overwrites(vectorization):
 
 
 class Silent(Endless):
-    """Reports no mask when an episode ends."""
+    """`Endless` without a mask in the last step of an episode."""
 
     def step(self, action):
         *rest, truncated, infos = super().step(action)
@@ -247,25 +247,25 @@ class Silent(Endless):
 @UNMASKED
 @BOTH
 @MODES
-def test_dqn_leaves_out_transitions_into_last_states_without_a_mask(mode, backend):
+def test_dqn_ignores_transitions_into_final_states_without_a_mask(mode, backend):
     assert learned_value(Silent, backend, mode, 5) == pytest.approx(-10, abs=0.1)
 
 
 @UNMASKED
 @BOTH
-def test_dqn_learns_nothing_from_minibatches_of_such_transitions_alone(backend):
-    how = (Silent, backend, AutoresetMode.SAME_STEP, 1)
-    assert len({learned_value(*how, learning_rate=rate) for rate in (0.1, 0.2)}) == 1
+def test_dqn_learns_nothing_from_minibatches_of_ignored_transitions(backend):
+    arguments = (Silent, backend, AutoresetMode.SAME_STEP, 1)
+    assert len({learned_value(*arguments, learning_rate=rate) for rate in (0.1, 0.2)}) == 1
 
 
 @UNMASKED
 @BOTH
 @pytest.mark.parametrize("batch_size", [1, 32])
-def test_dqn_lowers_the_priorities_of_such_transitions(batch_size, backend):
-    how = {"env_kwargs": {"limit": 3}, "prioritized": True, "learning_rate": 0.1, "net_arch": ()}
-    how["batch_size"] = batch_size
-    trainer = dqn(Silent, backend, AutoresetMode.SAME_STEP, gamma=0.0, **how)
+def test_dqn_lowers_the_priorities_of_ignored_transitions(batch_size, backend):
+    kwargs = {"env_kwargs": {"limit": 3}, "prioritized": True, "learning_rate": 0.1}
+    kwargs |= {"net_arch": (), "batch_size": batch_size}
+    trainer = make_dqn(Silent, backend, AutoresetMode.SAME_STEP, gamma=0.0, **kwargs)
     trainer.train(300)
     priorities = trainer.learner.replay.state()["priorities"]
     assert len(priorities) == 300
-    assert np.median(priorities[2::3]) < 0.5  # new transitions have 1, and few are sampled late
+    assert np.median(priorities[2::3]) < 0.5  # 1 for transitions that were not sampled

@@ -9,11 +9,11 @@ from rlox._rlox import network_backends
 from rlox._spaces import check_supported_actions
 from rlox.trainers import A2CTrainer, PPOTrainer
 from support.envs import Answer, Sampled
-from support.off_policy import iterated, make_learner
+from support.off_policy import make_learner, run_iterations
 from support.refusals import refuses
 
-# The score of ten steps that shows that the answer is known. A constant answer scores 5 at most
-# where components are integers, and -3.3 at most for Box.
+# Spaces, and the least return that shows learning. Constant actions reach at most 5 with
+# integers, and -3.3 with Box.
 SPACES = {
     "Discrete": (Discrete(3, start=-7), 9.0),
     "MultiDiscrete": (MultiDiscrete([2, 3], start=[5, -1]), 8.5),
@@ -32,40 +32,40 @@ TRAINERS = {
 }
 
 
-# Each algorithm and space once; the backends alternate.
+# Each algorithm with each space, on alternating backends.
 CASES = [
-    (name, kind, BACKENDS[(i + j) % len(BACKENDS)])
+    (name, space_name, BACKENDS[(i + j) % len(BACKENDS)])
     for i, name in enumerate(TRAINERS)
-    for j, kind in enumerate(SPACES)
+    for j, space_name in enumerate(SPACES)
 ]
 
 
-@pytest.mark.parametrize(("name", "kind", "backend"), CASES)
-def test_answers_are_learned_and_predicted_after_loading(tmp_path, name, kind, backend):
-    space, score = SPACES[kind]
-    make, settings = TRAINERS[name]
+@pytest.mark.parametrize(("name", "space_name", "backend"), CASES)
+def test_policies_learn_and_predict_the_same_after_loading(tmp_path, name, space_name, backend):
+    space, score = SPACES[space_name]
+    cls, settings = TRAINERS[name]
     env = lambda: Answer(space)  # noqa: E731
-    trainer = make(env, 0, backend=backend, **settings)
+    trainer = cls(env, 0, backend=backend, **settings)
     trainer.train(5_000)
     assert trainer.evaluate(30)["mean_reward"] >= score
     trainer.save(tmp_path / "saved")
-    loaded = make.load(tmp_path / "saved", env=env, runs_dir=None)
+    loaded = cls.load(tmp_path / "saved", env=env, runs_dir=None)
     obs = np.random.default_rng(0).uniform(-1, 1, (20, *trainer.env.single_observation_space.shape))
     np.testing.assert_array_equal(trainer.predict(obs), loaded.predict(obs))
 
 
-@pytest.mark.parametrize(("name", "kind", "backend"), CASES)
-def test_minibatches_may_be_smaller_than_those_before(name, kind, backend):
-    """The last minibatch of an epoch, and those of rollouts in which environments only reset."""
-    how = {"n_steps": 50, "batch_size": 64, "n_epochs": 2} if name == "PPO" else {}
-    how |= {"backend": backend, "num_envs": 3, "runs_dir": None}
+@pytest.mark.parametrize(("name", "space_name", "backend"), CASES)
+def test_minibatches_may_have_different_sizes(name, space_name, backend):
+    """Check the last minibatch of an epoch, and minibatches of rollouts with resetting rows."""
+    kwargs = {"n_steps": 50, "batch_size": 64, "n_epochs": 2} if name == "PPO" else {}
+    kwargs |= {"backend": backend, "num_envs": 3, "runs_dir": None}
     for mode in ("SameStep", "NextStep"):
-        how["env_kwargs"] = {"autoreset_mode": mode}
-        trainer = TRAINERS[name][0](lambda: Answer(SPACES[kind][0]), 0, **how)
+        kwargs["env_kwargs"] = {"autoreset_mode": mode}
+        trainer = TRAINERS[name][0](lambda: Answer(SPACES[space_name][0]), 0, **kwargs)
         assert trainer.train(600)["timesteps"] >= 600
 
 
-def sampled(action_space):
+def make_env(action_space):
     return Sampled(Box(-1, 1, (3,)), action_space)
 
 
@@ -81,9 +81,9 @@ BOXES = [
 
 @pytest.mark.parametrize("use_sde", [False, True])
 @pytest.mark.parametrize("i", range(len(BOXES)))
-def test_actions_of_a_box_are_sent_inside_its_bounds(i, use_sde):
+def test_actions_of_a_box_are_sent_within_bounds(i, use_sde):
     space, name = BOXES[i], ("PPO", "A2C")[(i + use_sde) % 2]
-    env, backend = sampled(space), BACKENDS[(i // 2 + use_sde) % len(BACKENDS)]
+    env, backend = make_env(space), BACKENDS[(i // 2 + use_sde) % len(BACKENDS)]
     settings = {"n_steps": 40, "log_std_init": 1.0, "use_sde": use_sde, "num_envs": 1}
     trainer = TRAINERS[name][0](lambda: env, 0, backend=backend, runs_dir=None, **settings)
     trainer.train(40)
@@ -95,23 +95,23 @@ def test_actions_of_a_box_are_sent_inside_its_bounds(i, use_sde):
 @pytest.mark.parametrize("backend", ["native", "torch"])
 @pytest.mark.parametrize("name", TRAINERS)
 def test_every_integer_of_a_box_is_sent(name, backend):
-    env = sampled(Box(-1, 1, (2,), np.int32))
+    env = make_env(Box(-1, 1, (2,), np.int32))
     settings = {"n_steps": 200, "num_envs": 1}
     TRAINERS[name][0](lambda: env, 1, backend=backend, runs_dir=None, **settings).train(200)
     values, counts = np.unique(env.actions, return_counts=True)
     assert values.tolist() == [-1, 0, 1]
-    # Of normal numbers 0.38 are within half of 0, and 0.31 beyond on each side.
+    # Standard normal numbers are within 0.5 of 0 with probability 0.38.
     assert (counts > 0.2 * 400).all()
 
 
 @pytest.mark.parametrize("backend", ["native", "torch"])
 @pytest.mark.parametrize("algorithm", ["SAC", "TD3"])
-def test_a_component_with_equal_bounds_has_that_value(algorithm, backend):
-    env = sampled(Box(np.float32([0.3, -1]), np.float32([0.3, 1])))
-    one = make_learner(algorithm, backend, 1, lambda: env)
-    iterated(one, 15)
-    assert one.updates == 10
-    sent = np.array([*env.actions, *one.predict(np.zeros((9, 3), np.float32))])
+def test_a_component_with_equal_bounds_equals_the_bound(algorithm, backend):
+    env = make_env(Box(np.float32([0.3, -1]), np.float32([0.3, 1])))
+    learner = make_learner(algorithm, backend, 1, lambda: env)
+    run_iterations(learner, 15)
+    assert learner.updates == 10
+    sent = np.array([*env.actions, *learner.predict(np.zeros((9, 3), np.float32))])
     np.testing.assert_array_equal(sent[:, 0], np.float32(0.3))
     assert len(np.unique(sent[:, 1])) > 9
 
@@ -120,8 +120,8 @@ def test_a_component_with_equal_bounds_has_that_value(algorithm, backend):
 @pytest.mark.parametrize("name", TRAINERS)
 def test_unsuitable_action_spaces_are_rejected(name, backend):
     def make(space, **settings):
-        how = {"backend": backend, "runs_dir": None, **settings}
-        return TRAINERS[name][0](lambda: sampled(space), 0, **how)
+        kwargs = {"backend": backend, "runs_dir": None, **settings}
+        return TRAINERS[name][0](lambda: make_env(space), 0, **kwargs)
 
     for space in (MultiDiscrete(np.zeros(0, int)), Box(-1, 1, (0,))):
         with refuses(ArgumentError, "action space", got=str(space)):
@@ -149,11 +149,11 @@ def test_other_action_spaces_are_rejected_with_a_suitable_algorithm(
     algorithm, space, hint, backend
 ):
     with refuses(ArgumentError, "action space", hint, got=str(space)):
-        make_learner(algorithm, backend, env=lambda: sampled(space))
+        make_learner(algorithm, backend, env=lambda: make_env(space))
 
 
 def test_invalid_bounds_are_rejected():
-    space = Box(-1, 1, (2, 1))  # Gymnasium's constructor rejects these bounds
+    space = Box(-1, 1, (2, 1))  # set later, as the constructor rejects invalid bounds
     for low, hint in ((2.0, "swap the bounds"), (np.nan, "rescale actions")):
         space.low[1] = low
         with refuses(ArgumentError, "action space", hint):

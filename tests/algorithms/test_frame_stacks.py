@@ -10,7 +10,7 @@ from rlox import ArgumentError, ArgumentTypeError, make_vec
 from rlox.algorithms import DQN, DQNConfig
 from rlox.trainers import DQNTrainer, SACTrainer
 from support.envs import BitFlip
-from support.off_policy import iterated, make_learner
+from support.off_policy import make_learner, run_iterations
 from support.refusals import refuses
 
 NEXT_STEP, SAME_STEP, DISABLED = AutoresetMode
@@ -19,7 +19,7 @@ SMALL = {"learning_starts": 8, "batch_size": 16, "buffer_size": 90, "net_arch": 
 
 
 class Flicker(gym.Env):
-    """Pictures of three shades; episodes of 1 to 9 steps."""
+    """Environment with images of three shades, and episodes of 1 to 9 steps."""
 
     def __init__(self, discrete=True, side=3):
         self.observation_space = gym.spaces.Box(0, 255, (side, side), np.uint8)
@@ -40,17 +40,17 @@ class Flicker(gym.Env):
         return self._picture(), reward, over and not cut, over and cut, {}
 
 
-def stacked(discrete=True, padding="reset", side=3):
+def make_stacked(discrete=True, padding="reset", side=3):
     return FrameStackObservation(Flicker(discrete, side), FRAMES, padding_type=padding)
 
 
-def continuous():
-    return stacked(False, "zero")
+def make_continuous():
+    return make_stacked(False, "zero")
 
 
-KINDS = {
+CASES = {
     "DQN": {},
-    # Priorities depend on the positions of rows, so that the ring must not wrap around.
+    # Priorities depend on row positions, so the ring buffer must not wrap around.
     "DQN, all options": {"buffer_size": 1000, "prioritized": True, "n_steps": 3, "num_envs": 2},
     "DQN, normalised": {"normalize_obs": True, "num_envs": 3},
     "SAC": {"num_envs": 2, "n_steps": 2},
@@ -58,101 +58,106 @@ KINDS = {
 }
 
 
-def learner(kind, mode=SAME_STEP, frame_stack=FRAMES, **changes):
-    settings = {"num_envs": 1, **SMALL, **KINDS[kind], "frame_stack": frame_stack, **changes}
-    make = stacked if kind.startswith("DQN") else continuous
-    env = SyncVectorEnv([make] * settings["num_envs"], autoreset_mode=mode)
-    return make_learner(kind[:3], "torch", 3, env, **settings)
+def make_case_learner(case, mode=SAME_STEP, frame_stack=FRAMES, **changes):
+    settings = {"num_envs": 1, **SMALL, **CASES[case], "frame_stack": frame_stack, **changes}
+    make_env = make_stacked if case.startswith("DQN") else make_continuous
+    env = SyncVectorEnv([make_env] * settings["num_envs"], autoreset_mode=mode)
+    return make_learner(case[:3], "torch", 3, env, **settings)
 
 
-def stored_frames(one):
-    return int(one.replay.buffer.state()["frame_stack"][0])
+def stored_frames(learner):
+    return int(learner.replay.buffer.state()["frame_stack"][0])
 
 
 @pytest.mark.parametrize("mode", AutoresetMode)
-@pytest.mark.parametrize("kind", KINDS)
-def test_samples_and_learning_equal_those_of_whole_stacks(kind, mode):
+@pytest.mark.parametrize("case", CASES)
+def test_samples_and_learning_equal_unstacked_storage(case, mode):
     envs = {"num_envs": 1} if mode is NEXT_STEP else {}
-    once, whole = (learner(kind, mode, frames, **envs) for frames in (FRAMES, None))
-    assert (stored_frames(once), stored_frames(whole)) == (FRAMES, 1)
-    for _ in range(100):  # wraps around the ring
-        rows = [str(one.iterate()) for one in (once, whole)]
+    learners = [make_case_learner(case, mode, frames, **envs) for frames in (FRAMES, None)]
+    assert [stored_frames(x) for x in learners] == [FRAMES, 1]
+    for _ in range(100):  # the ring buffer wraps around
+        rows = [str(x.iterate()) for x in learners]
         assert rows[0] == rows[1]
-        size = len(once.replay)
-        np.testing.assert_equal(
-            *(one.replay.buffer.sample(size, seed=size) for one in (once, whole))
-        )
-    assert once.episodes.count > 10
-    np.testing.assert_equal(once._networks(), whole._networks())
+        size = len(learners[0].replay)
+        np.testing.assert_equal(*(x.replay.buffer.sample(size, seed=size) for x in learners))
+    assert learners[0].episodes.count > 10
+    np.testing.assert_equal(*(x._networks() for x in learners))
 
 
-@pytest.mark.parametrize("kind", ["DQN", "SAC"])
-def test_learners_resume_from_a_state(kind):
-    one, other, whole = learner(kind), learner(kind), learner(kind, frame_stack=None)
-    iterated(one, 50)
-    state = one.state()
+@pytest.mark.parametrize("case", ["DQN", "SAC"])
+def test_learners_resume_from_a_state(case):
+    learner, other = make_case_learner(case), make_case_learner(case)
+    unstacked = make_case_learner(case, frame_stack=None)
+    run_iterations(learner, 50)
+    state = learner.state()
     other.load_state(state)
-    for x in (one, other):  # new episodes
+    for x in (learner, other):  # new episodes
         x.env_initialized = False
-    assert str(iterated(one, 9)) == str(iterated(other, 9))
-    np.testing.assert_equal(one.state().replay, other.state().replay)
-    before = whole.state().replay
+    assert str(run_iterations(learner, 9)) == str(run_iterations(other, 9))
+    np.testing.assert_equal(learner.state().replay, other.state().replay)
+    before = unstacked.state().replay
     with refuses(ArgumentError, 'arrays["frame_stack"]', expected="1", section="replay"):
-        whole.load_state(state)
-    np.testing.assert_equal(whole.state().replay, before)
+        unstacked.load_state(state)
+    np.testing.assert_equal(unstacked.state().replay, before)
 
 
-def test_a_stack_takes_the_memory_of_one_frame():
+def test_a_stack_uses_the_memory_of_one_frame():
     config = DQNConfig(buffer_size=1000, frame_stack=FRAMES)
-    one = DQN(make_vec(lambda: stacked(side=40), 1), config, 1)
-    assert one.replay.buffer.nbytes < 1.05 * 1000 * 40 * 40
+    learner = DQN(make_vec(lambda: make_stacked(side=40), 1), config, 1)
+    assert learner.replay.buffer.nbytes < 1.05 * 1000 * 40 * 40
 
 
 @pytest.mark.parametrize("name", ["DQN", "SAC", "TD3"])
 def test_nature_cnn_learns_the_same_from_frames_stored_once(name):
     settings = {"learning_starts": 8, "batch_size": 4, "train_freq": 4, "buffer_size": 40}
-    learned = []
+    networks = []
     for frames in (FRAMES, None):
-        env = SyncVectorEnv([lambda: stacked(name == "DQN", side=36)])
-        one = make_learner(name, "torch", 2, env, frame_stack=frames, **settings)
-        iterated(one, 14)
-        assert one.updates == 12
-        learned.append(one._networks())
-    np.testing.assert_equal(*learned)
+        env = SyncVectorEnv([lambda: make_stacked(name == "DQN", side=36)])
+        learner = make_learner(name, "torch", 2, env, frame_stack=frames, **settings)
+        run_iterations(learner, 14)
+        assert learner.updates == 12
+        networks.append(learner._networks())
+    np.testing.assert_equal(*networks)
 
 
 @pytest.mark.parametrize("replay", [True, False])
 def test_native_learners_reject_checkpoints_with_stacked_frames(replay, tmp_path):
-    def numbers():
+    def make_env():
         return FrameStackObservation(gym.make("CartPole-v1"), FRAMES)
 
     settings = {**SMALL, "frame_stack": FRAMES, "runs_dir": None}
-    with DQNTrainer(numbers, 1, backend="torch", **settings) as trainer:
+    with DQNTrainer(make_env, 1, backend="torch", **settings) as trainer:
         trainer.train(20)
         trainer.save(tmp_path / "saved", replay=replay)
     with refuses(ArgumentError, "frame_stack", "backend", got="4"):
-        DQNTrainer.load(tmp_path / "saved", env=numbers, backend="native", runs_dir=None)
+        DQNTrainer.load(tmp_path / "saved", env=make_env, backend="native", runs_dir=None)
 
 
-def test_frames_may_be_a_part_of_the_first_axis():
-    assert stored_frames(learner("DQN", frame_stack=2)) == 2
-    env = make_vec(lambda: gym.wrappers.FlattenObservation(stacked()), 1)  # of 36 numbers, 9 each
+def test_frames_may_share_the_first_axis():
+    assert stored_frames(make_case_learner("DQN", frame_stack=2)) == 2
+    env = make_vec(
+        lambda: gym.wrappers.FlattenObservation(make_stacked()), 1
+    )  # 36 numbers, 9 per frame
     assert stored_frames(DQN(env, DQNConfig(**SMALL, frame_stack=4), 1)) == 4
 
 
 @pytest.mark.parametrize(
     ("env", "frames", "error"),
-    [(stacked, 3, ArgumentError), (BitFlip, 2, ArgumentError), (stacked, 2.0, ArgumentTypeError)],
+    [
+        (make_stacked, 3, ArgumentError),
+        (BitFlip, 2, ArgumentError),
+        (make_stacked, 2.0, ArgumentTypeError),
+    ],
 )
-def test_other_numbers_of_frames_are_rejected(env, frames, error):
+def test_invalid_numbers_of_frames_are_rejected(env, frames, error):
     with refuses(error, "frame_stack"):
         DQNTrainer(env, frame_stack=frames, backend="torch", runs_dir=None)
 
 
 def test_several_environments_in_next_step_mode_reject_frame_stack():
-    assert stored_frames(learner("SAC", NEXT_STEP, None, n_steps=1)) == 1
+    assert stored_frames(make_case_learner("SAC", NEXT_STEP, None, n_steps=1)) == 1
     with refuses(ArgumentError, "frame_stack", got="4"):
-        learner("SAC", NEXT_STEP, n_steps=1)
+        make_case_learner("SAC", NEXT_STEP, n_steps=1)
 
 
 def test_frame_stack_needs_torch():

@@ -12,7 +12,7 @@ from gymnasium.vector import AutoresetMode
 from rlox import ArgumentError, make_vec
 from rlox.trainers import DQNTrainer, SACTrainer, TD3Trainer
 from support.envs import BitFlip, PointMass
-from support.off_policy import assert_equal_states
+from support.off_policy import assert_learners_equal
 from support.refusals import refuses
 
 QUICK = {"learning_starts": 8, "batch_size": 8, "train_freq": 1, "net_arch": (8,)}
@@ -22,33 +22,33 @@ FLIPS |= {"batch_size": 128, "learning_rate": 1e-3, "target_update_interval": 20
 FLIPS |= {"exploration_final_eps": 0.1, "exploration_fraction": 0.3, "buffer_size": 50_000}
 
 
-class Own(BitFlip):
-    """Replace methods by functions."""
+class CustomBitFlip(BitFlip):
+    """`BitFlip` whose methods are replaced by functions."""
 
     def __init__(self, **methods):
         super().__init__(4)
         vars(self).update(methods)
 
 
-def no_flag(achieved_goal, desired_goal, info):
+def never_terminated(achieved_goal, desired_goal, info):
     return False
 
 
-def any_flag(achieved_goal, desired_goal, info):
-    """Return one flag for all goals, as Gymnasium-Robotics does."""
+def terminated_if_any_near(achieved_goal, desired_goal, info):
+    """Return a single flag for all goals, as Gymnasium-Robotics does."""
     return bool(np.linalg.norm(achieved_goal - desired_goal) <= 0.45)
 
 
-def one_reward(achieved_goal, desired_goal, info):
+def scalar_reward(achieved_goal, desired_goal, info):
     return 0.0 if np.array_equal(achieved_goal, desired_goal) else -1.0
 
 
-def one_flag(achieved_goal, desired_goal, info):
+def scalar_terminated(achieved_goal, desired_goal, info):
     return bool((achieved_goal == desired_goal).all(-1))
 
 
-def flips(her, steps=7_000):
-    """Return the mean return of 8 bits: -5 at best, -8 at worst."""
+def bit_flip_return(her, steps=7_000):
+    """Return the mean return with 8 bits: -5 at best, -8 at worst."""
     trainer = DQNTrainer(lambda: BitFlip(8), seed=1, her=her, runs_dir=None, **FLIPS)
     trainer.train(steps)
     return trainer.evaluate(50)["mean_reward"]
@@ -59,11 +59,11 @@ def flips(her, steps=7_000):
     [("future", 7_000), pytest.param("final", 12_000, marks=pytest.mark.slow)],
 )
 def test_dqn_flips_bits_with_hindsight_goals(strategy, steps):
-    assert flips(strategy, steps) > -6
+    assert bit_flip_return(strategy, steps) > -6
 
 
 def test_dqn_does_not_flip_bits_without_hindsight_goals():
-    assert flips(None) < -7
+    assert bit_flip_return(None) < -7
 
 
 @pytest.mark.slow
@@ -72,11 +72,13 @@ def test_dqn_does_not_flip_bits_without_hindsight_goals():
     ("trainer_class", "settings"), [(SACTrainer, {"ent_coef": 0.01}), (TD3Trainer, {})]
 )
 def test_a_point_reaches_its_goal_only_with_hindsight_goals(trainer_class, settings):
-    how = {"num_envs": 8, "net_arch": (64, 64), "gamma": 0.9, "learning_starts": 1_000}
-    how |= {"learning_rate": 1e-3, "utd_ratio": 0.25, **settings}
+    kwargs = {"num_envs": 8, "net_arch": (64, 64), "gamma": 0.9, "learning_starts": 1_000}
+    kwargs |= {"learning_rate": 1e-3, "utd_ratio": 0.25, **settings}
 
     def score(her):
-        trainer = trainer_class(PointMass, seed=1, backend="torch", her=her, runs_dir=None, **how)
+        trainer = trainer_class(
+            PointMass, seed=1, backend="torch", her=her, runs_dir=None, **kwargs
+        )
         trainer.train(10_000)
         return trainer.evaluate(50)["mean_reward"]
 
@@ -91,22 +93,22 @@ REPEATED = [(SACTrainer, "future"), (TD3Trainer, "final"), (SACTrainer, "episode
 @pytest.mark.filterwarnings("ignore:environment:UserWarning")  # new episodes
 def test_runs_with_hindsight_goals_repeat_and_resume(trainer_class, her, tmp_path):
     settings = {"num_envs": 2, "learning_starts": 20, "batch_size": 16, "net_arch": (8,)}
-    how = {"seed": 3, "her": her, "runs_dir": None, **settings}
-    first, second = (trainer_class(PointMass, **how) for _ in "ab")
+    kwargs = {"seed": 3, "her": her, "runs_dir": None, **settings}
+    first, second = (trainer_class(PointMass, **kwargs) for _ in "ab")
     for trainer in (first, second):
         trainer.train(60)
-    assert_equal_states(first.learner, second.learner)
+    assert_learners_equal(first.learner, second.learner)
     first.save(tmp_path / "saved")
     again = trainer_class.load(tmp_path / "saved", env=PointMass, runs_dir=None)
     np.testing.assert_equal(again.learner.state().replay, first.learner.state().replay)
-    # Gymnasium's environments begin new episodes; so does the run that was not stopped.
+    # A loaded run begins new episodes, so the uninterrupted run must do the same.
     second.learner.env_initialized = False
     results = [trainer.train(60) for trainer in (second, again)]
     assert results[0]["mean_reward"] == results[1]["mean_reward"]
     assert again.learner.updates == second.learner.updates > first.learner.updates
-    whole, resumed = second.learner.state(), again.learner.state()
+    expected, state = second.learner.state(), again.learner.state()
     for part in ("networks", "optimizer", "replay"):
-        np.testing.assert_equal(getattr(resumed, part), getattr(whole, part))
+        np.testing.assert_equal(getattr(state, part), getattr(expected, part))
 
 
 def test_compute_reward_is_called_once_for_the_relabelled_rows_of_a_minibatch():
@@ -119,15 +121,19 @@ def test_compute_reward_is_called_once_for_the_relabelled_rows_of_a_minibatch():
 
     settings = {"learning_starts": 10, "batch_size": 10, "net_arch": (8,)}
     trainer = SACTrainer(Counting, **HER, **settings)
-    shapes.clear()  # making a trainer tries the method
+    shapes.clear()  # the constructor of the trainer calls the method
     trainer.train(11)
     assert [shape for shape in shapes if len(shape) == 2] == [(8, 6)]
 
 
 @pytest.mark.parametrize("mode", ["sync", "async"])
-@pytest.mark.parametrize("flag", [no_flag, any_flag])
-def test_one_flag_for_all_goals_leaves_flags_as_recorded(flag, mode):
-    env = make_vec(functools.partial(Own, compute_terminated=flag), 2, vectorization_mode=mode)
+@pytest.mark.parametrize("compute_terminated", [never_terminated, terminated_if_any_near])
+def test_a_scalar_compute_terminated_is_not_used(compute_terminated, mode):
+    env = make_vec(
+        functools.partial(CustomBitFlip, compute_terminated=compute_terminated),
+        2,
+        vectorization_mode=mode,
+    )
     trainer = DQNTrainer(env, num_envs=2, **HER, **QUICK)
     trainer.train(40)
     assert trainer.learner.updates > 0
@@ -135,24 +141,26 @@ def test_one_flag_for_all_goals_leaves_flags_as_recorded(flag, mode):
     env.close()
 
 
-def test_a_flag_for_each_goal_is_computed():
-    trainer = DQNTrainer(functools.partial(BitFlip, 4, ends_at_goal=True), **HER, **QUICK)
+def test_a_vectorized_compute_terminated_is_used():
+    trainer = DQNTrainer(functools.partial(BitFlip, 4, terminates_at_goal=True), **HER, **QUICK)
     assert trainer.learner.replay.buffer.compute_terminated is not None
 
 
-def test_functions_of_single_goals_are_rejected_or_ignored():
+def test_scalar_rewards_are_rejected_and_failing_flags_are_ignored():
     with refuses(
         ArgumentError, "her", "along the last axis", got="shape () for goals of shape (2, 4)"
     ):
-        DQNTrainer(functools.partial(Own, compute_reward=one_reward), **HER, **QUICK)
+        DQNTrainer(functools.partial(CustomBitFlip, compute_reward=scalar_reward), **HER, **QUICK)
     with pytest.warns(UserWarning, match=r"^her: compute_terminated failed .*flags stay"):
-        trainer = DQNTrainer(functools.partial(Own, compute_terminated=one_flag), **HER, **QUICK)
+        trainer = DQNTrainer(
+            functools.partial(CustomBitFlip, compute_terminated=scalar_terminated), **HER, **QUICK
+        )
     trainer.train(12)
     assert trainer.learner.updates > 0
 
 
 class Failing(BitFlip):
-    """Call a function in `compute_reward` first."""
+    """`BitFlip` whose `compute_reward` calls a function that may raise."""
 
     def __init__(self, fail):
         super().__init__(4)
@@ -176,19 +184,19 @@ FAILURES = {
 
 @pytest.mark.parametrize("error", FAILURES)
 def test_a_compute_reward_that_always_fails_is_rejected(error):
-    with refuses(ArgumentError, "her", "compute rewards along the last axis") as rejected:
+    with refuses(ArgumentError, "her", "compute rewards along the last axis") as raised:
         DQNTrainer(lambda: Failing(FAILURES[error]), **HER, **QUICK)
-    assert type(rejected.value.__cause__) is error
+    assert type(raised.value.__cause__) is error
 
 
-def closed(env, info):
+def fail_before_reset(env, info):
     if env.ready is None:
         raise RuntimeError("not reset")
 
 
 @pytest.mark.parametrize(
     "fail",
-    [lambda env, info: env.at, lambda env, info: env.ready * 2.0, closed],
+    [lambda env, info: env.at, lambda env, info: env.ready * 2.0, fail_before_reset],
     ids=["AttributeError", "TypeError", "RuntimeError"],
 )
 def test_a_compute_reward_that_needs_a_reset_is_accepted_with_a_warning(fail):
@@ -208,14 +216,16 @@ def test_a_compute_reward_that_fails_for_a_minibatch_is_named(error):
             raise error
         return np.where((achieved_goal == desired_goal).all(-1), 0.0, -1.0)
 
-    trainers.append(DQNTrainer(lambda: Own(compute_reward=compute_reward), **HER, **QUICK))
-    with refuses(RuntimeError, "compute_reward") as failed:
+    trainers.append(
+        DQNTrainer(lambda: CustomBitFlip(compute_reward=compute_reward), **HER, **QUICK)
+    )
+    with refuses(RuntimeError, "compute_reward") as raised:
         trainers[0].train(20)
-    assert failed.value.__cause__ is error
+    assert raised.value.__cause__ is error
 
 
 def with_spaces(**parts):
-    """Return a class of `PointMass` with other parts of observations."""
+    """Return a class of `PointMass` with replaced observation spaces; None removes a key."""
 
     class Other(PointMass):
         def __init__(self):
@@ -243,7 +253,7 @@ REJECTED = {
 
 
 @pytest.mark.parametrize("case", REJECTED)
-def test_environments_and_settings_without_hindsight_are_rejected(case):
+def test_unsuitable_environments_and_settings_are_rejected(case):
     trainer, env, settings, argument, hint = REJECTED[case]
     env = env() if case == "next step" else env
     with refuses(ArgumentError, argument, hint):
@@ -255,47 +265,47 @@ def test_goals_of_float64_are_accepted():
     SACTrainer(with_spaces(desired_goal=goal), **HER)
 
 
-class Noting(BitFlip):
-    """Log calls with the process id and the number of goals."""
+class Logging(BitFlip):
+    """`BitFlip` that logs calls with the process id and the number of goals."""
 
     def __init__(self, path):
-        super().__init__(4, ends_at_goal=True)
+        super().__init__(4, terminates_at_goal=True)
         self.path = path
 
-    def note(self, *what):
+    def log(self, *values):
         with open(self.path, "a") as file:
-            print(os.getpid(), *what, file=file)
+            print(os.getpid(), *values, file=file)
 
     def compute_reward(self, achieved_goal, desired_goal, info):
         if np.ndim(achieved_goal) == 2:
-            self.note("reward", len(achieved_goal))
+            self.log("reward", len(achieved_goal))
         return super().compute_reward(achieved_goal, desired_goal, info)
 
     def compute_terminated(self, achieved_goal, desired_goal, info):
-        self.note("terminated", len(achieved_goal))
+        self.log("terminated", len(achieved_goal))
         return super().compute_terminated(achieved_goal, desired_goal, info)
 
     def close(self):
-        self.note("closed")
+        self.log("closed")
 
 
 @pytest.mark.timeout(60)
 def test_workers_do_not_compute_rewards(tmp_path):
-    path = tmp_path / "notes"
-    makers = [functools.partial(Noting, path)] * 3
+    path = tmp_path / "calls"
+    makers = [functools.partial(Logging, path)] * 3
     env = gym.vector.AsyncVectorEnv(makers, autoreset_mode=AutoresetMode.SAME_STEP)
-    how = {"learning_starts": 6, "batch_size": 10, "train_freq": 1, "net_arch": (8,)}
-    trainer = DQNTrainer(env, seed=0, her="future", buffer_size=100, runs_dir=None, **how)
+    settings = {"learning_starts": 6, "batch_size": 10, "train_freq": 1, "net_arch": (8,)}
+    trainer = DQNTrainer(env, seed=0, her="future", buffer_size=100, runs_dir=None, **settings)
     path.write_text("")
     trainer.train(15)
     assert trainer.learner.updates == 3
-    # The first minibatch has 9 transitions, all that there are.
+    # The first minibatch has all 9 transitions of the buffer.
     counts = [7, 8, 8]
-    here = str(os.getpid())
-    asked = [[here, name, str(n)] for n in counts for name in ("reward", "terminated")]
-    assert [line.split() for line in path.read_text().splitlines()] == asked
+    pid = str(os.getpid())
+    calls = [[pid, name, str(n)] for n in counts for name in ("reward", "terminated")]
+    assert [line.split() for line in path.read_text().splitlines()] == calls
     env.close()
     path.write_text("")
     del trainer, env
     gc.collect()
-    assert path.read_text().split() == [here, "closed"]
+    assert path.read_text().split() == [pid, "closed"]

@@ -22,8 +22,8 @@ from support.refusals import refuses
 CAMERA = spaces.Box(0, 255, (36, 36, 1), np.uint8)
 
 
-class Tell(gym.Env):
-    """Each part of an observation decides which of three values of an action component pays."""
+class Reveal(gym.Env):
+    """Environment whose observation parts encode the rewarded values of action components."""
 
     def __init__(self, space):
         parts = getattr(space, "spaces", [space])
@@ -46,15 +46,15 @@ class Tell(gym.Env):
         return shade
 
     def _obs(self):
-        self.told = self.np_random.integers(3, size=len(self.action_space.nvec))
+        self.answers = self.np_random.integers(3, size=len(self.action_space.nvec))
         match self.observation_space:
             case spaces.Dict():
-                parts = zip(self.observation_space.spaces.items(), self.told, strict=True)
-                return {key: self._part(part, told) for (key, part), told in parts}
+                parts = zip(self.observation_space.spaces.items(), self.answers, strict=True)
+                return {key: self._part(part, answer) for (key, part), answer in parts}
             case spaces.Tuple():
-                parts = zip(self.observation_space.spaces, self.told, strict=True)
-                return tuple(self._part(part, told) for part, told in parts)
-        return self._part(self.observation_space, self.told[0])
+                parts = zip(self.observation_space.spaces, self.answers, strict=True)
+                return tuple(self._part(part, answer) for part, answer in parts)
+        return self._part(self.observation_space, self.answers[0])
 
     def reset(self, *, seed=None, options=None):
         super().reset(seed=seed)
@@ -62,7 +62,7 @@ class Tell(gym.Env):
         return self._obs(), {}
 
     def step(self, action):
-        reward = float(np.mean(action == self.told))
+        reward = float(np.mean(action == self.answers))
         self.steps += 1
         return self._obs(), reward, False, self.steps == 10, {}
 
@@ -83,39 +83,41 @@ COMMON = {"gamma": 0.0, "lr_schedule": "linear", "ent_coef": 0.01, "runs_dir": N
 PPO = {**COMMON, "num_envs": 4, "n_steps": 64, "n_epochs": 5, "learning_rate": 5e-3}
 A2C = {**COMMON, "num_envs": 8, "learning_rate": 5e-3}
 TRAINERS = {"PPO": (PPOTrainer, 5_000, PPO), "A2C": (A2CTrainer, 5_000, A2C)}
-FEW = {"PPO": (4_000, {"num_envs": 8, "n_epochs": 4}), "A2C": (50_000, {"num_envs": 32})}
+IMAGE_SETTINGS = {"PPO": (4_000, {"num_envs": 8, "n_epochs": 4}), "A2C": (50_000, {"num_envs": 32})}
 TORCH_ONLY = ("picture", "picture, channels first", "Dict", "Dict with a picture", "Tuple")
 BACKENDS = ("native", "torch", *network_backends()[1:])
-# Each algorithm and space once; the backends alternate. Convolutions take seconds.
+# Each algorithm with each space, on alternating backends. Convolutions take seconds.
 CASES = [
     pytest.param(
         name,
-        kind,
-        "torch" if kind in TORCH_ONLY else BACKENDS[(i + j) % len(BACKENDS)],
-        marks=pytest.mark.slow if "picture" in kind and (i, kind[:4]) != (0, "Dict") else (),
+        space_name,
+        "torch" if space_name in TORCH_ONLY else BACKENDS[(i + j) % len(BACKENDS)],
+        marks=pytest.mark.slow
+        if "picture" in space_name and (i, space_name[:4]) != (0, "Dict")
+        else (),
     )
     for i, name in enumerate(TRAINERS)
-    for j, kind in enumerate(SPACES)
+    for j, space_name in enumerate(SPACES)
 ]
 
 
-@pytest.mark.parametrize(("name", "kind", "backend"), CASES)
-def test_what_an_observation_tells_is_learned(name, kind, backend):
-    make, steps, settings = TRAINERS[name]
-    if "picture" in kind:
-        steps, fewer = FEW[name]
-        settings = {**settings, "learning_rate": 1e-3, **fewer}
-    trainer = make(lambda: Tell(SPACES[kind]), 0, backend=backend, **settings)
+@pytest.mark.parametrize(("name", "space_name", "backend"), CASES)
+def test_policies_learn_from_every_observation_space(name, space_name, backend):
+    cls, steps, settings = TRAINERS[name]
+    if "picture" in space_name:
+        steps, image_settings = IMAGE_SETTINGS[name]
+        settings = {**settings, "learning_rate": 1e-3, **image_settings}
+    trainer = cls(lambda: Reveal(SPACES[space_name]), 0, backend=backend, **settings)
     trainer.train(steps)
     assert trainer.evaluate(20)["mean_reward"] >= 9.0
 
 
-def test_without_a_part_of_the_observation_the_task_is_not_learned():
+def test_the_task_is_not_learned_from_a_part_of_the_observation():
     class Blind(gym.ObservationWrapper):
         def observation(self, observation):
             return {**observation, "b": 0}
 
-    env = lambda: Blind(Tell(SPACES["Dict"]))  # noqa: E731
+    env = lambda: Blind(Reveal(SPACES["Dict"]))  # noqa: E731
     trainer = PPOTrainer(env=env, seed=0, **PPO)
     trainer.train(5_000)
     assert trainer.evaluate(20)["mean_reward"] < 7.5
@@ -128,7 +130,7 @@ NESTED = spaces.Dict(
 
 
 class Nested(gym.Env):
-    """Observes in every part how many steps it made."""
+    """Environment whose nested observation has the step number in every part."""
 
     observation_space, action_space = NESTED, spaces.Discrete(2)
 
@@ -147,11 +149,11 @@ class Nested(gym.Env):
 
 
 @pytest.mark.parametrize("mode", list(AutoresetMode))
-def test_nested_observations_keep_their_kinds_in_every_autoreset_mode(mode):
-    seen = []
+def test_nested_observations_have_their_dtypes_in_every_autoreset_mode(mode):
+    inputs = []
 
     def policy(obs):
-        seen.append(obs)
+        inputs.append(obs)
         return np.zeros(len(obs["word"]), np.int64)
 
     batch = collect_rollout(make_vec(Nested, 2, autoreset_mode=mode), policy, 7)
@@ -164,47 +166,44 @@ def test_nested_observations_keep_their_kinds_in_every_autoreset_mode(mode):
     assert at.tolist() == expected
     assert np.array_equal(side[:, 0], at % 3)
     assert np.allclose(batch.obs["word"][:, 0, 0], at / 10)
-    assert seen[0]["eye"][0].dtype == np.uint8
+    assert inputs[0]["eye"][0].dtype == np.uint8
 
 
 @pytest.mark.parametrize("mode", list(AutoresetMode))
-def test_the_last_observation_of_a_cut_episode_is_what_is_bootstrapped(mode):
-    class Worth:
-        """Values that tell the observations apart."""
-
-        def __call__(self, obs):
-            n = len(obs["word"])
-            return np.zeros(n, np.int64), np.zeros(n), obs["eye"][0][:, 0, 0, 0].astype(np.float32)
+def test_truncated_episodes_bootstrap_from_the_final_nested_observation(mode):
+    def policy(obs):
+        n = len(obs["word"])
+        return np.zeros(n, np.int64), np.zeros(n), obs["eye"][0][:, 0, 0, 0].astype(np.float32)
 
     env = make_vec(Nested, 1, autoreset_mode=mode)
-    batch = collect_rollout(env, Worth(), 3, gamma=0.5, gae_lambda=0.0)
-    # r + gamma * V(next) - V: the last step ends at 3, which is worth 3.
+    batch = collect_rollout(env, policy, 3, gamma=0.5, gae_lambda=0.0)
+    # r + gamma * V(next) - V, where V is the step number and the episode ends at 3.
     assert batch.advantages[:, 0].tolist() == [1 + 0.5, 1 + 1.0 - 1, 1 + 1.5 - 2]
 
 
 @pytest.mark.parametrize("space", [SPACES["Dict"], SPACES["picture"], SPACES["Discrete"]])
-def test_predictions_take_one_observation_or_many(space):
-    trainer = PPOTrainer(env=lambda: Tell(space), seed=0, **PPO)
-    one = trainer.env.env.envs[0].reset(seed=1)[0]
-    many = trainer.env.reset(seed=1)[0]
+def test_predictions_accept_single_and_batched_observations(space):
+    trainer = PPOTrainer(env=lambda: Reveal(space), seed=0, **PPO)
+    obs = trainer.env.env.envs[0].reset(seed=1)[0]
+    batch = trainer.env.reset(seed=1)[0]
     parts = len(getattr(space, "spaces", [space]))
-    assert trainer.predict(one).shape == (parts,)
-    assert trainer.predict(many).shape == (4, parts)
-    assert np.array_equal(trainer.predict(one), trainer.predict(many)[0])
+    assert trainer.predict(obs).shape == (parts,)
+    assert trainer.predict(batch).shape == (4, parts)
+    assert np.array_equal(trainer.predict(obs), trainer.predict(batch)[0])
 
 
 @pytest.mark.parametrize("backend", ["auto", "torch"])
 @pytest.mark.parametrize("space", SPACES.values(), ids=SPACES)
-def test_predictions_for_no_observations_are_none(space, backend):
-    trainer = A2CTrainer(lambda: Tell(space), 0, num_envs=2, backend=backend, runs_dir=None)
+def test_predictions_for_empty_batches_are_empty(space, backend):
+    trainer = A2CTrainer(lambda: Reveal(space), 0, num_envs=2, backend=backend, runs_dir=None)
     parts = len(getattr(space, "spaces", [space]))
     for deterministic in (True, False):
         actions = trainer.predict(create_empty_array(space, 0), deterministic)
         assert (actions.shape, actions.dtype) == ((0, parts), np.int64)
 
 
-def test_dict_observations_are_loaded_and_allow_normalised_rewards(tmp_path):
-    env = lambda: Tell(SPACES["Dict with a picture"])  # noqa: E731
+def test_policies_of_dict_observations_with_normalised_rewards_are_loaded(tmp_path):
+    env = lambda: Reveal(SPACES["Dict with a picture"])  # noqa: E731
     small = {"num_envs": 2, "n_steps": 8, "n_epochs": 1, "normalize_reward": True}
     trainer = PPOTrainer(env, 0, runs_dir=None, **small)
     trainer.train(16)
@@ -212,37 +211,37 @@ def test_dict_observations_are_loaded_and_allow_normalised_rewards(tmp_path):
     loaded = PPOTrainer.load(tmp_path / "saved", env=env, runs_dir=None)
     obs = trainer.env.reset(seed=1)[0]
     for deterministic in (True, False):
-        actions = [one.predict(obs, deterministic) for one in (trainer, loaded)]
+        actions = [x.predict(obs, deterministic) for x in (trainer, loaded)]
         np.testing.assert_array_equal(*actions)
 
 
 @pytest.mark.parametrize("empty", [spaces.Dict(), spaces.Tuple(()), spaces.Dict(a=spaces.Dict())])
-@pytest.mark.parametrize("trainer", [PPOTrainer, A2CTrainer])
-def test_empty_parts_have_no_features(trainer, empty):
+@pytest.mark.parametrize("cls", [PPOTrainer, A2CTrainer])
+def test_empty_parts_have_no_features(cls, empty):
     space = spaces.Dict(eye=CAMERA, nothing=empty, side=spaces.Discrete(3))
     env = lambda: Sampled(space, spaces.Discrete(2))  # noqa: E731
-    one = trainer(env, 0, num_envs=2, n_steps=4, runs_dir=None)
-    assert one.train(16)["timesteps"] == 16
-    assert one.learner.policy.features.features_dim == 256 + 3
-    assert one.predict(space.sample()).shape == ()
+    trainer = cls(env, 0, num_envs=2, n_steps=4, runs_dir=None)
+    assert trainer.train(16)["timesteps"] == 16
+    assert trainer.learner.policy.features.features_dim == 256 + 3
+    assert trainer.predict(space.sample()).shape == ()
 
 
-def test_wrong_observations_are_named_by_their_place():
-    trainer = PPOTrainer(env=lambda: Tell(SPACES["Dict"]), seed=0, **PPO)
+def test_errors_of_wrong_observations_name_the_part():
+    trainer = PPOTrainer(env=lambda: Reveal(SPACES["Dict"]), seed=0, **PPO)
     with refuses(ArgumentError, "obs['b']"):
         trainer.predict({"a": np.zeros(3)})
     with refuses(ArgumentError, "obs['a']", got="shape (4,)"):
         trainer.predict({"a": np.zeros(4), "b": 1})
     with refuses(ArgumentError, "obs"):
         trainer.predict({"a": np.zeros((2, 3)), "b": [1]})
-    for env in (lambda: Tell(SPACES["Dict"]), "FrozenLake-v1"):
+    for env in (lambda: Reveal(SPACES["Dict"]), "FrozenLake-v1"):
         with refuses(ArgumentError, "normalize_obs"):
             PPOTrainer(env, 0, normalize_obs=True, runs_dir=None)
 
 
-def told(space, algorithm):
-    """`Tell`, with the kind of actions that an algorithm has."""
-    env = Tell(space)
+def make_reveal(space, algorithm):
+    """Return a `Reveal` environment with actions that the algorithm supports."""
+    env = Reveal(space)
     n = len(env.action_space.nvec)
     if algorithm == "DQN":
         return TransformAction(env, lambda a: np.full(n, a), spaces.Discrete(3))
@@ -263,10 +262,10 @@ TINY = {
 
 
 @pytest.mark.parametrize(
-    ("algorithm", "kind", "backend"),
+    ("algorithm", "space_name", "backend"),
     [
-        *(("PPO", kind, "torch") for kind in SPACES),
-        *(("PPO", kind, "native") for kind in SPACES if kind not in TORCH_ONLY),
+        *(("PPO", space_name, "torch") for space_name in SPACES),
+        *(("PPO", space_name, "native") for space_name in SPACES if space_name not in TORCH_ONLY),
         ("A2C", "Discrete", "native"),
         ("DQN", "MultiDiscrete", "native"),
         ("DQN", "picture", "torch"),
@@ -275,25 +274,28 @@ TINY = {
         ("TD3", "MultiBinary", "native"),
     ],
 )
-def test_normalized_rewards_do_not_change_predictions(tmp_path, algorithm, kind, backend):
-    make, settings = TINY[algorithm]
-    env = lambda: told(SPACES[kind], algorithm)  # noqa: E731
-    how = {"num_envs": 2, "backend": backend, "learning_rate": 0.0, "runs_dir": None, **settings}
-    plain, trainer = (make(env, 0, normalize_reward=flag, **how) for flag in (False, True))
+def test_normalized_rewards_do_not_change_predictions(tmp_path, algorithm, space_name, backend):
+    cls, settings = TINY[algorithm]
+    env = lambda: make_reveal(SPACES[space_name], algorithm)  # noqa: E731
+    settings = {"num_envs": 2, "backend": backend, "learning_rate": 0.0, **settings}
+    plain, trainer = (
+        cls(env, 0, normalize_reward=normalize, runs_dir=None, **settings)
+        for normalize in (False, True)
+    )
     scores = EvalCallback(every=16, n_episodes=2)
     plain.train(32)
     trainer.train(32, callbacks=[scores])
     trainer.save(tmp_path / "saved")
-    loaded = make.load(tmp_path / "saved", env=env, runs_dir=None)
+    loaded = cls.load(tmp_path / "saved", env=env, runs_dir=None)
     obs = trainer.env.reset(seed=1)[0]
 
-    def predicted(policy):
+    def predictions(policy):
         samples = SeededPredictor(policy.learner, 3)
         return [policy.predict(obs), *(samples.predict(obs, False) for _ in range(9))]
 
-    expected = predicted(plain)
+    expected = predictions(plain)
     for policy in (trainer, loaded, rlox.load(tmp_path / "saved")):
-        assert np.array_equal(predicted(policy), expected)
+        assert np.array_equal(predictions(policy), expected)
         assert evaluate(policy, env, 3, seed=0) == evaluate(plain, env, 3, seed=0)
     assert trainer.evaluate(3) == plain.evaluate(3)
     assert scores.last == plain.evaluate(2, seed=evaluation_seed(0, training=True))
@@ -303,9 +305,9 @@ def test_normalized_rewards_do_not_change_predictions(tmp_path, algorithm, kind,
 
 @pytest.mark.parametrize("algorithm", ["PPO", "DQN"])
 def test_images_are_scaled_equally_in_training_and_prediction(algorithm):
-    make, settings = TINY[algorithm]
-    env = lambda: told(CAMERA, algorithm)  # noqa: E731
-    trainer = make(env, 0, num_envs=2, normalize_reward=True, runs_dir=None, **settings)
+    cls, settings = TINY[algorithm]
+    env = lambda: make_reveal(CAMERA, algorithm)  # noqa: E731
+    trainer = cls(env, 0, num_envs=2, normalize_reward=True, runs_dir=None, **settings)
     inputs = set()
     for module in trainer.learner.policy.modules():
         if isinstance(module, torch.nn.Conv2d) and module.in_channels == 1:
@@ -317,7 +319,7 @@ def test_images_are_scaled_equally_in_training_and_prediction(algorithm):
     assert inputs == {0.0, 1.0}
 
 
-def test_pictures_that_were_normalised_are_not_scaled_again():
+def test_float_images_are_not_scaled_again():
     network = NatureCNN(spaces.Box(0, 255, (36, 36, 1), np.uint8))
     pictures = torch.randint(0, 255, (2, 36, 36, 1), dtype=torch.uint8)
     assert torch.equal(network(pictures), network(pictures.float() / 255))

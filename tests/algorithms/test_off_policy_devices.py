@@ -1,7 +1,7 @@
-"""Where DQN, SAC and TD3 compute: devices, copies to them, and `torch.compile`.
+"""Devices of DQN, SAC and TD3, copies to devices, and `torch.compile`.
 
-No GPU is needed: "meta" tensors stand for those of another device, and copies that a GPU would make
-some time later are made as late as they may be.
+No GPU is needed: "meta" tensors replace GPU tensors, and asynchronous copies are simulated by
+copies at the last possible time.
 """
 
 import gymnasium as gym
@@ -18,7 +18,7 @@ from rlox._nn import runtime as torch_state
 from rlox.algorithms._replay import Replay
 from rlox.trainers import SACTrainer, TD3Trainer
 from support.envs import Sampled
-from support.off_policy import NORMALIZED, iterated, make_learner
+from support.off_policy import NORMALIZED, make_learner, run_iterations
 from support.refusals import refuses
 
 SMALL = {"learning_starts": 4, "batch_size": 8, "buffer_size": 100, "net_arch": (8,)}
@@ -28,86 +28,85 @@ NUMBERS = gym.spaces.Box(-1, 1, (1,))
 PARTS = gym.spaces.Dict(number=NUMBERS, camera=gym.spaces.Box(0, 255, (3, 36, 36), np.uint8))
 
 
-def pictures():
+def make_pictures():
     return Sampled(PARTS, NUMBERS)
 
 
-# Case, environment and further settings.
-KINDS = {
+# Case of `make_learner`, environment and changed settings.
+CASES = {
     "DQN": ("DQN", None, {}),
     "DQN, all options": ("DQN, all options", None, {"utd_ratio": None}),
     "SAC": ("SAC", None, {}),
     "SAC, fixed temperature": ("SAC", None, {"ent_coef": 0.1}),
     "SAC, gSDE": ("SAC", None, {"use_sde": True}),
     "SAC, normalised": ("SAC", None, NORMALIZED),
-    "SAC, pictures": ("SAC", pictures, {}),
+    "SAC, pictures": ("SAC", make_pictures, {}),
     "TD3": ("TD3", None, {"policy_delay": 1, "action_noise": None}),
-    "TD3, pictures": ("TD3", pictures, {}),
+    "TD3, pictures": ("TD3", make_pictures, {}),
 }
 PLAIN = ["DQN", "DQN, all options", "SAC", "SAC, gSDE", "TD3"]
 
 
-def learner(kind, **changes):
-    case, env, settings = KINDS[kind]
+def make_case_learner(name, **changes):
+    case, env, settings = CASES[name]
     return make_learner(case, "torch", 3, env, **{**SMALL, **settings, **changes})
 
 
-class Elsewhere(torch.Generator):
-    """A generator of the CPU that says it is another device's."""
+class FakeDeviceGenerator(torch.Generator):
+    """CPU generator that reports another device."""
 
     def __new__(cls, device="cpu"):
-        made = super().__new__(cls, "cpu")
-        made.place = torch.device(device)
-        return made
+        generator = super().__new__(cls, "cpu")
+        generator.reported_device = torch.device(device)
+        return generator
 
     @property
     def device(self):
-        return self.place
+        return self.reported_device
 
 
-class AllOn(TorchDispatchMode):
-    """Refuses whatever makes a tensor that is on another device."""
+class RequireDevice(TorchDispatchMode):
+    """Mode that rejects operations whose results are on another device."""
 
     def __init__(self, device):
         super().__init__()
-        self.kind, self.calls = device, 0
+        self.device_type, self.calls = device, 0
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-        made = func(*args, **kwargs or {})
-        for tensor in tree_leaves(made):
-            assert not isinstance(tensor, Tensor) or tensor.device.type == self.kind, func
+        result = func(*args, **kwargs or {})
+        for tensor in tree_leaves(result):
+            assert not isinstance(tensor, Tensor) or tensor.device.type == self.device_type, func
         self.calls += 1
-        return made
+        return result
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_all_tensors_of_acting_and_of_an_update_are_on_the_device(kind, monkeypatch):
+@pytest.mark.parametrize("name", CASES)
+def test_all_tensors_of_acting_and_of_an_update_are_on_the_device(name, monkeypatch):
     monkeypatch.setattr(torch_state, "find_device", lambda name: torch.device("meta"))
-    monkeypatch.setattr(torch, "Generator", Elsewhere)
-    one = learner(kind, learning_starts=1000)
-    iterated(one, 12)
-    assert {p.device.type for p in one.modules.parameters()} == {"meta"}
-    monkeypatch.setattr(one.replay, "prioritize", lambda errors: errors)
-    batch = one.replay.sample(one.streams["minibatches"], one.normalizer, **one.sampling(0.0))
-    obs = one.unpack_obs(one.stepper.obs.copy())
-    with AllOn("meta") as watch:
+    monkeypatch.setattr(torch, "Generator", FakeDeviceGenerator)
+    learner = make_case_learner(name, learning_starts=1000)
+    run_iterations(learner, 12)
+    assert {p.device.type for p in learner.modules.parameters()} == {"meta"}
+    monkeypatch.setattr(learner.replay, "prioritize", lambda errors: errors)
+    batch = learner.replay.sample(
+        learner.streams["minibatches"], learner.normalizer, **learner.sampling(0.0)
+    )
+    obs = learner.unpack_obs(learner.stepper.obs.copy())
+    with RequireDevice("meta") as mode:
         for _ in range(2):
-            one.begin()
-            one.sample_actions(obs, None)
-            one.greedy_actions(obs, None)
-            one.update(batch, 1e-3)
-    assert watch.calls > 50
+            learner.begin()
+            learner.sample_actions(obs, None)
+            learner.greedy_actions(obs, None)
+            learner.update(batch, 1e-3)
+    assert mode.calls > 50
 
 
-class Late(TorchFunctionMode):
-    """Copies to other devices that nobody waited for are made when somebody does, and not before.
-
-    It stands for CUDA's events, too.
-    """
+class DelayedCopies(TorchFunctionMode):
+    """Mode that delays non-blocking copies until `synchronize`, and replaces CUDA events."""
 
     def __init__(self):
         super().__init__()
-        self.due, self.marked, self.pinned = [], [], set()
+        self.pending, self.recorded, self.pinned = [], [], set()
 
     def __torch_function__(self, func, types, args=(), kwargs=None):
         kwargs = kwargs or {}
@@ -116,82 +115,87 @@ class Late(TorchFunctionMode):
             self.pinned.add(pinned.data_ptr())
             return pinned
         if func is Tensor.to and isinstance(args[1], torch.device):
-            source, there = args[0], torch.zeros_like(args[0])
+            source, target = args[0], torch.zeros_like(args[0])
             if kwargs.get("non_blocking"):
                 assert args[1].type != "cuda" or source.data_ptr() in self.pinned
-                self.due.append((there, source))
+                self.pending.append((target, source))
             else:
-                there.copy_(source)
-            return there
+                target.copy_(source)
+            return target
         return func(*args, **kwargs)
 
     def record(self, stream):
-        self.marked = list(self.due)
+        self.recorded = list(self.pending)
 
     def synchronize(self):
-        for there, source in self.marked:
-            there.copy_(source)
-        self.due, self.marked = [], []
+        for target, source in self.recorded:
+            target.copy_(source)
+        self.pending, self.recorded = [], []
 
 
 @pytest.mark.parametrize("device", ["cuda", "mps"])
-@pytest.mark.parametrize("kind", ["DQN, all options", "SAC", "SAC, normalised", "SAC, pictures"])
-def test_memory_is_not_written_to_while_it_is_on_its_way_to_a_device(kind, device, monkeypatch):
-    one = learner(kind, learning_starts=1000)
-    iterated(one, 30)
-    layout, space, config, buffer = one.layout, one.spaces[1], one.config, one.replay.buffer
+@pytest.mark.parametrize("name", ["DQN, all options", "SAC", "SAC, normalised", "SAC, pictures"])
+def test_pinned_memory_is_not_overwritten_before_the_copy_ends(name, device, monkeypatch):
+    learner = make_case_learner(name, learning_starts=1000)
+    run_iterations(learner, 30)
+    layout, space, config, buffer = (
+        learner.layout,
+        learner.spaces[1],
+        learner.config,
+        learner.replay.buffer,
+    )
     replay = Replay(layout, space, config, config.num_envs, torch.device(device))
     replay.buffer = buffer
-    late = Late()
-    monkeypatch.setattr(torch.cuda, "Event", lambda: late)
+    copies = DelayedCopies()
+    monkeypatch.setattr(torch.cuda, "Event", lambda: copies)
     monkeypatch.setattr(torch.cuda, "current_stream", lambda device: None)
-    with late:
-        batches = [replay.sample(np.random.default_rng(i), one.normalizer) for i in range(4)]
-    late.record(None)
-    late.synchronize()
+    with copies:
+        batches = [replay.sample(np.random.default_rng(i), learner.normalizer) for i in range(4)]
+    copies.record(None)
+    copies.synchronize()
     for i, batch in enumerate(batches):
-        expected = one.replay.sample(np.random.default_rng(i), one.normalizer)
-        for got, wanted in zip(tree_leaves(batch), tree_leaves(expected), strict=True):
-            same = torch.equal(got, wanted) if isinstance(got, Tensor) else got == wanted
-            assert same
+        expected = learner.replay.sample(np.random.default_rng(i), learner.normalizer)
+        for a, b in zip(tree_leaves(batch), tree_leaves(expected), strict=True):
+            assert torch.equal(a, b) if isinstance(a, Tensor) else a == b
 
 
-def test_only_what_is_learned_from_is_sent_to_a_device(monkeypatch):
-    one, sent = learner("DQN, all options", learning_starts=1000), []
-    one.iterate()
+def test_only_fields_of_the_minibatch_are_copied_to_the_device(monkeypatch):
+    learner, sent = make_case_learner("DQN, all options", learning_starts=1000), []
+    learner.iterate()
     monkeypatch.setattr(Tensor, "to", lambda tensor, *_, **__: sent.append(tensor) or tensor)
-    one.replay.device = torch.device("meta")
-    one.replay.sample(np.random.default_rng(0), None)
-    # Observations, next ones, actions, rewards, terminated, discounts, weights.
+    learner.replay.device = torch.device("meta")
+    learner.replay.sample(np.random.default_rng(0), None)
+    # obs, next_obs, actions, rewards, terminated, discounts, weights
     assert len(sent) == 7
 
 
-@pytest.mark.parametrize("trainer", [SACTrainer, TD3Trainer])
-def test_unavailable_devices_are_rejected(trainer):
+@pytest.mark.parametrize("cls", [SACTrainer, TD3Trainer])
+def test_unavailable_devices_are_rejected(cls):
     with refuses(ArgumentError, "device", "pass another device such as 'cpu'"):
-        trainer("Pendulum-v1", device="meta", runs_dir=None)
+        cls("Pendulum-v1", device="meta", runs_dir=None)
     with refuses(ArgumentError, "device", 'backend="torch"'):
-        trainer("Pendulum-v1", device="cuda", backend="native", runs_dir=None)
+        cls("Pendulum-v1", device="cuda", backend="native", runs_dir=None)
 
 
-# Torch hides it from all but those to whom warnings are errors.
+# Torch raises this warning internally, which matters only if warnings are errors.
 @pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor:UserWarning")
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", PLAIN)
-def test_what_is_compiled_learns_the_same(kind):
-    from torch._dynamo.utils import counters  # which takes seconds
+@pytest.mark.parametrize("name", PLAIN)
+def test_compiled_learners_learn_the_same(name):
+    from torch._dynamo.utils import counters  # this import takes seconds
 
     before = torch.get_rng_state()
-    plain, compiled = (learner(kind, compile=flag) for flag in (False, True))
-    rows = [[one.iterate() for _ in range(9)] for one in (plain, compiled)]
-    assert compiled.losses is compiled._fast is not compiled._plain  # a whole batch has been there
+    plain, compiled = (make_case_learner(name, compile=x) for x in (False, True))
+    rows = [[x.iterate() for _ in range(9)] for x in (plain, compiled)]
+    assert compiled.losses is compiled._fast is not compiled._plain  # a full minibatch was compiled
     graphs = counters["stats"]["unique_graphs"]
-    rows = [[one.iterate() for _ in range(5)] for one in (plain, compiled)]
+    rows = [[x.iterate() for _ in range(5)] for x in (plain, compiled)]
     assert counters["stats"]["unique_graphs"] == graphs > 0
     assert plain.updates == compiled.updates > 1
-    for name, told in rows[0][-1].items():
-        np.testing.assert_allclose(rows[1][-1][name], told, rtol=1e-4, atol=1e-4, err_msg=name)
+    close = {"rtol": 1e-4, "atol": 1e-4}
+    for key, value in rows[0][-1].items():
+        np.testing.assert_allclose(rows[1][-1][key], value, **close, err_msg=key)
     after = compiled._networks()
-    for name, array in plain._networks().items():
-        np.testing.assert_allclose(after[name], array, rtol=1e-4, atol=1e-4, err_msg=name)
+    for key, array in plain._networks().items():
+        np.testing.assert_allclose(after[key], array, **close, err_msg=key)
     assert torch.equal(torch.get_rng_state(), before)

@@ -1,4 +1,4 @@
-"""Targets, losses, gradients and target networks of DQN, SAC and TD3 against independent ones."""
+"""Targets, losses, gradients and target networks of DQN, SAC and TD3 against references."""
 
 from types import SimpleNamespace
 
@@ -20,7 +20,7 @@ from rlox.algorithms.td3 import actor_loss as td3_actor_loss
 from rlox.algorithms.td3 import critic_loss as td3_critic_loss
 from rlox.algorithms.td3 import td3_targets
 from support.envs import Sampled
-from support.off_policy import BACKENDS, iterated, make_learner
+from support.off_policy import BACKENDS, make_learner, run_iterations
 from support.refusals import refuses
 
 SMALL = {"learning_starts": 0, "batch_size": 8, "net_arch": (16, 16), "buffer_size": 200}
@@ -41,14 +41,14 @@ def batch_of(n=32, dim=3, discrete=None, seed=0):
     )
 
 
-def trained(algorithm, backend="torch", **settings):
-    one = make_learner(algorithm, backend, 3, **{**SMALL, **settings})
-    iterated(one, 20)
-    return one
+def make_trained(algorithm, backend="torch", **settings):
+    learner = make_learner(algorithm, backend, 3, **{**SMALL, **settings})
+    run_iterations(learner, 20)
+    return learner
 
 
-def weights_of(one):
-    networks = one.state().networks
+def weights_of(learner):
+    networks = learner.state().networks
     return {name: torch.from_numpy(x).double().requires_grad_() for name, x in networks.items()}
 
 
@@ -70,122 +70,124 @@ def critics(weights, part, obs, actions):
 
 
 def assert_equal_gradients(optimizer, loss, weights, expected):
-    """Compare a loss and its gradients with an independent loss in float64, by name."""
+    """Compare a loss and gradients with an independent loss in float64."""
     torch.testing.assert_close(loss.double().squeeze(), expected.squeeze(), rtol=1e-4, atol=1e-5)
     gradient = dict(optimizer._named_parts(optimizer.gradient(loss)))
     expected.backward()
     for name, got in gradient.items():
         want = weights[name].grad
         want = torch.zeros_like(weights[name]) if want is None else want
-        # Differences of large numbers are as exact as the large numbers.
-        near = {"rtol": 1e-4, "atol": 1e-5 * float(want.abs().max()) + 1e-9}
-        torch.testing.assert_close(got.double(), want, **near, msg=lambda m, n=name: f"{n}: {m}")
+        # The rounding error of a difference depends on the largest terms.
+        close = {"rtol": 1e-4, "atol": 1e-5 * float(want.abs().max()) + 1e-9}
+        torch.testing.assert_close(got.double(), want, **close, msg=lambda m, n=name: f"{n}: {m}")
 
 
-def squashed(weights, obs, drawn):
-    """Return SAC's actions and log-probabilities, computed with torch's distributions."""
+def squashed_actions(weights, obs, noise):
+    """Return SAC's actions and log probabilities, computed with torch's distributions."""
     mean, log_std = net(weights, "actor", obs).chunk(2, 1)
     normal = Normal(mean, log_std.clamp(-20, 2).exp())
-    u = mean + normal.scale * drawn
+    u = mean + normal.scale * noise
     a = u.tanh()
     return a, (normal.log_prob(u) - torch.log1p(-(a**2))).sum(1)
 
 
 def test_sac_targets_losses_and_gradients_equal_an_independent_computation():
-    one, batch, alpha = trained("SAC"), batch_of(), torch.tensor([0.3])
-    weights, policy, generator = weights_of(one), one.policy, one.generator
+    learner, batch, alpha = make_trained("SAC"), batch_of(), torch.tensor([0.3])
+    weights, policy, generator = weights_of(learner), learner.policy, learner.generator
     generator.manual_seed(1)
-    targets = sac_targets(policy, one.critic_target, batch, alpha)
+    targets = sac_targets(policy, learner.critic_target, batch, alpha)
     actions, log_probs = policy.get_action_and_logprob(batch.obs)
     generator.manual_seed(1)
-    drawn = [torch.empty(32, 1).normal_(generator=generator) for _ in range(2)]
+    noise = [torch.empty(32, 1).normal_(generator=generator) for _ in range(2)]
     with torch.no_grad():
-        following, density = squashed(weights, batch.next_obs, drawn[0])
-        least = torch.min(*critics(weights, "critic_target", batch.next_obs, following))
-        left = 1 - batch.terminated.double()
-        expected = batch.rewards + 0.9 * left * (least - 0.3 * density)
+        next_actions, density = squashed_actions(weights, batch.next_obs, noise[0])
+        least = torch.min(*critics(weights, "critic_target", batch.next_obs, next_actions))
+        continues = 1 - batch.terminated.double()
+        expected = batch.rewards + 0.9 * continues * (least - 0.3 * density)
     torch.testing.assert_close(targets.double(), expected, rtol=1e-4, atol=1e-4)
 
     loss = sac_critic_loss(policy.critic, batch, targets)
-    said = critics(weights, "critic", batch.obs, batch.actions)
-    expected = 0.5 * sum(((q - targets) ** 2).mean() for q in said)
-    assert_equal_gradients(one.critic_optimizer, loss, weights, expected)
+    values = critics(weights, "critic", batch.obs, batch.actions)
+    expected = 0.5 * sum(((q - targets) ** 2).mean() for q in values)
+    assert_equal_gradients(learner.critic_optimizer, loss, weights, expected)
 
-    weights = weights_of(one)
+    weights = weights_of(learner)
     loss = sac_actor_loss(policy.critic, batch, actions, log_probs, alpha)
-    a, density = squashed(weights, batch.obs, drawn[1])
+    a, density = squashed_actions(weights, batch.obs, noise[1])
     expected = (0.3 * density - torch.min(*critics(weights, "critic", batch.obs, a))).mean()
-    assert_equal_gradients(one.actor_optimizer, loss, weights, expected)
+    assert_equal_gradients(learner.actor_optimizer, loss, weights, expected)
 
 
 def test_gsde_log_probabilities_and_gradients_equal_an_independent_computation():
-    one, obs = trained("SAC", use_sde=True, log_std_init=-1.0), batch_of().obs
-    one.generator.manual_seed(1)
-    actions, log_probs = one.policy.get_action_and_logprob(obs)
-    one.generator.manual_seed(1)
-    drawn = torch.empty(1, 16, 1).normal_(generator=one.generator)[0].double()
-    weights = weights_of(one)
+    learner, obs = make_trained("SAC", use_sde=True, log_std_init=-1.0), batch_of().obs
+    learner.generator.manual_seed(1)
+    actions, log_probs = learner.policy.get_action_and_logprob(obs)
+    learner.generator.manual_seed(1)
+    noise = torch.empty(1, 16, 1).normal_(generator=learner.generator)[0].double()
+    weights = weights_of(learner)
     mean, hidden = net(weights, "actor", obs).clamp(-2, 2), hidden_layers(weights, "actor", obs)
     deviation = weights["log_std"].exp()
     normal = Normal(mean, ((hidden**2) @ deviation**2 + 1e-6).sqrt())
-    u = mean + hidden @ (deviation * drawn)
+    u = mean + hidden @ (deviation * noise)
     expected = (normal.log_prob(u) - torch.log1p(-(u.tanh() ** 2))).sum(1)
     torch.testing.assert_close(actions.double(), u.tanh(), rtol=1e-4, atol=1e-5)
     torch.testing.assert_close(log_probs.double(), expected, rtol=1e-4, atol=1e-4)
     loss = (log_probs + actions.squeeze(1)).mean()
-    assert_equal_gradients(one.actor_optimizer, loss, weights, (expected + u.tanh()[:, 0]).mean())
+    assert_equal_gradients(
+        learner.actor_optimizer, loss, weights, (expected + u.tanh()[:, 0]).mean()
+    )
 
 
 def test_the_temperature_moves_towards_its_target():
-    one = trained("SAC", ent_coef="auto_0.5", learning_rate=0.01)
+    learner = make_trained("SAC", ent_coef="auto_0.5", learning_rate=0.01)
     calls = []
-    one.record = lambda **metrics: calls.append(metrics)
-    batch = one.replay.sample(np.random.default_rng(0), None)
-    before = one.temperature.log_alpha.item()
-    one.generator.manual_seed(2)
-    _, log_probs = one.policy.get_action_and_logprob(batch.obs)
-    one.generator.manual_seed(2)
-    one.update(batch, 0.01)
-    excess = log_probs.mean().item() - 1  # the target is -1, for one action
-    metrics = {name: value for each in reversed(calls) for name, value in each.items()}
+    learner.record = lambda **metrics: calls.append(metrics)
+    batch = learner.replay.sample(np.random.default_rng(0), None)
+    before = learner.temperature.log_alpha.item()
+    learner.generator.manual_seed(2)
+    _, log_probs = learner.policy.get_action_and_logprob(batch.obs)
+    learner.generator.manual_seed(2)
+    learner.update(batch, 0.01)
+    excess = log_probs.mean().item() - 1  # the target entropy is -1 for one action component
+    metrics = {name: value for call in reversed(calls) for name, value in call.items()}
     assert metrics["ent_coef_loss"].item() == pytest.approx(-before * excess, rel=1e-4)
     assert metrics["ent_coef"] == pytest.approx(np.exp(before))
-    fixed = trained("SAC", ent_coef=0.2)
+    fixed = make_trained("SAC", ent_coef=0.2)
     assert fixed.last["ent_coef"] == pytest.approx(0.2)
     assert np.isnan(fixed.last["ent_coef_loss"])
     assert "log_alpha" not in fixed._networks()
 
 
 def test_td3_targets_losses_and_gradients_equal_an_independent_computation():
-    one, batch = trained("TD3"), batch_of()
-    weights = weights_of(one)
+    learner, batch = make_trained("TD3"), batch_of()
+    weights = weights_of(learner)
     noise = torch.linspace(-0.5, 0.5, 32).unsqueeze(1)
-    targets = td3_targets(one.actor_target, one.critic_target, batch, noise)
+    targets = td3_targets(learner.actor_target, learner.critic_target, batch, noise)
     with torch.no_grad():
-        following = net(weights, "actor_target", batch.next_obs.double()).tanh() + noise
-        following = following.clamp(-1, 1)
-        least = torch.min(*critics(weights, "critic_target", batch.next_obs, following))
+        next_actions = net(weights, "actor_target", batch.next_obs.double()).tanh() + noise
+        next_actions = next_actions.clamp(-1, 1)
+        least = torch.min(*critics(weights, "critic_target", batch.next_obs, next_actions))
         expected = batch.rewards + 0.9 * (1 - batch.terminated.double()) * least
     torch.testing.assert_close(targets.double(), expected, rtol=1e-4, atol=1e-4)
 
-    loss = td3_critic_loss(one.policy.critic, batch, targets)
-    said = critics(weights, "critic", batch.obs, batch.actions)
-    expected = sum(((q - targets) ** 2).mean() for q in said)
-    assert_equal_gradients(one.critic_optimizer, loss, weights, expected)
+    loss = td3_critic_loss(learner.policy.critic, batch, targets)
+    values = critics(weights, "critic", batch.obs, batch.actions)
+    expected = sum(((q - targets) ** 2).mean() for q in values)
+    assert_equal_gradients(learner.critic_optimizer, loss, weights, expected)
 
-    weights = weights_of(one)
-    loss = td3_actor_loss(one.policy, batch)
+    weights = weights_of(learner)
+    loss = td3_actor_loss(learner.policy, batch)
     a = net(weights, "actor", batch.obs.double()).tanh()
     expected = -critics(weights, "critic", batch.obs, a)[0].mean()
-    assert_equal_gradients(one.actor_optimizer, loss, weights, expected)
+    assert_equal_gradients(learner.actor_optimizer, loss, weights, expected)
 
 
 @pytest.mark.parametrize("dueling", [False, True])
 @pytest.mark.parametrize("double", [False, True])
 @pytest.mark.parametrize("extras", [False, True])
 def test_dqn_targets_loss_and_gradients_equal_an_independent_computation(dueling, double, extras):
-    one = trained("DQN", dueling=dueling, target_update_interval=7)
-    batch, weights = batch_of(dim=4, discrete=2), weights_of(one)
+    learner = make_trained("DQN", dueling=dueling, target_update_interval=7)
+    batch, weights = batch_of(dim=4, discrete=2), weights_of(learner)
     masks = torch.ones(32, 2, dtype=torch.bool)
     if extras:
         masks[::3, 0] = False
@@ -197,96 +199,96 @@ def test_dqn_targets_loss_and_gradients_equal_an_independent_computation(dueling
             return out
         return out[:, 2:] + out[:, :2] - out[:, :2].mean(1, keepdim=True)
 
-    targets = dqn_targets(one.policy, one.target, batch, double)
+    targets = dqn_targets(learner.policy, learner.target, batch, double)
     with torch.no_grad():
-        following = values("q_net_target", batch.next_obs)
-        choices = values("q_net", batch.next_obs) if double else following
+        next_values = values("q_net_target", batch.next_obs)
+        choices = values("q_net", batch.next_obs) if double else next_values
         choices = torch.where(masks, choices, -1e9).argmax(1)
-        least = following[torch.arange(32), choices]
-        expected = batch.rewards + 0.9 * (1 - batch.terminated.double()) * least
+        chosen = next_values[torch.arange(32), choices]
+        expected = batch.rewards + 0.9 * (1 - batch.terminated.double()) * chosen
     torch.testing.assert_close(targets.double(), expected, rtol=1e-4, atol=1e-4)
 
-    loss, errors = dqn_loss(one.policy, batch, targets)
-    wrong = values("q_net", batch.obs)[torch.arange(32), batch.actions] - targets
-    torch.testing.assert_close(errors.double(), -wrong, rtol=1e-4, atol=1e-4)
-    huber = torch.where(wrong.abs() < 1, 0.5 * wrong**2, wrong.abs() - 0.5)
+    loss, errors = dqn_loss(learner.policy, batch, targets)
+    error = values("q_net", batch.obs)[torch.arange(32), batch.actions] - targets
+    torch.testing.assert_close(errors.double(), -error, rtol=1e-4, atol=1e-4)
+    huber = torch.where(error.abs() < 1, 0.5 * error**2, error.abs() - 0.5)
     expected = (huber * (batch.weights if extras else 1.0)).mean()
-    assert_equal_gradients(one.optimizer, loss, weights, expected)
+    assert_equal_gradients(learner.optimizer, loss, weights, expected)
 
 
 def test_priorities_are_the_absolute_td_errors(monkeypatch):
-    one = trained("DQN", prioritized=True)
-    seen = []
-    monkeypatch.setattr(one.replay, "prioritize", seen.append)
-    stream = one.streams["minibatches"]
-    batch = one.replay.sample(stream, None, beta=0.4)
+    learner = make_trained("DQN", prioritized=True)
+    priorities = []
+    monkeypatch.setattr(learner.replay, "prioritize", priorities.append)
+    stream = learner.streams["minibatches"]
+    batch = learner.replay.sample(stream, None, beta=0.4)
     assert batch.weights.max() <= 1
-    targets = dqn_targets(one.policy, one.target, batch, False)
-    errors = dqn_loss(one.policy, batch, targets)[1]
-    one.update(batch, 1e-3)
-    torch.testing.assert_close(seen[0], errors)
+    targets = dqn_targets(learner.policy, learner.target, batch, False)
+    errors = dqn_loss(learner.policy, batch, targets)[1]
+    learner.update(batch, 1e-3)
+    torch.testing.assert_close(priorities[0], errors)
 
 
-def test_the_exponent_of_importance_weights_rises_to_one():
-    one = trained("DQN", prioritized=True, priority_beta=0.2)
+def test_the_exponent_of_importance_weights_increases_to_one():
+    learner = make_trained("DQN", prioritized=True, priority_beta=0.2)
     for progress, beta in ((0.0, 0.2), (0.5, 0.6), (1.0, 1.0)):
-        one.iterate(progress)
-        assert one.replay.buffer.beta == pytest.approx(beta)
+        learner.iterate(progress)
+        assert learner.replay.buffer.beta == pytest.approx(beta)
 
 
-def test_only_the_buffer_adds_a_floor_to_priorities():
-    one = trained("DQN", prioritized=True)
-    one.replay.sample(one.streams["minibatches"], None)
+def test_prioritize_passes_absolute_errors_to_the_buffer():
+    learner = make_trained("DQN", prioritized=True)
+    learner.replay.sample(learner.streams["minibatches"], None)
     errors = torch.tensor([0.0, -2.0, 1e-8, 1e-5, 0.0, 3.0, 0.5, 0.0])
-    one.replay.prioritize(errors)
-    state = one.replay.state()
-    one.replay.buffer.update_priorities(one.replay._out["indices"], errors.abs().numpy())
-    np.testing.assert_equal(one.replay.state(), state)
+    learner.replay.prioritize(errors)
+    state = learner.replay.state()
+    learner.replay.buffer.update_priorities(learner.replay._out["indices"], errors.abs().numpy())
+    np.testing.assert_equal(learner.replay.state(), state)
 
 
 @pytest.mark.parametrize(("num_envs", "interval"), [(3, 10), (6, 10), (4, 2), (1, 5)])
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_the_target_interval_counts_steps_of_all_environments(backend, num_envs, interval):
     settings = {"learning_rate": 0.01, "train_freq": 1, "target_update_interval": interval}
-    one = make_learner("DQN", backend, 1, **SMALL, num_envs=num_envs, **settings)
-    moved = []
+    learner = make_learner("DQN", backend, 1, **SMALL, num_envs=num_envs, **settings)
+    changed = []
     for _ in range(12):
-        before = one.state().networks["q_net_target.0.weight"]
-        one.iterate()
-        moved.append(bool((one.state().networks["q_net_target.0.weight"] != before).any()))
+        before = learner.state().networks["q_net_target.0.weight"]
+        learner.iterate()
+        changed.append(bool((learner.state().networks["q_net_target.0.weight"] != before).any()))
     passed = [t * num_envs // interval for t in range(13)]
-    # A move in the first step changes nothing, as nothing has been learned.
-    assert moved[1:] == [passed[t] < passed[t + 1] for t in range(1, 12)]
+    # Before the first update, the target equals the network.
+    assert changed[1:] == [passed[t] < passed[t + 1] for t in range(1, 12)]
 
 
 ROWS, BATCH = 40, 16
 OBS, ACTION = torch.tensor([[0.6, -0.8, 1.5]]), torch.tensor([[0.25]])
 
 
-def remembering(backend, rewards, **settings):
-    """Return a TD3 learner whose replay has one transition with these rewards."""
+def make_constant_replay(backend, rewards, **settings):
+    """Return a TD3 learner whose replay buffer repeats a transition with these rewards."""
     small = {**SMALL, "batch_size": BATCH, "buffer_size": 100}
-    one = make_learner("TD3", backend, 1, **small, action_noise=None, **settings)
-    while one.timesteps < ROWS:
-        one.iterate()
-    state = one.state()
+    learner = make_learner("TD3", backend, 1, **small, action_noise=None, **settings)
+    while learner.timesteps < ROWS:
+        learner.iterate()
+    state = learner.state()
     for name, value in (("obs", OBS.numpy()), ("actions", ACTION.numpy()), ("rewards", rewards)):
         state.replay[f"step.{name}"][:] = value
     state.replay["ahead.obs"][:] = OBS.numpy()
-    one.load_state(state)
-    return one
+    learner.load_state(state)
+    return learner
 
 
-def next_loss(one, backend):
-    """Return the loss of the critics in the next minibatch."""
+def next_loss(learner, backend):
+    """Return the critic loss of the next minibatch."""
     if backend == "native":
-        one._start()
-        one.policy.begin(0.0)
-        assert one.policy.learn(one.normalizer)
-        return one.policy.metrics()["critic_loss"]
-    with one.seeded():
-        one.learn(1, 1e-3, 0.0)
-    return one.last["critic_loss"]
+        learner._start()
+        learner.policy.begin(0.0)
+        assert learner.policy.learn(learner.normalizer)
+        return learner.policy.metrics()["critic_loss"]
+    with learner.seeded():
+        learner.learn(1, 1e-3, 0.0)
+    return learner.last["critic_loss"]
 
 
 def critic_values(weights, part, action):
@@ -296,68 +298,68 @@ def critic_values(weights, part, action):
 @pytest.mark.parametrize("reward", [1e6, -1e6])
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_critics_learn_from_rewards_clipped_to_ten(backend, reward):
-    one = remembering(backend, reward, normalize_reward=True, gamma=0.0)
-    values = critic_values(weights_of(one), "critic", ACTION)
+    learner = make_constant_replay(backend, reward, normalize_reward=True, gamma=0.0)
+    values = critic_values(weights_of(learner), "critic", ACTION)
     expected = ((values - 10 * np.sign(reward)) ** 2).sum()
-    assert next_loss(one, backend) == pytest.approx(expected, rel=1e-4)
+    assert next_loss(learner, backend) == pytest.approx(expected, rel=1e-4)
 
 
 @pytest.mark.parametrize("clip", [0.0, 0.125])
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_the_noise_of_target_actions_is_clipped(backend, clip):
-    # All noise is beyond the bound, so each row has one of the two ends.
+    # The noise exceeds the bound, so each row has the lower or the upper bound.
     settings = {"target_policy_noise": 1e6, "target_noise_clip": clip}
-    one = remembering(backend, 1.5, **settings, gamma=0.9)
-    weights = weights_of(one)
+    learner = make_constant_replay(backend, 1.5, **settings, gamma=0.9)
+    weights = weights_of(learner)
     action = torch.tanh(net(weights, "actor_target", OBS)).detach()
     assert abs(action.item()) < 0.8
     values = critic_values(weights, "critic", ACTION)
-    ends = [
+    losses = [
         ((values - 1.5 - 0.9 * critic_values(weights, "critic_target", action + noise).min()) ** 2)
         for noise in (-clip, clip)
     ]
-    low, high = (end.sum() for end in ends)
-    loss = next_loss(one, backend)
+    low, high = (loss.sum() for loss in losses)
+    loss = next_loss(learner, backend)
     if clip == 0:
         assert loss == pytest.approx(low, rel=1e-4)
         return
-    above = BATCH * (loss - low) / (high - low)  # rows with the upper end
+    above = BATCH * (loss - low) / (high - low)  # rows with the upper bound
     assert 0 < round(above) < BATCH
     assert above == pytest.approx(round(above), abs=0.05)
 
 
-# The targets of SAC follow in the first minibatch of two, those of TD3 in the second.
+# SAC updates the targets in the first minibatch of two, TD3 in the second.
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize(
     ("algorithm", "setting", "first"),
     [("SAC", {"target_update_interval": 2}, 0), ("TD3", {"policy_delay": 2}, 1)],
 )
-def test_targets_and_the_actor_of_td3_follow_in_every_other_minibatch(
+def test_targets_and_the_actor_of_td3_are_updated_every_second_minibatch(
     algorithm, setting, first, backend
 ):
-    one = make_learner(algorithm, backend, 1, **SMALL, tau=0.25, **setting)
+    learner = make_learner(algorithm, backend, 1, **SMALL, tau=0.25, **setting)
     for update in range(6):
-        before = one.state().networks
-        one.iterate()
-        assert one.updates == update + 1
-        after, follows = one.state().networks, update % 2 == first
+        before = learner.state().networks
+        learner.iterate()
+        assert learner.updates == update + 1
+        after, is_updated = learner.state().networks, update % 2 == first
         for name, x in before.items():
-            delayed = "_target" in name or (algorithm == "TD3" and name.startswith("actor."))
-            assert (x != after[name]).any() == (follows or not delayed), name
-            if "_target" in name and follows:
+            is_delayed = "_target" in name or (algorithm == "TD3" and name.startswith("actor."))
+            assert (x != after[name]).any() == (is_updated or not is_delayed), name
+            if "_target" in name and is_updated:
                 source = after[name.replace("_target", "")]
                 np.testing.assert_allclose(after[name], x + 0.25 * (source - x), atol=1e-6)
 
 
 class Dropping(nn.Sequential):
-    """A Q-network with dropout."""
+    """Q-network with dropout."""
 
     def __init__(self, *spaces):
         super().__init__(nn.Linear(4, 32), nn.Dropout(), nn.Linear(32, 2))
 
 
 class Noisy(nn.Module):
-    """A Q-network that draws noise in every call."""
+    """Q-network that draws noise in every call."""
 
     def __init__(self, *spaces):
         super().__init__()
@@ -369,39 +371,41 @@ class Noisy(nn.Module):
 
 
 def test_target_networks_apply_no_dropout():
-    one = make_learner("DQN", policy=Dropping, **SMALL)
-    iterated(one, 5)
+    learner = make_learner("DQN", policy=Dropping, **SMALL)
+    run_iterations(learner, 5)
     obs = torch.ones(3, 4)
-    assert torch.equal(one.target(obs), one.target(obs))
-    assert not torch.equal(one.policy(obs), one.policy(obs))
+    assert torch.equal(learner.target(obs), learner.target(obs))
+    assert not torch.equal(learner.policy(obs), learner.policy(obs))
 
 
-def test_target_networks_draw_from_the_generator_of_the_learner():
-    one, other = (make_learner("DQN", seed=seed, policy=Noisy, **SMALL) for seed in (1, 2))
-    assert one.target.generator is one.policy.generator is one.generator
-    iterated(one, 5)
-    iterated(other, 3)
-    other.load_state(one.state())
-    assert str(iterated(one, 5)) == str(iterated(other, 5))
+def test_target_networks_draw_from_the_learners_generator():
+    learner, other = (make_learner("DQN", seed=seed, policy=Noisy, **SMALL) for seed in (1, 2))
+    assert learner.target.generator is learner.policy.generator is learner.generator
+    run_iterations(learner, 5)
+    run_iterations(other, 3)
+    other.load_state(learner.state())
+    assert str(run_iterations(learner, 5)) == str(run_iterations(other, 5))
 
 
 def test_layers_after_images_have_the_sizes_of_stable_baselines3():
     images, actions = gym.spaces.Box(0, 255, (3, 36, 36), np.uint8), gym.spaces.Box(-1, 1, (1,))
     env = make_vec(lambda: Sampled(images, actions), 1)
-    for one in (SAC(env, SACConfig(), 1), TD3(env, TD3Config(), 1)):
-        weights = one._networks()
+    for learner in (SAC(env, SACConfig(), 1), TD3(env, TD3Config(), 1)):
+        weights = learner._networks()
         assert weights["actor.2.weight"].shape == (256, 256)
         assert weights["critic.qf0.2.weight"].shape == (256, 256)
-    own = TD3(env, TD3Config(net_arch=(7,)), 1)
-    assert own._networks()["actor.2.weight"].shape == (1, 7)
+    custom = TD3(env, TD3Config(net_arch=(7,)), 1)
+    assert custom._networks()["actor.2.weight"].shape == (1, 7)
 
 
 @pytest.mark.parametrize("prioritized", [False, True])
-def test_nan_ends_an_iteration_on_a_gpu(prioritized):
-    one = make_learner("DQN", **SMALL, prioritized=prioritized)
-    iterated(one, 4)
+def test_nan_in_a_parameter_raises_on_a_gpu(prioritized):
+    learner = make_learner("DQN", **SMALL, prioritized=prioritized)
+    run_iterations(learner, 4)
     with torch.no_grad():
-        next(one.policy.parameters())[0, 0] = np.nan
-    one.device = SimpleNamespace(type="cuda")  # losses are read at the end of the iteration
+        next(learner.policy.parameters())[0, 0] = np.nan
+    learner.device = SimpleNamespace(
+        type="cuda"
+    )  # on GPUs, losses are checked at the end of the iteration
     with refuses(NonFiniteError, "loss", got="nan"):
-        one.learn(2, 1e-3, 0.0)
+        learner.learn(2, 1e-3, 0.0)

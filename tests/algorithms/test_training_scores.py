@@ -1,8 +1,7 @@
 """Scores that training must reach in Gymnasium's environments, and controls that must fail.
 
-A score is reached if most seeds reach it: those in RLOX_TEST_SEEDS. Without the variable there are
-five, or three of off-policy learners in torch, which take minutes a seed and whose updates the
-parity tests compare with those of the native learners.
+More than half of the seeds must reach the score. RLOX_TEST_SEEDS sets the seeds. The default is
+five seeds, or three for off-policy learners in torch, which take minutes per seed.
 """
 
 import os
@@ -23,19 +22,19 @@ SEEDS = [int(seed) for seed in os.environ.get("RLOX_TEST_SEEDS", "1 2 3 4 5").sp
 FEWER_SEEDS = SEEDS if "RLOX_TEST_SEEDS" in os.environ else SEEDS[:3]
 
 
-def most_seeds_reach(score, trainer, env, total, backend, change=None, seeds=None, **settings):
-    """Return whether more than half of the seeds reach a score; stop when this is decided."""
+def most_seeds_reach(score, cls, env, total, backend, change=None, seeds=None, **settings):
+    """Return whether more than half of the seeds reach a score."""
     if seeds is None:
-        is_slow = backend == "torch" and trainer in (DQNTrainer, SACTrainer, TD3Trainer)
+        is_slow = backend == "torch" and cls in (DQNTrainer, SACTrainer, TD3Trainer)
         seeds = FEWER_SEEDS if is_slow else SEEDS
     reached = missed = 0
     for seed in seeds:
-        with trainer(env, seed, backend=backend, runs_dir=None, **settings) as one:
+        with cls(env, seed, backend=backend, runs_dir=None, **settings) as trainer:
             if change is not None:
-                change(one.learner)
-            one.train(total)
-            mean = one.evaluate(30)["mean_reward"]
-        print(f"{trainer.__name__} on {env}, seed {seed}: {mean:.1f}")
+                change(trainer.learner)
+            trainer.train(total)
+            mean = trainer.evaluate(30)["mean_reward"]
+        print(f"{cls.__name__} on {env}, seed {seed}: {mean:.1f}")
         reached, missed = reached + (mean >= score), missed + (mean < score)
         if max(reached, missed) > len(seeds) / 2:
             break
@@ -44,7 +43,7 @@ def most_seeds_reach(score, trainer, env, total, backend, change=None, seeds=Non
 
 SOLVED = {
     "PPO, CartPole": (PPOTrainer, CARTPOLE, 100_000, 475, {}),
-    # Scores of 30 episodes differ by more than 50 between seeds.
+    # The scores differ by more than 50 between seeds.
     "PPO, Pendulum": (PPOTrainer, PENDULUM, 100_000, -200, {"seeds": range(1, 10)}),
     "PPO, Acrobot": (PPOTrainer, ACROBOT, 500_000, -95, {}),
     "PPO, actors": (PPOTrainer, CARTPOLE, 100_000, 475, {"async_collect": True}),
@@ -73,73 +72,72 @@ def test_ppo_solves_cartpole_on_optional_backends(backend):
     assert most_seeds_reach(475, PPOTrainer, CARTPOLE, 100_000, backend)
 
 
-@pytest.mark.parametrize("lag", [0, 4])
-def test_impala_solves_cartpole_in_lockstep(lag):
-    settings = {"deterministic": True, "max_staleness": lag}
+@pytest.mark.parametrize("staleness", [0, 4])
+def test_deterministic_impala_solves_cartpole(staleness):
+    settings = {"deterministic": True, "max_staleness": staleness}
     assert most_seeds_reach(475, IMPALATrainer, CARTPOLE, 500_000, "auto", **settings)
 
 
 def permute_advantages(ppo):
-    """Permute the advantages of each iteration, so that they belong to other actions."""
+    """Permute the advantages of each iteration among the actions."""
     collect, rng = ppo.collect, np.random.default_rng(0)
 
     def collect_and_permute():
-        whole = collect()
+        is_complete = collect()
         advantages = ppo.buffer.advantages
         advantages[:] = rng.permutation(advantages.ravel()).reshape(advantages.shape)
-        return whole
+        return is_complete
 
     ppo.collect = collect_and_permute
 
 
-def take_earlier_advantages(learner):
-    """Exchange the advantages for permuted ones of an earlier iteration.
+def replace_advantages(learner):
+    """Replace the advantages by permuted advantages of the previous iteration.
 
-    A permutation of the same iteration is not enough for A2C: the mean belongs to its 40 actions,
-    and CartPole is still learned from this noisier gradient.
+    A2C still learns CartPole if the advantages are permuted within an iteration.
     """
     collect, rng = learner.collect, np.random.default_rng(0)
     earlier = np.zeros_like(learner.buffer.field("advantages"))
 
-    def collect_and_exchange():
-        whole = collect()
-        now = learner.buffer.advantages.copy()
+    def collect_and_replace():
+        is_complete = collect()
+        current = learner.buffer.advantages.copy()
         shuffled = rng.permutation(earlier.ravel()).reshape(earlier.shape)
-        learner.buffer.advantages[:], earlier[:] = shuffled, now
-        return whole
+        learner.buffer.advantages[:], earlier[:] = shuffled, current
+        return is_complete
 
-    learner.collect = collect_and_exchange
+    learner.collect = collect_and_replace
 
 
-def take_earlier_corrections(impala):
-    """Exchange the corrected advantages for permuted ones of an earlier rollout."""
+def replace_corrected_advantages(impala):
+    """Replace the corrected advantages by permuted advantages of an earlier rollout."""
     correct, rng, earlier = impala.correct, np.random.default_rng(0), []
 
-    def exchanged(log_probs, values):
+    def correct_and_replace(log_probs, values):
         vs, advantages = correct(log_probs, values)
         earlier.append(advantages)
         other = earlier.pop(0) if len(earlier) > 1 else torch.zeros_like(advantages)
         return [vs, other[torch.from_numpy(rng.permutation(len(other)))]]
 
-    impala.correct = exchanged
+    impala.correct = correct_and_replace
 
 
 def reward_with_noise(learner):
-    """Replace the rewards by numbers that do not depend on the actions."""
+    """Replace the rewards by random numbers that do not depend on the actions."""
     step, rng = learner.stepper.step, np.random.default_rng(0)
 
-    def step_for_noise(actions):
-        came = step(actions)
-        return came._replace(rewards=rng.normal(size=came.rewards.shape))
+    def step_with_noise(actions):
+        result = step(actions)
+        return result._replace(rewards=rng.normal(size=result.rewards.shape))
 
     learner.fused = False  # native learners would step in Rust
-    learner.stepper.step = step_for_noise
+    learner.stepper.step = step_with_noise
 
 
 CONTROLS = {
     "PPO": (PPOTrainer, CARTPOLE, 100_000, 200, permute_advantages),
-    "A2C": (A2CTrainer, CARTPOLE, 500_000, 200, take_earlier_advantages),
-    "IMPALA": (IMPALATrainer, CARTPOLE, 500_000, 200, take_earlier_corrections),
+    "A2C": (A2CTrainer, CARTPOLE, 500_000, 200, replace_advantages),
+    "IMPALA": (IMPALATrainer, CARTPOLE, 500_000, 200, replace_corrected_advantages),
     "DQN": (DQNTrainer, ACROBOT, 100_000, -120, reward_with_noise),
     "SAC": (SACTrainer, PENDULUM, 20_000, -500, reward_with_noise),
     "TD3": (TD3Trainer, PENDULUM, 20_000, -500, reward_with_noise),
@@ -148,7 +146,7 @@ CONTROLS = {
 
 @pytest.mark.parametrize("backend", ["native", "torch"])
 @pytest.mark.parametrize("case", CONTROLS)
-def test_environments_are_not_solved_without_a_signal(case, backend):
+def test_environments_are_not_solved_without_a_learning_signal(case, backend):
     trainer, env, total, score, change = CONTROLS[case]
     if case == "IMPALA" and backend == "native":
         pytest.skip("the native learner corrects advantages in Rust")

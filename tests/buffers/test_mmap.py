@@ -1,4 +1,4 @@
-"""`MmapReplayBuffer`: rows in memory and in a file, also after damage and killed processes."""
+"""`MmapReplayBuffer`: rows in memory and in a file, damaged files and killed processes."""
 
 import os
 import subprocess
@@ -12,7 +12,7 @@ import pytest
 import rlox
 from rlox import ArgumentError, ArgumentTypeError, ClosedError, NonFiniteError, OutOfMemoryError
 from support.refusals import Refusal, expect_refusal, refusals, refuses
-from support.replay import assert_equal_batches, batch_of, check, transition
+from support.replay import assert_batches_equal, batch_of, check, transition
 from support.thread_runs import join, start_threads
 
 
@@ -23,8 +23,8 @@ def open_new(path, hot=5, total=50, rows=0, **keywords):
     return buffer
 
 
-def all_numbers(buffer):
-    """Return the numbers of the transitions that 40 large batches have."""
+def sampled_numbers(buffer):
+    """Return the numbers of the transitions in 40 large batches."""
     return set(np.concatenate([check(buffer.sample(len(buffer), seed)) for seed in range(40)]))
 
 
@@ -33,7 +33,7 @@ def path(tmp_path):
     return tmp_path / "replay"
 
 
-def test_samples_have_the_pushed_parts_and_extras(path):
+def test_samples_contain_the_pushed_parts_and_extras(path):
     parts = {"goal": ((3,), "int64"), "image": ((2, 2), "uint8")}
     extra = {"cost": ((), "float64"), "mask": ((2,), "bool")}
     buffer = rlox.MmapReplayBuffer(2, 10, parts, (), str(path), act_dtype="int64", extra=extra)
@@ -49,9 +49,9 @@ def test_samples_have_the_pushed_parts_and_extras(path):
     i = batch["actions"]
     assert i.dtype == np.int64
     assert i.min() >= 3
-    for name, number in (("obs", i), ("next_obs", i + 1)):
-        assert np.array_equal(batch[name]["goal"], np.repeat(number, 3).reshape(10, 3))
-        assert np.array_equal(batch[name]["image"], np.repeat(number, 4).reshape(10, 2, 2))
+    for name, expected in (("obs", i), ("next_obs", i + 1)):
+        assert np.array_equal(batch[name]["goal"], np.repeat(expected, 3).reshape(10, 3))
+        assert np.array_equal(batch[name]["image"], np.repeat(expected, 4).reshape(10, 2, 2))
         assert batch[name]["image"].dtype == np.uint8
     assert np.array_equal(batch["rewards"], np.float32(0.5 * i))
     assert np.array_equal(batch["terminated"], i % 3 == 0)
@@ -68,27 +68,27 @@ def test_a_reopened_buffer_continues(path):
         assert buffer.nbytes < 33 * 50
     with rlox.MmapReplayBuffer.open(path, seed=3) as buffer:
         assert (len(buffer), buffer.capacity, buffer.hot_capacity) == (33, 50, 5)
-        assert_equal_batches(buffer.sample(20, seed=7), before)
-        own = buffer.sample(20)["obs"]
+        assert_batches_equal(buffer.sample(20, seed=7), before)
+        unseeded_obs = buffer.sample(20)["obs"]
         buffer.push_batch(*batch_of(range(33, 75)))
-        assert all_numbers(buffer) <= set(range(25, 75))
+        assert sampled_numbers(buffer) <= set(range(25, 75))
     with rlox.MmapReplayBuffer.open(path, hot_capacity=50, seed=3) as buffer:
         assert (len(buffer), buffer.hot_capacity) == (50, 50)
-        assert all_numbers(buffer) == set(range(25, 75))
+        assert sampled_numbers(buffer) == set(range(25, 75))
         buffer.verify()
     os.remove(path)
     with open_new(path, rows=33, seed=3) as buffer:
-        assert np.array_equal(buffer.sample(20)["obs"], own)
+        assert np.array_equal(buffer.sample(20)["obs"], unseeded_obs)
 
 
-def test_seeds_repeat_and_equal_those_of_a_buffer_in_memory(path):
+def test_seeded_samples_equal_samples_of_a_buffer_in_memory(path):
     memory = rlox.ReplayBuffer(50, 2, 1)
     memory.push_batch(*batch_of(range(50)))
     with open_new(path, rows=50, seed=1) as buffer:
         for seed in (7, 8):
-            assert_equal_batches(buffer.sample(20, seed), memory.sample(20, seed))
+            assert_batches_equal(buffer.sample(20, seed), memory.sample(20, seed))
         rngs = [np.random.default_rng(1) for _ in range(2)]
-        assert_equal_batches(*(buffer.sample(20, rng) for rng in rngs))
+        assert_batches_equal(*(buffer.sample(20, rng) for rng in rngs))
         assert not np.array_equal(buffer.sample(20)["obs"], buffer.sample(20)["obs"])
 
 
@@ -103,11 +103,11 @@ def test_a_closed_buffer_raises(path):
     expect_refusal(closed._replace(call=buffer.push), *transition(3))
     for call in (buffer.flush, buffer.verify, buffer.__len__):
         expect_refusal(closed._replace(call=call))
-    with rlox.MmapReplayBuffer.open(path) as again:
-        assert len(again) == 3
+    with rlox.MmapReplayBuffer.open(path) as reopened:
+        assert len(reopened) == 3
 
 
-def test_damaged_record_is_located_and_leaves_out_unchanged(path):
+def test_errors_of_damaged_records_name_the_record_and_leave_out_unchanged(path):
     open_new(path, rows=30).close()
     damaged = bytearray(path.read_bytes())
     damaged[len(damaged) - 30 * (8 + 2 * 8 + 4 + 4 + 2 + 4) + 10] ^= 1  # in the first record
@@ -122,7 +122,7 @@ def test_damaged_record_is_located_and_leaves_out_unchanged(path):
         for call in (lambda: buffer.sample(1, bad, out=out), buffer.verify):
             with refuses(rlox.CorruptFileError, str(path), section="record 0"):
                 call()
-        assert_equal_batches(out, before)
+        assert_batches_equal(out, before)
     path.write_bytes(damaged[:-1])
     with refuses(rlox.CorruptFileError, str(path), section="record 29"):
         rlox.MmapReplayBuffer.open(path)
@@ -144,20 +144,20 @@ def test_existing_files_are_not_overwritten(path, tmp_path):
     assert len(list(tmp_path.iterdir())) == 3
 
 
-def new(*sizes, **keywords):
+def make_buffer(*sizes, **keywords):
     return lambda path: rlox.MmapReplayBuffer(*sizes, path, **keywords)
 
 
 @refusals(
-    (new(0, 10, 2, 1), ArgumentError, "hot_capacity"),
-    (new(11, 10, 2, 1), ArgumentError, "hot_capacity"),
-    (new(1 << 50, 1 << 50, 2, 1), OutOfMemoryError, "hot_capacity"),
-    (new(1, 1 << 62, 2, 1), ArgumentError, "total_capacity"),
-    (new(1.5, 10, 2, 1), ArgumentTypeError, "hot_capacity"),
-    (new(1, -1, 2, 1), ArgumentError, "total_capacity"),
-    (new(1, 10, 0, 1), ArgumentError, "obs_dim"),
-    (new(1, 10, (1 << 40, 1 << 40), 1), OutOfMemoryError, "obs_dim"),
-    (new(5, 50, 2, 1, seed=-1), ArgumentError, "seed"),
+    (make_buffer(0, 10, 2, 1), ArgumentError, "hot_capacity"),
+    (make_buffer(11, 10, 2, 1), ArgumentError, "hot_capacity"),
+    (make_buffer(1 << 50, 1 << 50, 2, 1), OutOfMemoryError, "hot_capacity"),
+    (make_buffer(1, 1 << 62, 2, 1), ArgumentError, "total_capacity"),
+    (make_buffer(1.5, 10, 2, 1), ArgumentTypeError, "hot_capacity"),
+    (make_buffer(1, -1, 2, 1), ArgumentError, "total_capacity"),
+    (make_buffer(1, 10, 0, 1), ArgumentError, "obs_dim"),
+    (make_buffer(1, 10, (1 << 40, 1 << 40), 1), OutOfMemoryError, "obs_dim"),
+    (make_buffer(5, 50, 2, 1, seed=-1), ArgumentError, "seed"),
 )
 def test_invalid_sizes_are_rejected(refusal, path):
     expect_refusal(refusal, path)
@@ -173,7 +173,7 @@ def test_invalid_paths_are_rejected(tmp_path):
         for call, argument in ((open_new, "cold_path"), (rlox.MmapReplayBuffer.open, "path")):
             expect_refusal(Refusal(call, ArgumentTypeError, argument), wrong)
     for wrong in ("", "a\0b", tmp_path / "no" / "folder", tmp_path / ("x" * 300)):
-        with pytest.raises(OSError):  # noqa: PT011 - the message of the system
+        with pytest.raises(OSError):  # noqa: PT011 - the message is the system's
             open_new(wrong)
     assert not list(tmp_path.iterdir())
 
@@ -186,7 +186,7 @@ def test_invalid_paths_are_rejected(tmp_path):
         pytest.param("next_obs", None, ArgumentError, id="no next_obs"),
         pytest.param("action", [np.nan], NonFiniteError, id="NaN action"),
         pytest.param("reward", 1e39, NonFiniteError, id="reward beyond float32"),
-        pytest.param("terminated", "x", ArgumentTypeError, id="text"),
+        pytest.param("terminated", "x", ArgumentTypeError, id="str"),
     ],
 )
 def test_invalid_transitions_are_rejected_and_change_nothing(path, name, value, error):
@@ -196,7 +196,7 @@ def test_invalid_transitions_are_rejected_and_change_nothing(path, name, value, 
         expect_refusal(Refusal(lambda: buffer.push(**right | {name: value}), error, name))
         assert len(buffer) == 9
         buffer.push(**right)
-        assert all_numbers(buffer) == set(range(10))
+        assert sampled_numbers(buffer) == set(range(10))
         expect_refusal(Refusal(buffer.sample, ArgumentError, "batch_size"), 11)
 
 
@@ -217,27 +217,27 @@ sys.stdin.read()
 """
 
 
-def child(path):
+def start_child(path):
     command = [sys.executable, "-c", CHILD, str(path), str(Path(__file__).parents[1])]
     return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
 
 
-def test_only_one_process_opens_a_file_until_it_ends_or_is_killed(path):
+def test_a_file_is_open_in_a_single_process(path):
     buffer = open_new(path, rows=10)
     with refuses(ClosedError, str(path), expected="a file that no buffer has open"):
         rlox.MmapReplayBuffer.open(path)
-    with child(path) as refused:
-        assert "expected a file that no buffer has open" in refused.stdout.readline()
-        assert refused.wait() == 3
+    with start_child(path) as child:
+        assert "expected a file that no buffer has open" in child.stdout.readline()
+        assert child.wait() == 3
     buffer.close()
-    with child(path) as running:
-        assert running.stdout.readline() == "flushed\n"
+    with start_child(path) as child:
+        assert child.stdout.readline() == "flushed\n"
         with refuses(ClosedError, str(path)):
             rlox.MmapReplayBuffer.open(path)
-        running.kill()
+        child.kill()
     with rlox.MmapReplayBuffer.open(path) as buffer:
         buffer.verify()
-        assert all_numbers(buffer) == set(range(30))
+        assert sampled_numbers(buffer) == set(range(30))
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork")
@@ -254,14 +254,14 @@ def test_a_forked_process_does_not_change_the_file(path):
                 os._exit(status)
         assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 3
         buffer.push(*transition(9))
-        # The lock is held after the child has ended.
+        # The end of the child does not release the lock of the parent.
         with pytest.raises(ClosedError):
             rlox.MmapReplayBuffer.open(path)
-        assert all_numbers(buffer) == set(range(10))
+        assert sampled_numbers(buffer) == set(range(10))
         buffer.verify()
 
 
-def test_threads_see_whole_transitions(path):
+def test_threads_sample_consistent_transitions(path):
     done = threading.Event()
     with open_new(path, hot=100, total=2000, rows=300, seed=0) as buffer:
 
@@ -288,7 +288,7 @@ def test_memory_of_large_samples_is_released(path):
         for _ in range(3):
             buffer.sample(1000)  # 80 MB
         assert buffer.nbytes - before < 1 << 20
-        buffer.sample(32)  # 2.6 MB, which the next sample uses again
+        buffer.sample(32)  # 2.6 MB, which the next sample reuses
         assert 2_560_000 < buffer.nbytes - before < 8 << 20
 
 
@@ -311,7 +311,7 @@ def test_states_are_references_to_the_file(path, tmp_path):
         }.items():
             load = Refusal(buffer.load_state, ArgumentError, f'arrays["{name}"]')
             expect_refusal(load, state | change)
-        # Transitions pushed after the state are dropped, as in other buffers.
+        # load_state drops the transitions that were pushed after state().
         buffer.push_batch(*batch_of(range(5, 7)))
         buffer.load_state(state)
         assert len(buffer) == 5

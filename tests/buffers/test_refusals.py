@@ -1,4 +1,4 @@
-"""Calls of rollout buffers, replay buffers and statistics that are rejected."""
+"""Rejected calls of rollout buffers, replay buffers and statistics."""
 
 import numpy as np
 import pytest
@@ -134,7 +134,7 @@ def load(normalizer, **replaced):
     (lambda normalizer: load(normalizer, return_mean=0.0), ArgumentError, "return_mean"),
     (lambda normalizer: load(normalizer, return_var=[[1.0]]), ArgumentError, "return_var"),
 )
-def test_normalizer_rejects_a_state_and_keeps_its_own(refusal):
+def test_normalizer_rejects_invalid_states_without_change(refusal):
     normalizer = Normalizer(2, (4,))
     normalizer.update_obs(np.arange(8).reshape(2, 4))
     before = normalizer.state()
@@ -160,9 +160,9 @@ def push(buffer, **replaced):
     (lambda buffer: push(buffer, reward=NAN), NonFiniteError, "reward"),
     (lambda buffer: push(buffer, reward=1e39), NonFiniteError, "reward"),
     *(
-        (lambda buffer, kwargs={name: flag}: push(buffer, **kwargs), error, name, hint)
+        (lambda buffer, kwargs={name: value}: push(buffer, **kwargs), error, name, hint)
         for name in ("terminated", "truncated")
-        for flag, error, hint in (
+        for value, error, hint in (
             (np.array([True, False]), ArgumentError, "push_batch"),
             ([True], ArgumentError, ""),
             (torch.ones(2, dtype=torch.bool), ArgumentError, "push_batch"),
@@ -172,7 +172,7 @@ def push(buffer, **replaced):
         )
     ),
 )
-def test_push_rejects_a_transition_and_keeps_the_others(refusal):
+def test_push_rejects_invalid_transitions_without_change(refusal):
     buffer = ReplayBuffer(3, 2, 1, seed=0)
     for i in range(5):
         buffer.push(*transition(i))
@@ -212,8 +212,8 @@ def test_push_batch_rejects_invalid_rows(refusal):
 
 def test_masked_arrays_without_masked_elements_are_accepted():
     buffer = ReplayBuffer(10, 2, 1)
-    whole = np.ma.masked_array([1, 2], dtype=np.float32)
-    buffer.push(whole, np.zeros(1, np.float32), 0.0, True, False, whole)
+    obs = np.ma.masked_array([1, 2], dtype=np.float32)
+    buffer.push(obs, np.zeros(1, np.float32), 0.0, True, False, obs)
     assert buffer.sample(1)["obs"].tolist() == [[1, 2]]
 
 
@@ -249,24 +249,24 @@ def test_last_row_without_next_observation_is_not_sampled():
     expect_refusal(Refusal(buffer.sample, ArgumentError, "batch_size", "next_obs"), 9)
 
 
-def test_capacity_is_rounded_to_rows_of_all_environments():
+def test_capacity_is_rounded_to_a_multiple_of_num_envs():
     assert ReplayBuffer(10, 2, 1, num_envs=3).capacity == 9
     assert ReplayBuffer(3, 2, 1, num_envs=8).capacity == 8
 
 
-def test_dtypes_are_accepted_in_every_form_of_numpy():
-    kinds = {"obs_dtype": np.uint8, "act_dtype": np.dtype("int64")}
-    extra = {"cost": ((), float), "seen": (2, "?"), "near": ((), np.float32)}
-    buffer = ReplayBuffer(10, 4, (), **kinds, extra=extra)
-    beside = {"cost": 0.1, "seen": [True, False], "near": 0.5}
-    buffer.push(np.arange(4, dtype=np.uint8), 3, 1.0, True, False, np.arange(4), extra=beside)
+def test_dtypes_accept_every_notation_of_numpy():
+    dtypes = {"obs_dtype": np.uint8, "act_dtype": np.dtype("int64")}
+    extra = {"cost": ((), float), "flags": (2, "?"), "distance": ((), np.float32)}
+    buffer = ReplayBuffer(10, 4, (), **dtypes, extra=extra)
+    values = {"cost": 0.1, "flags": [True, False], "distance": 0.5}
+    buffer.push(np.arange(4, dtype=np.uint8), 3, 1.0, True, False, np.arange(4), extra=values)
     found = {name: str(array.dtype) for name, array in buffer.sample(1).items()}
     assert (found["obs"], found["next_obs"], found["actions"]) == ("uint8", "uint8", "int64")
-    assert (found["cost"], found["seen"], found["near"]) == ("float64", "bool", "float32")
-    parts = ReplayBuffer(10, {"a": (3, np.uint8), "b": ((2, 2), "f8"), "c": (2, 3)}, 1).state()
-    ahead = [parts[f"ahead.obs.{name}"] for name in "abc"]
-    assert [part.shape[1:] for part in ahead] == [(3,), (2, 2), (2, 3)]
-    assert [part.dtype.name for part in ahead] == ["uint8", "float64", "float32"]
+    assert (found["cost"], found["flags"], found["distance"]) == ("float64", "bool", "float32")
+    state = ReplayBuffer(10, {"a": (3, np.uint8), "b": ((2, 2), "f8"), "c": (2, 3)}, 1).state()
+    parts = [state[f"ahead.obs.{name}"] for name in "abc"]
+    assert [part.shape[1:] for part in parts] == [(3,), (2, 2), (2, 3)]
+    assert [part.dtype.name for part in parts] == ["uint8", "float64", "float32"]
 
 
 @pytest.mark.parametrize("name", ["terminated", "truncated"])
@@ -274,16 +274,16 @@ def test_push_accepts_flags_of_any_scalar_type(name):
     buffer = ReplayBuffer(20, 2, 1)
     flags = [True, np.True_, np.array(True), 1, np.int64(1), np.array(1.0), torch.tensor(True)]
     flags += [False, np.False_, np.array(False), 0, 0.0, torch.tensor(False)]
-    for flag in flags:
-        push(buffer, **{name: flag})
+    for value in flags:
+        push(buffer, **{name: value})
     assert buffer.state()[f"step.{name}"].tolist() == [True] * 7 + [False] * 6
 
 
 @pytest.mark.parametrize("argument", ["obs", "next_obs"])
 @pytest.mark.parametrize("unknown", ["gaol", 3], ids=["unknown name", "number"])
 def test_unknown_keys_of_dict_observations_are_rejected(argument, unknown):
-    buffer = ReplayBuffer(10, {"seen": 2, "goal": 1}, 1)
-    row = {"seen": np.zeros(2, np.float32), "goal": np.zeros(1, np.float32)}
+    buffer = ReplayBuffer(10, {"position": 2, "goal": 1}, 1)
+    row = {"position": np.zeros(2, np.float32), "goal": np.zeros(1, np.float32)}
     batch = {key: x[None] for key, x in row.items()}
     rest = {"actions": [[0.0]], "rewards": [0.0], "terminated": [False], "truncated": [False]}
 
@@ -297,7 +297,7 @@ def test_unknown_keys_of_dict_observations_are_rejected(argument, unknown):
 
     expect_refusal(Refusal(push, ArgumentError, argument))
     expect_refusal(Refusal(push_batch, ArgumentError, argument), batch | {unknown: np.zeros(1)})
-    expect_refusal(Refusal(push_batch, ArgumentError, argument), {"seen": batch["seen"]})
+    expect_refusal(Refusal(push_batch, ArgumentError, argument), {"position": batch["position"]})
     assert len(buffer) == 0
     push_batch(batch)
     assert len(buffer) == 1

@@ -9,7 +9,7 @@ import pytest
 import rlox
 from rlox import ArgumentError, ArgumentTypeError, NonFiniteError
 from support.refusals import Refusal, expect_refusal, refusals, refuses
-from support.replay import assert_equal_batches, check, transition
+from support.replay import assert_batches_equal, check, transition
 
 BUFFERS = {"plain": rlox.ReplayBuffer, "prioritized": rlox.PrioritizedReplayBuffer}
 EVERY_CLASS = pytest.mark.parametrize("cls", BUFFERS.values(), ids=BUFFERS)
@@ -38,7 +38,7 @@ def test_batches_have_names_shapes_and_dtypes():
     assert (len(buffer), buffer.capacity) == (1, 10)
 
 
-def test_newest_transitions_are_sampled_uniformly():
+def test_the_newest_transitions_are_sampled_uniformly():
     buffer = fill(rlox.ReplayBuffer(20, 2, 1), 33)
     assert len(buffer) == 20
     numbers = np.concatenate([check(buffer.sample(20, seed=seed)) for seed in range(1000)])
@@ -48,17 +48,17 @@ def test_newest_transitions_are_sampled_uniformly():
 
 
 @EVERY_CLASS
-def test_seeds_and_own_streams_repeat(cls):
+def test_seeds_of_calls_and_buffers_determine_samples(cls):
     def draw(source, *args):
         return source.sample(20, *args)["obs"][:, 0].tolist()
 
     first, second, other = (fill(cls(50, 2, 1, seed=seed), 50) for seed in (3, 3, 4))
     assert isinstance(first, rlox.ReplayBuffer)
     assert draw(first, 7) == draw(first, 7) == draw(second, 7) != draw(first, 8)
-    own = [draw(first) for _ in range(3)]
-    assert own == [draw(second) for _ in range(3)]
-    assert own[0] != own[1] != own[2]
-    assert own[0] != draw(other)
+    samples = [draw(first) for _ in range(3)]
+    assert samples == [draw(second) for _ in range(3)]
+    assert samples[0] != samples[1] != samples[2]
+    assert samples[0] != draw(other)
     generators = [np.random.default_rng(1) for _ in range(2)]
     assert draw(first, generators[0]) == draw(first, generators[1])
     assert draw(first, generators[0]) != draw(first, 1)
@@ -80,7 +80,7 @@ def test_next_observation_is_required_at_the_end_of_an_episode():
     assert len(buffer) == 4
 
 
-def test_extras_named_next_are_of_the_last_step():
+def test_extras_with_the_prefix_next_are_from_the_last_step():
     extra = {"cost": ((), "float32"), "next_cost": ((), "float32")}
     buffer = rlox.ReplayBuffer(10, 1, 1, n_step=3, gamma=1.0, extra=extra)
     for i in range(4):
@@ -105,12 +105,12 @@ def test_repr_shows_sizes_and_dtypes(tmp_path):
     assert repr(file) == "MmapReplayBuffer(closed)"
 
 
-def test_n_step_returns_of_each_environment_equal_values_by_hand():
+def test_n_step_returns_of_each_environment_equal_hand_computed_values():
     buffer = rlox.ReplayBuffer(6, 1, (), num_envs=2, act_dtype="int64", n_step=2, gamma=0.5)
     expect_refusal(Refusal(buffer.push, ArgumentError, "push"), [0.0], 0, 0.0, False, False, [1.0])
     never = [False, False]
     buffer.push_batch([[0], [10]], [[1], [11]], [0, 1], [1, 2], never, never)
-    # The first episode is truncated at 99, and the next one begins at 50.
+    # The first episode is truncated at 99, and the next episode starts at 50.
     buffer.push_batch([[1], [11]], [[99], [12]], [2, 3], [4, 8], never, [True, False])
     buffer.push_batch([[50], [12]], [[51], [13]], [4, 5], [16, 32], never, [False, True])
     rows = set()
@@ -141,7 +141,7 @@ def test_stacked_frames_are_stored_once():
     batch = buffer.sample(500)
     for *stacks, i in zip(batch["obs"], batch["next_obs"], batch["actions"], strict=True):
         assert np.array_equal(stacks, pushed[i])
-    # Each of the twenty episodes has seven more frames: the first three and the last four.
+    # Each of the twenty episodes stores seven more frames, three at the start and four at the end.
     assert buffer.nbytes < 1.25 * 1000 * 84 * 84
 
 
@@ -173,7 +173,7 @@ def test_out_is_filled_and_returned(cls):
     out = buffer.sample(4)
     arrays, expected = dict(out), buffer.sample(4, seed=5)
     assert buffer.sample(4, seed=5, out=out) is out
-    assert_equal_batches(out, expected)
+    assert_batches_equal(out, expected)
     assert all(out[name] is array for name, array in arrays.items())
     assert "discounts" in out
     wrong = [
@@ -189,15 +189,15 @@ def test_out_is_filled_and_returned(cls):
 
 @pytest.mark.parametrize("cls", [*BUFFERS.values(), rlox.MmapReplayBuffer])
 @pytest.mark.parametrize("dtype", ["uint8", "bool", "int64", "float32"])
-def test_images_with_channels_moved_to_the_front_are_stored(tmp_path, cls, dtype):
+def test_transposed_images_are_stored(tmp_path, cls, dtype):
     images = 200 * np.random.default_rng(0).integers(0, 2, (40, 4, 5, 3), np.uint8)
     obs = images.astype(dtype).transpose(0, 3, 1, 2)
     assert not obs.flags.c_contiguous
     hot, path = ([10], [tmp_path / "cold"]) if cls is rlox.MmapReplayBuffer else ([], [])
     buffer = cls(*hot, 40, (3, 4, 5), (), *path, obs_dtype=dtype, act_dtype="int64")
     buffer.push(obs[0], 0, 0.0, False, False, obs[0])
-    later, flags = np.arange(1, 40), np.zeros(39, bool)
-    buffer.push_batch(obs[1:], obs[1:], later, later, flags, flags)
+    indices, flags = np.arange(1, 40), np.zeros(39, bool)
+    buffer.push_batch(obs[1:], obs[1:], indices, indices, flags, flags)
     batch = buffer.sample(40, seed=0)
     assert len(set(batch["actions"])) > 10
     for name in ("obs", "next_obs"):
@@ -205,12 +205,12 @@ def test_images_with_channels_moved_to_the_front_are_stored(tmp_path, cls, dtype
         assert np.array_equal(batch[name], obs[batch["actions"]])
 
 
-def prioritized(count, **keywords):
+def make_prioritized(count, **keywords):
     return fill(rlox.PrioritizedReplayBuffer(10, 2, 1, **keywords), count, truncated=True)
 
 
-def test_frequencies_and_weights_follow_the_priorities():
-    buffer = prioritized(5, alpha=0.5, beta=0.3, seed=0)
+def test_priorities_determine_frequencies_and_weights():
+    buffer = make_prioritized(5, alpha=0.5, beta=0.3, seed=0)
     priorities = np.array([1.0, 4.0, 9.0, 0.25, 100.0])
     buffer.update_priorities(np.arange(5), priorities)
     counts, weights = np.zeros(5), np.zeros(5)
@@ -219,14 +219,16 @@ def test_frequencies_and_weights_follow_the_priorities():
         assert np.array_equal(check(batch), batch["indices"])
         counts += np.bincount(batch["indices"], minlength=5)
         weights[batch["indices"]] = batch["weights"]
-    chances = np.sqrt(priorities) / np.sqrt(priorities).sum()
-    assert ((counts - 10_000 * chances) ** 2 / (10_000 * chances)).sum() < 24  # p = 0.0001
-    expected = (5 * chances) ** -0.3
+    probabilities = np.sqrt(priorities) / np.sqrt(priorities).sum()
+    assert (
+        (counts - 10_000 * probabilities) ** 2 / (10_000 * probabilities)
+    ).sum() < 24  # p = 0.0001
+    expected = (5 * probabilities) ** -0.3
     np.testing.assert_allclose(weights, expected / expected.max(), rtol=1e-4)
 
 
-def test_beta_of_a_call_is_kept_and_saved(tmp_path):
-    buffer = prioritized(4, alpha=1.0, beta=0.0)
+def test_beta_of_a_call_replaces_the_setting_and_is_saved(tmp_path):
+    buffer = make_prioritized(4, alpha=1.0, beta=0.0)
     buffer.update_priorities([0, 1, 2, 3], [1.0, 1.0, 1.0, 3.0])
     assert buffer.sample(4, seed=0)["weights"].tolist() == [1.0] * 4
     batch = buffer.sample(4, seed=0, beta=0.5)
@@ -239,13 +241,13 @@ def test_beta_of_a_call_is_kept_and_saved(tmp_path):
         expect_refusal(Refusal(partial(buffer.sample, beta=wrong), ArgumentError, "beta"), 4)
     assert buffer.beta == 0.5
     buffer.save(tmp_path / "replay")
-    again = rlox.PrioritizedReplayBuffer.load(tmp_path / "replay")
-    assert (again.alpha, again.beta) == (1.0, 0.5)
+    loaded = rlox.PrioritizedReplayBuffer.load(tmp_path / "replay")
+    assert (loaded.alpha, loaded.beta) == (1.0, 0.5)
     state = buffer.state()
     buffer.sample(2, beta=0.9)
     buffer.load_state(state)
     assert buffer.beta == 0.5
-    assert prioritized(1).alpha == 0.6
+    assert make_prioritized(1).alpha == 0.6
 
 
 @refusals(
@@ -258,23 +260,25 @@ def test_beta_of_a_call_is_kept_and_saved(tmp_path):
     (lambda x: x.update_priorities([0, 1], [1, 1e300]), ArgumentError, "priorities"),
 )
 def test_invalid_priorities_are_rejected_and_change_nothing(refusal):
-    buffer = prioritized(8, seed=0)
+    buffer = make_prioritized(8, seed=0)
     buffer.update_priorities([3], [9.0])
     before = buffer.sample(8, seed=1)["indices"].tolist()
     expect_refusal(refusal, buffer)
     assert buffer.sample(8, seed=1)["indices"].tolist() == before
 
 
-def run(buffers, stacks, steps, rng):
-    """Push equal steps of environments with stacked frames; some omit their next observations."""
+def push_steps(buffers, stacks, steps, rng):
+    """Push the same steps with stacked frames to all buffers, some without next_obs."""
     n, zeros = len(stacks), np.zeros(len(stacks))
     for _ in range(steps):
         frames = rng.integers(0, 4, (n, 1, 2), np.uint8)
-        obs, following = stacks.copy(), np.concatenate([stacks[:, 1:], frames], 1)
+        obs, next_stacks = stacks.copy(), np.concatenate([stacks[:, 1:], frames], 1)
         terminated, truncated = rng.random((2, n)) < 0.15
         ended = terminated | truncated | (rng.random(n) < 0.1)
-        stacks[:] = np.where(ended[:, None, None], np.repeat(frames, stacks.shape[1], 1), following)
-        next_obs = None if not ended.any() and rng.random() < 0.3 else following
+        stacks[:] = np.where(
+            ended[:, None, None], np.repeat(frames, stacks.shape[1], 1), next_stacks
+        )
+        next_obs = None if not ended.any() and rng.random() < 0.3 else next_stacks
         rewards = rng.random(n)
         for buffer in buffers:
             buffer.push_batch(obs, next_obs, zeros, rewards, terminated, truncated)
@@ -286,13 +290,13 @@ def run(buffers, stacks, steps, rng):
 @EVERY_CLASS
 @pytest.mark.parametrize("before", [0, 9, 40])
 @pytest.mark.parametrize(("num_envs", "frames", "n_step"), [(1, 3, 1), (2, 1, 3), (3, 2, 2)])
-def test_loaded_buffers_continue_as_the_original(tmp_path, cls, num_envs, frames, n_step, before):
+def test_loaded_buffers_continue_exactly(tmp_path, cls, num_envs, frames, n_step, before):
     options = {"obs_dtype": "uint8", "num_envs": num_envs, "frame_stack": frames}
     options |= {"n_step": n_step, "gamma": 0.9}
     original, copy = (cls(25, (frames, 2), (), seed=seed, **options) for seed in (0, 1))
     stacks, rng = np.zeros((num_envs, frames, 2), np.uint8), np.random.default_rng(before)
-    run([original], stacks, before, rng)
-    run([copy], np.ones_like(stacks), 5, rng)
+    push_steps([original], stacks, before, rng)
+    push_steps([copy], np.ones_like(stacks), 5, rng)
     copy.load_state(original.state())
     original.save(tmp_path / "buffer")
     loaded = cls.load(tmp_path / "buffer")
@@ -300,15 +304,15 @@ def test_loaded_buffers_continue_as_the_original(tmp_path, cls, num_envs, frames
     buffers = [original, copy, loaded]
     assert len({(type(b), len(b), b.capacity, b.num_envs) for b in buffers}) == 1
     for _ in range(12):
-        run(buffers, stacks, 1, rng)
+        push_steps(buffers, stacks, 1, rng)
         count = len(original) - num_envs
         for arguments in [(count,), (count, 7)] if count > 0 else []:
             first, *others = [b.sample(*arguments) for b in buffers]
             for other in others:
-                assert_equal_batches(first, other)
+                assert_batches_equal(first, other)
     first, *others = [b.state() for b in buffers]
     for other in others:
-        assert_equal_batches(first, other)
+        assert_batches_equal(first, other)
 
 
 def test_states_have_an_array_for_each_part_and_extra(tmp_path):
@@ -324,23 +328,23 @@ def test_states_have_an_array_for_each_part_and_extra(tmp_path):
     assert arrays["step.flags"].dtype == bool
     buffer.save(tmp_path / "buffer")
     loaded = rlox.ReplayBuffer.load(tmp_path / "buffer")
-    assert_equal_batches(loaded.sample(10, 3), buffer.sample(10, 3))
+    assert_batches_equal(loaded.sample(10, 3), buffer.sample(10, 3))
 
 
-def filled(count=5):
+def make_filled(count=5):
     buffer = rlox.ReplayBuffer(4, 2, 1, seed=0)
     for i in range(count):
         buffer.push(*transition(i, truncated=i % 3 == 2))
     return buffer
 
 
-@pytest.mark.parametrize("name", sorted(filled().state()))
-def test_invalid_states_are_rejected_by_name_and_change_nothing(name):
-    buffer, state = filled(2), filled().state()
+@pytest.mark.parametrize("name", sorted(make_filled().state()))
+def test_invalid_states_are_rejected_without_change(name):
+    buffer, state = make_filled(2), make_filled().state()
     before = buffer.state()
     array = state[name]
-    strange = [np.zeros((99, 3)), np.array(["x"]), np.float16([1]), np.int32(3), None, "abc", [[1]]]
-    for wrong in [*strange, np.concatenate([array, array])]:
+    invalid = [np.zeros((99, 3)), np.array(["x"]), np.float16([1]), np.int32(3), None, "abc", [[1]]]
+    for wrong in [*invalid, np.concatenate([array, array])]:
         with pytest.raises((ArgumentError, ArgumentTypeError)) as raised:
             buffer.load_state({**state, name: wrong})
         assert raised.value.argument.startswith("arrays")
@@ -349,7 +353,7 @@ def test_invalid_states_are_rejected_by_name_and_change_nothing(name):
     if array.dtype.kind == "f" and array.size and name != "gamma":
         wrong = {**state, name: np.full_like(array, np.nan)}
         expect_refusal(Refusal(buffer.load_state, NonFiniteError, f'arrays["{name}"]'), wrong)
-    assert_equal_batches(buffer.state(), before)
+    assert_batches_equal(buffer.state(), before)
 
 
 @pytest.mark.parametrize(
@@ -365,12 +369,12 @@ def test_invalid_states_are_rejected_by_name_and_change_nothing(name):
 )
 def test_states_of_other_buffers_are_rejected(other, name):
     load = Refusal(other.load_state, ArgumentError, f'arrays["{name}"]')
-    expect_refusal(load, filled().state())
+    expect_refusal(load, make_filled().state())
     assert len(other) == 0
 
 
 def test_invalid_paths_and_other_classes_are_rejected(tmp_path):
-    filled().save(tmp_path / "plain")
+    make_filled().save(tmp_path / "plain")
     load = rlox.PrioritizedReplayBuffer.load
     expect_refusal(Refusal(load, ArgumentError, "path"), tmp_path / "plain")
     with pytest.raises(FileNotFoundError):
@@ -378,26 +382,26 @@ def test_invalid_paths_and_other_classes_are_rejected(tmp_path):
     (tmp_path / "file").write_text("x")
     for path in (tmp_path / "file", tmp_path):
         with pytest.raises(FileExistsError):
-            filled().save(path)
-    filled(3).save(tmp_path / "plain")
+            make_filled().save(path)
+    make_filled(3).save(tmp_path / "plain")
     assert len(rlox.ReplayBuffer.load(tmp_path / "plain")) == 3
     for wrong in (None, 3, b"x\0"):
         with pytest.raises((TypeError, ValueError, OSError)):
-            filled().save(wrong)
+            make_filled().save(wrong)
 
 
 @pytest.mark.parametrize("name", ["manifest.json", "replay.safetensors"])
-def test_damaged_files_are_rejected_by_name(tmp_path, name):
-    filled().save(tmp_path / "buffer")
+def test_errors_of_damaged_files_name_the_file(tmp_path, name):
+    make_filled().save(tmp_path / "buffer")
     file = tmp_path / "buffer" / name
-    whole = file.read_bytes()
-    middle = len(whole) // 2
-    flipped = whole[:middle] + bytes([whole[middle] ^ 1]) + whole[middle + 1 :]
-    for damaged in (flipped, whole[:middle], b""):
+    content = file.read_bytes()
+    middle = len(content) // 2
+    flipped = content[:middle] + bytes([content[middle] ^ 1]) + content[middle + 1 :]
+    for damaged in (flipped, content[:middle], b""):
         file.write_bytes(damaged)
         with refuses(rlox.CorruptFileError, str(file), section=name.partition(".")[0]):
             rlox.ReplayBuffer.load(tmp_path / "buffer")
-    file.write_bytes(whole)
+    file.write_bytes(content)
     assert len(rlox.ReplayBuffer.load(tmp_path / "buffer")) == 4
 
 
@@ -430,9 +434,9 @@ def test_sequences_are_time_major_and_padded_with_zeros():
         grid = np.broadcast_to(numbers[..., None, None], (6, 8, 2, 3))
         assert np.array_equal(batch[name]["b"], grid)
         assert batch[name]["b"].dtype == np.uint8
-    whole = buffer.sample_sequences(8, 4, whole_episodes=True)
-    assert set(whole["indices"]) == {0, 3}
-    assert {tuple(column) for column in whole["actions"].T} == {(1, 2, 3, 0), (4, 5, 6, 7)}
+    batch = buffer.sample_sequences(8, 4, whole_episodes=True)
+    assert set(batch["indices"]) == {0, 3}
+    assert {tuple(column) for column in batch["actions"].T} == {(1, 2, 3, 0), (4, 5, 6, 7)}
     running = fill(rlox.ReplayBuffer(4, 2, 1), 2)
     sample = partial(running.sample_sequences, whole_episodes=True)
     expect_refusal(Refusal(sample, ArgumentError, "whole_episodes"), 1, 4)
@@ -446,7 +450,7 @@ def test_sequences_rebuild_frame_stacks():
         stacks.append(np.concatenate([stacks[-1][1:], frames[i + 1]]))
         buffer.push(stacks[i], [i], 0.0, False, False, stacks[i + 1])
     first, again = (buffer.sample_sequences(8, 5, 11, burn_in=2) for _ in "ab")
-    assert_equal_batches(first, again)
+    assert_batches_equal(first, again)
     for t, b in np.argwhere(first["mask"]):
         assert np.array_equal(first["obs"][t, b], stacks[int(first["actions"][t, b, 0])])
 
@@ -461,4 +465,4 @@ def test_sequences_rebuild_frame_stacks():
     (lambda x: x.sample_sequences(2, 3, out={}), ArgumentError, "out"),
 )
 def test_invalid_arguments_of_sequences_are_rejected(refusal):
-    expect_refusal(refusal, filled(4))
+    expect_refusal(refusal, make_filled(4))

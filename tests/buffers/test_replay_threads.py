@@ -1,4 +1,4 @@
-"""Threads that sample from one buffer at the same time, while another thread pushes."""
+"""Threads that sample from a buffer at the same time, while another thread pushes."""
 
 import contextlib
 import os
@@ -15,7 +15,7 @@ from support.replay import batch_of, check, transition
 from support.thread_runs import join, run_program, run_threads, start_threads
 
 
-def filled(rows=2000):
+def make_filled(rows=2000):
     buffer = rlox.ReplayBuffer(rows, 40, 1)
     for i in range(rows):
         buffer.push(*transition(i, dim=40))
@@ -24,25 +24,25 @@ def filled(rows=2000):
 
 @pytest.mark.parametrize("name", ["ReplayBuffer", "PrioritizedReplayBuffer", "MmapReplayBuffer"])
 def test_samples_without_a_seed_share_the_stream_of_the_buffer(name, tmp_path):
-    """Four threads draw the samples of one thread, in some order."""
+    """Check that four threads draw the samples of a single thread in some order."""
     i, off = np.arange(200.0), np.zeros(200, bool)
-    alone, shared = (
+    single, shared = (
         rlox.MmapReplayBuffer(10, 200, 1, 1, tmp_path / file, seed=3)
         if name == "MmapReplayBuffer"
         else getattr(rlox, name)(200, 1, 1, seed=3)
         for file in "ab"
     )
-    for buffer in (alone, shared):
+    for buffer in (single, shared):
         buffer.push_batch(i[:, None], i[:, None], i[:, None], i, off, off)
     samples = []
-    expected = sorted(tuple(alone.sample(140)["rewards"]) for _ in range(100))
+    expected = sorted(tuple(single.sample(140)["rewards"]) for _ in range(100))
     work = lambda: samples.extend(tuple(shared.sample(140)["rewards"]) for _ in range(25))  # noqa: E731
     assert run_threads(work, 4) == []
     assert sorted(samples) == expected
 
 
 def test_seeded_samples_are_equal_in_every_thread():
-    buffer = filled()
+    buffer = make_filled()
     expected = [buffer.sample(300, seed=seed)["obs"] for seed in range(20)]
 
     def work():
@@ -54,8 +54,8 @@ def test_seeded_samples_are_equal_in_every_thread():
 
 
 @contextlib.contextmanager
-def repeating(work, count):
-    """Repeat `work` in threads, which must raise nothing."""
+def repeat_in_threads(work, count):
+    """Repeat `work` in threads, which must not raise."""
     done = threading.Event()
 
     def repeat():
@@ -72,28 +72,28 @@ def repeating(work, count):
 
 
 def test_writer_is_not_starved_by_readers():
-    buffer = filled()
-    with repeating(lambda: check(buffer.sample(2000), dim=40), 6):
-        began = time.perf_counter()
+    buffer = make_filled()
+    with repeat_in_threads(lambda: check(buffer.sample(2000), dim=40), 6):
+        start = time.perf_counter()
         for i in range(2000, 2100):
             buffer.push(*transition(i, dim=40))
-        assert time.perf_counter() - began < 30
+        assert time.perf_counter() - start < 30
     assert len(buffer) == 2000
     assert buffer.sample(2000)["obs"].max() >= 2050
 
 
 def test_reader_is_not_starved_by_writers():
-    buffer = filled()
+    buffer = make_filled()
     rows = np.repeat(np.arange(20_000, dtype=np.float32), 40).reshape(-1, 40)
     numbers, off = rows[:, 0], np.zeros(20_000, bool)
     batch = rows, rows + 1, -numbers[:, None], 0.5 * numbers, off, off
-    with repeating(lambda: buffer.push_batch(*batch), 3):
+    with repeat_in_threads(lambda: buffer.push_batch(*batch), 3):
         for _ in range(20):
             check(buffer.sample(500), dim=40)
 
 
-# Runs `handler` within a long sample, in which other calls raise an error or wait.
-INSIDE = """
+# A program whose function `interrupt` runs a handler during a long call of sample.
+INTERRUPT_SAMPLE = """
 import os, signal, sys, threading, time
 import numpy as np, rlox
 rows, width = 200_000, 64
@@ -101,12 +101,12 @@ obs, off = np.zeros((rows, width), np.float32), np.zeros(rows, bool)
 column = np.zeros(rows, np.float32)
 buffer = rlox.ReplayBuffer(rows, width, 1, seed=0)
 buffer.push_batch(obs, obs, column[:, None], column, off, off)
-one = np.zeros(width, np.float32), column[:1], 0.0, False, False, np.zeros(width, np.float32)
-ran, inside = [], False
+row = np.zeros(width, np.float32), column[:1], 0.0, False, False, np.zeros(width, np.float32)
+ran = []
 def interrupt(handler):
     def once(*_):
         try:
-            buffer.push(*one)
+            buffer.push(*row)
         except rlox.ClosedError as error:
             assert error.got == "an object that this thread's own call is using"
             signal.setitimer(signal.ITIMER_REAL, 0)
@@ -118,7 +118,7 @@ def interrupt(handler):
         buffer.sample(rows)
 """
 
-NEEDS_SIGNALS = pytest.mark.skipif(sys.platform == "win32", reason="signals of POSIX")
+NEEDS_SIGNALS = pytest.mark.skipif(sys.platform == "win32", reason="needs POSIX signals")
 
 
 @pytest.mark.processes
@@ -133,7 +133,7 @@ def test_threads_sample_at_the_same_time():
             assert len(buffer) == len(buffer.sample(5, seed=1)["obs"]) + rows - 5
         interrupt(handler)
     """
-    run_program(INSIDE + textwrap.dedent(code))
+    run_program(INTERRUPT_SAMPLE + textwrap.dedent(code))
 
 
 @pytest.mark.processes
@@ -142,12 +142,12 @@ def test_push_waits_for_a_sample_and_later_samples_wait_for_the_push():
     code = """
         threads = []
         def handler():
-            for work in (lambda: buffer.push(*one), lambda: buffer.sample(1000, seed=1)):
+            for work in (lambda: buffer.push(*row), lambda: buffer.sample(1000, seed=1)):
                 threads.append(threading.Thread(target=work, daemon=True))
                 threads[-1].start()
                 threads[-1].join(0.2)
-            # The sample waits for the push, or many readers would starve the push. It also waits
-            # while no thread gets the GIL: threads without signal handlers wait without the GIL.
+            # The sample waits for the push, else many readers would starve the push.
+            # Threads without signal handlers wait without the GIL.
             sys.setswitchinterval(60)
             for _ in range(5):
                 until = time.perf_counter() + 0.12
@@ -156,19 +156,19 @@ def test_push_waits_for_a_sample_and_later_samples_wait_for_the_push():
                 time.sleep(0.013)
             sys.setswitchinterval(0.005)
             assert threads[0].is_alive() and threads[1].is_alive()
-            buffer.sample(5)  # the thread that reads does not wait for itself
+            buffer.sample(5)  # the reading thread does not wait for itself
         interrupt(handler)
         for thread in threads:
             thread.join(30)
         assert not any(thread.is_alive() for thread in threads)
     """
-    run_program(INSIDE + textwrap.dedent(code))
+    run_program(INTERRUPT_SAMPLE + textwrap.dedent(code))
 
 
 @pytest.mark.processes
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="forks")
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
 def test_forked_child_reads_or_raises():
-    """Whatever the parent's threads were doing."""
+    """Check children that are forked while threads of the parent sample and push."""
     code = """
         import os, threading, time
         import numpy as np, rlox
@@ -180,34 +180,34 @@ def test_forked_child_reads_or_raises():
         def work(call):
             while True:
                 call()
-                time.sleep(0.003)  # else every fork is in the middle of a push
+                time.sleep(0.003)  # without a pause, every fork would be during a push
         for call in (push, lambda: buffer.sample(5000), lambda: buffer.sample(5000)):
             threading.Thread(target=work, args=(call,), daemon=True).start()
-        told = []
+        results = []
         for _ in range(20):
             read, write = os.pipe()
             child = os.fork()
             if child == 0:
-                said = []
+                outcomes = []
                 for call in (lambda: buffer.sample(10), push):
                     try:
                         call()
-                        said.append("done")
+                        outcomes.append("done")
                     except rlox.ClosedError as error:
                         assert "parent process" in error.got, error
-                        said.append("refused")
-                os.write(write, " ".join(said).encode())
+                        outcomes.append("rejected")
+                os.write(write, " ".join(outcomes).encode())
                 os._exit(0)
             assert os.waitpid(child, 0)[1] == 0
-            told.append(os.read(read, 1000).decode())
-        assert all(len(said.split()) == 2 for said in told), told
-        assert any(said.startswith("done") for said in told), told
+            results.append(os.read(read, 1000).decode())
+        assert all(len(result.split()) == 2 for result in results), results
+        assert any(result.startswith("done") for result in results), results
         os._exit(0)
     """
     run_program(code)
 
 
-def test_closing_a_buffer_ends_all_readers(tmp_path):
+def test_readers_of_a_closed_buffer_raise(tmp_path):
     buffer = rlox.MmapReplayBuffer(10, 1000, 2, 1, tmp_path / "replay")
     buffer.push_batch(*batch_of(range(1000)))
 
@@ -227,15 +227,14 @@ def test_threads_may_close_a_buffer_at_the_same_time(tmp_path):
     for turn in range(50):
         buffer = rlox.MmapReplayBuffer(100, 1000, 2, 1, tmp_path / f"replay{turn}")
         buffer.push(*transition(1))
-        begin = threading.Barrier(4)
-        assert (
-            run_threads(lambda begin=begin, buffer=buffer: (begin.wait(), buffer.close()), 4) == []
-        )
+        barrier = threading.Barrier(4)
+        work = lambda barrier=barrier, buffer=buffer: (barrier.wait(), buffer.close())  # noqa: E731
+        assert run_threads(work, 4) == []
         assert buffer.closed
 
 
 @pytest.mark.processes
-def test_signal_handler_of_a_waiting_thread_may_wait_for_threads_behind_it():
+def test_signal_handler_of_a_waiting_thread_may_wait_for_later_threads():
     program = """
         import signal, threading, time
         import numpy as np
@@ -247,13 +246,13 @@ def test_signal_handler_of_a_waiting_thread_may_wait_for_threads_behind_it():
         reward, off = np.zeros(rows, np.float32), np.zeros(rows, bool)
         push = lambda: buffer.push_batch(obs, obs, action, reward, off, off)
         push()
-        behind = threading.Thread(target=lambda: buffer.sample(64), daemon=True)
-        said = []
+        reader = threading.Thread(target=lambda: buffer.sample(64), daemon=True)
+        results = []
 
         def handler(*_):
-            behind.start()
-            behind.join(20)
-            said.append(behind.is_alive())
+            reader.start()
+            reader.join(20)
+            results.append(reader.is_alive())
 
         signal.signal(signal.SIGALRM, handler)
         for _ in range(20):
@@ -261,10 +260,10 @@ def test_signal_handler_of_a_waiting_thread_may_wait_for_threads_behind_it():
             writer.start()
             while not writer.is_alive():
                 pass
-            if not said and behind.ident is None:
+            if not results and reader.ident is None:
                 signal.setitimer(signal.ITIMER_REAL, 0.03)
             buffer.sample(64)
             writer.join()
-        assert said == [False], said
+        assert results == [False], results
     """
     run_program(program)

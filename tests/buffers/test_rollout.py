@@ -19,7 +19,7 @@ NAN, INF = float("nan"), float("inf")
 
 @pytest.mark.parametrize("num_envs", [1, 8, 16, 64])
 @pytest.mark.parametrize("byte", [1, 2, 128, 255])
-def test_flags_of_any_nonzero_byte_are_true(num_envs, byte):
+def test_flags_with_any_nonzero_byte_are_true(num_envs, byte):
     buffer, ones = RolloutBuffer(3, num_envs, (4,)), np.ones(num_envs)
     obs, off = np.zeros((num_envs, 4)), np.zeros(num_envs, bool)
     buffer.begin(obs)
@@ -37,7 +37,7 @@ def test_flags_of_any_nonzero_byte_are_true(num_envs, byte):
 
 
 @pytest.mark.parametrize("num_envs", [1, 70])
-def test_arrays_for_flags_are_overwritten_with_zeros_and_ones(num_envs):
+def test_step_into_overwrites_flags_with_zeros_and_ones(num_envs):
     env, twin = (VecEnv(num_envs, 0) for _ in "ab")
     env.reset(), twin.reset()
     flags = [np.full(num_envs, 7, np.uint8).view(bool) for _ in "ab"]
@@ -47,11 +47,11 @@ def test_arrays_for_flags_are_overwritten_with_zeros_and_ones(num_envs):
         env.step_into(actions, *out, *flags)
         _, _, *expected, _ = twin.step(actions)
         assert all(np.array_equal(a, b) for a, b in zip(flags, expected, strict=True))
-        assert all(flag.view(np.uint8).max() <= 1 for flag in flags)
+        assert all(array.view(np.uint8).max() <= 1 for array in flags)
 
 
 def record(buffer, t, **replaced):
-    """Record a step of two environments, of which the second is truncated."""
+    """Record a step of two environments; the second episode is truncated."""
     right = {
         "actions": [0, 1],
         "log_probs": [-1.0, -2.0],
@@ -65,14 +65,14 @@ def record(buffer, t, **replaced):
     buffer.record(t, **right | replaced)
 
 
-def expect_location(call, argument, env, row):
+def check_location(call, argument, env, row):
     with refuses(NonFiniteError, argument, env=env, row=row):
         call()
 
 
-def with_number(row, column, number):
+def ones_except(row, column, value):
     array = np.ones((2, 4))
-    array[row, column] = number
+    array[row, column] = value
     return array
 
 
@@ -82,22 +82,22 @@ def with_number(row, column, number):
         pytest.param("log_probs", [0.0, NAN], 1, id="NaN log_probs"),
         pytest.param("log_probs", [-INF, 0.0], 0, id="infinite log_probs"),
         pytest.param("values", [0.0, INF], 1, id="values"),
-        pytest.param("next_obs", with_number(1, 2, NAN), 1, id="next_obs"),
+        pytest.param("next_obs", ones_except(1, 2, NAN), 1, id="next_obs"),
         pytest.param("rewards", [NAN, 0.0], 0, id="NaN rewards"),
         pytest.param("rewards", [0.0, 1e300], 1, id="rewards beyond float32"),
-        pytest.param("final_obs", with_number(1, 0, NAN), 1, id="final_obs"),
+        pytest.param("final_obs", ones_except(1, 0, NAN), 1, id="final_obs"),
     ],
 )
-def test_non_finite_numbers_are_rejected_by_name_environment_and_row(argument, value, env):
+def test_non_finite_numbers_are_rejected_with_environment_and_row(argument, value, env):
     buffer, twin = RolloutBuffer(2, 2, (4,)), RolloutBuffer(2, 2, (4,))
-    for each in (buffer, twin):
-        each.begin(np.zeros((2, 4)))
-        record(each, 0)
-    expect_location(lambda: record(buffer, 1, **{argument: value}), argument, env, 1)
+    for x in (buffer, twin):
+        x.begin(np.zeros((2, 4)))
+        record(x, 0)
+    check_location(lambda: record(buffer, 1, **{argument: value}), argument, env, 1)
     assert buffer.next_step == 1
-    for each in (buffer, twin):
-        record(each, 1, final_obs=with_number(0, 0, NAN))  # a row that is not read
-        each.finish([0.0, 1.0], 0.9, 0.9, [1.0, 2.0])
+    for x in (buffer, twin):
+        record(x, 1, final_obs=ones_except(0, 0, NAN))  # only row 1 is read
+        x.finish([0.0, 1.0], 0.9, 0.9, [1.0, 2.0])
     assert np.array_equal(buffer.advantages, twin.advantages)
     assert np.array_equal(buffer.final_obs, twin.final_obs)
 
@@ -107,11 +107,11 @@ def test_continuous_actions_and_values_after_the_rollout_must_be_finite():
     buffer.begin(np.zeros((2, 4)))
     actions = np.zeros((2, 3))
     actions[1, 0] = INF
-    expect_location(lambda: record(buffer, 0, actions=actions), "actions", 1, 0)
+    check_location(lambda: record(buffer, 0, actions=actions), "actions", 1, 0)
     record(buffer, 0, actions=np.zeros((2, 3)))
     finish = buffer.finish
-    expect_location(lambda: finish([0.0, NAN], 0.9, 0.9, [0.0]), "last_values", 1, None)
-    expect_location(lambda: finish([0.0, 0.0], 0.9, 0.9, [NAN]), "final_values", 1, 0)
+    check_location(lambda: finish([0.0, NAN], 0.9, 0.9, [0.0]), "last_values", 1, None)
+    check_location(lambda: finish([0.0, 0.0], 0.9, 0.9, [NAN]), "final_values", 1, 0)
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64", "int64", "uint8", "bool"])
@@ -149,7 +149,7 @@ HUGE = np.array([[2**63, 0]], np.uint64)
         pytest.param("float64", [[NAN, 0.0]], NonFiniteError, id="NaN"),
     ],
 )
-def test_observations_that_do_not_fit_the_dtype_are_rejected(dtype, obs, error):
+def test_observations_outside_the_dtype_are_rejected(dtype, obs, error):
     buffer = RolloutBuffer(1, 1, (2,), obs_dtype=dtype)
     expect_refusal(Refusal(buffer.begin, error, "obs"), obs)
     buffer.begin(np.ones((1, 2), dtype))
@@ -174,19 +174,19 @@ def test_integers_within_uint8_are_accepted_and_not_normalised():
     assert buffer.rewards[0, 0] != 5.0
 
 
-def test_advantages_need_a_finished_rollout():
+def test_advantages_require_a_finished_rollout():
     buffer, obs = RolloutBuffer(2, 1, (4,)), np.zeros((1, 4))
 
-    def expect_unfinished():
+    def check_unfinished():
         for name in ("advantages", "returns"):
             expect_refusal(Refusal(getattr, ArgumentError, name, "call finish first"), buffer, name)
 
-    expect_unfinished()
+    check_unfinished()
     for _ in range(2):
         buffer.begin(obs)
         for t in range(2):
             buffer.record(t, [0], [0.0], [0.5], obs, [1.0], [False], [False])
-        expect_unfinished()
+        check_unfinished()
         buffer.finish([0.0], 1.0, 1.0)
         assert buffer.returns[:, 0].tolist() == [2, 1]
         assert np.array_equal(buffer.field("advantages"), buffer.advantages)
@@ -194,7 +194,7 @@ def test_advantages_need_a_finished_rollout():
             buffer.finish([NAN], 1.0, 1.0)
         assert buffer.advantages[:, 0].tolist() == [1.5, 0.5]  # a rejected call changes nothing
     buffer.begin(obs)
-    expect_unfinished()
+    check_unfinished()
 
 
 def step(env_id="CartPole-v1", num_envs=3, **replaced):
@@ -208,11 +208,11 @@ def begin(buffer, *args, **kwargs):
     VecEnv(3, 0).begin_rollout(buffer, *args, **kwargs)
 
 
-def buffer(obs_dtype="float32"):
+def make_buffer(obs_dtype="float32"):
     return RolloutBuffer(2, 3, (4,), obs_dtype=obs_dtype)
 
 
-OTHER = Normalizer(3, (3,))
+WRONG_NORMALIZER = Normalizer(3, (3,))
 
 
 @refusals(
@@ -225,15 +225,15 @@ OTHER = Normalizer(3, (3,))
     (lambda: step(log_probs=[0.0]), ArgumentError, "log_probs"),
     (lambda: step(values="abc"), ArgumentTypeError, "values"),
     (lambda: begin(None), ArgumentTypeError, "buffer"),
-    (lambda: begin(buffer(), seed=-1), ArgumentError, "seed"),
-    (lambda: begin(buffer(), OTHER), ArgumentError, "normalizer's obs_shape"),
-    (lambda: begin(buffer("uint8")), ArgumentError, "obs dtype"),
-    (lambda: buffer().begin(np.zeros((3, 3))), ArgumentError, "obs"),
-    (lambda: buffer().begin(np.full((3, 4), NAN)), NonFiniteError, "obs"),
-    (lambda: OTHER.normalize_obs(np.zeros((4, 4))), ArgumentError, "obs"),
-    (lambda: buffer().finish([0.0] * 3, 0.9, 0.9), ArgumentError, "finish"),
-    (lambda: buffer().field("rewads"), ArgumentError, "name"),
-    (lambda: buffer().rewads, AttributeError, "rewads"),
+    (lambda: begin(make_buffer(), seed=-1), ArgumentError, "seed"),
+    (lambda: begin(make_buffer(), WRONG_NORMALIZER), ArgumentError, "normalizer's obs_shape"),
+    (lambda: begin(make_buffer("uint8")), ArgumentError, "obs dtype"),
+    (lambda: make_buffer().begin(np.zeros((3, 3))), ArgumentError, "obs"),
+    (lambda: make_buffer().begin(np.full((3, 4), NAN)), NonFiniteError, "obs"),
+    (lambda: WRONG_NORMALIZER.normalize_obs(np.zeros((4, 4))), ArgumentError, "obs"),
+    (lambda: make_buffer().finish([0.0] * 3, 0.9, 0.9), ArgumentError, "finish"),
+    (lambda: make_buffer().field("rewads"), ArgumentError, "name"),
+    (lambda: make_buffer().rewads, AttributeError, "rewads"),
     (
         lambda: RolloutBuffer(1000, 100, (4,), extra={"frames": ((2**20, 2), "float64")}),
         OutOfMemoryError,
@@ -249,8 +249,9 @@ def test_invalid_rollouts_are_rejected(refusal):
     expect_refusal(refusal)
 
 
-def test_a_rejected_step_does_not_move_environments():
-    env, twin, buffers, zeros = VecEnv(3, 0), VecEnv(3, 0), (buffer(), buffer()), np.zeros(3)
+def test_rejected_steps_do_not_change_environments():
+    env, twin, zeros = VecEnv(3, 0), VecEnv(3, 0), np.zeros(3)
+    buffers = make_buffer(), make_buffer()
     env.begin_rollout(buffers[0]), twin.begin_rollout(buffers[1])
     for wrong in ([0, 0, 2], [0.5] * 3, [0]):
         with pytest.raises((ArgumentError, ArgumentTypeError)):

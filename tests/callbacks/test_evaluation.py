@@ -11,11 +11,11 @@ from rlox._training.metrics import read_metrics
 from rlox.callbacks import EvalCallback
 from rlox.evaluation import evaluation_seed
 from rlox.trainers import DQNTrainer, PPOTrainer
-from support.checkpoints import expect_equal_states
+from support.checkpoints import assert_states_equal
 from support.runs import NotingLogger, small
 
 
-def test_the_row_after_every_so_many_steps_has_the_scores(tmp_path):
+def test_logged_rows_have_scores_at_the_configured_interval(tmp_path):
     trainer, recorder = small(runs_dir=tmp_path), NotingLogger()
     callback = EvalCallback(every=100, n_episodes=3)
     trainer.train(320, callbacks=[callback], loggers=[recorder])
@@ -30,7 +30,7 @@ def test_the_row_after_every_so_many_steps_has_the_scores(tmp_path):
     assert callback.last == score
 
 
-def test_off_policy_iterations_of_a_few_steps_are_evaluated_as_often():
+def test_off_policy_runs_are_evaluated_at_the_configured_interval():
     trainer = DQNTrainer("CartPole-v1", 0, num_envs=1, train_freq=4, runs_dir=None)
     recorder = NotingLogger()
     trainer.train(400, callbacks=[EvalCallback(every=150, n_episodes=1)], loggers=[recorder])
@@ -38,34 +38,34 @@ def test_off_policy_iterations_of_a_few_steps_are_evaluated_as_often():
 
 
 @pytest.mark.parametrize("backend", ["native", "torch"])
-def test_training_goes_on_as_without(backend):
+def test_evaluations_do_not_change_training(backend):
     runs = []
     for callbacks in ([], [EvalCallback(every=32, n_episodes=2, deterministic=False)]):
         trainer = small(backend=backend)
         trainer.train(128, callbacks=callbacks)
         runs.append(trainer.learner.state())
-    expect_equal_states(*runs)
+    assert_states_equal(*runs)
 
 
-def test_the_same_episodes_are_played_each_time():
-    seen = []
+def test_every_evaluation_uses_the_same_seed():
+    seeds = []
 
-    class Noted(gym.Wrapper):
+    class RecordSeeds(gym.Wrapper):
         def reset(self, *, seed=None, options=None):
-            seen.append(seed)
+            seeds.append(seed)
             return self.env.reset(seed=seed, options=options)
 
     def make(**kwargs):
-        return Noted(gym.make("CartPole-v1", **kwargs))
+        return RecordSeeds(gym.make("CartPole-v1", **kwargs))
 
     trainer = small()
     trainer.train(96, callbacks=[EvalCallback(every=32, n_episodes=1, env=make)])
     first = evaluation_seed(trainer.seed, training=True)
     assert first != evaluation_seed(trainer.seed)
-    assert [seed for seed in seen if seed is not None] == [first] * 3
+    assert [seed for seed in seeds if seed is not None] == [first] * 3
 
 
-def test_the_best_is_in_the_run_folder_and_a_resumed_run_knows_how_good_it_was(tmp_path):
+def test_the_best_checkpoint_and_score_are_restored_in_a_resumed_run(tmp_path):
     trainer, scores = small(runs_dir=tmp_path), iter([10.0, 30.0, 20.0, 25.0, 31.0])
 
     def evaluate(*args, **kwargs):
@@ -83,7 +83,7 @@ def test_the_best_is_in_the_run_folder_and_a_resumed_run_knows_how_good_it_was(t
     assert json.loads((best.parent / "scores.json").read_text()) == {"best": 31.0}
 
 
-def test_without_a_run_folder_or_wish_nothing_is_saved(tmp_path, monkeypatch):
+def test_nothing_is_saved_without_a_run_folder_or_save_best(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     small().train(32, callbacks=[EvalCallback(every=32, n_episodes=1)])
     assert list(tmp_path.iterdir()) == []
@@ -92,14 +92,14 @@ def test_without_a_run_folder_or_wish_nothing_is_saved(tmp_path, monkeypatch):
     assert not (trainer.run.path / "checkpoints").exists()
 
 
-def test_the_run_ends_at_the_threshold():
+def test_reward_threshold_stops_the_run():
     callback = EvalCallback(every=64, n_episodes=2, reward_threshold=1.0)
     result = small().train(10_000, callbacks=[callback])
     assert (result["timesteps"], result["interrupted"]) == (64, False)
     assert result["stopped_by"].endswith("reached reward_threshold 1")
 
 
-def test_environments_already_made_are_evaluated_in_others():
+def test_runs_on_existing_environments_are_evaluated_in_the_env_argument():
     trainer = PPOTrainer(rlox.VecEnv(n=2, env_id="CartPole-v1"), 0, runs_dir=None)
     callback = EvalCallback(every=32, n_episodes=1, env="CartPole-v1")
     trainer.train(64, callbacks=[callback])

@@ -31,8 +31,8 @@ CASES = [
 ]
 
 
-def trained(algorithm, backend, env, settings, *callbacks):
-    """Return the seconds of a run, its rows without times, its rows of shares, and its networks."""
+def run_training(algorithm, backend, env, settings, *callbacks):
+    """Return seconds, rows without times, rows with shares, and networks of a run."""
     logger = NotingLogger()
     trainer = ALGORITHMS[algorithm].load_trainer()(
         env, 1, backend=backend, runs_dir=None, **settings
@@ -46,11 +46,11 @@ def trained(algorithm, backend, env, settings, *callbacks):
 
 
 @pytest.mark.parametrize(("algorithm", "backend", "env", "settings", "expected"), CASES)
-def test_shares_add_up_and_results_stay_the_same(algorithm, backend, env, settings, expected):
+def test_shares_sum_to_1_and_training_is_unchanged(algorithm, backend, env, settings, expected):
     run = algorithm, backend, env, settings
-    for _ in range(3):  # other processes may run between the two clocks
+    for _ in range(3):  # other processes may delay the two clock reads
         timing = TimingCallback(every=256)
-        seconds, rows, shares, networks = trained(*run, timing)
+        seconds, rows, shares, networks = run_training(*run, timing)
         wall_clock = pytest.approx(seconds, rel=0.02, abs=0.002)
         if sum(timing.seconds.values()) == wall_clock:
             break
@@ -60,18 +60,18 @@ def test_shares_add_up_and_results_stay_the_same(algorithm, backend, env, settin
     assert shares
     for row in shares:
         assert sum(row[f"timing/{name}"] for name in PHASES) == pytest.approx(1, rel=0.02)
-    _, plain, _, expected_networks = trained(*run)
+    _, plain, _, expected_networks = run_training(*run)
     np.testing.assert_equal(rows, plain)
     np.testing.assert_equal(networks, expected_networks)
 
 
-def test_time_of_callbacks_is_other():
+def test_time_of_callbacks_counts_as_other():
     timing = TimingCallback(every=32)
     small().train(128, callbacks=[timing, lambda *_: time.sleep(0.05)])
     assert timing.seconds["other"] >= 0.2
 
 
-def test_time_before_and_between_calls_of_train_does_not_count():
+def test_time_outside_of_train_is_not_counted():
     timing, trainer = TimingCallback(), small()
     trainer.train(32)
     time.sleep(0.2)
@@ -81,30 +81,30 @@ def test_time_before_and_between_calls_of_train_does_not_count():
     assert timing.wall_clock < 0.2
 
 
-def test_phases_add_up_to_what_went_by():
-    began = time.perf_counter()
+def test_times_of_phases_sum_to_the_elapsed_time():
+    start = time.perf_counter()
     phases.start()
     for phase, seconds in (("env_step", 0.01), ("inference", 0.02), ("env_step", 0.01)):
         phases.enter(phase)
         time.sleep(seconds)
     phases.enter("other")
-    spent, went_by = phases.read(), time.perf_counter() - began
+    times, elapsed = phases.read(), time.perf_counter() - start
     phases.stop()
-    assert spent["env_step"] >= 0.02
-    assert spent["inference"] >= 0.02
-    assert sum(spent.values()) == pytest.approx(went_by, abs=0.005)
+    assert times["env_step"] >= 0.02
+    assert times["inference"] >= 0.02
+    assert sum(times.values()) == pytest.approx(elapsed, abs=0.005)
     assert set(phases.read().values()) == {0.0}
 
 
-def test_another_callback_and_a_run_within_do_not_disturb():
-    class Trains(Callback):
+def test_nested_runs_and_second_callbacks_do_not_change_the_times():
+    class TrainOnStart(Callback):
         def on_train_start(self, trainer):
             small().train(32, callbacks=[TimingCallback()])
 
     timing, other = TimingCallback(), TimingCallback()
-    small().train(512, callbacks=[timing, Trains(), other])
-    for it in (timing, other):
-        assert sum(it.seconds.values()) == pytest.approx(it.wall_clock, rel=0.02, abs=0.001)
+    small().train(512, callbacks=[timing, TrainOnStart(), other])
+    for x in (timing, other):
+        assert sum(x.seconds.values()) == pytest.approx(x.wall_clock, rel=0.02, abs=0.001)
     assert timing.wall_clock > other.wall_clock
     assert set(phases.read().values()) == {0.0}
 
@@ -119,7 +119,7 @@ def test_a_run_that_fails_stops_the_clock():
     assert set(phases.read().values()) == {0.0}
 
 
-def test_last_row_of_a_short_run_has_shares():
+def test_the_last_row_of_a_short_run_has_shares():
     recorder = NotingLogger()
     small().train(64, callbacks=[TimingCallback()], loggers=[recorder])
     shares = [{n: x for n, x in row.items() if n.startswith("timing/")} for _, row in recorder.rows]
@@ -133,17 +133,17 @@ def test_terminal_shows_a_bar_with_return_speed_and_remaining_time(monkeypatch, 
     small().train(64, callbacks=[ProgressBar()])
     output = capfd.readouterr()
     assert output.out == ""
-    for words in ("ppo CartPole-v1", "64/64 steps", "return", "steps/s", "0:00:00"):
-        assert words in output.err
+    for text in ("ppo CartPole-v1", "64/64 steps", "return", "steps/s", "0:00:00"):
+        assert text in output.err
 
 
 @pytest.mark.parametrize(("every", "lines"), [(0.0, 2), (1000.0, 1), (None, 1)])
-def test_progress_without_a_terminal_is_lines(capfd, every, lines):
+def test_progress_without_a_terminal_is_printed_as_lines(capfd, every, lines):
     callbacks = [] if every is None else [ProgressBar(every)]
     small().train(64, callbacks=callbacks, progress_bar=every is None)
     output = capfd.readouterr()
     assert output.out == ""
-    found = output.err.splitlines()
-    assert len(found) == lines
-    assert found[-1].startswith("64/64 steps, return")
-    assert found[-1].endswith("steps/s, 0 s remaining")
+    printed = output.err.splitlines()
+    assert len(printed) == lines
+    assert printed[-1].startswith("64/64 steps, return")
+    assert printed[-1].endswith("steps/s, 0 s remaining")

@@ -1,4 +1,4 @@
-"""Wrong arguments of callbacks, loggers and evaluations: type, argument and hint of the error."""
+"""Rejected arguments of callbacks, loggers and evaluations."""
 
 import gymnasium as gym
 
@@ -15,15 +15,15 @@ from support.cli_runs import SETTINGS
 from support.refusals import expect_refusal, refusals
 
 
-def trainer(env="CartPole-v1"):
+def make_trainer(env="CartPole-v1"):
     return PPOTrainer(env, 1, runs_dir=None, **SETTINGS)
 
 
 def train(steps=64, env="CartPole-v1", **hooks):
-    return trainer(env).train(steps, **hooks)
+    return make_trainer(env).train(steps, **hooks)
 
 
-def return_text(trainer, metrics):
+def add_str_metric(trainer, metrics):
     metrics["mood"] = "good"
 
 
@@ -41,20 +41,25 @@ def stop_on_unknown_metric():
     (lambda: EarlyStoppingCallback(mode="up"), ArgumentError, "mode"),
     (lambda: train(callbacks=[EvalCallback]), ArgumentTypeError, "callbacks", "an object"),
     (lambda: train(callbacks=EvalCallback(9)), ArgumentTypeError, "callbacks", "brackets"),
-    (lambda: train(callbacks=[return_text]), ArgumentTypeError, "metrics"),
+    (lambda: train(callbacks=[add_str_metric]), ArgumentTypeError, "metrics"),
     (lambda: train(env=VecEnv(2), callbacks=[EvalCallback(32)]), ArgumentError, "env", "env="),
     (lambda: train(loggers=["tensorbord"]), ArgumentError, "loggers", "'tensorboard'"),
     (lambda: train(loggers="console"), ArgumentTypeError, "loggers", "brackets"),
     (lambda: train(loggers=["jsonl"]), ArgumentError, "loggers", "runs_dir"),
     (lambda: train(loggers=[3]), ArgumentTypeError, "loggers", "rlox.logger.Logger"),
-    (lambda: trainer().evaluate(0), ArgumentError, "n_episodes", "one or more"),
-    (lambda: trainer().evaluate(10.0), ArgumentTypeError, "n_episodes", "pass 10"),
-    (lambda: trainer().evaluate(1, env="Pendulum-v1"), ArgumentError, "env", "the same spaces"),
+    (lambda: make_trainer().evaluate(0), ArgumentError, "n_episodes", "one or more"),
+    (lambda: make_trainer().evaluate(10.0), ArgumentTypeError, "n_episodes", "pass 10"),
+    (
+        lambda: make_trainer().evaluate(1, env="Pendulum-v1"),
+        ArgumentError,
+        "env",
+        "the same spaces",
+    ),
     (lambda: evaluate(3, "CartPole-v1"), ArgumentTypeError, "policy", "a trainer"),
     (
-        lambda: evaluate(trainer(), gym.make("CartPole-v1")),
+        lambda: evaluate(make_trainer(), gym.make("CartPole-v1")),
         *(ArgumentTypeError, "env", "pass an id, a spec or a function"),
     ),
 )
-def test_wrong_argument_is_rejected_by_name(refusal):
+def test_invalid_arguments_are_rejected(refusal):
     expect_refusal(refusal)

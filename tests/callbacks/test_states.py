@@ -1,12 +1,12 @@
-"""Arguments of callbacks, and their states, which checkpoints hold."""
+"""Arguments of callbacks, and states of callbacks in checkpoints."""
 
 import json
 import math
 
 import pytest
+from rlox._training.hooks import get_callback_states, load_callback_states, read_callback_states
 
 from rlox import ArgumentError, ArgumentTypeError, CorruptFileError
-from rlox._training.hooks import get_callback_states, load_callback_states, read_callback_states
 from rlox.callbacks import Callback, CheckpointCallback, EarlyStoppingCallback, EvalCallback
 from rlox.callbacks import VideoRecordingCallback as Video
 from rlox.trainers import PPOTrainer
@@ -34,59 +34,59 @@ from support.runs import small
         (Video, "path", 3, ArgumentTypeError),
     ],
 )
-def test_invalid_arguments_are_rejected_by_name(callback, argument, value, error):
+def test_invalid_arguments_are_rejected(callback, argument, value, error):
     every = {} if callback is EarlyStoppingCallback else {"every": 9}
     with pytest.raises(error) as raised:
         callback(**every, **{argument: value})
     assert raised.value.argument == argument
 
 
-def stopping():
+def make_callbacks():
     def add_score(trainer, metrics):
-        metrics["own/score"] = float(-max(trainer.timesteps, 96))
+        metrics["custom/score"] = float(-max(trainer.timesteps, 96))
 
-    return [add_score, EarlyStoppingCallback("own/score", patience=256)]
+    return [add_score, EarlyStoppingCallback("custom/score", patience=256)]
 
 
-def test_resumed_run_stops_where_the_other_does(tmp_path):
-    whole = small()
-    whole.train(640, callbacks=stopping())
+def test_a_resumed_run_stops_at_the_same_step(tmp_path):
+    uninterrupted = small()
+    uninterrupted.train(640, callbacks=make_callbacks())
     half = small()
-    half.train(192, callbacks=stopping())
+    half.train(192, callbacks=make_callbacks())
     half.target_timesteps = 640
     half.save(tmp_path / "half")
     resumed = PPOTrainer.load(tmp_path / "half", runs_dir=None)
-    resumed.train(callbacks=stopping())
-    assert whole.timesteps == resumed.timesteps == 288
+    resumed.train(callbacks=make_callbacks())
+    assert uninterrupted.timesteps == resumed.timesteps == 288
 
 
-def test_callbacks_of_another_run_begin_anew(tmp_path):
+def test_callbacks_are_reset_for_another_run(tmp_path):
     callback = EvalCallback(32, n_episodes=1)
     for seed in (1, 2):
         trainer = small(seed=seed, runs_dir=tmp_path)
-        callback.best_mean_reward = 1e9  # as if the run before had been better
+        callback.best_mean_reward = 1e9  # a better score of the previous run
         trainer.train(32, callbacks=[callback])
         assert (trainer.run.path / "checkpoints/best").is_dir()
         assert callback.best_mean_reward < 1e9
 
 
-class Own(Callback):
-    def __init__(self, **state):
-        self.kept = state
+class Stateful(Callback):
+    def __init__(self, **values):
+        self.values = values
 
     def state(self):
-        return self.kept
+        return self.values
 
     def load_state(self, state):
-        self.kept = {name: state[name] for name in self.kept}
+        self.values = {name: state[name] for name in self.values}
 
 
-def test_states_go_to_those_of_their_class_in_order():
-    told = get_callback_states([Own(a=1.5), Callback(), Own(a=-math.inf, b=None)])
-    assert json.loads(json.dumps(told, allow_nan=False)) == told
-    back = [Own(a=0.0), CheckpointCallback(1), Own(a=0.0, b=0.0), Own(a=7.0)]
-    load_callback_states(back, told)
-    assert [x.kept for x in back if isinstance(x, Own)] == [
+def test_states_are_assigned_by_class_in_order():
+    states = get_callback_states([Stateful(a=1.5), Callback(), Stateful(a=-math.inf, b=None)])
+    assert json.loads(json.dumps(states, allow_nan=False)) == states
+    first, second, third = Stateful(a=0.0), Stateful(a=0.0, b=0.0), Stateful(a=7.0)
+    load_callback_states([first, CheckpointCallback(1), second, third], states)
+    assert [x.values for x in (first, second, third)] == [
         {"a": 1.5},
         {"a": -math.inf, "b": None},
         {"a": 7.0},
@@ -94,20 +94,20 @@ def test_states_go_to_those_of_their_class_in_order():
 
 
 @pytest.mark.parametrize("state", [[1.0], {"a": [1.0]}, {"a": "x"}, {1: 2.0}])
-def test_what_json_does_not_hold_is_refused(state):
-    callback = Own()
-    callback.kept = state
+def test_states_that_json_cannot_represent_are_rejected(state):
+    callback = Stateful()
+    callback.values = state
     with refuses(ArgumentTypeError, "callbacks", got=repr(state)):
         get_callback_states([callback])
 
 
-def test_a_callback_that_cannot_go_on_with_it_is_named():
+def test_errors_of_load_state_are_reported_for_callbacks():
     with refuses(ArgumentError, "callbacks"):
-        load_callback_states([Own(b=1.0)], get_callback_states([Own(a=1.0)]))
+        load_callback_states([Stateful(b=1.0)], get_callback_states([Stateful(a=1.0)]))
 
 
 @pytest.mark.parametrize("saved", [3, [3], [{"name": 1, "state": {}}], [{"name": "A", "state": 1}]])
-def test_what_is_no_state_is_a_damaged_checkpoint(tmp_path, saved):
+def test_invalid_callback_states_in_a_manifest_are_rejected(tmp_path, saved):
     assert read_callback_states({"callbacks": saved}) is None
     small().save(tmp_path / "saved")
     rewrite(tmp_path / "saved", lambda manifest, _: manifest.update(callbacks=saved))

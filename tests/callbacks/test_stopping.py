@@ -1,4 +1,4 @@
-"""`EarlyStoppingCallback`: runs end that do not improve."""
+"""`EarlyStoppingCallback`: stops runs that do not improve."""
 
 import math
 
@@ -11,18 +11,18 @@ from support.runs import small
 
 
 class Scores(Callback):
-    """Add a score to each row; None adds none."""
+    """Callback that adds a score to each row, unless the score is None."""
 
     def __init__(self, *scores):
         self.scores = iter(scores)
 
     def on_iteration(self, trainer, metrics):
         if (score := next(self.scores)) is not None:
-            metrics["own/score"] = score
+            metrics["custom/score"] = score
 
 
 @pytest.mark.parametrize(
-    ("scores", "how", "rows"),
+    ("scores", "settings", "rows"),
     [
         ([1.0, 2.0, 2.0, 2.0, 9.0], {"patience": 64}, 4),
         ([1.0, 2.0, 2.0, 3.0, 3.0], {"patience": 64}, 5),
@@ -35,21 +35,21 @@ class Scores(Callback):
         ([1.0, 1.0, 1.0], {"patience": 33}, 3),
     ],
 )
-def test_a_run_ends_when_a_metric_has_not_improved_for_so_many_steps(scores, how, rows):
-    callback = EarlyStoppingCallback("own/score", **how)
+def test_a_run_stops_after_patience_steps_without_improvement(scores, settings, rows):
+    callback = EarlyStoppingCallback("custom/score", **settings)
     result = small().train(32 * len(scores), callbacks=[Scores(*scores), callback])
     assert result["timesteps"] == 32 * rows
 
 
-def test_patience_begins_anew_with_each_call_of_train():
-    trainer, callback = small(), EarlyStoppingCallback("own/score", patience=64)
+def test_each_call_of_train_restarts_the_patience():
+    trainer, callback = small(), EarlyStoppingCallback("custom/score", patience=64)
     trainer.train(64, callbacks=[Scores(5.0, 1.0), callback])
     assert trainer.train(64, callbacks=[Scores(1.0, 1.0), callback])["timesteps"] == 128
     assert callback.best == 5.0
 
 
-def test_another_trainer_begins_with_nothing_remembered():
-    callback = EarlyStoppingCallback("own/score", patience=64)
+def test_another_trainer_resets_the_callback():
+    callback = EarlyStoppingCallback("custom/score", patience=64)
     small().train(64, callbacks=[Scores(5.0, 1.0), callback])
     assert small().train(96, callbacks=[Scores(1.0, 2.0, 3.0), callback])["timesteps"] == 96
     assert callback.best == 3.0
@@ -57,8 +57,8 @@ def test_another_trainer_begins_with_nothing_remembered():
         small().train(320, callbacks=[callback])
 
 
-def test_early_end_is_no_interruption():
-    callback = EarlyStoppingCallback("own/score", patience=64)
+def test_an_early_stop_is_not_an_interruption():
+    callback = EarlyStoppingCallback("custom/score", patience=64)
     result = small().train(320, callbacks=[Scores(5.0, 1.0, 1.0), callback])
-    reason = "EarlyStoppingCallback: own/score has not improved on 5 for 64 steps"
+    reason = "EarlyStoppingCallback: custom/score has not improved on 5 for 64 steps"
     assert (result["interrupted"], result["stopped_by"]) == (False, reason)

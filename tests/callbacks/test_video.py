@@ -1,4 +1,4 @@
-"""Videos while a run goes on."""
+"""`VideoRecordingCallback`: videos of episodes during training."""
 
 import os
 
@@ -9,7 +9,7 @@ import rlox
 from rlox import ArgumentError, ArgumentTypeError
 from rlox.callbacks import VideoRecordingCallback
 from rlox.trainers import PPOTrainer
-from support.checkpoints import expect_equal_networks
+from support.checkpoints import assert_networks_equal
 from support.envs import Endless, cartpole
 from support.runs import small
 
@@ -26,7 +26,7 @@ def frames_of(moviepy, path):
     with moviepy.VideoFileClip(str(path)) as clip:
         ffmpeg = clip.reader.proc
         shapes = [frame.shape for frame in clip.iter_frames()]
-    # moviepy leaves them open where ffmpeg has ended by itself.
+    # moviepy does not close the pipes if ffmpeg has already exited.
     ffmpeg.stdout.close()
     ffmpeg.stderr.close()
     ffmpeg.wait()
@@ -34,14 +34,17 @@ def frames_of(moviepy, path):
 
 
 @pytest.mark.services
-@pytest.mark.parametrize("kind", ["mp4", "gif"])
-def test_an_episode_is_recorded_every_so_many_steps(moviepy, tmp_path, kind):
+@pytest.mark.parametrize("file_format", ["mp4", "gif"])
+def test_an_episode_is_recorded_at_the_configured_interval(moviepy, tmp_path, file_format):
     trainer = small(runs_dir=tmp_path)
-    callback = VideoRecordingCallback(every=64, format=kind)
+    callback = VideoRecordingCallback(every=64, format=file_format)
     trainer.train(128, callbacks=[callback])
     videos = trainer.run.path / "videos"
-    assert sorted(os.listdir(videos)) == [f"step-000000064.{kind}", f"step-000000128.{kind}"]
-    assert callback.last == videos / f"step-000000128.{kind}"
+    assert sorted(os.listdir(videos)) == [
+        f"step-000000064.{file_format}",
+        f"step-000000128.{file_format}",
+    ]
+    assert callback.last == videos / f"step-000000128.{file_format}"
     frames = frames_of(moviepy, callback.last)
     length = trainer.evaluate(1)["lengths"][0]
     assert abs(len(frames) - length) <= 2  # codecs and frame rates round
@@ -49,18 +52,18 @@ def test_an_episode_is_recorded_every_so_many_steps(moviepy, tmp_path, kind):
 
 
 @pytest.mark.services
-def test_training_goes_on_as_without(moviepy, tmp_path):
+def test_recordings_do_not_change_training(moviepy, tmp_path):
     runs = []
     for callbacks in ([], [VideoRecordingCallback(every=32, path=tmp_path, max_frames=5)]):
         trainer = small()
         trainer.train(64, callbacks=callbacks)
         runs.append(trainer)
-    expect_equal_networks(*runs)
+    assert_networks_equal(*runs)
     assert len(os.listdir(tmp_path)) == 2
 
 
 @pytest.mark.services
-def test_the_episode_ends_with_the_film(moviepy, tmp_path, monkeypatch):
+def test_the_episode_stops_after_max_frames(moviepy, tmp_path, monkeypatch):
     monkeypatch.setattr(Endless, "steps", 0)
     callback = VideoRecordingCallback(every=32, path=tmp_path, max_frames=10, env=Endless)
     small().train(32, callbacks=[callback])
@@ -69,7 +72,7 @@ def test_the_episode_ends_with_the_film(moviepy, tmp_path, monkeypatch):
 
 
 @pytest.mark.services
-def test_ctrl_c_ends_the_recording(moviepy, tmp_path, monkeypatch):
+def test_ctrl_c_stops_the_recording(moviepy, tmp_path, monkeypatch):
     monkeypatch.setattr(Endless, "steps", 0)
     monkeypatch.setattr(Endless, "press_at", 20)
     callback = VideoRecordingCallback(every=32, path=tmp_path, max_frames=10**9, env=Endless)
@@ -84,12 +87,12 @@ def test_functions_must_accept_a_render_mode(moviepy, tmp_path):
     with pytest.raises(ArgumentTypeError) as raised:
         trainer.train(64, callbacks=[VideoRecordingCallback(10_000, path=tmp_path)])
     assert (raised.value.argument, trainer.timesteps) == ("env", 0)
-    for env, of_videos in (
+    for env, video_env in (
         (lambda **keywords: gym.make("CartPole-v1", **keywords), None),
         (cartpole, "CartPole-v1"),
         (gym.make_vec("CartPole-v1", 2).spec, None),
     ):
-        callback = VideoRecordingCallback(32, path=tmp_path, max_frames=5, env=of_videos)
+        callback = VideoRecordingCallback(32, path=tmp_path, max_frames=5, env=video_env)
         small(env=env).train(32, callbacks=[callback])
         assert callback.last.exists()
 
@@ -98,7 +101,7 @@ def test_functions_must_accept_a_render_mode(moviepy, tmp_path):
 @pytest.mark.parametrize(
     ("env", "folder", "argument"),
     [("CartPole-v1", False, "path"), (rlox.VecEnv(n=2, env_id="CartPole-v1"), True, "env")],
-    ids=["without a folder", "environments already made"],
+    ids=["no folder", "existing environments"],
 )
 def test_missing_folder_or_environment_is_reported_at_the_start(
     moviepy, tmp_path, env, folder, argument
@@ -110,9 +113,9 @@ def test_missing_folder_or_environment_is_reported_at_the_start(
 
 
 @pytest.mark.services
-def test_a_video_that_cannot_be_written_ends_no_run(moviepy, tmp_path):
-    (tmp_path / "taken").write_text("a file")
+def test_a_video_that_cannot_be_written_warns_and_training_continues(moviepy, tmp_path):
+    (tmp_path / "file").write_text("a file")
     trainer = small(runs_dir=tmp_path)
     with pytest.warns(UserWarning, match="the video after 64 steps was not written"):
-        trainer.train(64, callbacks=[VideoRecordingCallback(64, path=tmp_path / "taken")])
+        trainer.train(64, callbacks=[VideoRecordingCallback(64, path=tmp_path / "file")])
     assert trainer.timesteps == 64

@@ -10,12 +10,12 @@ from support.cli_runs import SMALL, Result
 
 @pytest.fixture
 def rlox(capsys, tmp_path, monkeypatch):
-    """Run a command in an empty folder; return its exit code, stdout and stderr."""
+    """Return a function that runs a command in an empty folder and returns a `Result`."""
     monkeypatch.chdir(tmp_path)
 
-    def call(*words):
+    def call(*arguments):
         capsys.readouterr()
-        code = main([str(word) for word in words])
+        code = main([str(argument) for argument in arguments])
         return Result(code, *capsys.readouterr())
 
     return call
@@ -23,15 +23,15 @@ def rlox(capsys, tmp_path, monkeypatch):
 
 @pytest.fixture(scope="session")
 def trained(tmp_path_factory):
-    """Run folder of PPO on CartPole, 64 steps."""
+    """Return the run folder of PPO after 64 steps on CartPole."""
     root = tmp_path_factory.mktemp("trained")
-    words = ["train", "ppo", "CartPole-v1", "--total-timesteps", "64", "--seed", "3"]
-    assert main([*words, *SMALL, "--runs-dir", str(root), "--no-progress"]) == 0
+    arguments = ["train", "ppo", "CartPole-v1", "--total-timesteps", "64", "--seed", "3"]
+    assert main([*arguments, *SMALL, "--runs-dir", str(root), "--no-progress"]) == 0
     (folder,) = (root / "CartPole-v1" / "ppo").iterdir()
     return folder
 
 
 @pytest.fixture
 def copied(trained, tmp_path):
-    """Copy of that run folder, which a test may change."""
+    """Return a copy of the run folder that the test may change."""
     return shutil.copytree(trained, tmp_path / "copied")

@@ -1,4 +1,4 @@
-"""`rlox doctor`: reports of a healthy installation and of problems."""
+"""`rlox doctor`: reports of a valid installation and of problems."""
 
 import os
 import subprocess
@@ -19,7 +19,7 @@ def torch_with_one_thread(monkeypatch):
         monkeypatch.delenv(name, raising=False)
 
 
-def test_healthy_installation_has_no_problems(rlox):
+def test_valid_installation_has_no_problems(rlox):
     result = rlox("doctor")
     assert (result.code, result.err) == (0, "")
     lines = dict(line.split(maxsplit=1) for line in result.out.splitlines())
@@ -37,7 +37,7 @@ def test_healthy_installation_has_no_problems(rlox):
 
 
 @pytest.mark.parametrize("name", ["portable", "PORTABLE "])
-def test_environment_variables_choose_instruction_set_and_threads(name):
+def test_environment_variables_set_instruction_set_and_threads(name):
     program = "from rlox import _rlox; print(_rlox.isa(), _rlox.num_threads())"
     env = {**os.environ, "RLOX_SIMD": name, "RLOX_NUM_THREADS": "3"}
     run = subprocess.run([sys.executable, "-c", program], env=env, capture_output=True, check=True)
@@ -67,7 +67,7 @@ RESET_ALL = package.VecEnv.reset_all
         ("runs", "a file", "runs_dir: expected a folder", 1),
     ],
 )
-def test_problem_is_reported(target, value, problem, count, rlox, monkeypatch, tmp_path):
+def test_problems_are_reported(target, value, problem, count, rlox, monkeypatch, tmp_path):
     if target == "torch":
         monkeypatch.setitem(sys.modules, target, value)
     elif target == "runs":
@@ -114,7 +114,7 @@ def test_control_groups_limit_threads(group, files, threads, tmp_path):
     assert machine.quota(tmp_path, tmp_path / "group") == threads
 
 
-def test_without_control_groups_the_affinity_counts(tmp_path):
+def test_affinity_limits_threads_without_control_groups(tmp_path):
     assert machine.quota(tmp_path, tmp_path / "none") == float("inf")
     if hasattr(os, "sched_getaffinity"):
         assert machine.allowed_cpus() == len(os.sched_getaffinity(0))

@@ -1,4 +1,4 @@
-"""Wrong command lines: exit code 2 and the name of the option; failed work: exit code 1."""
+"""Exit codes and messages of wrong command lines (2) and failed commands (1)."""
 
 import shutil
 import sys
@@ -14,8 +14,8 @@ TRAIN = "train ppo CartPole-v1 --total-timesteps 32 --no-progress "
 NOISE = "train td3 Pendulum-v1 --total-timesteps 1 "
 SWEEP = "sweep ppo CartPole-v1 --total-timesteps 256 --trials 1 "
 
-# Command, exit code, and pieces of the message: the option, what it got, the fix if there is one.
-# RUN is the folder of a run.
+# Command, exit code, and parts of the message: the option, the value and the fix.
+# RUN is replaced by the folder of a run.
 ERRORS = [
     # Commands.
     ("", 2, ["usage: rlox COMMAND"]),
@@ -53,7 +53,7 @@ ERRORS = [
     (TRAIN + "--seed 1 --seeds 0-1", 2, ["--seeds: expected no --seed"]),
     (TRAIN + "--seeds 1,1", 2, ["seeds: expected each seed once"]),
     (TRAIN + "--seeds 3-1", 2, ["--seeds: expected", "'3-1'"]),
-    (TRAIN + "--runs-dir taken/runs", 2, ["runs_dir: expected a folder"]),
+    (TRAIN + "--runs-dir file/runs", 2, ["runs_dir: expected a folder"]),
     # Callbacks and loggers.
     (TRAIN + "--loggers consol", 2, ["loggers: expected", "'consol'", "did you mean 'console'?"]),
     (TRAIN + "--loggers jsonl csv jsonl", 2, ["loggers: expected", "'jsonl' twice"]),
@@ -94,7 +94,7 @@ ERRORS = [
     ("train --config loggers.yaml", 2, ["loggers: expected a list"]),
     ("train --config seeds.yaml", 2, ["--seeds: expected no --seed"]),
     ("train --config number.yaml", 2, ["ENV: expected the id of an environment", "3"]),
-    ("train --config own.yaml", 2, ["--config, custom_policy: expected", "train it in Python"]),
+    ("train --config custom.yaml", 2, ["--config, custom_policy: expected", "train it in Python"]),
     ("train --config kwargs.yaml", 2, ["--config, env_kwargs: expected keys and values", "3"]),
     # Runs.
     ("eval", 2, ["Missing", "RUN"]),
@@ -146,7 +146,7 @@ ERRORS = [
 
 PPO = "algorithm: ppo\nenv: CartPole-v1\ntotal_timesteps: 9\nprogress: false\n"
 FILES = {
-    "taken": "a file",
+    "file": "a file",
     "run.yaml": "algorithm: ppo\n",
     "large.yaml": "#" * ((1 << 20) + 1),
     "unknown.yaml": PPO + "gama: 0.9\n",
@@ -164,7 +164,7 @@ FILES = {
     "loggers.yaml": PPO + "loggers: console\n",
     "seeds.yaml": PPO + "seed: 1\nseeds: 0-1\n",
     "number.yaml": PPO.replace("CartPole-v1", "3"),
-    "own.yaml": PPO + "custom_policy: true\n",
+    "custom.yaml": PPO + "custom_policy: true\n",
     "kwargs.yaml": PPO + "env_kwargs: 3\n",
     "num_envs.yaml": 'num_envs: "8"\n',
     "every.yaml": 'eval_every: "8"\n',
@@ -191,21 +191,21 @@ def files(tmp_path):
 
 
 @pytest.mark.usefixtures("files")
-@pytest.mark.parametrize(("words", "code", "pieces"), ERRORS, ids=[row[0] for row in ERRORS])
-def test_error_names_the_option_and_nothing_is_trained(
-    words, code, pieces, rlox, trained, monkeypatch, tmp_path
+@pytest.mark.parametrize(("command", "code", "parts"), ERRORS, ids=[row[0] for row in ERRORS])
+def test_errors_name_the_option_before_any_training(
+    command, code, parts, rlox, trained, monkeypatch, tmp_path
 ):
-    if words.startswith("sweep"):
+    if command.startswith("sweep"):
         pytest.importorskip("optuna", reason="needs optuna: pip install 'rlox[sweep]'")
     monkeypatch.setenv("COLUMNS", "300")
-    result = rlox(*(str(trained) if word == "RUN" else word for word in words.split()))
-    text = result.err if words else result.out
-    assert words == "" or result.out == ""
-    assert result.code == code, text
-    assert [piece for piece in pieces if piece not in text] == []
-    assert "Traceback" not in text
+    result = rlox(*(str(trained) if word == "RUN" else word for word in command.split()))
+    message = result.err if command else result.out
+    assert command == "" or result.out == ""
+    assert result.code == code, message
+    assert [part for part in parts if part not in message] == []
+    assert "Traceback" not in message
     if code == 1:
-        assert text.count("\n") == 1
+        assert message.count("\n") == 1
     assert not (tmp_path / "runs").exists()
 
 
@@ -214,37 +214,37 @@ def test_wrong_setting_leaves_no_files(rlox, tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
-WORDS = ["\0", "\udc80", "", "-", "--", "=", "--=", "-1", "None", "[", "a" * 100_000, "--\u202e"]
+STRINGS = ["\0", "\udc80", "", "-", "--", "=", "--=", "-1", "None", "[", "a" * 100_000, "--\u202e"]
 
 
-@pytest.mark.parametrize("word", WORDS, ids=range(len(WORDS)))
+@pytest.mark.parametrize("argument", STRINGS, ids=range(len(STRINGS)))
 @pytest.mark.parametrize(
     "before", ["", "train", "train ppo", TRAIN + "--gamma", TRAIN, "eval", "plot", "presets"]
 )
-def test_any_word_ends_with_an_exit_code(before, word, rlox):
-    assert rlox(*before.split(), word).code in (0, 1, 2)
+def test_any_argument_gives_an_exit_code(before, argument, rlox):
+    assert rlox(*before.split(), argument).code in (0, 1, 2)
 
 
 @pytest.mark.parametrize(
-    ("package", "words", "extra"),
+    ("package", "command", "extra"),
     [
         ("yaml", "train --config run.yaml", "cli"),
         ("optuna", SWEEP, "sweep"),
         ("onnx", "export RUN --out policy.onnx", "onnx"),
     ],
 )
-def test_missing_package_is_reported_with_its_extra(
-    package, words, extra, rlox, trained, tmp_path, monkeypatch
+def test_errors_of_missing_packages_name_the_extra(
+    package, command, extra, rlox, trained, tmp_path, monkeypatch
 ):
     (tmp_path / "run.yaml").write_text("algorithm: ppo\n")
     monkeypatch.setitem(sys.modules, package, None)
-    result = rlox(*(str(trained) if word == "RUN" else word for word in words.split()))
+    result = rlox(*(str(trained) if word == "RUN" else word for word in command.split()))
     assert result.code == 1
     assert f"expected the package {package}, got none; pip install 'rlox[{extra}]'" in result.err
     assert [path.name for path in tmp_path.iterdir()] == ["run.yaml"]
 
 
-def test_resume_leaves_the_run_unchanged_if_options_are_rejected(tmp_path, monkeypatch):
+def test_rejected_options_of_resume_do_not_change_the_run(tmp_path, monkeypatch):
     arguments = "--n-steps 64 --num-envs 1 --batch-size 64 --seed 1 --no-progress"
     command = f"train ppo CartPole-v1 --total-timesteps 192 --runs-dir {tmp_path} {arguments}"
     assert main([*command.split(), "--checkpoint-every", "64", "--backend", "native"]) == 0
@@ -280,7 +280,7 @@ class OldStep(gym.Env):
         return step if self.steps < 70 else step[:4]
 
 
-def test_error_of_an_environment_during_training_is_no_usage_error(monkeypatch, capsys):
+def test_errors_of_environments_during_training_are_failures(monkeypatch, capsys):
     monkeypatch.setitem(
         gym.registry, "OldStep-v0", gym.envs.registration.EnvSpec("OldStep-v0", OldStep)
     )

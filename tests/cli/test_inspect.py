@@ -15,7 +15,7 @@ from rlox.scores import score
 from rlox.trainers import PPOTrainer
 
 
-def test_score_is_that_of_the_trainers_evaluation(rlox, trained):
+def test_eval_returns_the_scores_of_trainer_evaluate(rlox, trained):
     result = rlox("eval", trained, "--episodes", "8", "--json")
     expected = PPOTrainer.load(trained, runs_dir=None).evaluate(8)
     assert (result.code, result.err) == (0, "")
@@ -31,32 +31,34 @@ def test_score_is_that_of_the_trainers_evaluation(rlox, trained):
 
 
 def test_episodes_depend_on_seed_and_sampling(rlox, trained):
-    words = ("eval", trained, "--episodes", "3", "--json", "--seed", "5")
-    greedy, samples = rlox(*words).json, rlox(*words, "--stochastic").json
+    arguments = ("eval", trained, "--episodes", "3", "--json", "--seed", "5")
+    greedy, samples = rlox(*arguments).json, rlox(*arguments, "--stochastic").json
     assert greedy["returns"] != samples["returns"]
-    assert samples["returns"] == rlox(*words, "--stochastic").json["returns"]
+    assert samples["returns"] == rlox(*arguments, "--stochastic").json["returns"]
 
 
-def test_policy_is_scored_in_another_environment_and_on_another_backend(rlox, trained):
-    words = ("eval", trained, "--episodes", "3", "--json")
-    result = rlox(*words, "--env", "rlox/CartPole-v1")
+def test_eval_accepts_another_environment_and_backend(rlox, trained):
+    arguments = ("eval", trained, "--episodes", "3", "--json")
+    result = rlox(*arguments, "--env", "rlox/CartPole-v1")
     assert (result.code, result.json["env"]) == (0, "rlox/CartPole-v1")
-    assert rlox(*words, "--backend", "torch").json["returns"] == rlox(*words).json["returns"]
+    assert (
+        rlox(*arguments, "--backend", "torch").json["returns"] == rlox(*arguments).json["returns"]
+    )
 
 
 @pytest.mark.parametrize("mode", ["rgb_array", "human"])
-def test_every_step_is_rendered(mode, rlox, trained):
+def test_enjoy_renders_every_step(mode, rlox, trained):
     pytest.importorskip("pygame")
-    words = ("enjoy", trained, "--episodes", "1", "--render-mode", mode)
-    result = rlox(*words, "--json")
+    arguments = ("enjoy", trained, "--episodes", "1", "--render-mode", mode)
+    result = rlox(*arguments, "--json")
     assert result.code == 0
-    # The first observation, each step, and the first observation of the next episode.
+    # A frame for each step, and for the resets before and after the episode.
     assert result.json["frames"] == result.json["lengths"][0] + 2
-    assert rlox(*words).out.startswith("episode 1: return ")
+    assert rlox(*arguments).out.startswith("episode 1: return ")
 
 
-def test_missing_screen_is_reported_with_the_other_mode(rlox, trained, monkeypatch):
-    class error(Exception):  # noqa: N801, N818  # as pygame calls it
+def test_errors_of_missing_screens_name_the_other_render_mode(rlox, trained, monkeypatch):
+    class error(Exception):  # noqa: N801, N818  # the name in pygame
         pass
 
     error.__module__ = "pygame"
@@ -71,18 +73,18 @@ def test_missing_screen_is_reported_with_the_other_mode(rlox, trained, monkeypat
 
 
 @pytest.mark.parametrize(
-    ("file", "kind", "words"),
+    ("file", "file_format", "arguments"),
     [
         ("a.safetensors", "safetensors", ()),
         ("a.pt", "torch", ()),
         ("a.bin", "torch", ("--format", "torch")),
     ],
 )
-def test_exported_file_holds_the_networks(file, kind, words, rlox, trained, tmp_path):
-    words = ("export", trained, "--out", file, *words)
-    assert rlox(*words).out.startswith(f"ppo CartPole-v1 as {kind}, ")
-    assert rlox(*words, "--json").json["format"] == kind
-    if kind == "torch":
+def test_exported_files_contain_the_networks(file, file_format, arguments, rlox, trained, tmp_path):
+    arguments = ("export", trained, "--out", file, *arguments)
+    assert rlox(*arguments).out.startswith(f"ppo CartPole-v1 as {file_format}, ")
+    assert rlox(*arguments, "--json").json["format"] == file_format
+    if file_format == "torch":
         tensors = torch.load(tmp_path / file, weights_only=True)
         arrays = {key: tensor.numpy() for key, tensor in tensors.items()}
     else:
@@ -92,7 +94,7 @@ def test_exported_file_holds_the_networks(file, kind, words, rlox, trained, tmp_
 
 
 @pytest.mark.services
-def test_onnx_gives_the_same_actions(rlox, trained, tmp_path):
+def test_onnx_model_gives_the_same_actions(rlox, trained, tmp_path):
     pytest.importorskip("onnx", reason="needs onnx: pip install 'rlox[onnx]'")
     runtime = pytest.importorskip("onnxruntime")
     assert rlox("export", trained, "--format", "onnx", "--out", "policy.onnx").code == 0
@@ -119,26 +121,26 @@ def runs(tmp_path):
     return tmp_path / "runs"
 
 
-def test_runs_that_differ_in_their_seed_are_one_line(rlox, runs, tmp_path):
-    make_run(runs / "a-0" / "diagnosis", ["", 1.0, 2.0], gamma=0.9)  # which is not a run
+def test_runs_with_different_seeds_are_a_single_line(rlox, runs, tmp_path):
+    make_run(runs / "a-0" / "diagnosis", ["", 1.0, 2.0], gamma=0.9)  # not a run
     result = rlox("plot", runs / "b", runs, "--json")
     assert (result.code, result.err) == (0, "")
     assert sorted(result.json["lines"]) == [
         "ppo CartPole-v1 native, gamma 0.8",
         "ppo CartPole-v1 native, gamma 0.9 (3 runs)",
     ]
-    assert len(result.json["runs"]) == 4  # b only once
+    assert len(result.json["runs"]) == 4  # b is counted once
     assert result.json["image"] == "curves.png"
     assert (tmp_path / "curves.png").read_bytes()[1:4] == b"PNG"
     assert len(rlox("plot", runs, "--no-bands", "--json").json["lines"]) == 4
 
 
-def test_plot_of_one_run_lies_in_its_folder_and_names_decide_formats(rlox, runs, copied, tmp_path):
+def test_plots_of_a_run_are_saved_in_the_run_folder(rlox, runs, copied, tmp_path):
     result = rlox("plot", runs / "b", "--x", "time", "--smooth", "2")
     lines = ["ppo CartPole-v1 native", f"image {runs / 'b'}/curve.png"]
     assert result.out.splitlines() == lines
     assert (runs / "b" / "curve.png").exists()
-    assert rlox("plot", runs, "--out", "a.svg", "--title", "Ours").code == 0
+    assert rlox("plot", runs, "--out", "a.svg", "--title", "Title").code == 0
     assert "<svg" in (tmp_path / "a.svg").read_text()
     assert rlox("plot", copied, "--metric", "time/fps").code == 0
 
@@ -152,8 +154,8 @@ def test_native_environments_are_listed_with_their_spaces(rlox):
     assert "Box(1), -2 to 2  200    a2c ppo sac td3" in pendulum
     (cartpole,) = (env for env in rlox("envs", "--json").json if env["id"] == "CartPole-v1")
     spaces = {"observation_space": "Box(4)", "action_space": "Discrete(2)"}
-    others = {"id": "CartPole-v1", "max_episode_steps": 500, "presets": ["a2c", "dqn", "ppo"]}
-    assert cartpole == {**spaces, **others}
+    values = {"id": "CartPole-v1", "max_episode_steps": 500, "presets": ["a2c", "dqn", "ppo"]}
+    assert cartpole == {**spaces, **values}
 
 
 def test_presets_are_listed_by_algorithm(rlox):
@@ -167,23 +169,23 @@ def test_presets_are_listed_by_algorithm(rlox):
 def test_runs_of_every_algorithm_are_evaluated(algorithm, rlox):
     env = "CartPole-v1" if algorithm in ("a2c", "dqn") else "Pendulum-v1"
     buffer = [] if algorithm == "a2c" else ["--buffer-size", "300", "--train-freq", "1"]
-    words = ["--total-timesteps", "4", "--num-envs", "1", "--net-arch", "4", *buffer]
-    run = rlox("train", algorithm, env, *words, "--no-progress", "--json").json["run_dir"]
+    arguments = ["--total-timesteps", "4", "--num-envs", "1", "--net-arch", "4", *buffer]
+    run = rlox("train", algorithm, env, *arguments, "--no-progress", "--json").json["run_dir"]
     result = rlox("eval", run, "--episodes", "1", "--json")
     assert (result.code, result.json["algorithm"]) == (0, algorithm)
 
 
-def test_printed_preset_trains_as_the_preset_does(rlox, tmp_path):
+def test_printed_presets_train_as_the_preset(rlox, tmp_path):
     (tmp_path / "a.yaml").write_text(rlox("presets", "ppo", "CartPole-v1").out)
-    words = "--seed 1 --total-timesteps 256 --runs-dir None --no-progress --json"
-    by_file = rlox("train", "--config", "a.yaml", *words.split()).json
-    by_name = rlox("train", "ppo", "CartPole-v1", *words.split()).json
+    arguments = "--seed 1 --total-timesteps 256 --runs-dir None --no-progress --json"
+    by_file = rlox("train", "--config", "a.yaml", *arguments.split()).json
+    by_name = rlox("train", "ppo", "CartPole-v1", *arguments.split()).json
     assert (by_file["mean_reward"], by_file["run_dir"]) == (by_name["mean_reward"], None)
 
 
 @pytest.mark.parametrize(("algorithm", "env"), [("td3", "Pendulum-v1"), ("ppo", "Hopper-v4")])
-def test_printed_preset_is_yaml_of_its_settings(algorithm, env, rlox):
-    shown = read_yaml(rlox("presets", algorithm, env).out, "here")
-    assert (shown["algorithm"], shown["env"]) == (algorithm, env)
-    assert shown["settings"] == rlox("presets", algorithm, env, "--json").json
-    assert shown["settings"].keys() == presets.preset(algorithm, env).keys()
+def test_printed_presets_are_yaml_of_the_settings(algorithm, env, rlox):
+    printed = read_yaml(rlox("presets", algorithm, env).out, "here")
+    assert (printed["algorithm"], printed["env"]) == (algorithm, env)
+    assert printed["settings"] == rlox("presets", algorithm, env, "--json").json
+    assert printed["settings"].keys() == presets.preset(algorithm, env).keys()

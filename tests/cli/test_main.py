@@ -1,4 +1,4 @@
-"""`rlox`: the list of commands, exit codes, error lines, pipes, Ctrl-C, and docs/cli.md."""
+"""`rlox`: list of commands, exit codes, error lines, pipes, Ctrl-C, and docs/cli.md."""
 
 import contextlib
 import glob
@@ -38,7 +38,7 @@ def test_help_of_a_command_fits_a_screen(name, rlox):
     assert max(map(len, lines)) <= 100
 
 
-def test_error_is_one_line_without_control_characters_and_traceback_is_optional(rlox):
+def test_errors_are_single_lines_with_an_optional_traceback(rlox):
     result = rlox("eval", "a\x1b[31m\nb")
     assert result.code == 1
     assert result.err.startswith("rlox: path: expected a checkpoint, ")
@@ -49,20 +49,20 @@ def test_error_is_one_line_without_control_characters_and_traceback_is_optional(
     assert result.err.splitlines()[-1].startswith("rlox: path: expected")
 
 
-def test_errors_with_short_texts_are_reported_with_their_type():
+def test_errors_with_short_messages_are_reported_with_the_type():
     assert describe_error(KeyError("x")) == "KeyError: 'x'; add --traceback to see where"
     assert describe_error(ValueError()) == "ValueError: ; add --traceback to see where"
 
 
 def test_keyboard_interrupt_exits_with_130(rlox, monkeypatch):
-    def interrupt(words):
+    def interrupt(arguments):
         raise KeyboardInterrupt
 
     monkeypatch.setattr("rlox.cli.inspect.envs", interrupt)
     assert rlox("envs") == (130, "", "interrupted\n")
 
 
-def test_without_tyro_commands_without_words_run_and_others_name_the_extra(rlox, monkeypatch):
+def test_commands_with_arguments_need_tyro(rlox, monkeypatch):
     monkeypatch.setitem(sys.modules, "tyro", None)
     assert rlox("envs").code == 0
     result = rlox("eval", "somewhere")
@@ -88,7 +88,7 @@ def test_no_color_is_honoured():
     with subprocess.Popen([sys.executable, "-c", program], stdout=terminal) as run:
         os.close(terminal)
         output = b""
-        with contextlib.suppress(OSError):  # at the end
+        with contextlib.suppress(OSError):  # raised at the end of the output
             while chunk := os.read(reader, 4096):
                 output += chunk
     os.close(reader)
@@ -104,13 +104,13 @@ def test_no_color_is_honoured():
     ("seeds", "report"),
     [("--seed=1", "interrupted; continue with: rlox resume"), ("--seeds=0-5", "6 interrupted")],
 )
-def test_ctrl_c_ends_training_with_checkpoints_summaries_and_130(seeds, report, tmp_path):
-    words = ["train", "ppo", "CartPole-v1", "--total-timesteps", "1_000_000_000", seeds]
+def test_ctrl_c_saves_checkpoints_and_summaries_and_exits_with_130(seeds, report, tmp_path):
+    arguments = ["train", "ppo", "CartPole-v1", "--total-timesteps", "1_000_000_000", seeds]
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
-    with subprocess.Popen([*MODULE, *words], cwd=tmp_path, **pipes) as run:
+    with subprocess.Popen([*MODULE, *arguments], cwd=tmp_path, **pipes) as run:
         try:
-            until = time.monotonic() + 60
-            while not [*tmp_path.rglob("metrics.csv")] and time.monotonic() < until:
+            deadline = time.monotonic() + 60
+            while not [*tmp_path.rglob("metrics.csv")] and time.monotonic() < deadline:
                 time.sleep(0.05)
             run.send_signal(signal.SIGINT)
             out, err = run.communicate(timeout=60)
@@ -135,14 +135,14 @@ class Failing(gym.Wrapper):
 
 
 @pytest.mark.parametrize(
-    ("error", "text"),
+    ("error", "message"),
     [
         (BrokenPipeError(32, "Broken pipe"), "running worker processes"),
         (SystemExit("no licence found"), "rlox: no licence found"),
     ],
     ids=["pipe", "exit"],
 )
-def test_error_of_an_environment_is_a_failure(error, text, rlox, monkeypatch):
+def test_errors_of_environments_exit_with_1(error, message, rlox, monkeypatch):
     monkeypatch.setattr(Failing, "error", error, raising=False)
     gym.register("Failing-v0", lambda **_: Failing(gym.make("CartPole-v1").unwrapped))
     try:
@@ -150,23 +150,23 @@ def test_error_of_an_environment_is_a_failure(error, text, rlox, monkeypatch):
     finally:
         del gym.registry["Failing-v0"]
     assert result.code == 1
-    assert text in result.err.strip().splitlines()[-1]
+    assert message in result.err.strip().splitlines()[-1]
 
 
-def shell_words(line):
-    """Split a line as a shell does, expand patterns, and drop `rlox`."""
-    words = [sorted(glob.glob(word)) or [word] for word in shlex.split(line, comments=True)[1:]]
-    return [word for matches in words for word in matches]
+def split_command(line):
+    """Split a line as a shell does, expand patterns, and remove `rlox`."""
+    parts = shlex.split(line, comments=True)[1:]
+    return [path for part in parts for path in sorted(glob.glob(part)) or [part]]
 
 
-def test_commands_of_the_page_run_in_order(rlox):
+def test_commands_of_the_documentation_page_run(rlox):
     page = (ROOT / "docs/cli.md").read_text()
     assert [name for name in COMMANDS if f"| `{name}" not in page] == []
     for _, code in code_blocks(ROOT / "docs/cli.md", "sh"):
         for line in code.splitlines():
             assert line.startswith("rlox ")
             command, _, file = line.partition(" > ")
-            result = rlox(*shell_words(command))
+            result = rlox(*split_command(command))
             assert result.code == 0, (line, result.err)
             if file:
                 Path(file).write_text(result.out)

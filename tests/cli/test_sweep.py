@@ -1,4 +1,4 @@
-"""`rlox sweep`: trials, pruning, failures, Ctrl-C, and studies that continue."""
+"""`rlox sweep`: trials, pruning, failures, Ctrl-C, and continued studies."""
 
 import errno
 import json
@@ -32,8 +32,8 @@ def space(tmp_path):
     return ("--space", "space.yaml")
 
 
-def tried(result):
-    """Settings and scores by trial."""
+def trials_of(result):
+    """Return pairs of settings and score of the trials."""
     return [(x["settings"], x["score"]) for x in result.json["trials"]]
 
 
@@ -41,46 +41,46 @@ def saved_study(tmp_path, name="ppo-CartPole-v1"):
     return optuna.load_study(study_name=name, storage=f"sqlite:///{tmp_path}/sweep.db")
 
 
-def test_best_settings_are_a_file_that_repeats_the_trial(rlox, space, tmp_path):
+def test_printed_best_settings_repeat_the_trial(rlox, space, tmp_path):
     result = rlox(*SWEEP, *space, "--trials", "3")
     assert (result.code, result.err) == (0, "")
     (tmp_path / "best.yaml").write_text(result.out)
     best = saved_study(tmp_path).best_trial
     assert read_yaml(result.out, "here")["settings"] == best.user_attrs["settings"]
-    words = ("--runs-dir", "again", "--no-progress", "--json")
-    again = rlox("train", "--config", "best.yaml", *words).json
-    assert again["timesteps"] == best.user_attrs["timesteps"]
-    runs = [tmp_path / run for run in (best.user_attrs["run_dir"], again["run_dir"])]
+    arguments = ("--runs-dir", "again", "--no-progress", "--json")
+    repeated = rlox("train", "--config", "best.yaml", *arguments).json
+    assert repeated["timesteps"] == best.user_attrs["timesteps"]
+    runs = [tmp_path / run for run in (best.user_attrs["run_dir"], repeated["run_dir"])]
     scores = [rlox("eval", run, "--episodes", "2", "--json").json["returns"] for run in runs]
     assert scores[0] == scores[1]
-    of_trial, alone = (run / "checkpoint/networks.safetensors" for run in runs)
-    assert of_trial.read_bytes() == alone.read_bytes()
+    files = [run / "checkpoint/networks.safetensors" for run in runs]
+    assert files[0].read_bytes() == files[1].read_bytes()
 
 
 @pytest.mark.processes
-def test_sweep_with_a_seed_repeats_and_continues_as_if_not_interrupted(rlox, space):
-    words = (*SWEEP, *space, "--startup-trials", "2", "--json")
-    whole = rlox(*words, "--trials", "4")
-    first = rlox(*words, "--trials", "2", "--storage", "other.db")
-    assert tried(first) == tried(whole)[:2]
-    rest = rlox(*words, "--trials", "4", "--storage", "other.db")
-    assert tried(rest) == tried(whole)
-    assert [x["seed"] for x in rest.json["trials"]] == [1, 2, 3, 4]
-    again = rlox(*words, "--trials", "3", "--storage", "other.db")
-    assert tried(again) == tried(whole)
+def test_a_seeded_sweep_repeats_and_continues_exactly(rlox, space):
+    arguments = (*SWEEP, *space, "--startup-trials", "2", "--json")
+    expected = trials_of(rlox(*arguments, "--trials", "4"))
+    first = rlox(*arguments, "--trials", "2", "--storage", "other.db")
+    assert trials_of(first) == expected[:2]
+    continued = rlox(*arguments, "--trials", "4", "--storage", "other.db")
+    assert trials_of(continued) == expected
+    assert [x["seed"] for x in continued.json["trials"]] == [1, 2, 3, 4]
+    again = rlox(*arguments, "--trials", "3", "--storage", "other.db")
+    assert trials_of(again) == expected
 
 
 @pytest.mark.processes
-def test_trials_side_by_side_equal_trials_alone(rlox, space):
-    words = (*SWEEP, *space, "--json", "--startup-trials", "4", "--trials", "4", "--no-prune")
-    alone, together = rlox(*words), rlox(*words, "--jobs", "2", "--storage", "two.db")
-    by_seed = [sorted(tried(result), key=json.dumps) for result in (alone, together)]
-    assert by_seed[0] == by_seed[1]
+def test_parallel_trials_equal_serial_trials(rlox, space):
+    arguments = (*SWEEP, *space, "--json", "--startup-trials", "4", "--trials", "4", "--no-prune")
+    serial, parallel = rlox(*arguments), rlox(*arguments, "--jobs", "2", "--storage", "two.db")
+    trials = [sorted(trials_of(result), key=json.dumps) for result in (serial, parallel)]
+    assert trials[0] == trials[1]
 
 
 @dataclass(frozen=True)
 class Scripted:
-    """Learning rates of the trials, in their order."""
+    """Range that returns a fixed learning rate for each trial."""
 
     def of(self, name, trial):
         return (3e-3, 2e-3, 0.0)[trial.number]
@@ -89,7 +89,7 @@ class Scripted:
 @pytest.mark.processes
 @pytest.mark.parametrize(("prune", "state"), [(True, "PRUNED"), (False, "COMPLETE")])
 def test_trial_below_the_median_is_pruned(prune, state, tmp_path):
-    """The first two trials learn; the third does not, and may end early."""
+    """Check that the third trial, which does not learn, is pruned if `prune` is set."""
     settings = {"eval_episodes": 5, "seed": 1, "startup_trials": 2, "prune": prune}
     space = {"learning_rate": Scripted()}
     plan = Plan("ppo", "CartPole-v1", space, 8192, 1024, **settings)
@@ -105,23 +105,23 @@ def test_trial_below_the_median_is_pruned(prune, state, tmp_path):
 
 
 @pytest.mark.processes
-def test_failed_trial_does_not_end_the_sweep(rlox, tmp_path):
+def test_sweep_continues_after_a_failed_trial(rlox, tmp_path):
     (tmp_path / "space.yaml").write_text("learning_rate: [1e30, 1e-3]\n")
-    words = (*SWEEP, "--space", "space.yaml", "--trials", "6", "--json", "--startup-trials", "6")
-    result = rlox(*words).json
+    argv = "--space space.yaml --trials 6 --json --startup-trials 6"
+    result = rlox(*SWEEP, *argv.split()).json
     states = {x["settings"]["learning_rate"]: x["state"] for x in result["trials"]}
     assert states == {1e30: "fail", 1e-3: "complete"}
     (error, *_) = (x["error"] for x in result["trials"] if x["state"] == "fail")
     assert "Error: " in error
 
 
-def test_given_settings_are_the_same_in_all_trials(rlox, tmp_path):
+def test_fixed_settings_are_the_same_in_all_trials(rlox, tmp_path):
     (tmp_path / "space.yaml").write_text("learning_rate: {low: 1e-4, high: 1e-3}\n")
     (tmp_path / "fixed.yaml").write_text("net_arch: [4]\nenv_kwargs: {g: 9.0}\n")
-    words = "sweep td3 Pendulum-v1 --total-timesteps 300 --eval-every 300 --eval-episodes 1"
+    arguments = "sweep td3 Pendulum-v1 --total-timesteps 300 --eval-every 300 --eval-episodes 1"
     more = "--action-noise gaussian --action-noise.sigma 0.2 --buffer-size 300 --trials 2"
     files = ("--space", "space.yaml", "--config", "fixed.yaml", "--env-kwargs.max_episode_steps=50")
-    result = rlox(*words.split(), *more.split(), *files, "--train-freq", "8", "--no-progress")
+    result = rlox(*arguments.split(), *more.split(), *files, "--train-freq", "8", "--no-progress")
     assert result.code == 0, result.err
     best = read_yaml(result.out, "here")
     assert best["env_kwargs"] == {"g": 9.0, "max_episode_steps": 50}
@@ -133,7 +133,7 @@ def test_given_settings_are_the_same_in_all_trials(rlox, tmp_path):
 
 
 @pytest.mark.processes
-def test_last_error_is_reported_if_no_trial_has_a_score(rlox, tmp_path):
+def test_the_last_error_is_reported_if_no_trial_has_a_score(rlox, tmp_path):
     (tmp_path / "space.yaml").write_text("gamma: [1.5, 2.0]\n")
     result = rlox(*SWEEP, "--space", "space.yaml", "--trials", "2")
     assert result.code == 1
@@ -141,9 +141,9 @@ def test_last_error_is_reported_if_no_trial_has_a_score(rlox, tmp_path):
     assert "gamma: expected a finite number in [0, 1], got " in result.err
 
 
-def start_sweep(words, folder, **options):
+def start_sweep(arguments, folder, **options):
     """Start a sweep in a child process."""
-    command = [sys.executable, "-m", "rlox", *(w for w in words if w != "--no-progress")]
+    command = [sys.executable, "-m", "rlox", *(w for w in arguments if w != "--no-progress")]
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
     return subprocess.Popen(command, cwd=folder, **pipes, **options)
 
@@ -151,11 +151,11 @@ def start_sweep(words, folder, **options):
 @pytest.mark.serial
 @pytest.mark.skipif(os.name == "nt", reason="needs POSIX signals")
 def test_study_continues_after_ctrl_c(rlox, space, tmp_path):
-    words = [*SWEEP, *space, "--eval-every", "256", "--trials", "500", "--jobs", "2"]
-    with start_sweep(words, tmp_path, start_new_session=True) as run:
+    arguments = [*SWEEP, *space, "--eval-every", "256", "--trials", "500", "--jobs", "2"]
+    with start_sweep(arguments, tmp_path, start_new_session=True) as run:
         try:
             first = run.stderr.readline()
-            os.killpg(run.pid, signal.SIGINT)  # as a terminal does: to all of its processes
+            os.killpg(run.pid, signal.SIGINT)  # terminals signal the process group
             out, err = run.communicate(timeout=60)
         finally:
             run.kill()
@@ -165,26 +165,26 @@ def test_study_continues_after_ctrl_c(rlox, space, tmp_path):
     assert "Traceback" not in err, err
     trials = saved_study(tmp_path).trials
     assert all(trial.state.is_finished() for trial in trials)
-    ended = sum(x.state.name != "FAIL" or bool(x.user_attrs.get("error")) for x in trials)
-    result = rlox(*words, "--trials", str(ended + 1), "--json")
-    assert (result.code, len(result.json["trials"])) == (0, ended + 1)
+    finished = sum(x.state.name != "FAIL" or bool(x.user_attrs.get("error")) for x in trials)
+    result = rlox(*arguments, "--trials", str(finished + 1), "--json")
+    assert (result.code, len(result.json["trials"])) == (0, finished + 1)
 
 
 @pytest.mark.kills
 @pytest.mark.skipif(os.name == "nt", reason="needs POSIX signals")
 def test_study_continues_after_a_kill(rlox, space, tmp_path):
-    words = [*SWEEP, *space, "--eval-every", "256", "--trials", "500"]
-    with start_sweep(words, tmp_path) as run:
+    arguments = [*SWEEP, *space, "--eval-every", "256", "--trials", "500"]
+    with start_sweep(arguments, tmp_path) as run:
         run.stderr.readline()
         run.kill()
-    ended = sum(trial.state.is_finished() for trial in saved_study(tmp_path).trials)
-    assert ended >= 1
-    result = rlox(*words, "--trials", str(ended + 1), "--json")
-    assert (result.code, len(result.json["trials"])) == (0, ended + 1)
-    assert [trial["seed"] for trial in result.json["trials"]] == list(range(1, ended + 2))
+    finished = sum(trial.state.is_finished() for trial in saved_study(tmp_path).trials)
+    assert finished >= 1
+    result = rlox(*arguments, "--trials", str(finished + 1), "--json")
+    assert (result.code, len(result.json["trials"])) == (0, finished + 1)
+    assert [trial["seed"] for trial in result.json["trials"]] == list(range(1, finished + 2))
 
 
-def test_pool_reports_worker_that_died():
+def test_pool_reports_killed_workers():
     job = TrialJob(PPOTrainer, "CartPole-v1", 1, 10**9, {"runs_dir": None}, eval_every=10**9)
     with Pool(1, 1) as pool:
         pool.submit(job, "a")
@@ -199,14 +199,14 @@ def test_pool_reports_worker_that_died():
 
 
 @pytest.mark.parametrize("name", ["trials", "jobs"])
-def test_counts_are_rejected_before_the_storage_is_made(name, rlox, space, tmp_path):
+def test_invalid_counts_are_rejected_before_the_storage_is_created(name, rlox, space, tmp_path):
     result = rlox(*SWEEP, *space, f"--{name}", "0")
     assert (result.code, result.err.startswith(f"rlox: {name}: ")) == (2, True)
     assert not [*tmp_path.rglob("*.db")]
 
 
 @pytest.mark.processes
-def test_study_of_another_plan_is_rejected(rlox, space):
+def test_studies_of_another_plan_are_rejected(rlox, space):
     assert rlox(*SWEEP, *space, "--trials", "1").code == 0
     result = rlox(*SWEEP, *space, "--trials", "2", "--total-timesteps", "512")
     assert result.code == 2
@@ -216,13 +216,14 @@ def test_study_of_another_plan_is_rejected(rlox, space):
 
 
 @pytest.mark.parametrize("algorithm", ["a2c", "dqn", "ppo", "sac", "td3"])
-def test_default_space_holds_valid_settings_of_every_algorithm(algorithm, tmp_path, monkeypatch):
+def test_default_space_contains_valid_settings_of_every_algorithm(algorithm, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     env = "Pendulum-v1" if algorithm in ("sac", "td3") else "CartPole-v1"
     space = default_space(algorithm, 1, 300)
-    own = {"buffer_size": 2_000, "num_envs": 1, "net_arch": (8,), "learning_starts": 10}
-    fixed = own if algorithm in ("dqn", "sac", "td3") else {"num_envs": 1}
-    plan = Plan(algorithm, env, space, 300, 300, 1, seed=1, settings=fixed)
+    settings = {"num_envs": 1}
+    if algorithm in ("dqn", "sac", "td3"):
+        settings |= {"buffer_size": 2_000, "net_arch": (8,), "learning_starts": 10}
+    plan = Plan(algorithm, env, space, 300, 300, 1, seed=1, settings=settings)
     sweep = Sweep(plan, runs_dir=None)
     for index in range(20):
         sweep.study.sampler = optuna.samplers.RandomSampler(seed=index)
@@ -241,15 +242,15 @@ def plan():
 
 
 @pytest.mark.parametrize("url", [False, True])
-def test_second_sweep_of_a_study_is_rejected_while_the_first_trains(url, plan, tmp_path):
+def test_a_second_sweep_of_a_running_study_is_rejected(url, plan, tmp_path):
     storage, errors = tmp_path / "sweep.db", []
 
     def start_another(trial):
-        where = f"sqlite:///{storage}" if url else storage
+        location = f"sqlite:///{storage}" if url else storage
         with pytest.raises(BlockingIOError) as raised:
-            Sweep(plan, where, runs_dir=None).run(2)
+            Sweep(plan, location, runs_dir=None).run(2)
         errors.append((raised.value.errno, raised.value.filename))
-        Sweep(plan, where, "another", runs_dir=None).run(1)
+        Sweep(plan, location, "another", runs_dir=None).run(1)
 
     sweep = Sweep(plan, storage, runs_dir=None)
     sweep.run(1, on_result=start_another)
@@ -267,7 +268,7 @@ def test_storage_is_the_named_file(name, plan, tmp_path, monkeypatch):
     assert Sweep(plan, name, runs_dir=None).finished_trials() == []
 
 
-def test_trials_share_the_cpus_of_the_control_group(plan, monkeypatch):
+def test_jobs_share_the_cpus_of_the_control_group(plan, monkeypatch):
     def pool(count, threads):
         raise LookupError(count, threads)
 

@@ -1,4 +1,4 @@
-"""`rlox train`: settings from flags, files and presets; callbacks and loggers; many seeds."""
+"""`rlox train`: settings from flags, files and presets, callbacks, loggers and seeds."""
 
 import csv
 import json
@@ -40,18 +40,18 @@ def checkpoints(run):
     return sorted(x.name for x in (run / "checkpoints").iterdir() if x.is_dir())
 
 
-def test_run_equals_the_trainers(rlox, tmp_path):
+def test_train_gives_the_result_of_the_trainer(rlox, tmp_path):
     run = rlox(*TRAIN, "--json")
     result = PPOTrainer("CartPole-v1", 1, runs_dir=None, **SETTINGS).train(64)
     assert (run.code, run.err) == (0, "")
-    same = ("timesteps", "episodes", "mean_reward", "mean_length")
-    assert {name: run.json[name] for name in same} == {name: result[name] for name in same}
+    names = ("timesteps", "episodes", "mean_reward", "mean_length")
+    assert {name: run.json[name] for name in names} == {name: result[name] for name in names}
     assert (run.json["algorithm"], run.json["env"]) == ("ppo", "CartPole-v1")
     assert config(tmp_path)["sources"]["n_steps"] == "argument"
     assert config(tmp_path)["sources"]["gamma"] == "rl-zoo3"
 
 
-def test_report_has_return_speed_and_folder_and_progress_goes_to_stderr(rlox):
+def test_the_report_goes_to_stdout_and_progress_to_stderr(rlox):
     run = rlox(*(word for word in TRAIN if word != "--no-progress"), "--backend", "native")
     lines = run.out.splitlines()
     assert lines[0] == "ppo CartPole-v1, seed 1, native"
@@ -63,14 +63,14 @@ def test_report_has_return_speed_and_folder_and_progress_goes_to_stderr(rlox):
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
 def test_help_lists_every_setting(algorithm, rlox, monkeypatch):
     monkeypatch.setenv("COLUMNS", "400")
-    text = rlox("train", algorithm, "--help").out
-    for name, meaning in setting_docs(ALGORITHMS[algorithm].config).items():
-        assert f"--{name.replace('_', '-')}" in text
-        assert meaning in text
-    assert "discount factor (default: 0.99)" in text
+    help_page = rlox("train", algorithm, "--help").out
+    for name, description in setting_docs(ALGORITHMS[algorithm].config).items():
+        assert f"--{name.replace('_', '-')}" in help_page
+        assert description in help_page
+    assert "discount factor (default: 0.99)" in help_page
     if algorithm == "ppo":
-        text = rlox("train", "ppo", "CartPole-v1", "--help").out
-        assert "discount factor (rl-zoo3: 0.98)" in text
+        help_page = rlox("train", "ppo", "CartPole-v1", "--help").out
+        assert "discount factor (rl-zoo3: 0.98)" in help_page
 
 
 def test_flags_of_every_type_reach_the_settings(rlox, tmp_path):
@@ -84,7 +84,7 @@ def test_flags_of_every_type_reach_the_settings(rlox, tmp_path):
     assert settings["learning_rate"] == 1e-3
 
 
-PENDULUM, CAR = "Pendulum-v1", "MountainCarContinuous-v0"  # whose presets have sigma 0.1 and 0.5
+PENDULUM, CAR = "Pendulum-v1", "MountainCarContinuous-v0"  # the presets set sigma to 0.1 and 0.5
 ORNSTEIN = {"theta": 0.15, "dt": 0.01, "kind": "ornstein_uhlenbeck"}
 
 
@@ -97,9 +97,9 @@ ORNSTEIN = {"theta": 0.15, "dt": 0.01, "kind": "ornstein_uhlenbeck"}
         (CAR, "--action-noise.theta=0.2", {"sigma": 0.5, **ORNSTEIN, "theta": 0.2}),
     ],
 )
-def test_flags_choose_and_change_noise(env, flags, noise, rlox, tmp_path):
-    words = ["train", "td3", env, "--total-timesteps", "1", "--no-progress", "--net-arch", "4"]
-    assert rlox(*words, "--buffer-size", "300", *flags.split()).code == 0
+def test_flags_select_and_change_action_noise(env, flags, noise, rlox, tmp_path):
+    arguments = ["train", "td3", env, "--total-timesteps", "1", "--no-progress", "--net-arch", "4"]
+    assert rlox(*arguments, "--buffer-size", "300", *flags.split()).code == 0
     assert config(tmp_path)["settings"]["action_noise"] == noise
 
 
@@ -118,7 +118,7 @@ settings:
 """
 
 
-def test_file_holds_options_and_settings(rlox, tmp_path):
+def test_config_files_set_options_and_settings(rlox, tmp_path):
     (tmp_path / "run.yaml").write_text(FILE)
     run = rlox("train", "--config", "run.yaml", "--json")
     assert (run.code, run.err) == (0, "")
@@ -128,21 +128,21 @@ def test_file_holds_options_and_settings(rlox, tmp_path):
     assert config(tmp_path)["env_kwargs"] == {"g": 9.0}
 
 
-def test_flags_win_over_the_file(rlox, tmp_path):
+def test_flags_override_the_config_file(rlox, tmp_path):
     (tmp_path / "run.yaml").write_text(FILE.replace("env_kwargs", "backend: torch\nenv_kwargs"))
     flags = "--seed 8 --n-steps 8 --env-kwargs.g 9.5 --env_kwargs.max_episode_steps=50 "
-    flags += "--batch-size 16 --backend auto"  # auto is the default, and wins too
+    flags += "--batch-size 16 --backend auto"  # auto is the default, and overrides the file too
     run = rlox("train", "--config=run.yaml", *flags.split(), "--json")
     assert (run.code, run.json["seed"], run.json["backend"]) == (0, 8, "native")
     assert config(tmp_path)["settings"]["n_steps"] == 8
     assert config(tmp_path)["env_kwargs"] == {"g": 9.5, "max_episode_steps": 50}
 
 
-def test_config_of_a_run_repeats_it(rlox, tmp_path):
+def test_the_config_of_a_run_repeats_the_run(rlox, tmp_path):
     first = rlox(*TRAIN, "--json").json
     (file,) = tmp_path.rglob("config.json")
-    words = ("train", "--config", file, "--total-timesteps", "64", "--no-progress", "--json")
-    second = rlox(*words).json
+    arguments = ("train", "--config", file, "--total-timesteps", "64", "--no-progress", "--json")
+    second = rlox(*arguments).json
     for name in ("seconds", "sps", "run_dir"):
         del first[name], second[name]
     assert second == first
@@ -150,14 +150,14 @@ def test_config_of_a_run_repeats_it(rlox, tmp_path):
 
 @pytest.fixture
 def module(tmp_path, monkeypatch):
-    """Name of a module that is not imported yet."""
-    (tmp_path / "module_of_others.py").write_text("")
+    """Return the name of a module that is not imported yet."""
+    (tmp_path / "unimported_module.py").write_text("")
     monkeypatch.syspath_prepend(tmp_path)
-    yield "module_of_others"
-    sys.modules.pop("module_of_others", None)
+    yield "unimported_module"
+    sys.modules.pop("unimported_module", None)
 
 
-def test_only_the_command_line_imports_modules(rlox, module, tmp_path):
+def test_ids_with_modules_are_accepted_on_the_command_line_only(rlox, module, tmp_path):
     env = f"{module}:CartPole-v1"
     (tmp_path / "a.yaml").write_text(f'algorithm: ppo\nenv: "{env}"\n')
     for command in ("train", "sweep"):
@@ -170,7 +170,7 @@ def test_only_the_command_line_imports_modules(rlox, module, tmp_path):
     assert module in sys.modules
 
 
-def test_yaml_values():
+def test_yaml_values_are_parsed_by_type():
     values = {"1e-3": 1e-3, "1E5": 1e5, "100_000": 100_000, "true": True, "": None}
     values |= {"'1e-3'": "1e-3", "{a: 1, b: [x]}": {"a": 1, "b": ["x"]}}
     merged = {"x": {"a": 1, "b": 2}, "y": {"a": 1, "b": 3}}
@@ -180,7 +180,7 @@ def test_yaml_values():
         assert (result, type(result)) == (value, type(value)), text
 
 
-def test_yaml_other_than_plain_data_is_rejected():
+def test_yaml_with_tags_or_duplicate_keys_is_rejected():
     plain = ("a: 1\na: 2", "b: {a: 1, a: 2}", "[1]: 2", "a: [1", "a: b: c", "a: 1\n---\nb: 2", "\0")
     tag = "a: !!python/object/apply:os.system ['x']"
     tags = ("!!int", "!!bool x", "!!timestamp x")
@@ -190,16 +190,16 @@ def test_yaml_other_than_plain_data_is_rejected():
         assert raised.value.__cause__.argument == "here"
 
 
-def test_scores_and_checkpoints_come_as_often_as_the_options_say(rlox, tmp_path):
-    words = "--eval-every 32 --eval-episodes 2 --checkpoint-every 32 --keep-last 2"
-    assert rlox(*PPO, "--total-timesteps", "128", *words.split()).code == 0
+def test_options_set_the_intervals_of_scores_and_checkpoints(rlox, tmp_path):
+    arguments = "--eval-every 32 --eval-episodes 2 --checkpoint-every 32 --keep-last 2"
+    assert rlox(*PPO, "--total-timesteps", "128", *arguments.split()).code == 0
     run = run_of(tmp_path)
     assert all(row["eval/mean_reward"] for row in rows(run))
     assert checkpoints(run) == ["best", "step-000000096", "step-000000128"]
 
 
 @pytest.mark.parametrize(
-    ("words", "steps", "report"),
+    ("arguments", "steps", "report"),
     [
         ("--eval-episodes 1 --stop-at-reward 1", 32, "stopped by EvalCallback: mean reward "),
         (
@@ -210,13 +210,13 @@ def test_scores_and_checkpoints_come_as_often_as_the_options_say(rlox, tmp_path)
     ],
     ids=["reward", "patience"],
 )
-def test_evaluations_end_a_run(words, steps, report, rlox, tmp_path):
-    result = rlox(*PPO, *words.split(), "--total-timesteps", "3200", "--eval-every", "32")
+def test_evaluations_may_stop_a_run(arguments, steps, report, rlox, tmp_path):
+    result = rlox(*PPO, *arguments.split(), "--total-timesteps", "3200", "--eval-every", "32")
     assert (result.code, len(rows(run_of(tmp_path)))) == (0, steps // 32)
     assert report in result.out
 
 
-def test_file_holds_callbacks_and_loggers_and_flags_win(rlox, tmp_path):
+def test_flags_override_callbacks_and_loggers_of_the_config_file(rlox, tmp_path):
     (tmp_path / "run.yaml").write_text(
         "algorithm: ppo\nenv: CartPole-v1\nseed: 1\ntotal_timesteps: 96\nprogress: true\n"
         "loggers: [jsonl]\neval_every: 32\neval_episodes: 2\ncheckpoint_every: 32\n"
@@ -232,9 +232,9 @@ def test_file_holds_callbacks_and_loggers_and_flags_win(rlox, tmp_path):
     assert not [name for name in lines[-1] if name.startswith("timing/")]
 
 
-def test_console_logger_and_timing(rlox, tmp_path):
-    words = ("--total-timesteps", "10_000", "--timing", "--n-steps", "512", "--batch-size", "1024")
-    result = rlox(*PPO, *words, "--loggers", "console", "csv")
+def test_console_logger_prints_rows_and_timing_adds_shares(rlox, tmp_path):
+    argv = "--total-timesteps 10_000 --timing --n-steps 512 --batch-size 1024 --loggers console csv"
+    result = rlox(*PPO, *argv.split())
     assert result.code == 0
     assert "| time/total_timesteps " in result.out
     last = rows(run_of(tmp_path))[-1]
@@ -250,12 +250,12 @@ def test_videos_are_recorded(rlox, tmp_path):
     assert [x.name for x in tmp_path.rglob("*.mp4")] == ["step-000000032.mp4"]
 
 
-def test_runs_of_seeds_equal_the_trainers_and_have_folders(rlox, tmp_path):
+def test_runs_of_several_seeds_equal_single_runs(rlox, tmp_path):
     result = rlox(*SEEDS, "--seeds", "3-5", "--json", "--no-progress")
     assert (result.code, result.err) == (0, "")
     for run, seed in zip(result.json["runs"], (3, 4, 5), strict=True):
-        alone = PPOTrainer("CartPole-v1", seed, runs_dir=None, **SETTINGS).train(64)
-        assert (run["seed"], run["mean_reward"]) == (seed, alone["mean_reward"])
+        expected = PPOTrainer("CartPole-v1", seed, runs_dir=None, **SETTINGS).train(64)
+        assert (run["seed"], run["mean_reward"]) == (seed, expected["mean_reward"])
         saved = json.loads((tmp_path / run["run_dir"] / "config.json").read_text())
         assert saved["seed"] == seed
     means = [run["mean_reward"] for run in result.json["runs"]]
@@ -263,7 +263,7 @@ def test_runs_of_seeds_equal_the_trainers_and_have_folders(rlox, tmp_path):
     assert result.json["mean_reward"]["runs"] == 3
 
 
-def test_report_of_seeds_has_each_run_and_their_score(rlox, tmp_path):
+def test_the_report_of_several_seeds_has_runs_and_a_score(rlox, tmp_path):
     result = rlox(*SEEDS, "--seeds", "0,7", "--eval-every", "32", "--loggers", "jsonl")
     *lines, total, mean = result.out.splitlines()
     assert sorted(line.split(":")[0] for line in lines) == ["seed 0", "seed 7"]
@@ -274,16 +274,16 @@ def test_report_of_seeds_has_each_run_and_their_score(rlox, tmp_path):
     assert len([*tmp_path.rglob("checkpoints/best")]) == 2
 
 
-def test_seed_of_a_flag_replaces_seeds_of_the_file_and_the_reverse(rlox, tmp_path):
-    words = ("train", "--config", "a.yaml", *SEEDS[3:], "--json", "--runs-dir", "None")
+def test_seed_flags_replace_seeds_of_the_config_file(rlox, tmp_path):
+    arguments = ("train", "--config", "a.yaml", *SEEDS[3:], "--json", "--runs-dir", "None")
     (tmp_path / "a.yaml").write_text("algorithm: ppo\nenv: CartPole-v1\nseeds: [1, 4]\n")
-    assert [run["seed"] for run in rlox(*words).json["runs"]] == [1, 4]
-    assert rlox(*words, "--seed", "5").json["seed"] == 5
+    assert [run["seed"] for run in rlox(*arguments).json["runs"]] == [1, 4]
+    assert rlox(*arguments, "--seed", "5").json["seed"] == 5
     (tmp_path / "a.yaml").write_text("algorithm: ppo\nenv: CartPole-v1\nseed: 7\n")
-    assert [run["seed"] for run in rlox(*words, "--seeds", "0-1").json["runs"]] == [0, 1]
+    assert [run["seed"] for run in rlox(*arguments, "--seeds", "0-1").json["runs"]] == [0, 1]
 
 
-def test_failed_run_is_reported_and_the_others_continue(rlox, monkeypatch):
+def test_failed_runs_are_reported_and_other_runs_continue(rlox, monkeypatch):
     train = PPOTrainer.train
 
     def fail_for_seed_1(self, *args, **kwargs):
@@ -299,7 +299,7 @@ def test_failed_run_is_reported_and_the_others_continue(rlox, monkeypatch):
     assert [("error" in run, run["seed"]) for run in runs] == [(False, 0), (True, 1), (False, 2)]
 
 
-def test_seeds_are_numbers_and_ranges():
+def test_parse_seeds_accepts_numbers_and_ranges():
     assert parse_seeds("7, 0-2") == [7, 0, 1, 2]
     assert parse_seeds(4) == [4]
     for text in ("", "a", "3-1", "-1", "1.5", "0-99999999"):

@@ -1,4 +1,4 @@
-"""Shares of a run and their merges: settings, seeds, statistics, episodes."""
+"""Settings, seeds, statistics and episodes of ranks, and merged states."""
 
 import numpy as np
 from hypothesis import given, settings
@@ -17,7 +17,7 @@ from rlox.learners import EpisodeStatistics
 from support.refusals import refuses
 
 
-def normalizer(state=None):
+def make_normalizer(state=None):
     result = Normalizer(1, (2,))
     if state is not None:
         result.load_state(state)
@@ -26,25 +26,25 @@ def normalizer(state=None):
 
 @settings(max_examples=20)
 @given(st.lists(st.lists(st.integers(0, 5), min_size=3, max_size=3), min_size=1, max_size=4))
-def test_merged_statistics_equal_those_of_one_normalizer(rounds):
-    stream, one = np.random.default_rng(1), normalizer()
-    ranks = [normalizer() for _ in range(3)]
-    base = one.state()
+def test_merged_statistics_equal_statistics_of_a_single_normalizer(rounds):
+    stream, single = np.random.default_rng(1), make_normalizer()
+    ranks = [make_normalizer() for _ in range(3)]
+    base = single.state()
     for counts in rounds:
         for rank, count in zip(ranks, counts, strict=True):
-            if count:  # some ranks see nothing
+            if count:  # some ranks have no observations
                 rows = stream.normal(100, 3, (count, 2)).astype(np.float32)
                 rank.update_obs(rows)
-                one.update_obs(rows)
+                single.update_obs(rows)
         rows = np.stack([flatten_statistics(rank.state()) for rank in ranks])
         merged = merge_statistics(base, rows)
-        ranks = [normalizer(rank.state() | merged) for rank in ranks]
+        ranks = [make_normalizer(rank.state() | merged) for rank in ranks]
         base = ranks[0].state()
-    for name, expected in one.state().items():
+    for name, expected in single.state().items():
         np.testing.assert_allclose(base[name], expected, rtol=1e-11)
 
 
-def test_merged_episodes_are_the_last_ones_of_every_rank():
+def test_merged_episodes_are_the_last_episodes_of_every_rank():
     ranks = [EpisodeStatistics(), EpisodeStatistics()]
     for k, episodes in enumerate(ranks):
         episodes.add(np.arange(90.0) + 1000 * k, np.arange(90))
@@ -60,19 +60,20 @@ def test_settings_are_divided_by_the_number_of_ranks():
     config = SACConfig(
         num_envs=4, batch_size=64, buffer_size=1001, learning_starts=101, gradient_steps=-1
     )
-    whole, own = shard_config(config, 2, has_local_envs=False, device=None)
-    assert whole == config
-    assert (own.num_envs, own.batch_size, own.buffer_size, own.learning_starts) == (2, 32, 500, 51)
-    # A minibatch for each transition of all ranks: two for each transition of a rank's own.
-    assert (own.utd_ratio, own.gradient_steps) == (2.0, 1)
+    total, local = shard_config(config, 2, has_local_envs=False, device=None)
+    assert total == config
+    sizes = (local.num_envs, local.batch_size, local.buffer_size, local.learning_starts)
+    assert sizes == (2, 32, 500, 51)
+    # A minibatch per transition of two ranks is two minibatches per local transition.
+    assert (local.utd_ratio, local.gradient_steps) == (2.0, 1)
     assert (
         shard_config(A2CConfig(num_envs=3), 3, has_local_envs=False, device=None)[1].num_envs == 1
     )
-    whole, own = shard_config(PPOConfig(num_envs=2), 2, has_local_envs=True, device=None)
-    assert (whole.num_envs, own.num_envs, own.batch_size) == (4, 2, 32)
+    total, local = shard_config(PPOConfig(num_envs=2), 2, has_local_envs=True, device=None)
+    assert (total.num_envs, local.num_envs, local.batch_size) == (4, 2, 32)
     config = PPOConfig(num_envs=2, device="cuda")
-    moved = shard_config(config, 2, has_local_envs=False, device="cuda:1")
-    assert [one.device for one in moved] == ["cuda:1", "cuda:1"]
+    configs = shard_config(config, 2, has_local_envs=False, device="cuda:1")
+    assert [x.device for x in configs] == ["cuda:1", "cuda:1"]
     with refuses(ArgumentError, "num_envs", "pass 2", got="1"):
         shard_config(PPOConfig(), 2, has_local_envs=False, device=None)
 

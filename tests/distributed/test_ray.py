@@ -1,4 +1,4 @@
-"""Actors and runs on a local Ray cluster: the same rollouts, also where actors die."""
+"""Actors and runs on a local Ray cluster, and failures of actors and nodes."""
 
 import os
 import signal
@@ -22,7 +22,7 @@ from support.refusals import refuses
 pytestmark = [
     pytest.mark.distributed,
     pytest.mark.services,
-    # Ray warns of its own future, and leaves sockets open.
+    # Ray raises warnings about Ray, and does not close all sockets.
     pytest.mark.filterwarnings("ignore::FutureWarning"),
     pytest.mark.filterwarnings("ignore::DeprecationWarning"),
     pytest.mark.filterwarnings("ignore::ResourceWarning"),
@@ -33,8 +33,8 @@ pytestmark = [
 @pytest.fixture(scope="module", autouse=True)
 def ray():
     ray = pytest.importorskip("ray", reason="the extra rlox[ray] is not installed")
-    here = str(Path(__file__).parents[1])
-    path = os.pathsep.join(filter(None, [here, os.environ.get("PYTHONPATH")]))
+    tests = str(Path(__file__).parents[1])
+    path = os.pathsep.join(filter(None, [tests, os.environ.get("PYTHONPATH")]))
     ray.init(
         num_cpus=3,
         include_dashboard=False,
@@ -53,25 +53,26 @@ def actor_processes():
                 yield int(path.parent.name)
 
 
-def trained(kind=IMPALATrainer, steps=640, callbacks=(), **settings):
-    how = {"seed": 3, "deterministic": True, "max_staleness": 2, "num_actors": 2, "runs_dir": None}
-    with kind(env="CartPole-v1", **how | settings) as trainer:
+def train(cls=IMPALATrainer, steps=640, callbacks=(), **settings):
+    """Return the state of a learner after training on CartPole."""
+    defaults = {"seed": 3, "deterministic": True, "max_staleness": 2, "num_actors": 2}
+    with cls(env="CartPole-v1", runs_dir=None, **defaults | settings) as trainer:
         trainer.train(steps, callbacks=callbacks)
         return trainer.learner.state()
 
 
-def test_ray_actors_collect_what_threads_do():
-    here, there = trained(), trained(actors="ray")
-    np.testing.assert_equal(here.networks, there.networks)
-    assert here.counters == there.counters
-    how = {"num_envs": 4, "n_steps": 16, "batch_size": 32, "async_collect": True}
-    here, there = (trained(PPOTrainer, **how, actors=where) for where in ("auto", "ray"))
-    np.testing.assert_equal(here.networks, there.networks)
+def test_ray_actors_collect_the_same_rollouts_as_threads():
+    local, remote = train(), train(actors="ray")
+    np.testing.assert_equal(local.networks, remote.networks)
+    assert local.counters == remote.counters
+    settings = {"num_envs": 4, "n_steps": 16, "batch_size": 32, "async_collect": True}
+    local, remote = (train(PPOTrainer, **settings, actors=actors) for actors in ("auto", "ray"))
+    np.testing.assert_equal(local.networks, remote.networks)
 
 
 @pytest.mark.kills
-def test_killed_actors_are_restarted_and_an_identity_is_learned():
-    how = {"seed": 0, "num_envs": 8, "gamma": 0.0, "runs_dir": None, "num_actors": 2}
+def test_killed_actors_are_restarted_and_training_succeeds():
+    settings = {"seed": 0, "num_envs": 8, "gamma": 0.0, "runs_dir": None, "num_actors": 2}
     killed = []
 
     def kill(trainer, metrics):
@@ -79,7 +80,7 @@ def test_killed_actors_are_restarted_and_an_identity_is_learned():
             killed.append(min(actor_processes()))
             os.kill(killed[-1], signal.SIGKILL)
 
-    with IMPALATrainer(env=Echo, actors="ray", **how) as trainer:
+    with IMPALATrainer(env=Echo, actors="ray", **settings) as trainer:
         result = trainer.train(20_000, callbacks=[kill])
         assert result["timesteps"] == trainer.timesteps == 20_000
         assert trainer.evaluate(10)["mean_reward"] == 10.0
@@ -87,66 +88,66 @@ def test_killed_actors_are_restarted_and_an_identity_is_learned():
 
 
 @pytest.mark.kills
-def test_normalizer_statistics_outlive_killed_actors():
+def test_normalizer_statistics_survive_killed_actors():
     def kill(trainer, metrics):
         if trainer.timesteps == 2_000:
             os.kill(min(actor_processes()), signal.SIGKILL)
 
-    how = {"num_envs": 8, "normalize_obs": True, "num_actors": 1, "max_staleness": 1}
-    state = trained(actors="ray", steps=4_000, callbacks=[kill], **how)
-    # Rollouts that were lost do not count, first observations do.
+    settings = {"num_envs": 8, "normalize_obs": True, "num_actors": 1, "max_staleness": 1}
+    state = train(actors="ray", steps=4_000, callbacks=[kill], **settings)
+    # First observations are counted, lost rollouts are not.
     assert 4_000 <= state.normalizer["obs_count"] < 4_200
 
 
 @pytest.mark.kills
-def test_rollout_lost_with_its_node_is_collected_again():
+def test_a_rollout_on_a_lost_node_is_collected_again():
     script = Path(__file__).parents[1] / "support" / "ray_nodes.py"
-    done = subprocess.run(
+    result = subprocess.run(
         [sys.executable, script], capture_output=True, text=True, timeout=110, check=False
     )
-    assert done.returncode == 0, done.stderr[-4000:]
-    # Ray writes to stdout, too.
-    assert "nodes lost 1, timesteps 32768" in done.stdout.splitlines()
+    assert result.returncode == 0, result.stderr[-4000:]
+    # Ray also writes to stdout.
+    assert "nodes lost 1, timesteps 32768" in result.stdout.splitlines()
 
 
-def test_cluster_without_room_is_waited_for_until_the_run_is_stopped():
-    how = {"num_envs": 8, "num_actors": 8, "runs_dir": None}
-    with IMPALATrainer(env="CartPole-v1", actors="ray", **how) as trainer:
+def test_a_run_waits_for_free_cpus_of_the_cluster_until_a_stop():
+    settings = {"num_envs": 8, "num_actors": 8, "runs_dir": None}
+    with IMPALATrainer(env="CartPole-v1", actors="ray", **settings) as trainer:
         threading.Timer(3.0, trainer.stop).start()
         assert trainer.train(1_000)["timesteps"] == 0
         assert trainer.learner.actors is None
 
 
-@pytest.mark.parametrize("how", ["raise", "kill"])
-def test_errors_of_environments_are_raised(how):
+@pytest.mark.parametrize("fault", ["raise", "kill"])
+def test_errors_of_environments_are_raised(fault):
     from ray.exceptions import RayActorError
 
-    # Rollouts of 32 steps, so that an actor that dies in its 20th step fills none.
+    # An actor that fails in step 20 completes no rollout of 32 steps.
     config = IMPALAConfig(num_envs=2, net_arch=(4,), actors="ray", n_steps=32)
-    learner = NativeIMPALA(make_vec(Breaking, 2, how=how), config, 0)
+    learner = NativeIMPALA(make_vec(Breaking, 2, fault=fault), config, 0)
 
-    with pytest.raises(ArithmeticError if how == "raise" else RayActorError):
+    with pytest.raises(ArithmeticError if fault == "raise" else RayActorError):
         any(not learner.iterate() for _ in range(10))
     assert learner.actors is None
 
 
-def test_runs_on_a_cluster_are_those_that_are_trained_here():
+def test_train_many_on_a_cluster_gives_the_results_of_local_runs():
     from rlox.distributed import ray as cluster
 
-    how = {"runs_dir": None, "settings": [{"gamma": 0.9}, {"gamma": 0.99}]}
-    there = cluster.train_many("ppo", "CartPole-v1", [1, 2], 512, **how)
-    here = train_many("ppo", "CartPole-v1", [1, 2], 512, **how)
-    for one, other in zip(there, here, strict=True):
-        assert one["mean_reward"] == other["mean_reward"]
-        assert one["timesteps"] == other["timesteps"] == 512
+    kwargs = {"runs_dir": None, "settings": [{"gamma": 0.9}, {"gamma": 0.99}]}
+    remote = cluster.train_many("ppo", "CartPole-v1", [1, 2], 512, **kwargs)
+    local = train_many("ppo", "CartPole-v1", [1, 2], 512, **kwargs)
+    for result, expected in zip(remote, local, strict=True):
+        assert result["mean_reward"] == expected["mean_reward"]
+        assert result["timesteps"] == expected["timesteps"] == 512
 
 
-def test_run_that_fails_is_named_and_ctrl_c_ends_all():
+def test_train_many_on_a_cluster_reports_errors_and_stops_on_ctrl_c():
     from rlox.distributed import ray as cluster
 
-    with pytest.raises(RuntimeError) as failed:
+    with pytest.raises(RuntimeError) as raised:
         cluster.train_many("ppo", Breaking, [1], 512, runs_dir=None)
-    assert isinstance(failed.value.errors[0], ArithmeticError)
+    assert isinstance(raised.value.errors[0], ArithmeticError)
     threading.Timer(4.0, os.kill, (os.getpid(), signal.SIGINT)).start()
     results = cluster.train_many("ppo", "CartPole-v1", [1, 2], 10**9, runs_dir=None)
     assert [result["interrupted"] for result in results] == [True, True]

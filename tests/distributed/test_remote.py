@@ -1,4 +1,4 @@
-"""Workers of `rlox worker`: their rollouts and steps are those made here, also if one is killed."""
+"""Workers of `rlox worker`: rollouts and steps equal local ones, also after kills."""
 
 import signal
 import subprocess
@@ -22,9 +22,9 @@ ACTORS = {"deterministic": True, "max_staleness": 2, "num_actors": 2}
 
 
 @contextmanager
-def worker(*words):
-    """A worker's process and address."""
-    process = subprocess.Popen([*WORKER, *words], stdout=subprocess.PIPE, text=True)
+def start_worker(*arguments):
+    """Start a worker; yield the process and the address."""
+    process = subprocess.Popen([*WORKER, *arguments], stdout=subprocess.PIPE, text=True)
     try:
         yield process, process.stdout.readline().split()[3].removeprefix("http://").rstrip(",")
     finally:
@@ -33,22 +33,24 @@ def worker(*words):
 
 
 @pytest.fixture(scope="module")
-def two():
-    with worker() as (_, one), worker() as (_, other):
-        yield [one, other]
+def addresses():
+    """Return the addresses of two workers."""
+    with start_worker() as (_, first), start_worker() as (_, second):
+        yield [first, second]
 
 
-def plain(value):
-    """Convert arrays of arrays, which NumPy does not compare."""
+def to_lists(value):
+    """Convert arrays of objects to lists, as NumPy does not compare such arrays."""
     if isinstance(value, dict):
-        return {name: plain(x) for name, x in value.items()}
+        return {name: to_lists(x) for name, x in value.items()}
     if isinstance(value, tuple | list):
-        return [plain(x) for x in value]
+        return [to_lists(x) for x in value]
     return list(value) if getattr(value, "dtype", None) == np.object_ else value
 
 
-def trained(kind=IMPALATrainer, env="CartPole-v1", steps=1_280, callbacks=(), **settings):
-    with kind(env=env, seed=3, runs_dir=None, **settings) as trainer:
+def train(cls=IMPALATrainer, env="CartPole-v1", steps=1_280, callbacks=(), **settings):
+    """Return the state of a learner after training."""
+    with cls(env=env, seed=3, runs_dir=None, **settings) as trainer:
         trainer.train(steps, callbacks=callbacks)
         return trainer.learner.state()
 
@@ -62,23 +64,23 @@ def trained(kind=IMPALATrainer, env="CartPole-v1", steps=1_280, callbacks=(), **
         pytest.param("Acrobot-v1", "NextStep", marks=DISTRIBUTED),
     ],
 )
-def test_remote_trajectories_equal_local_ones(two, env_id, mode):
-    how = {"autoreset_mode": mode, "max_episode_steps": 15}
-    here = VecEnv(5, 3, env_id, **how)
-    with closing(RemoteVecEnv(two, 5, 3, env_id, **how)) as there:
-        assert there.single_observation_space == here.single_observation_space
-        np.testing.assert_equal(there.reset(seed=7), here.reset(seed=7))
-        here.action_space.seed(1)
+def test_remote_trajectories_equal_local_trajectories(addresses, env_id, mode):
+    kwargs = {"autoreset_mode": mode, "max_episode_steps": 15}
+    local = VecEnv(5, 3, env_id, **kwargs)
+    with closing(RemoteVecEnv(addresses, 5, 3, env_id, **kwargs)) as remote:
+        assert remote.single_observation_space == local.single_observation_space
+        np.testing.assert_equal(remote.reset(seed=7), local.reset(seed=7))
+        local.action_space.seed(1)
         for _ in range(60):
-            actions = here.action_space.sample()
-            np.testing.assert_equal(plain(there.step(actions)), plain(here.step(actions)))
+            actions = local.action_space.sample()
+            np.testing.assert_equal(to_lists(remote.step(actions)), to_lists(local.step(actions)))
         options = {"reset_mask": np.array([True, False, True, False, False])}
         if mode == "SameStep":
-            np.testing.assert_equal(there.reset(options=options), here.reset(options=options))
+            np.testing.assert_equal(remote.reset(options=options), local.reset(options=options))
 
 
 @pytest.mark.parametrize(
-    ("kind", "backend"),
+    ("cls", "backend"),
     [
         (IMPALATrainer, "native"),
         pytest.param(IMPALATrainer, "torch", marks=DISTRIBUTED),
@@ -86,78 +88,83 @@ def test_remote_trajectories_equal_local_ones(two, env_id, mode):
         pytest.param(A2CTrainer, "torch", marks=DISTRIBUTED),
     ],
 )
-def test_remote_actors_collect_what_threads_do(two, kind, backend):
-    how = {**ACTORS, "backend": backend, "num_envs": 8}
-    how |= {} if kind is IMPALATrainer else {"async_collect": True}
-    here, there = (trained(kind, **how, actors=x) for x in ("auto", f"grpc://{','.join(two)}"))
-    np.testing.assert_equal(here.networks, there.networks)
-    assert here.counters == there.counters
+def test_remote_actors_collect_the_same_rollouts_as_threads(addresses, cls, backend):
+    settings = {**ACTORS, "backend": backend, "num_envs": 8}
+    settings |= {} if cls is IMPALATrainer else {"async_collect": True}
+    url = f"grpc://{','.join(addresses)}"
+    local, remote = (train(cls, **settings, actors=actors) for actors in ("auto", url))
+    np.testing.assert_equal(local.networks, remote.networks)
+    assert local.counters == remote.counters
 
 
 @DISTRIBUTED
 @pytest.mark.parametrize("backend", ["native", "torch"])
-def test_learning_from_remote_environments_equals_learning_from_local_ones(two, backend):
-    how = {"num_envs": 4, "n_steps": 32, "backend": backend}
-    here = trained(PPOTrainer, VecEnv(4, 9), **how)
-    there = trained(PPOTrainer, RemoteVecEnv(two, 4, 9), **how)
-    np.testing.assert_equal(here.networks, there.networks)
-    np.testing.assert_equal(here.environment, there.environment)
+def test_remote_and_local_environments_give_the_same_weights(addresses, backend):
+    settings = {"num_envs": 4, "n_steps": 32, "backend": backend}
+    local = train(PPOTrainer, VecEnv(4, 9), **settings)
+    remote = train(PPOTrainer, RemoteVecEnv(addresses, 4, 9), **settings)
+    np.testing.assert_equal(local.networks, remote.networks)
+    np.testing.assert_equal(local.environment, remote.environment)
 
 
 @DISTRIBUTED
 @pytest.mark.filterwarnings("ignore:environment. expected environments that go on:UserWarning")
-def test_loaded_run_goes_on_with_workers_at_other_addresses(two, tmp_path):
-    how = {"seed": 3, **ACTORS, "runs_dir": None}
-    with worker() as (_, gone), IMPALATrainer("CartPole-v1", actors=f"grpc://{gone}", **how) as old:
-        old.train(320)
-        old.save(tmp_path / "saved")
+def test_loaded_runs_continue_with_workers_at_other_addresses(addresses, tmp_path):
+    settings = {"seed": 3, **ACTORS, "runs_dir": None}
+    with (
+        start_worker() as (_, old_address),
+        IMPALATrainer("CartPole-v1", actors=f"grpc://{old_address}", **settings) as trainer,
+    ):
+        trainer.train(320)
+        trainer.save(tmp_path / "saved")
     weights = []
-    for actors in (f"grpc://{','.join(two)}", "threads"):
+    for actors in (f"grpc://{','.join(addresses)}", "threads"):
         with IMPALATrainer.load(tmp_path / "saved", actors=actors, runs_dir=None) as trainer:
             trainer.train(320)
             weights.append(trainer.learner.state().networks)
     np.testing.assert_equal(weights[0], weights[1])
     with (
         IMPALATrainer.load(tmp_path / "saved", runs_dir=None) as trainer,
-        refuses(RuntimeError, f"worker http://{gone}:"),
+        refuses(RuntimeError, f"worker http://{old_address}:"),
     ):
         trainer.train(320)
 
 
 @DISTRIBUTED
 @pytest.mark.kills
-def test_killed_worker_changes_nothing(two):
-    killed, recovered = [], []
+def test_a_killed_worker_does_not_change_the_results(addresses):
+    exit_codes, restarts = [], []
 
-    def killing(process):
-        def after(trainer, metrics):
-            recovered.append(metrics.get("workers/restarted", 0))
+    def kill_after_640_steps(process):
+        def kill(trainer, metrics):
+            restarts.append(metrics.get("workers/restarted", 0))
             if trainer.timesteps >= 640 and process.poll() is None:
                 process.send_signal(signal.SIGKILL)
-                killed.append(process.wait())
+                exit_codes.append(process.wait())
 
-        return after
+        return kill
 
-    with worker() as (process, dying):
-        named = f"grpc://{dying},{two[0]}"
-        there = trained(**ACTORS, actors=named, callbacks=[killing(process)])
-    np.testing.assert_equal(there.networks, trained(**ACTORS).networks)
-    assert recovered[0] == 0
-    assert recovered[-1] == 1
-    with worker() as (process, dying):
-        env = RemoteVecEnv([two[0], dying], 4, 9, snapshot_every=12)
-        there = trained(PPOTrainer, env, num_envs=4, n_steps=32, callbacks=[killing(process)])
+    with start_worker() as (process, address):
+        actors = f"grpc://{address},{addresses[0]}"
+        remote = train(**ACTORS, actors=actors, callbacks=[kill_after_640_steps(process)])
+    np.testing.assert_equal(remote.networks, train(**ACTORS).networks)
+    assert restarts[0] == 0
+    assert restarts[-1] == 1
+    with start_worker() as (process, address):
+        env = RemoteVecEnv([addresses[0], address], 4, 9, snapshot_every=12)
+        callbacks = [kill_after_640_steps(process)]
+        remote = train(PPOTrainer, env, num_envs=4, n_steps=32, callbacks=callbacks)
         faults = env.faults()
     assert (faults["lost"], faults["restarted"]) == (1, 1)
     assert 0 < faults["replayed"] <= 12
     assert 0 < faults["longest"] < 5
-    here = trained(PPOTrainer, VecEnv(4, 9), num_envs=4, n_steps=32)
-    np.testing.assert_equal(there.networks, here.networks)
-    assert killed == [-signal.SIGKILL] * 2
+    local = train(PPOTrainer, VecEnv(4, 9), num_envs=4, n_steps=32)
+    np.testing.assert_equal(remote.networks, local.networks)
+    assert exit_codes == [-signal.SIGKILL] * 2
 
 
 WAITS = ("reply_timeout=soon", "patience=3", "reply_timeout=nan", "reply_timeout=2&reply_timeout=2")
-# Calls with the arguments of `RemoteVecEnv` or of a trainer, by argument.
+# Invalid arguments of `RemoteVecEnv` and of trainers, and the argument that the error names.
 REMOTE_REFUSALS = [
     ({"addresses": "127.0.0.1:50051"}, ArgumentTypeError, "addresses"),
     ({"addresses": [1]}, ArgumentTypeError, "addresses"),
@@ -177,32 +184,31 @@ ACTOR_REFUSALS = [
 @pytest.mark.parametrize(
     ("arguments", "error", "name"), REMOTE_REFUSALS, ids=[str(x[0]) for x in REMOTE_REFUSALS]
 )
-def test_remote_environments_refuse_wrong_arguments(two, arguments, error, name):
+def test_remote_environments_reject_invalid_arguments(addresses, arguments, error, name):
     with refuses(error, name):
-        RemoteVecEnv(**{"addresses": two, "n": 2, "seed": 0, **arguments})
+        RemoteVecEnv(**{"addresses": addresses, "n": 2, "seed": 0, **arguments})
 
 
 @pytest.mark.parametrize(
     ("settings", "name"), ACTOR_REFUSALS, ids=[str(x[0]["actors"]) for x in ACTOR_REFUSALS]
 )
-def test_trainers_refuse_wrong_workers(settings, name):
+def test_trainers_reject_invalid_actors(settings, name):
     with refuses(ArgumentError, name):
-        trained(**settings)
+        train(**settings)
 
 
 @DISTRIBUTED
-def test_errors_name_the_worker_and_tokens_are_checked(two, tmp_path, monkeypatch):
+def test_errors_name_the_worker_and_tokens_are_checked(addresses, tmp_path, monkeypatch):
     with refuses(RuntimeError, "worker http://127.0.0.1:1:"):
         RemoteVecEnv(["127.0.0.1:1"], 2, 0, connect_timeout=0.5)
-    url = f"http://{two[0]}"
+    url = f"http://{addresses[0]}"
     with refuses(ArgumentError, "env_kwargs", got='"gravity"', worker=url):
-        RemoteVecEnv(two, 2, 0, gravity=1)
-    there = trained(
-        actors=f"grpc://{two[0]}?reply_timeout=60&keepalive_timeout=2.5", deterministic=True
-    )
-    np.testing.assert_equal(there.networks, trained(deterministic=True).networks)
+        RemoteVecEnv(addresses, 2, 0, gravity=1)
+    actors = f"grpc://{addresses[0]}?reply_timeout=60&keepalive_timeout=2.5"
+    remote = train(actors=actors, deterministic=True)
+    np.testing.assert_equal(remote.networks, train(deterministic=True).networks)
     (tmp_path / "token").write_text(TOKEN)
-    with worker("--token-file", str(tmp_path / "token")) as (_, address):
+    with start_worker("--token-file", str(tmp_path / "token")) as (_, address):
         with refuses(ArgumentError, "token"):
             RemoteVecEnv([address], 2, 0)
         assert RemoteVecEnv([address], 2, 0, token=TOKEN).num_envs == 2
@@ -215,36 +221,36 @@ import signal, sys, time
 import numpy as np
 from rlox import VecEnv
 from rlox.distributed.remote import RemoteVecEnv
-how = {"keepalive_timeout": 60, "recovery_timeout": 60}
-env, twin = RemoteVecEnv([sys.argv[1]], 2, 0, **how), VecEnv(2, 0)
+timeouts = {"keepalive_timeout": 60, "recovery_timeout": 60}
+env, twin = RemoteVecEnv([sys.argv[1]], 2, 0, **timeouts), VecEnv(2, 0)
 env.reset(seed=3), twin.reset(seed=3)
-here = twin.get_state()
-calls = (lambda: env.step(np.array([0, 1])), env.get_state, lambda: env.set_state(here))
+state = twin.get_state()
+calls = (lambda: env.step(np.array([0, 1])), env.get_state, lambda: env.set_state(state))
 for call in calls:
     print("hang", flush=True)
     sys.stdin.readline()
     try:
         call()
     except KeyboardInterrupt:
-        print("left", flush=True)
+        print("interrupted", flush=True)
     sys.stdin.readline()
     if call is calls[0]:
         twin.step(np.array([0, 1]))
     for _ in range(20):
-        ours, theirs = env.step(np.array([0, 1])), twin.step(np.array([0, 1]))
-        np.testing.assert_array_equal(ours[0], theirs[0])
+        result, expected = env.step(np.array([0, 1])), twin.step(np.array([0, 1]))
+        np.testing.assert_array_equal(result[0], expected[0])
     np.testing.assert_equal(env.get_state(), twin.get_state())
-    env.step(np.array([0, 1])), twin.step(np.array([0, 1]))  # `get_state` asks the worker again
-    here = twin.get_state()
-print("on", flush=True)
+    env.step(np.array([0, 1])), twin.step(np.array([0, 1]))  # the next `get_state` calls the worker
+    state = twin.get_state()
+print("done", flush=True)
 """
 
 
 @DISTRIBUTED
 @pytest.mark.serial
-def test_ctrl_c_ends_the_wait_for_a_worker_that_hangs():
-    """In a process of its own, for the signal; the call is done when the worker goes on."""
-    with worker() as (process, address):
+def test_ctrl_c_interrupts_the_wait_for_a_hanging_worker():
+    """Check in a child process that interrupted calls complete when the worker continues."""
+    with start_worker() as (process, address):
         command = [sys.executable, "-c", HANGING, address]
         with subprocess.Popen(command, stdin=-1, stdout=-1, text=True, bufsize=1) as program:
             for _ in range(3):
@@ -254,15 +260,15 @@ def test_ctrl_c_ends_the_wait_for_a_worker_that_hangs():
                 time.sleep(0.5)
                 program.send_signal(signal.SIGINT)
                 start = time.monotonic()
-                assert program.stdout.readline() == "left\n"
+                assert program.stdout.readline() == "interrupted\n"
                 assert time.monotonic() - start < 2
                 process.send_signal(signal.SIGCONT)
                 program.stdin.write("go\n")
-            assert program.communicate(timeout=30)[0] == "on\n"
+            assert program.communicate(timeout=30)[0] == "done\n"
 
 
-def test_forked_process_must_connect_anew(two):
-    with closing(RemoteVecEnv(two, 2, 0)) as env:
+def test_forked_processes_must_make_a_new_client(addresses):
+    with closing(RemoteVecEnv(addresses, 2, 0)) as env:
         env.reset(seed=1)
 
         def work():
@@ -276,16 +282,19 @@ def test_forked_process_must_connect_anew(two):
 
 
 @DISTRIBUTED
-def test_worker_command_serves_until_it_is_told_to_end():
-    for number, code in ((signal.SIGTERM, 0), (signal.SIGINT, 130)):
-        with worker() as (process, address):
+def test_worker_command_exits_on_sigterm_and_sigint():
+    for signal_number, code in ((signal.SIGTERM, 0), (signal.SIGINT, 130)):
+        with start_worker() as (process, address):
             RemoteVecEnv([address], 2, 0).close()
-            process.send_signal(number)
+            process.send_signal(signal_number)
             assert process.wait(10) == code
-    for words, message in ((["--bind", "0.0.0.0:0"], "bind: "), (["--colour", "blue"], "--colour")):
-        done = subprocess.run([*WORKER, *words], capture_output=True, text=True, timeout=30)
-        assert done.returncode == 2
-        assert message in done.stderr
-    done = subprocess.run([*WORKER, "--help"], capture_output=True, text=True, timeout=30)
-    assert done.returncode == 0
-    assert "--tls-cert" in done.stdout
+    for arguments, message in (
+        (["--bind", "0.0.0.0:0"], "bind: "),
+        (["--colour", "blue"], "--colour"),
+    ):
+        result = subprocess.run([*WORKER, *arguments], capture_output=True, text=True, timeout=30)
+        assert result.returncode == 2
+        assert message in result.stderr
+    result = subprocess.run([*WORKER, "--help"], capture_output=True, text=True, timeout=30)
+    assert result.returncode == 0
+    assert "--tls-cert" in result.stdout

@@ -6,7 +6,7 @@ from rlox.learners._actors import RemoteActor
 from support.refusals import refuses
 
 
-def test_actor_that_was_stopped_is_an_error_with_a_sentence():
+def test_a_stopped_actor_raises():
     worker = SimpleNamespace(poll=lambda seconds: True, receive=lambda: None)
     with refuses(RuntimeError, "stopped"):
         RemoteActor(worker, [], []).wait(0.0)

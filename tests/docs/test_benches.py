@@ -1,4 +1,4 @@
-"""The benchmarks are whole: all are run, what they name is there, those of networks are right."""
+"""Benchmarks: all run, all named functions exist, and networks compute the same updates."""
 
 import importlib
 import subprocess
@@ -14,13 +14,13 @@ NETWORKS = ("bench_nn_backends", "bench_ppo_cartpole", "bench_a2c_cartpole", "be
 
 
 @pytest.fixture(autouse=True)
-def _found(monkeypatch):
+def _benches_on_path(monkeypatch):
     monkeypatch.syspath_prepend(str(FOLDER))
 
 
 @pytest.mark.parametrize("quick", [True, False])
 @pytest.mark.parametrize("name", TABLES)
-def test_subjects_are_functions_of_their_module_and_of_known_peers(name, quick):
+def test_subjects_name_functions_and_known_peers(name, quick):
     module = importlib.import_module(name)
     make_peers = importlib.import_module("make_peers")
     assert module.BENCHMARK.module == name
@@ -40,13 +40,13 @@ def test_run_all_runs_every_benchmark():
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", NETWORKS)
-def test_our_own_subjects_run_without_peers(name, tmp_path):
+def test_subjects_of_rlox_run_without_peers(name, tmp_path):
     pytest.importorskip("torch")
     program = [sys.executable, str(FOLDER / f"{name}.py"), "--quick", "--no-peers", "--rounds", "1"]
-    done = subprocess.run(
+    result = subprocess.run(
         [*program, "--results", str(tmp_path)], capture_output=True, text=True, check=False
     )
-    assert done.returncode == 0, done.stdout + done.stderr
+    assert result.returncode == 0, result.stdout + result.stderr
     assert list(tmp_path.glob(f"{name}-*.json"))
 
 
@@ -57,8 +57,8 @@ def test_every_row_of_pytorch_runs_eagerly_and_fused():
     torch.set_num_threads(1)
     try:
         for timer in torch_steps.TIMERS.values():
-            for way in ("eager", "fused"):
-                assert timer((8, 8), 4, way).timeit(1) > 0
+            for mode in ("eager", "fused"):
+                assert timer((8, 8), 4, mode).timeit(1) > 0
     finally:
         torch.set_num_threads(threads)
 
@@ -66,68 +66,70 @@ def test_every_row_of_pytorch_runs_eagerly_and_fused():
 @pytest.mark.parametrize(
     ("setting", "value"), [("vf_coef", 0.25), ("max_grad_norm", 10.0), ("optimizer_eps", 1e-4)]
 )
-def test_another_update_than_pytorchs_is_noticed(monkeypatch, setting, value):
+def test_check_native_detects_updates_that_differ_from_pytorch(monkeypatch, setting, value):
     pytest.importorskip("torch")
     bench = importlib.import_module("bench_nn_backends")
     sizes = (16, 16)
     bench.check_native(bench.native_learner(sizes, 8, 8, 64), sizes)
     settings = bench.settings
-    monkeypatch.setattr(bench, "settings", lambda *given: settings(*given) | {setting: value})
+    monkeypatch.setattr(bench, "settings", lambda *args: settings(*args) | {setting: value})
     with pytest.raises(AssertionError):
         bench.check_native(bench.native_learner(sizes, 8, 8, 64), sizes)
 
 
-def timed(name, seconds, ours, work=""):
+def make_subject(name, seconds, ours, work=""):
     subject = {"name": name, "peer": "rlox", "threads": 1, "ours": ours, "work": work}
     return subject | {"seconds": [seconds] * 5}
 
 
-def evaluated(report, *subjects):
-    about = {"name": "row", "rounds": 5, "amount": 1, "unit": "steps", "load": {"others": None}}
-    return report.evaluate({**about, "subjects": [*subjects]})
+def evaluate_row(report, *subjects):
+    row = {"name": "row", "rounds": 5, "amount": 1, "unit": "steps", "load": {"others": None}}
+    return report.evaluate({**row, "subjects": [*subjects]})
 
 
-def test_only_the_same_work_is_compared_and_the_summary_names_both():
+def test_subjects_with_the_same_work_are_compared():
     report = importlib.import_module("report")
     subjects = [
-        timed("rlox a", 2.0, True),
-        timed("rlox b", 1.0, True),
-        timed("peer", 3.0, False),
-        timed("rlox part", 0.1, True, "a part"),
-        timed("peer's part", 0.2, False, "a part"),
-        timed("another", 0.01, False, "something else"),
+        make_subject("rlox a", 2.0, True),
+        make_subject("rlox b", 1.0, True),
+        make_subject("peer", 3.0, False),
+        make_subject("rlox part", 0.1, True, "a part"),
+        make_subject("peer's part", 0.2, False, "a part"),
+        make_subject("another", 0.01, False, "something else"),
     ]
-    row = evaluated(report, *subjects)
+    row = evaluate_row(report, *subjects)
     assert [(best["work"], best["peer"], best["ours"]) for best in row["best"]] == [
         ("", "peer", "rlox b"),
         ("a part", "peer's part", "rlox part"),
     ]
     assert [best["ratio"] for best in row["best"]] == [[3.0] * 3, [2.0] * 3]
     assert [subject.get("ratio", [None])[0] for subject in subjects] == [1, 0.5, 1.5, 1, 2, None]
-    text = report.table(row)
-    assert "best peer: peer takes 3x [3, 3] the time of rlox b" in text
-    assert "best peer (a part): peer's part takes 2x [2, 2] the time of rlox part" in text
+    table = report.table(row)
+    assert "best peer: peer takes 3x [3, 3] the time of rlox b" in table
+    assert "best peer (a part): peer's part takes 2x [2, 2] the time of rlox part" in table
 
 
 def test_returns_are_reported_as_interquartile_means():
     report = importlib.import_module("report")
-    rlox = timed("rlox", 1.0, True) | {"return": [0.0, 9.0, 4.0, 6.0, -100.0, 5.0, 7.0, 99.0]}
-    row = evaluated(report, rlox)
+    rlox = make_subject("rlox", 1.0, True) | {
+        "return": [0.0, 9.0, 4.0, 6.0, -100.0, 5.0, 7.0, 99.0]
+    }
+    row = evaluate_row(report, rlox)
     middle, low, high = rlox["score"]
     assert middle == 5.5
     assert -100 < low < middle < high < 99
-    text = report.table(row, ("return",))
-    assert "interquartile mean 5.5 [" in text
-    assert "worse" not in text
+    table = report.table(row, ("return",))
+    assert "interquartile mean 5.5 [" in table
+    assert "worse" not in table
     for score, verdict in ((9, "WORSE than"), (5, "no worse than")):
-        peer = timed("peer", 1.0, False) | {"return": [float(score)] * 8}
-        text = report.table(evaluated(report, rlox, peer))
-        assert text.endswith(f"rlox: 5.5 is {verdict} peer's {score}")
+        peer = make_subject("peer", 1.0, False) | {"return": [float(score)] * 8}
+        table = report.table(evaluate_row(report, rlox, peer))
+        assert table.endswith(f"rlox: 5.5 is {verdict} peer's {score}")
 
 
 @pytest.mark.parametrize("reuse", [True, False])
 @pytest.mark.parametrize("shape", [(1, 3), (7, 1), (64, 5)])
-def test_the_fast_numpy_estimator_is_the_formula(shape, reuse):
+def test_the_fast_numpy_estimator_equals_the_formula(shape, reuse):
     bench, trajectories = (importlib.import_module(x) for x in ("bench_gae", "trajectories"))
     data = trajectories.rollout(*shape, "float32")
     arrays = (data.rewards, data.values, data.dones, data.last_values)
@@ -136,7 +138,7 @@ def test_the_fast_numpy_estimator_is_the_formula(shape, reuse):
         data.check(estimate(*arrays), bench.reference(*arrays, "float64"))
 
 
-def test_best_fit_is_what_rlox_packs():
+def test_rlox_packs_by_best_fit():
     bench = importlib.import_module("bench_trl_comparison")
     assert bench.best_fit([range(n) for n in (6, 5, 5, 4)], 10) == 2
     assert bench.best_fit([range(n) for n in (6, 6, 5)], 10) == 3
@@ -149,8 +151,10 @@ def test_best_fit_is_what_rlox_packs():
 @pytest.mark.parametrize(("seconds", "lost"), [(0.9, ["row, rlox"]), (0.96, []), (1.2, [])])
 def test_rows_slower_than_the_baseline_are_listed(seconds, lost):
     report = importlib.import_module("report")
-    baseline = timed("rlox", seconds, False) | {"peer": report.BASELINE}
-    row = evaluated(report, timed("rlox", 1.0, True), baseline, timed("peer", 4.0, False))
+    baseline = make_subject("rlox", seconds, False) | {"peer": report.BASELINE}
+    row = evaluate_row(
+        report, make_subject("rlox", 1.0, True), baseline, make_subject("peer", 4.0, False)
+    )
     assert report.slower(row) == lost
     assert [best["peer"] for best in row["best"]] == ["peer"]
     assert f"baseline takes {seconds}x" in report.table(row)

@@ -1,4 +1,4 @@
-"""Code blocks of the documentation run; its commands and links lead to existing files."""
+"""Code blocks of the documentation run, and commands and links name existing files."""
 
 import doctest
 import importlib
@@ -17,18 +17,20 @@ PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/*.md")])
 LANGUAGES = {"python", "rust", "sh", "text", "mermaid"}
 
 
-def named(page: Path) -> str:
+def relative_name(page: Path) -> str:
     return str(page.relative_to(ROOT))
 
 
 def modules() -> list[str]:
-    """Every module of the package, the extension included."""
+    """Return the names of all modules of the package, including the extension."""
     names = [m.name for m in pkgutil.walk_packages(rlox.__path__, "rlox.")]
     return ["rlox", *(name for name in names if not name.endswith("__main__"))]
 
 
-@pytest.mark.parametrize("page", [page for page in PAGES if code_blocks(page, "python")], ids=named)
-def test_python_blocks_of_a_page_run_in_order(page, tmp_path, monkeypatch):
+@pytest.mark.parametrize(
+    "page", [page for page in PAGES if code_blocks(page, "python")], ids=relative_name
+)
+def test_python_blocks_of_a_page_run(page, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     namespace = {"__name__": "__main__"}
     for line, code in code_blocks(page, "python"):
@@ -36,7 +38,7 @@ def test_python_blocks_of_a_page_run_in_order(page, tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("name", modules())
-def test_examples_in_docstrings_hold(name, tmp_path, monkeypatch):
+def test_examples_in_docstrings_run(name, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     result = doctest.testmod(importlib.import_module(name), optionflags=doctest.ELLIPSIS)
     assert result.failed == 0
@@ -44,34 +46,34 @@ def test_examples_in_docstrings_hold(name, tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("name", [n for n in rlox.__all__ if hasattr(rlox._rlox, n)])
 def test_public_names_of_the_extension_have_an_example(name):
-    thing = getattr(rlox._rlox, name)
-    if name == "__version__" or (inspect.isclass(thing) and issubclass(thing, Exception)):
+    value = getattr(rlox._rlox, name)
+    if name == "__version__" or (inspect.isclass(value) and issubclass(value, Exception)):
         return
-    (test, *_) = doctest.DocTestFinder(recurse=False).find(thing, name)
+    (test, *_) = doctest.DocTestFinder(recurse=False).find(value, name)
     assert test.examples
     assert doctest.DocTestRunner(optionflags=doctest.ELLIPSIS).run(test).failed == 0
 
 
-@pytest.mark.parametrize("page", PAGES, ids=named)
+@pytest.mark.parametrize("page", PAGES, ids=relative_name)
 def test_blocks_have_a_language_and_rust_blocks_are_doctests(page):
     assert {m[1] for m in BLOCK.finditer(page.read_text())} <= LANGUAGES
     included = (ROOT / "docs/pages.rs").read_text()
-    assert not code_blocks(page, "rust") or f'"../{named(page)}"' in included
+    assert not code_blocks(page, "rust") or f'"../{relative_name(page)}"' in included
 
 
-@pytest.mark.parametrize("page", PAGES, ids=named)
-def test_commands_name_targets_and_files_that_exist(page):
+@pytest.mark.parametrize("page", PAGES, ids=relative_name)
+def test_commands_name_existing_targets_and_files(page):
     rules = re.findall(r"^([a-z][a-z -]*):", (ROOT / "Makefile").read_text(), re.MULTILINE)
     targets = {target for rule in rules for target in rule.split()}
     for _, code in code_blocks(page, "sh"):
-        for words in filter(None, (shlex.split(line, comments=True) for line in code.splitlines())):
-            if words[0] == "make":
-                assert set(words[1:]) <= targets
-            if words[0].endswith("python") and words[1].endswith(".py"):
-                assert (ROOT / words[1]).is_file()
+        for argv in filter(None, (shlex.split(line, comments=True) for line in code.splitlines())):
+            if argv[0] == "make":
+                assert set(argv[1:]) <= targets
+            if argv[0].endswith("python") and argv[1].endswith(".py"):
+                assert (ROOT / argv[1]).is_file()
 
 
-@pytest.mark.parametrize("page", PAGES, ids=named)
-def test_relative_links_lead_to_files(page):
+@pytest.mark.parametrize("page", PAGES, ids=relative_name)
+def test_relative_links_name_existing_files(page):
     targets = re.findall(r"\]\((?!https?://|#)([^)#\s]+)", page.read_text())
     assert [t for t in targets if not (page.parent / t).exists()] == []

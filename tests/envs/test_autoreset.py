@@ -20,18 +20,18 @@ from rlox.envs import GymVecEnv
 from rlox.trainers import A2CTrainer, PPOTrainer
 from support.envs import Count
 from support.refusals import refuses
-from support.scripts import Script, column, finished
+from support.scripts import Script, column, make_rollout
 
 NEXT_STEP, SAME_STEP, DISABLED = AutoresetMode
 
 
-def scripts(mode, n=1, **kwargs):
+def make_scripts(mode, n=1, **kwargs):
     return make_vec(Script, n, autoreset_mode=mode, **kwargs)
 
 
-def test_targets_of_a_termination_equal_those_computed_by_hand():
-    """Episode 0: observations 0, 1, end at 2; then a reset; episode 1: 10, 11."""
-    buffer = finished(scripts(NEXT_STEP, terminate=True), 5)
+def test_targets_of_a_termination_equal_hand_computed_values():
+    """Check two episodes with the observations 0, 1, 2 and 10, 11, and a reset between them."""
+    buffer = make_rollout(make_scripts(NEXT_STEP, terminate=True), 5)
     assert column("obs", buffer) == [0, 1, 2, 10, 11]
     assert column("valid", buffer) == [True, True, False, True, True]
     assert column("rewards", buffer) == [1, 1, 0, 1, 1]
@@ -44,7 +44,7 @@ def test_targets_of_a_termination_equal_those_computed_by_hand():
 
 
 def test_targets_of_a_truncation_use_the_value_of_the_final_obs():
-    buffer = finished(scripts(NEXT_STEP), 5)
+    buffer = make_rollout(make_scripts(NEXT_STEP), 5)
     assert column("truncated", buffer) == [False, True, False, False, True]
     assert buffer.final_index.tolist() == [1, 4]
     assert buffer.final_obs.ravel().tolist() == [2, 12]
@@ -56,82 +56,82 @@ def test_targets_of_a_truncation_use_the_value_of_the_final_obs():
 
 def test_a_resetting_row_may_be_the_first_of_a_rollout():
     for same in (True, False):
-        env = scripts(NEXT_STEP)
-        first = finished(env, 2)
+        env = make_scripts(NEXT_STEP)
+        first = make_rollout(env, 2)
         assert column("valid", first) == [True, True]
         assert column("advantages", first) == [1.125, 0.5]
         assert first.last_obs.tolist() == [[2]]
-        second = finished(env, 2, buffer=first if same else None)
+        second = make_rollout(env, 2, buffer=first if same else None)
         assert column("valid", second) == [False, True]
         assert column("obs", second) == [2, 10]
-        # 1 + 0.5 * 12 - 11: the rollout ends before the episode does.
+        # 1 + 0.5 * 12 - 11, since the rollout ends before the episode.
         assert column("advantages", second) == [0, -4]
         assert second.n_transitions == 1
-        third = finished(env, 1, buffer=None)
+        third = make_rollout(env, 1, buffer=None)
         assert column("valid", third) == [True]
-        assert column("valid", finished(env, 1)) == [False]
-        again = finished(env, 2, buffer=second)
-        assert column("valid", again) == [True, True], "marks of the last rollout are gone"
+        assert column("valid", make_rollout(env, 1)) == [False]
+        again = make_rollout(env, 2, buffer=second)
+        assert column("valid", again) == [True, True], "begin_rollout clears the marks"
 
 
 def transitions(batches):
-    """Return the transitions of each environment."""
+    """Return a dict of the transitions of each environment."""
     names = ("obs", "actions", "rewards", "terminated", "truncated", "advantages", "returns")
     rows = []
     for env in range(batches[0].obs.shape[1]):
-        parts = [[getattr(b, name)[:, env][b.valid[:, env]] for b in batches] for name in names]
-        rows.append({n: np.concatenate(part) for n, part in zip(names, parts, strict=True)})
+        columns = [[getattr(b, name)[:, env][b.valid[:, env]] for b in batches] for name in names]
+        rows.append({n: np.concatenate(x) for n, x in zip(names, columns, strict=True)})
     return rows
 
 
 def balance(obs):
-    """Act on the observation only."""
+    """Return actions, log probabilities and values that depend on the observation only."""
     obs = np.asarray(obs)
     return (obs[:, -1] > 0.1).astype(int), np.zeros(len(obs)), obs.sum(1).astype(np.float32)
 
 
-def in_mode(kind, mode):
+def make_cartpoles(source, mode):
     limit = {"max_episode_steps": 13}
-    if kind == "native":
+    if source == "native":
         return VecEnv(3, 5, "CartPole-v1", autoreset_mode=mode, **limit)
     return make_vec(
         lambda: gym.make("CartPole-v1", **limit),
         3,
         seed=5,
-        vectorization_mode=kind,
+        vectorization_mode=source,
         autoreset_mode=mode,
     )
 
 
 @pytest.mark.parametrize("mode", [NEXT_STEP, DISABLED])
-@pytest.mark.parametrize("kind", ["native", "sync", "async"])
-def test_transitions_equal_those_of_same_step_mode(kind, mode):
-    same, other = in_mode("native", SAME_STEP), in_mode(kind, mode)
+@pytest.mark.parametrize("source", ["native", "sync", "async"])
+def test_transitions_equal_transitions_of_same_step_mode(source, mode):
+    env, other_env = make_cartpoles("native", SAME_STEP), make_cartpoles(source, mode)
     try:
-        ours, theirs = (collect_rollout(env, balance, 60) for env in (same, other))
-        assert ours.valid.all()
-        assert theirs.valid.all() == (mode is DISABLED)
-        for a, b in zip(transitions([ours]), transitions([theirs]), strict=True):
+        expected, batch = (collect_rollout(x, balance, 60) for x in (env, other_env))
+        assert expected.valid.all()
+        assert batch.valid.all() == (mode is DISABLED)
+        for a, b in zip(transitions([expected]), transitions([batch]), strict=True):
             count = len(b["obs"])
-            ends = np.flatnonzero(b["terminated"] | b["truncated"])
-            assert len(ends) >= 3
+            last_steps = np.flatnonzero(b["terminated"] | b["truncated"])
+            assert len(last_steps) >= 3
             assert b["terminated"].any() or b["truncated"].any()
             for name in ("obs", "actions", "rewards", "terminated", "truncated"):
                 assert np.array_equal(a[name][:count], b[name]), name
-            whole = ends[-1] + 1 if mode is NEXT_STEP else count
+            complete = last_steps[-1] + 1 if mode is NEXT_STEP else count
             for name in ("advantages", "returns"):
-                assert np.array_equal(a[name][:whole], b[name][:whole]), name
-        assert (theirs.rewards[~theirs.valid] == 0).all()
-        assert (theirs.advantages[~theirs.valid] == 0).all()
-        assert not (theirs.terminated | theirs.truncated)[~theirs.valid].any()
+                assert np.array_equal(a[name][:complete], b[name][:complete]), name
+        assert (batch.rewards[~batch.valid] == 0).all()
+        assert (batch.advantages[~batch.valid] == 0).all()
+        assert not (batch.terminated | batch.truncated)[~batch.valid].any()
     finally:
-        other.close()
+        other_env.close()
 
 
 @pytest.mark.parametrize("mode", AutoresetMode)
-@pytest.mark.parametrize("kind", ["native", "sync"])
-def test_episode_statistics_count_transitions_in_all_modes(kind, mode):
-    env = in_mode(kind, mode)
+@pytest.mark.parametrize("source", ["native", "sync"])
+def test_episode_statistics_count_transitions_in_all_modes(source, mode):
+    env = make_cartpoles(source, mode)
     batches = [collect_rollout(env, balance, 7) for _ in range(15)]
     returns, lengths = env.pop_episodes()
     assert len(returns) >= 15
@@ -141,17 +141,17 @@ def test_episode_statistics_count_transitions_in_all_modes(kind, mode):
     ]
     # Environments end their episodes in any order.
     assert sorted(np.concatenate(per_env)) == sorted(lengths)
-    assert np.array_equal(returns, lengths), "CartPole pays 1 a step, and a reset is no step"
+    assert np.array_equal(returns, lengths), "the reward is 1 per step, and a reset is not a step"
 
 
 @pytest.mark.parametrize("mode", [NEXT_STEP, DISABLED])
 def test_native_and_gymnasium_rollouts_are_equal(mode):
-    ours, theirs = in_mode("native", mode), in_mode("sync", mode)
+    native, foreign = make_cartpoles("native", mode), make_cartpoles("sync", mode)
     normalizers = [Normalizer(3, (4,)) for _ in "ab"]
     for _ in range(4):
         a, b = (
-            finished(env, 15, normalizer)
-            for env, normalizer in zip((ours, theirs), normalizers, strict=True)
+            make_rollout(env, 15, normalizer)
+            for env, normalizer in zip((native, foreign), normalizers, strict=True)
         )
         for name in ("obs", "last_obs", "rewards", "valid", "terminated", "truncated", "final_obs"):
             assert np.array_equal(getattr(a, name), getattr(b, name)), name
@@ -165,9 +165,9 @@ def test_native_and_gymnasium_rollouts_are_equal(mode):
 def test_normalisation_counts_transitions_only(mode, terminate):
     states = []
     for m, rows in ((SAME_STEP, 5), (mode, 7 if mode is NEXT_STEP else 5)):
-        env = scripts(m, lengths=(3, 2), terminate=terminate)
+        env = make_scripts(m, lengths=(3, 2), terminate=terminate)
         normalizer = Normalizer(1, (1,), gamma=0.9)
-        count = sum(finished(env, rows, normalizer).n_transitions for _ in "ab")
+        count = sum(make_rollout(env, rows, normalizer).n_transitions for _ in "ab")
         assert count == 10
         states.append(normalizer.state())
     for key, value in states[0].items():
@@ -177,23 +177,23 @@ def test_normalisation_counts_transitions_only(mode, terminate):
 
 @pytest.mark.parametrize("mode", AutoresetMode)
 @pytest.mark.parametrize(
-    ("kind", "n_steps"), [(PPOTrainer, 1), (PPOTrainer, 5), (PPOTrainer, 64), (A2CTrainer, 5)]
+    ("cls", "n_steps"), [(PPOTrainer, 1), (PPOTrainer, 5), (PPOTrainer, 64), (A2CTrainer, 5)]
 )
-def test_trainers_learn_from_transitions_only(mode, kind, n_steps):
+def test_trainers_learn_from_transitions_only(mode, cls, n_steps):
     env, batches = SyncVectorEnv([lambda: Count(limit=2)] * 2, autoreset_mode=mode), []
     settings = {"n_steps": n_steps, "normalize_reward": True, "backend": "torch", "runs_dir": None}
-    if kind is PPOTrainer:
+    if cls is PPOTrainer:
         settings |= {"batch_size": 2 * n_steps, "n_epochs": 1}
-    with kind(env, 1, **settings) as trainer:
+    with cls(env, 1, **settings) as trainer:
         loss = trainer.learner.loss
         trainer.learner.loss = lambda policy, batch, *rest: (
             batches.append(batch) or loss(policy, batch, *rest)
         )
         result = trainer.train(40)
     assert sum(len(batch.obs) for batch in batches) == result["timesteps"] >= 40
-    # The last observations, 200, are only valued.
+    # The value network alone reads the final observations, 200.
     assert {float(x) for batch in batches for x in batch.obs.unique()} <= {0, 100}
-    # The rollout in which the run ended may go on for a row.
+    # The last rollout may have one more row.
     assert result["episodes"] == pytest.approx(result["timesteps"] / 2, abs=1)
     assert (result["mean_reward"], result["mean_length"]) == (2, 2)
 
@@ -201,23 +201,23 @@ def test_trainers_learn_from_transitions_only(mode, kind, n_steps):
 def test_a_native_run_in_next_step_mode_resumes(tmp_path):
     settings = {"n_steps": 13, "num_envs": 2, "batch_size": 8, "runs_dir": None}
     settings["backend"] = "torch"
-    keywords = {"autoreset_mode": "NextStep", "max_episode_steps": 6}
-    whole, half = (PPOTrainer("CartPole-v1", 1, env_kwargs=keywords, **settings) for _ in range(2))
-    per_iteration = whole.train(1)["timesteps"]
+    settings["env_kwargs"] = {"autoreset_mode": "NextStep", "max_episode_steps": 6}
+    straight, half = (PPOTrainer("CartPole-v1", 1, **settings) for _ in range(2))
+    per_iteration = straight.train(1)["timesteps"]
     assert 13 < per_iteration < 26
     half.train(1)
     half.save(tmp_path / "half")
-    rest = PPOTrainer.load(tmp_path / "half", runs_dir=None)
-    results = [trainer.train(60)["mean_reward"] for trainer in (whole, rest)]
+    resumed = PPOTrainer.load(tmp_path / "half", runs_dir=None)
+    results = [trainer.train(60)["mean_reward"] for trainer in (straight, resumed)]
     assert results[0] == results[1]
-    assert np.array_equal(whole.learner.buffer.valid, rest.learner.buffer.valid)
-    assert not whole.learner.buffer.valid.all()
-    assert np.array_equal(whole.learner.buffer.obs, rest.learner.buffer.obs)
+    assert np.array_equal(straight.learner.buffer.valid, resumed.learner.buffer.valid)
+    assert not straight.learner.buffer.valid.all()
+    assert np.array_equal(straight.learner.buffer.obs, resumed.learner.buffer.obs)
 
 
-@pytest.mark.parametrize("kind", ["native", "sync"])
-def test_begin_rollout_resets_finished_environments(kind):
-    env = in_mode(kind, DISABLED)
+@pytest.mark.parametrize("source", ["native", "sync"])
+def test_begin_rollout_resets_finished_environments(source):
+    env = make_cartpoles(source, DISABLED)
     env.reset(seed=0)
     for _ in range(20):
         obs, _, terminated, truncated, _ = env.step(np.ones(3, np.int64))
@@ -251,7 +251,7 @@ def test_a_buffer_marks_resetting_rows():
     buffer, zeros = RolloutBuffer(3, 2, (1,)), np.zeros(2)
     buffer.begin([[5], [0]], ended=[True, False])
     cut = np.array([False, True])
-    # What lies in a row that only resets, reward and flags, is not looked at.
+    # The reward and the flags of a resetting row are ignored.
     buffer.record(0, [0, 0], zeros, zeros, [[0], [1]], [9, 1], ~cut, cut)
     buffer.record(1, [0, 0], zeros, zeros, [[1], [0]], [1, 0], zeros > 0, zeros > 0)
     assert buffer.n_transitions == 2
@@ -265,7 +265,7 @@ def test_a_buffer_marks_resetting_rows():
     buffer.begin([[5], [0]])
     buffer.record(0, [0, 0], zeros, zeros, [[0], [1]], [9, 1], ~cut, ~cut)
     assert buffer.rewards[0].tolist() == [9, 1]
-    assert buffer.valid.all(), "a buffer may change from one kind of environments to the other"
+    assert buffer.valid.all(), "the next rollout may have no resetting rows"
 
 
 @pytest.mark.parametrize(
@@ -285,7 +285,7 @@ def test_returns_exclude_the_wrapped_reward_of_a_reset(mode):
     wrapped = vector_wrappers.RecordEpisodeStatistics(envs)
     env = make_vec(vector_wrappers.TransformReward(wrapped, lambda rewards: rewards - 5))
     assert isinstance(env, GymVecEnv)
-    buffer = finished(env, 6)
+    buffer = make_rollout(env, 6)
     assert column("rewards", buffer)[:2] == [-4, -4]
     assert buffer.n_transitions == (8 if mode is NEXT_STEP else 12)
     returns, lengths = env.pop_episodes()
@@ -312,7 +312,7 @@ def test_a_resetting_step_accepts_any_action():
 
 
 class Mislabelled(SyncVectorEnv):
-    """Report another autoreset mode, or none."""
+    """Vector environment that reports a wrong autoreset mode, or none."""
 
     def __init__(self, reported, mode):
         super().__init__([Script] * 2, autoreset_mode=mode)
@@ -321,34 +321,35 @@ class Mislabelled(SyncVectorEnv):
             del self.metadata["autoreset_mode"]
 
 
-def test_environments_without_a_mode_are_taken_as_next_step_with_a_warning():
+def test_environments_without_a_mode_default_to_next_step_with_a_warning():
     with pytest.warns(UserWarning, match=r"no metadata\['autoreset_mode'\].*NEXT_STEP"):
         env = make_vec(Mislabelled(None, NEXT_STEP))
-    assert column("valid", finished(env, 5)) == [True, True, False, True, True]
-    assert column("valid", finished(make_vec(Mislabelled("NextStep", NEXT_STEP)), 3))[2] is False
+    assert column("valid", make_rollout(env, 5)) == [True, True, False, True, True]
+    env = make_vec(Mislabelled("NextStep", NEXT_STEP))
+    assert column("valid", make_rollout(env, 3))[2] is False
 
 
-def test_environments_that_break_their_mode_are_rejected():
+def test_environments_that_violate_their_mode_are_rejected():
     with refuses(ArgumentError, "env", got="'sometimes'"):
         make_vec(Mislabelled("sometimes", NEXT_STEP))
     with refuses(ArgumentError, "env", "metadata['autoreset_mode']", env=0, step=3):
-        finished(make_vec(Mislabelled(NEXT_STEP, SAME_STEP)), 5)
+        make_rollout(make_vec(Mislabelled(NEXT_STEP, SAME_STEP)), 5)
     with refuses(ArgumentError, "final_obs", env=0, step=2):
-        finished(make_vec(Mislabelled(SAME_STEP, NEXT_STEP)), 5)
+        make_rollout(make_vec(Mislabelled(SAME_STEP, NEXT_STEP)), 5)
 
 
 class Unmasked(VectorEnv):
-    """Reset all environments in DISABLED mode, or reject options."""
+    """Vector environment that ignores the reset mask in DISABLED mode, or rejects options."""
 
     num_envs = 2
     single_observation_space, single_action_space = Script.observation_space, Script.action_space
     metadata = {"autoreset_mode": DISABLED}  # noqa: RUF012
 
-    def __init__(self, takes_options):
-        self.takes_options, self.at = takes_options, None
+    def __init__(self, accepts_options):
+        self.accepts_options, self.at = accepts_options, None
 
     def reset(self, *, seed=None, **kwargs):
-        if not self.takes_options and kwargs["options"] is not None:
+        if not self.accepts_options and kwargs["options"] is not None:
             raise TypeError("unknown option")
         self.at = np.zeros(2)
         return self.at[:, None].astype(np.float32), {}
@@ -361,6 +362,6 @@ class Unmasked(VectorEnv):
 
 def test_disabled_environments_that_ignore_the_reset_mask_are_rejected():
     with refuses(ArgumentError, "env", got="changed observations of other environments"):
-        finished(make_vec(Unmasked(takes_options=True)), 3)
+        make_rollout(make_vec(Unmasked(accepts_options=True)), 3)
     with pytest.raises(TypeError, match=r"^unknown option$"):
-        finished(make_vec(Unmasked(takes_options=False)), 3)
+        make_rollout(make_vec(Unmasked(accepts_options=False)), 3)

@@ -1,4 +1,4 @@
-"""`GymVecEnv`: Gymnasium's environments in rollouts, and what it rejects."""
+"""`GymVecEnv`: rollouts of Gymnasium environments, and rejected results of environments."""
 
 import threading
 from functools import partial
@@ -42,7 +42,7 @@ FIELDS += ("final_index", "final_obs")
 
 @pytest.mark.parametrize("normalize", [False, True])
 @pytest.mark.parametrize("env_id", ["CartPole-v1", "Pendulum-v1"])
-def test_rollouts_equal_those_of_native_environments(env_id, normalize):
+def test_rollouts_equal_rollouts_of_native_environments(env_id, normalize):
     ours = VecEnv(4, 3, env_id, max_episode_steps=18)
     make = lambda: gym.make(env_id, max_episode_steps=18)  # noqa: E731
     foreign = GymVecEnv(SyncVectorEnv([make] * 4, autoreset_mode=SAME_STEP), seed=3)
@@ -58,10 +58,10 @@ def test_rollouts_equal_those_of_native_environments(env_id, normalize):
         for name in FIELDS:
             assert np.array_equal(getattr(a, name), getattr(b, name)), name
         assert len(a.final_index) >= 4
-        for drained, expected in zip(ours.pop_episodes(), foreign.pop_episodes(), strict=True):
-            assert drained.dtype == expected.dtype
-            assert np.array_equal(drained, expected)
-            assert len(drained) >= 8
+        for episodes, expected in zip(ours.pop_episodes(), foreign.pop_episodes(), strict=True):
+            assert episodes.dtype == expected.dtype
+            assert np.array_equal(episodes, expected)
+            assert len(episodes) >= 8
     if normalize:
         for key, value in normalizers[0].state().items():
             assert np.array_equal(value, normalizers[1].state()[key]), key
@@ -77,7 +77,7 @@ def test_final_obs_are_stored_for_truncated_episodes_only():
     assert len(both.final_index) == 0
 
 
-def test_rollouts_continue_where_the_last_one_stopped():
+def test_rollouts_continue_the_last_rollout():
     env = counters(truncate_at=5)
     assert fill(env, 3).last_obs[:, 0].tolist() == [3, 3]
     assert fill(env, 3).obs[:, 0, 0].tolist() == [3, 4, 0]
@@ -106,7 +106,7 @@ def test_actions_are_stored_unchanged_and_sent_inside_the_space(space, stored, s
         assert np.array_equal(single.actions[0], expected)
 
 
-def rollout_of_two():
+def begin_two_step_rollout():
     env = make_vec("CartPole-v1", 2, vectorization_mode="sync", seed=1)
     buffer = RolloutBuffer(2, 2, (4,))
     env.begin_rollout(buffer)
@@ -134,7 +134,7 @@ OBJECTS = np.array([0, 1], object)
 )
 def test_step_rollout_rejects_bad_arguments_before_the_step(refusal):
     right = {"t": 0, "actions": [0, 1], "log_probs": ZERO, "values": ZERO, "normalizer": None}
-    (env, buffer), (other, expected) = rollout_of_two(), rollout_of_two()
+    (env, buffer), (other, expected) = begin_two_step_rollout(), begin_two_step_rollout()
     wrong = {"buffer": buffer, **right, **refusal.call}
     expect_refusal(refusal._replace(call=lambda: env.step_rollout(**wrong)))
     env.step_rollout(buffer=buffer, **right)
@@ -178,7 +178,7 @@ def test_step_rollout_rejects_a_buffer_without_begin_rollout(other_buffer):
     assert all(single.unwrapped.actions == [] for single in env.unwrapped.envs)
 
 
-def test_buffers_and_normalizers_of_other_dtypes_are_rejected_before_reset_and_step():
+def test_buffers_and_normalizers_of_other_dtypes_are_rejected():
     env, floats, wrong = counters(dtype=np.uint8), counters(), Normalizer(2, (1,))
     buffer, integers = (RolloutBuffer(2, 2, (1,), obs_dtype=x) for x in ("uint8", "int64"))
     rejected = Refusal(env.begin_rollout, ArgumentError, "normalizer")
@@ -211,7 +211,7 @@ NOT_FINITE = {
 
 
 @pytest.mark.parametrize("case", NOT_FINITE)
-def test_numbers_that_are_not_finite_are_rejected_with_env_and_step(case):
+def test_non_finite_numbers_are_rejected_with_env_and_step(case):
     kwargs, argument, step = NOT_FINITE[case]
     with refuses(NonFiniteError, argument, env=0, step=step):
         fill(counters(**kwargs), 5)
@@ -228,7 +228,7 @@ def test_a_truncated_episode_without_final_obs_is_rejected():
     )
     with refuses(ArgumentError, "final_obs", env=0):
         fill(cut, 3)
-    assert len(fill(both, 3).final_index) == 0, "a terminated state has no value"
+    assert len(fill(both, 3).final_index) == 0, "a termination needs no final observation"
 
 
 def test_reset_and_step_count_episodes():
@@ -261,7 +261,7 @@ class Reading(SyncVectorEnv):
 
 
 @pytest.mark.parametrize("mode", list(AutoresetMode))
-def test_infos_are_not_copied_and_attributes_can_be_read(mode):
+def test_infos_are_not_copied_and_attributes_are_readable_in_a_step(mode):
     env = GymVecEnv(Reading([partial(Locked, truncate_at=1)] * 2, autoreset_mode=mode))
     env.reset()
     assert env.step(np.array([0, 1]))[3].all()
@@ -269,7 +269,7 @@ def test_infos_are_not_copied_and_attributes_can_be_read(mode):
 
 
 class Broken(SyncVectorEnv):
-    """Vector environment whose methods return fewer values than Gymnasium's."""
+    """Vector environment whose `step` returns four values."""
 
     def step(self, actions):
         return super().step(actions)[:4]
@@ -286,7 +286,7 @@ def test_vector_environments_of_another_interface_are_rejected():
         GymVecEnv(env)
 
 
-def test_other_spaces_are_rejected():
+def test_unsupported_spaces_are_rejected():
     env = Counter()
     env.observation_space = spaces.Dict(a=spaces.Sequence(spaces.Box(0, 1)))
     expect_refusal(Refusal(make_vec, ArgumentTypeError, "observation space"), env)
@@ -297,10 +297,10 @@ def test_other_spaces_are_rejected():
 @pytest.mark.parametrize("mode", list(AutoresetMode))
 def test_infos_may_be_a_list(mode):
     make = lambda: gym.make("CartPole-v1")  # noqa: E731
-    one, other = (
+    with_dict, with_list = (
         RecordEpisodeStatistics(SyncVectorEnv([make] * 2, autoreset_mode=mode)) for _ in "ab"
     )
-    envs = [make_vec(env, seed=0) for env in (one, DictInfoToList(other))]
+    envs = [make_vec(env, seed=0) for env in (with_dict, DictInfoToList(with_list))]
     batches = [collect_rollout(env, None, 60) for env in envs]
     for name in ("obs", "rewards", "truncated", "valid", "advantages"):
         assert np.array_equal(*(getattr(batch, name) for batch in batches)), name
@@ -324,7 +324,7 @@ def test_random_actions_continue_in_the_next_rollout():
 
 
 class WrongTypes(VectorWrapper):
-    """Return flags and rewards as lists, and other infos."""
+    """Wrapper that returns rewards and flags as lists, and the infos of the constructor."""
 
     def __init__(self, env, infos):
         super().__init__(env)
@@ -349,17 +349,17 @@ def test_rewards_and_flags_may_be_lists():
 
 
 class Fixed(gym.Env):
-    """Return one result of `reset` and one of `step`."""
+    """Environment with a fixed result of `reset` and a fixed result of `step`."""
 
     action_space = spaces.Discrete(2)
 
-    def __init__(self, space, first, then, reward=0.0):
+    def __init__(self, space, first_obs, next_obs, reward=0.0):
         self.observation_space = space
-        self.first = first
-        self.result = (then, reward, False, False, {})
+        self.first_obs = first_obs
+        self.result = (next_obs, reward, False, False, {})
 
     def reset(self, *, seed=None, options=None):
-        return self.first, {}
+        return self.first_obs, {}
 
     def step(self, action):
         return self.result
@@ -383,9 +383,10 @@ MISMATCHES = {
 
 @pytest.mark.parametrize("case", MISMATCHES)
 def test_observations_outside_their_space_are_rejected_with_the_env(case):
-    space, first, then, argument, expected, got = MISMATCHES[case]
+    space, first_obs, next_obs, argument, expected, got = MISMATCHES[case]
     with refuses(ArgumentError, argument, env=0) as raised:
-        collect_rollout(make_vec(Fixed, 2, space=space, first=first, then=then), None, 2)
+        env = make_vec(Fixed, 2, space=space, first_obs=first_obs, next_obs=next_obs)
+        collect_rollout(env, None, 2)
     assert raised.value.expected.startswith(expected)
     assert raised.value.got.startswith(got)
     assert raised.value.got.endswith("Fixed")
@@ -409,7 +410,7 @@ def test_errors_of_an_environment_are_raised_unchanged():
             raise self.error
 
     for error in (ValueError("no fuel"), TypeError("no fuel"), RuntimeError("no fuel")):
-        env = make_vec(Broken, 2, space=BOX, first=RIGHT, then=RIGHT)
+        env = make_vec(Broken, 2, space=BOX, first_obs=RIGHT, next_obs=RIGHT)
         for single in env.unwrapped.envs:
             single.unwrapped.error = error
         with pytest.raises(type(error), match=r"^no fuel$"):
@@ -417,7 +418,7 @@ def test_errors_of_an_environment_are_raised_unchanged():
 
 
 class FourValues(gym.Env):
-    """Step as Gym did before 0.26."""
+    """Environment with the `step` of Gym before version 0.26."""
 
     observation_space, action_space = BOX, spaces.Discrete(2)
 
@@ -434,7 +435,7 @@ class NotAnEnv:
 
 @pytest.mark.filterwarnings("ignore::UserWarning")  # Gymnasium's log of the worker's error
 @pytest.mark.parametrize("mode", ["sync", "async"])
-def test_an_environment_with_the_api_of_gym_is_rejected(mode):
+def test_environments_with_the_old_api_of_gym_are_rejected(mode):
     env = make_vec(FourValues, 2, vectorization_mode=mode)
     try:
         expect_refusal(Refusal(collect_rollout, ArgumentError, "env", "shimmy"), env, None, 3)
@@ -443,7 +444,7 @@ def test_an_environment_with_the_api_of_gym_is_rejected(mode):
 
 
 RESET, STEP = (RIGHT, {}), (RIGHT, 1.0, False, False, {})
-# Results of `reset` and `step`, and the types that the error reports.
+# Results of `reset` and `step`, and the types in the error.
 RESULTS = {
     "reset returns observations": (RIGHT, STEP, "a ndarray"),
     "reset returns None": (None, STEP, "a NoneType"),
@@ -453,12 +454,12 @@ RESULTS = {
     "step returns None": (RESET, None, "a NoneType"),
     "step returns six values": (RESET, (*STEP, 0), "(ndarray, float, bool, bool, dict, int)"),
     **{
-        f"{kind} as {name}": (
+        f"{got} as {name}": (
             RESET,
             (*STEP[:i], value, *STEP[i + 1 :]),
-            f"({', '.join(kind if k == i else type(x).__name__ for k, x in enumerate(STEP))})",
+            f"({', '.join(got if k == i else type(x).__name__ for k, x in enumerate(STEP))})",
         )
-        for name, i, kind, value in (
+        for name, i, got, value in (
             ("observation", 0, "NoneType", None),
             ("reward", 1, "NoneType", None),
             ("reward", 1, "str", "one"),
@@ -473,7 +474,7 @@ RESULTS = {
 
 
 class Returning(gym.Env):
-    """Return these values; the first environment returns valid ones."""
+    """Environment that returns the results of the constructor, or valid results."""
 
     observation_space, action_space = BOX, spaces.Discrete(2)
 
@@ -525,11 +526,11 @@ def test_rewards_of_any_real_type_are_accepted(reward):
     ],
 )
 def test_environments_without_spaces_or_arguments_of_reset_are_rejected(name, value, hint):
-    kind = type("Other", (FourValues,), {name: value})
+    cls = type("Other", (FourValues,), {name: value})
     for call in (
-        lambda: make_vec(kind, 2),
-        lambda: make_vec(kind, 2, vectorization_mode="async"),
-        lambda: evaluate(Zeros(), kind, 1),
+        lambda: make_vec(cls, 2),
+        lambda: make_vec(cls, 2, vectorization_mode="async"),
+        lambda: evaluate(Zeros(), cls, 1),
     ):
         with refuses(ArgumentTypeError, "env", hint):
             call()
@@ -563,18 +564,18 @@ def test_a_wrapper_may_change_the_api_of_an_environment():
 
 
 class Reuse(gym.Env):
-    """Count from 0 to 3 and return the same array in each step."""
+    """Environment that counts from 0 to 3 and returns the same array in each step."""
 
     action_space = spaces.Discrete(2)
 
     def __init__(self, nested=False):
         space = spaces.Box(-9, 9, (2,))
         self.nested = nested
-        self.observation_space = spaces.Dict(own=spaces.Dict(at=space)) if nested else space
+        self.observation_space = spaces.Dict(inner=spaces.Dict(at=space)) if nested else space
         self.state = np.zeros(2, np.float32)
 
     def observe(self):
-        return {"own": {"at": self.state}} if self.nested else self.state
+        return {"inner": {"at": self.state}} if self.nested else self.state
 
     def reset(self, *, seed=None, options=None):
         self.state[:] = 0
@@ -588,23 +589,23 @@ class Reuse(gym.Env):
 gym.register("toy/Reuse-v0", entry_point=Reuse)
 
 
-@pytest.mark.filterwarnings("ignore::UserWarning")  # of Gymnasium, in worker processes
+@pytest.mark.filterwarnings("ignore::UserWarning")  # Gymnasium warns in worker processes
 @pytest.mark.parametrize("nested", [False, True])
-@pytest.mark.parametrize("how", ["sync", "async", "registered async", "own vector env"])
-def test_final_obs_survive_the_reset_of_an_environment_that_reuses_its_array(how, nested):
-    env = "toy/Reuse-v0" if how.startswith("registered") else Reuse
-    if how == "own vector env":
+@pytest.mark.parametrize("source", ["sync", "async", "registered async", "vector env"])
+def test_final_obs_survive_the_reset_of_an_environment_that_reuses_its_array(source, nested):
+    env = "toy/Reuse-v0" if source.startswith("registered") else Reuse
+    if source == "vector env":
         env = make_vec(SyncVectorEnv([lambda: Reuse(nested)] * 2, autoreset_mode=SAME_STEP))
     else:
-        env = make_vec(env, 2, vectorization_mode=how.split()[-1], nested=nested)
+        env = make_vec(env, 2, vectorization_mode=source.split()[-1], nested=nested)
     try:
         env.reset(seed=0)
         for t in range(1, 8):
             obs, _, _, truncated, infos = env.step(np.zeros(2, np.int64))
             assert truncated.tolist() == [t % 3 == 0] * 2
-            assert (obs["own"]["at"] if nested else obs).tolist() == [[t % 3] * 2] * 2
+            assert (obs["inner"]["at"] if nested else obs).tolist() == [[t % 3] * 2] * 2
             if t % 3 == 0:
-                final = [x["own"]["at"] if nested else x for x in infos["final_obs"]]
+                final = [x["inner"]["at"] if nested else x for x in infos["final_obs"]]
                 assert np.array_equal(final, np.full((2, 2), 3))
     finally:
         env.close()
@@ -615,8 +616,8 @@ def test_final_obs_survive_the_reset_of_an_environment_that_reuses_its_array(how
 @pytest.mark.parametrize("backend", ["native", "torch"])
 def test_replay_stores_true_next_obs_of_an_environment_that_reuses_its_array(backend, copy, mode):
     env = SyncVectorEnv([Reuse] * 2, copy=copy, autoreset_mode=mode)
-    how = {"learning_starts": 1000, "num_envs": 2, "backend": backend, "runs_dir": None}
-    trainer = DQNTrainer(env, 1, **how)
+    settings = {"learning_starts": 1000, "num_envs": 2, "backend": backend, "runs_dir": None}
+    trainer = DQNTrainer(env, 1, **settings)
     trainer.train(24)
     table = to_arrow(trainer.learner.replay.buffer)
     obs, next_obs, truncated = (
@@ -627,18 +628,18 @@ def test_replay_stores_true_next_obs_of_an_environment_that_reuses_its_array(bac
     assert (len(truncated), truncated.sum()) == (trainer.timesteps, trainer.timesteps // 3)
 
 
-@pytest.mark.parametrize("trainer", [A2CTrainer, PPOTrainer])
+@pytest.mark.parametrize("cls", [A2CTrainer, PPOTrainer])
 @pytest.mark.parametrize("backend", ["native", "torch"])
-def test_rollouts_store_true_final_obs_of_an_environment_that_reuses_its_array(trainer, backend):
-    run = trainer(Reuse, 1, num_envs=2, n_steps=6, backend=backend, runs_dir=None)
-    run.train(12)
-    assert run.learner.buffer.final_obs.tolist() == [[3, 3]] * 4
+def test_rollouts_store_true_final_obs_of_an_environment_that_reuses_its_array(cls, backend):
+    trainer = cls(Reuse, 1, num_envs=2, n_steps=6, backend=backend, runs_dir=None)
+    trainer.train(12)
+    assert trainer.learner.buffer.final_obs.tolist() == [[3, 3]] * 4
 
 
 class Cameras(VectorEnv):
-    """Two cameras whose images, (H, W, C), are transposed; their brightness counts the steps."""
+    """Vector environment with transposed (H, W, C) images whose brightness counts the steps."""
 
-    metadata = {"autoreset_mode": SAME_STEP}  # noqa: RUF012  # Gymnasium's declaration
+    metadata = {"autoreset_mode": SAME_STEP}  # noqa: RUF012  # as Gymnasium declares metadata
     num_envs = 2
     single_observation_space = spaces.Box(0, 255, (3, 36, 40), np.uint8)
     single_action_space = spaces.Discrete(2)

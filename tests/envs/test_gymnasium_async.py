@@ -1,4 +1,4 @@
-"""Asynchronous environments: errors of workers are raised, and no process stays behind."""
+"""Asynchronous environments: errors of workers are raised, and all processes end."""
 
 import multiprocessing
 import os
@@ -15,7 +15,7 @@ from rlox import ArgumentTypeError, collect_rollout, make_vec
 from support.envs import Breaking
 from support.refusals import refuses
 
-# Gymnasium logs what happened in a worker through warnings.
+# Gymnasium reports errors of workers as warnings.
 pytestmark = pytest.mark.filterwarnings("default::UserWarning")
 
 
@@ -24,24 +24,24 @@ def workers(env):
 
 
 @pytest.mark.parametrize(
-    ("how", "error", "argument", "text"),
+    ("fault", "error", "argument", "message"),
     [
         ("raise", ArithmeticError, "", "the environment broke"),
         ("kill", RuntimeError, "env: ", "died at step 20"),
     ],
 )
-def test_error_of_a_worker_is_raised_and_closing_ends_all_workers(how, error, argument, text):
-    env = make_vec(Breaking, 2, vectorization_mode="async", how=how)
+def test_error_of_a_worker_is_raised_and_close_ends_all_workers(fault, error, argument, message):
+    env = make_vec(Breaking, 2, vectorization_mode="async", fault=fault)
     running = workers(env)
     assert isinstance(env.unwrapped, AsyncVectorEnv)
-    with refuses(error, argument, text):
+    with refuses(error, argument, message):
         collect_rollout(env, None, 25)
     env.close()
     assert not any(worker.is_alive() for worker in running)
     env.close()
 
 
-def test_rejected_environments_leave_no_process():
+def test_rejected_environments_leave_no_process_running():
     class OddAction(Breaking):
         action_space = gym.spaces.Tuple([gym.spaces.Discrete(2)])
 
@@ -52,12 +52,12 @@ def test_rejected_environments_leave_no_process():
 
 
 @pytest.mark.parametrize("env", ["CartPole-v1", Breaking])
-def test_asynchronous_environments_close_in_order(env):
-    made = make_vec(env, 2, seed=3, vectorization_mode="async")
-    running = workers(made)
-    batch = collect_rollout(made, None, 6)
+def test_workers_of_closed_environments_exit_with_0(env):
+    envs = make_vec(env, 2, seed=3, vectorization_mode="async")
+    running = workers(envs)
+    batch = collect_rollout(envs, None, 6)
     assert batch.valid.all()
-    made.close()
+    envs.close()
     assert [worker.exitcode for worker in running] == [0, 0]
 
 
@@ -67,8 +67,8 @@ keywords = {"vectorization_mode": "async"}
 with PPOTrainer(
     "CartPole-v1", 1, num_envs=2, n_steps=16, env_kwargs=keywords, runs_dir=None
 ) as trainer:
-    said = lambda trainer, metrics: print("go", flush=True)
-    print(trainer.train(10**7, callbacks=[said])["interrupted"])
+    announce = lambda trainer, metrics: print("go", flush=True)
+    print(trainer.train(10**7, callbacks=[announce])["interrupted"])
     print(trainer.evaluate(1)["returns"] != [])
 """
 COLLECT = """
@@ -80,7 +80,7 @@ while True:
 """
 
 
-def group_is_gone(group):
+def wait_for_end_of_group(group):
     for _ in range(100):
         try:
             os.killpg(group, 0)
@@ -95,7 +95,7 @@ def group_is_gone(group):
 @pytest.mark.skipif(sys.platform == "win32", reason="process groups are POSIX")
 @pytest.mark.parametrize(("program", "last"), [(TRAIN, "True\nTrue\n"), (COLLECT, None)])
 def test_interrupt_from_the_terminal_ends_all_processes(program, last):
-    """A terminal interrupts the whole group: the run ends in order all the same."""
+    """Check that a signal to the whole process group stops training, or raises in a rollout."""
     with subprocess.Popen(
         [sys.executable, "-c", program],
         stdout=subprocess.PIPE,
@@ -107,7 +107,7 @@ def test_interrupt_from_the_terminal_ends_all_processes(program, last):
             assert process.stdout.readline() == "go\n"
             os.killpg(process.pid, signal.SIGINT)
             out, err = process.communicate(timeout=60)
-            assert group_is_gone(process.pid)
+            assert wait_for_end_of_group(process.pid)
         finally:
             if process.poll() is None:
                 os.killpg(process.pid, signal.SIGKILL)

@@ -1,4 +1,4 @@
-"""Native environments against Gymnasium's, step by step: every number is equal."""
+"""Native environments give the same numbers as Gymnasium's in every step."""
 
 import gymnasium as gym
 import numpy as np
@@ -14,25 +14,25 @@ from support.refusals import refuses
 
 NEXT_STEP, SAME_STEP, DISABLED = AutoresetMode
 N = 8
-# What Gymnasium's constructor does not take but its Acrobot has as attributes.
+# Arguments that Gymnasium's Acrobot has as attributes.
 ATTRIBUTES = ("dt", "torque_noise_max", "nips")
 
 
-def theirs(env_id, mode, n=N, **kwargs):
+def make_reference(env_id, mode, n=N, **kwargs):
     attributes = {name: kwargs.pop(name) for name in ATTRIBUTES if name in kwargs}
     if "nips" in attributes:
         attributes["book_or_nips"] = "nips" if attributes.pop("nips") else "book"
-    # Two checks of Gymnasium's own on every action and observation cost more than the steps.
+    # Gymnasium's checks of every action and observation take longer than the steps.
     make = {"disable_env_checker": True, **kwargs}
     env = SyncVectorEnv([lambda: gym.make(env_id, **make)] * n, autoreset_mode=mode)
-    for each in env.envs:
+    for single in env.envs:
         for name, value in attributes.items():
-            setattr(each.unwrapped, name, value)
+            setattr(single.unwrapped, name, value)
     return env
 
 
 def skilled_actions(env_id, obs):
-    """Actions that reach the goal, or the time limit where that is the goal."""
+    """Return actions that reach the goal, or the time limit in CartPole."""
     if env_id == "CartPole-v1":
         lean = obs[:, 2] + 0.4 * obs[:, 3] + 0.05 * obs[:, 1] + 0.02 * obs[:, 0]
         return (lean > 0).astype(int)
@@ -42,10 +42,10 @@ def skilled_actions(env_id, obs):
 
 
 def actions_for(env_id, obs, rng):
-    """A quarter of them act at random, a quarter with skill, the others take turns."""
+    """Return actions of rows that are random, skilled, or a mixture with a row's share of skill."""
     n = len(obs)
     if env_id == "Pendulum-v1":
-        return rng.uniform(-3, 3, (n, 1)).astype(np.float32)  # beyond the bounds too
+        return rng.uniform(-3, 3, (n, 1)).astype(np.float32)  # some are outside the bounds
     random = rng.integers(0, 2 if env_id == "CartPole-v1" else 3, n)
     skill = np.arange(n) % 4 / 3
     actions = np.where(rng.random(n) < skill, skilled_actions(env_id, obs), random)
@@ -80,22 +80,22 @@ def assert_steps_equal(ours, expected):
 
 
 def assert_states_equal(ours, ref):
-    """The f64 states, whose last bits the f32 observations do not show for a long time."""
+    """Check the f64 states, because f32 observations hide differences of the last bits."""
     for state, env in zip(ours._native.states(), ref.envs, strict=True):
         expected = np.asarray(env.unwrapped.state)
         assert np.array_equal(state[: len(expected)], expected)
 
 
 def run_in_lockstep(env_id, mode, steps, n=N, seed=123, **kwargs):
-    """Steps both; returns how often an episode ended by (termination, truncation, both at once)."""
+    """Step both; return the numbers of episodes with a termination, a truncation, and both."""
     ours = VecEnv(n, env_id=env_id, autoreset_mode=mode, **kwargs)
-    ref = theirs(env_id, mode, n, **kwargs)
+    ref = make_reference(env_id, mode, n, **kwargs)
     obs, infos = ours.reset(seed=seed)
     expected, expected_infos = ref.reset(seed=seed)
     assert np.array_equal(obs, expected)
     assert_infos_equal(infos, expected_infos)
     rng = np.random.default_rng(seed)
-    ends = np.zeros(3, int)
+    counts = np.zeros(3, int)
     for step in range(steps):
         actions = actions_for(env_id, obs, rng)
         result = ours.step(actions)
@@ -104,7 +104,7 @@ def run_in_lockstep(env_id, mode, steps, n=N, seed=123, **kwargs):
             assert_states_equal(ours, ref)
         obs, _, terminated, truncated, _ = result
         done = terminated | truncated
-        ends += [terminated.sum(), truncated.sum(), (terminated & truncated).sum()]
+        counts += [terminated.sum(), truncated.sum(), (terminated & truncated).sum()]
         if mode is DISABLED and done.any():
             obs, _ = ours.reset(options={"reset_mask": done})
             assert np.array_equal(obs, ref.reset(options={"reset_mask": done.copy()})[0])
@@ -113,7 +113,7 @@ def run_in_lockstep(env_id, mode, steps, n=N, seed=123, **kwargs):
     assert ours.np_random_seed == ref.np_random_seed
     ours.close()
     ref.close()
-    return ends
+    return counts
 
 
 @pytest.mark.parametrize("mode", [NEXT_STEP, SAME_STEP])
@@ -131,7 +131,7 @@ def test_a_hundred_thousand_steps_are_equal(env_id, mode):
         ("MountainCar-v0", 100_000),
         ("MountainCarContinuous-v0", 100_000),
         ("Acrobot-v1", 20_000),
-        pytest.param("Acrobot-v1", 100_000, marks=pytest.mark.slow),  # seconds in Gymnasium
+        pytest.param("Acrobot-v1", 100_000, marks=pytest.mark.slow),  # Gymnasium needs seconds
     ],
 )
 def test_steps_to_the_goal_are_equal(env_id, steps, mode):
@@ -147,7 +147,7 @@ def test_masked_resets_are_equal(env_id):
 
 
 @pytest.mark.parametrize("mode", list(AutoresetMode))
-def test_short_time_limits_are_equal_also_where_both_ends_meet(mode):
+def test_time_limits_are_equal_in_steps_that_also_terminate(mode):
     assert (run_in_lockstep("CartPole-v1", mode, 600, max_episode_steps=12) > 0).all()
 
 
@@ -169,7 +169,7 @@ def test_short_time_limits_are_equal_also_where_both_ends_meet(mode):
         ("Acrobot-v1", {"max_episode_steps": 3}),
     ],
 )
-def test_arguments_equal_those_of_gymnasium(env_id, kwargs, mode):
+def test_environments_with_arguments_equal_gymnasiums(env_id, kwargs, mode):
     run_in_lockstep(env_id, mode, 120 if env_id == "Acrobot-v1" else 700, **kwargs)
 
 
@@ -178,10 +178,10 @@ SEEDS_OF_RESETS = [0, 1, 2**32 - 1, 2**32, 2**63 + 5, 2**64 - 1, 2**96 - 2]
 
 @pytest.mark.parametrize("seed", [*SEEDS_OF_RESETS, [5] * N, list(range(N))[::-1]])
 @pytest.mark.parametrize("env_id", IDS)
-def test_every_seed_starts_as_gymnasiums(env_id, seed):
-    ours, ref = VecEnv(N, env_id=env_id), theirs(env_id, SAME_STEP)
-    for each in (seed, None, seed):
-        assert np.array_equal(ours.reset(seed=each)[0], ref.reset(seed=each)[0])
+def test_every_seed_gives_the_first_obs_of_gymnasium(env_id, seed):
+    ours, ref = VecEnv(N, env_id=env_id), make_reference(env_id, SAME_STEP)
+    for reset_seed in (seed, None, seed):
+        assert np.array_equal(ours.reset(seed=reset_seed)[0], ref.reset(seed=reset_seed)[0])
     assert ours.np_random_seed == ref.np_random_seed
     if not isinstance(seed, list):
         assert np.array_equal(
@@ -189,8 +189,8 @@ def test_every_seed_starts_as_gymnasiums(env_id, seed):
         )
 
 
-def test_a_list_of_seeds_may_leave_streams_going_on():
-    ours, ref = VecEnv(3), theirs("CartPole-v1", SAME_STEP, n=3)
+def test_none_in_a_list_of_seeds_continues_the_stream():
+    ours, ref = VecEnv(3), make_reference("CartPole-v1", SAME_STEP, n=3)
     for seed in (7, [1, None, 3], [None, None, 5]):
         assert np.array_equal(ours.reset(seed=seed)[0], ref.reset(seed=seed)[0])
     assert ours.np_random_seed == ref.np_random_seed == (1, 8, 5)
@@ -214,8 +214,8 @@ def test_a_list_of_seeds_may_leave_streams_going_on():
         ("MountainCarContinuous-v0", {"high": -0.55}),
     ],
 )
-def test_reset_options_are_gymnasiums(env_id, options):
-    ours, ref = VecEnv(4, env_id=env_id), theirs(env_id, SAME_STEP, n=4)
+def test_resets_with_options_equal_gymnasiums(env_id, options):
+    ours, ref = VecEnv(4, env_id=env_id), make_reference(env_id, SAME_STEP, n=4)
     ours.reset(seed=1), ref.reset(seed=1)
     mask = np.array([True, False, True, True])
     for seed, more in (
@@ -236,11 +236,11 @@ def test_reset_options_are_gymnasiums(env_id, options):
 
 def test_a_masked_reset_in_the_middle_cancels_a_pending_autoreset():
     ours = VecEnv(2, autoreset_mode=NEXT_STEP, max_episode_steps=3)
-    ref = theirs("CartPole-v1", NEXT_STEP, n=2, max_episode_steps=3)
+    ref = make_reference("CartPole-v1", NEXT_STEP, n=2, max_episode_steps=3)
     for env in (ours, ref):
         env.reset(seed=0)
     for step in range(12):
-        if step == 3:  # both are done now
+        if step == 3:  # both episodes are over
             mask = np.array([True, False])
             assert np.array_equal(
                 ours.reset(options={"reset_mask": mask})[0],
@@ -250,11 +250,11 @@ def test_a_masked_reset_in_the_middle_cancels_a_pending_autoreset():
 
 
 @pytest.mark.parametrize("mode", list(AutoresetMode))
-def test_episode_statistics_are_those_of_gymnasiums_wrapper(mode):
+def test_episode_statistics_equal_gymnasiums_wrapper(mode):
     for env_id in ("CartPole-v1", "Pendulum-v1"):
         ours = VecEnv(N, seed=3, env_id=env_id, autoreset_mode=mode, max_episode_steps=40)
         ref = RecordEpisodeStatistics(
-            theirs(env_id, mode, max_episode_steps=40), buffer_length=10_000
+            make_reference(env_id, mode, max_episode_steps=40), buffer_length=10_000
         )
         obs, _ = ours.reset(seed=3)
         ref.reset(seed=3)
@@ -266,7 +266,7 @@ def test_episode_statistics_are_those_of_gymnasiums_wrapper(mode):
             done = terminated | truncated
             if mode is DISABLED and done.any():
                 obs, _ = ours.reset(options={"reset_mask": done})
-                # Gymnasium's SyncVectorEnv takes the mask out of the wrapper's options.
+                # Gymnasium's SyncVectorEnv removes the mask from the wrapper's options.
                 ref.env.reset(options={"reset_mask": done})
                 ref.episode_returns[done], ref.episode_lengths[done] = 0, 0
                 ref.prev_dones[done] = False
@@ -294,12 +294,12 @@ OPERATIONS = st.lists(
 @given(st.sampled_from(AutoresetMode), st.integers(1, 9), OPERATIONS)
 def test_any_sequence_of_resets_and_steps_is_equal(mode, limit, operations):
     ours = VecEnv(3, autoreset_mode=mode, max_episode_steps=limit)
-    ref = theirs("CartPole-v1", mode, n=3, max_episode_steps=limit)
+    ref = make_reference("CartPole-v1", mode, n=3, max_episode_steps=limit)
     rng = np.random.default_rng(0)
     ours.reset(seed=0), ref.reset(seed=0)
     over = np.zeros(3, bool)
-    for kind, *details in operations:
-        if kind == "reset":
+    for operation, *details in operations:
+        if operation == "reset":
             seed, mask, options = details
             options = options if mask is None else {**options, "reset_mask": mask}
             expected = ref.reset(seed=seed, options=dict(options))[0]

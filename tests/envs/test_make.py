@@ -62,15 +62,15 @@ def test_classes_functions_and_environments_are_accepted():
     assert np.array_equal(first, VecEnv(2, 9).reset_all())
 
 
-def nothing(env):
+def to_none(env):
     return None
 
 
-def out_of_bounds(env):
+def raise_invalid_bound(env):
     raise gym.error.InvalidBound("of the wrapper")
 
 
-def in_mode(env, mode):
+def make_as(env, mode):
     return make_vec(env, vectorization_mode=mode)
 
 
@@ -87,23 +87,23 @@ def in_mode(env, mode):
     (lambda: make_vec("CartPole-v1", "3"), ArgumentTypeError, "num_envs"),
     (lambda: make_vec("toy/Echo-v0", 2**62), OutOfMemoryError, "num_envs"),
     (lambda: make_vec(Counter(), 2), ArgumentError, "num_envs", "pass its class"),
-    (lambda: in_mode(Counter(), "async"), ArgumentError, "vectorization_mode", "pass its class"),
+    (lambda: make_as(Counter(), "async"), ArgumentError, "vectorization_mode", "pass its class"),
     (lambda: make_vec(Counter(), g=1), ArgumentTypeError, "g", "constructor"),
     (lambda: make_vec(VecEnv(1), g=1), ArgumentTypeError, "g", "constructor"),
-    (lambda: in_mode(VecEnv(1), "sync"), ArgumentTypeError, "vectorization_mode"),
-    (lambda: make_vec(VecEnv(1), wrappers=[nothing]), ArgumentTypeError, "wrappers"),
+    (lambda: make_as(VecEnv(1), "sync"), ArgumentTypeError, "vectorization_mode"),
+    (lambda: make_vec(VecEnv(1), wrappers=[to_none]), ArgumentTypeError, "wrappers"),
     (lambda: make_vec(gym.spec("Pendulum-v1"), gravity=1), ArgumentError, "env_kwargs"),
     (lambda: make_vec("Pendulum-v1", env_id="x"), TypeError, "multiple values", "'env_id'"),
-    (lambda: in_mode(Counter, "both"), ArgumentError, "vectorization_mode"),
+    (lambda: make_as(Counter, "both"), ArgumentError, "vectorization_mode"),
     (lambda: make_vec(Counter, **ENTRY), ArgumentError, "vectorization_mode"),
     (lambda: make_vec("toy/Echo-v0", **ENTRY), ArgumentError, "vectorization_mode"),
     (lambda: make_vec(EnvSpec("No-v0")), ArgumentError, "vectorization_mode"),
     (lambda: make_vec(Counter, wrappers=["flat"]), ArgumentTypeError, "wrappers"),
-    (lambda: make_vec(Counter, wrappers=nothing), ArgumentTypeError, "wrappers", "for example ["),
-    (lambda: make_vec(Counter, wrappers=[nothing]), ArgumentTypeError, "wrappers", "return the"),
-    (lambda: make_vec("CartPole-v1", wrappers=[nothing]), ArgumentTypeError, "wrappers"),
-    (lambda: make_vec("CartPole-v1", wrappers=[out_of_bounds]), ArgumentError, "wrappers"),
-    (lambda: make_vec(CartPoleVectorEnv, wrappers=[nothing]), ArgumentError, "wrappers"),
+    (lambda: make_vec(Counter, wrappers=to_none), ArgumentTypeError, "wrappers", "for example ["),
+    (lambda: make_vec(Counter, wrappers=[to_none]), ArgumentTypeError, "wrappers", "return the"),
+    (lambda: make_vec("CartPole-v1", wrappers=[to_none]), ArgumentTypeError, "wrappers"),
+    (lambda: make_vec("CartPole-v1", wrappers=[raise_invalid_bound]), ArgumentError, "wrappers"),
+    (lambda: make_vec(CartPoleVectorEnv, wrappers=[to_none]), ArgumentError, "wrappers"),
     (lambda: make_vec(Counter, autoreset_mode="never"), ArgumentError, "autoreset_mode"),
     (lambda: make_vec("FrozenLake-v1", seeds=2), TypeError, "'seeds'"),
     (lambda: make_vec(".here:Foo-v0"), ArgumentError, "env", "write its full name"),
@@ -112,7 +112,7 @@ def test_bad_arguments_are_rejected(refusal):
     expect_refusal(refusal)
 
 
-def test_a_spec_makes_what_its_id_makes():
+def test_a_spec_makes_the_same_environments_as_its_id():
     native = make_vec(gym.spec("CartPole-v1"), 2, seed=3)
     assert isinstance(native, VecEnv)
     assert np.array_equal(native.reset_all(seed=3), VecEnv(2, 3).reset_all())
@@ -140,7 +140,7 @@ def test_a_spec_with_another_entry_point_or_wrappers_is_not_native():
     assert make_vec(wrapped, 2).single_observation_space.shape == (5,)
 
 
-def test_the_spec_of_vector_environments_makes_them_again():
+def test_the_spec_of_vector_environments_makes_equal_environments():
     envs = gym.make_vec("toy/Echo-v0", 3, "sync", {"autoreset_mode": AutoresetMode.DISABLED}, n=5)
     again = make_vec(envs.spec)
     assert again.num_envs == 3
@@ -156,7 +156,7 @@ def test_the_spec_of_vector_environments_makes_them_again():
 
 
 def vectors():
-    """Return makers of three vector environments in DISABLED mode, and specs of such."""
+    """Return functions that make vector environments, or their specs, in DISABLED mode."""
     disabled = {"autoreset_mode": AutoresetMode.DISABLED}
     spec = gym.make_vec("toy/Echo-v0", 3, "sync", disabled).spec
     return {
@@ -168,17 +168,17 @@ def vectors():
     }
 
 
-@pytest.mark.parametrize("kind", vectors())
-def test_arguments_may_repeat_what_environments_are_but_not_contradict(kind):
-    env = vectors()[kind]
+@pytest.mark.parametrize("source", vectors())
+def test_arguments_must_agree_with_existing_environments(source):
+    make = vectors()[source]
     for right in ({}, {"num_envs": 3}, {"autoreset_mode": "Disabled"}):
-        envs = make_vec(env(), **right)
+        envs = make_vec(make(), **right)
         assert (envs.num_envs, envs.metadata["autoreset_mode"].value) == (3, "Disabled")
     for wrong in (1, 2, 7):
         with refuses(ArgumentError, "num_envs", "leave it out", got=str(wrong)):
-            make_vec(env(), wrong)
+            make_vec(make(), wrong)
     with refuses(ArgumentError, "autoreset_mode", "leave it out", got="'SameStep'"):
-        make_vec(env(), autoreset_mode=SAME_STEP)
+        make_vec(make(), autoreset_mode=SAME_STEP)
     flat = gym.make_vec("toy/Echo-v0", 3, "sync", wrappers=[gym.wrappers.FlattenObservation]).spec
     assert make_vec(flat, vectorization_mode="sync").num_envs == 3
     assert make_vec(flat, wrappers=[gym.wrappers.FlattenObservation]).num_envs == 3
@@ -187,13 +187,14 @@ def test_arguments_may_repeat_what_environments_are_but_not_contradict(kind):
             make_vec(flat, **wrong)
 
 
-def test_vector_entry_points_and_classes_have_their_own_autoreset_mode():
-    for env, how in ((CartPoleVectorEnv, {}), ("CartPole-v1", ENTRY), ("rlox/CartPole-v1", ENTRY)):
-        own = make_vec(env, 2, **how).metadata["autoreset_mode"]
-        assert own is AutoresetMode.NEXT_STEP
-        assert make_vec(env, 2, autoreset_mode=own, **how).num_envs == 2
+def test_vector_entry_points_and_classes_determine_the_autoreset_mode():
+    sources = ((CartPoleVectorEnv, {}), ("CartPole-v1", ENTRY), ("rlox/CartPole-v1", ENTRY))
+    for env, kwargs in sources:
+        mode = make_vec(env, 2, **kwargs).metadata["autoreset_mode"]
+        assert mode is AutoresetMode.NEXT_STEP
+        assert make_vec(env, 2, autoreset_mode=mode, **kwargs).num_envs == 2
         with refuses(ArgumentError, "autoreset_mode", "leave it out", got="'SameStep'"):
-            make_vec(env, 2, autoreset_mode="SameStep", **how)
+            make_vec(env, 2, autoreset_mode="SameStep", **kwargs)
     envs = make_vec(VecEnv, 2, autoreset_mode="NextStep")
     assert (envs.num_envs, envs.metadata["autoreset_mode"]) == (2, AutoresetMode.NEXT_STEP)
     envs = make_vec(CartPoleVectorEnv, 3, seed=1, max_episode_steps=5)
@@ -204,16 +205,16 @@ def test_vector_entry_points_and_classes_have_their_own_autoreset_mode():
 
 
 @pytest.mark.parametrize("env", ["CartPole-v1", "toy/Echo-v0", Counter])
-@pytest.mark.parametrize("how", ["sync", "async"])
-def test_errors_of_a_wrapper_are_raised_unchanged(env, how):
-    def failing(env):
+@pytest.mark.parametrize("mode", ["sync", "async"])
+def test_errors_of_a_wrapper_are_raised_unchanged(env, mode):
+    def fail(env):
         raise KeyError("of the wrapper")
 
     with pytest.raises(KeyError, match="of the wrapper"):
-        make_vec(env, 2, vectorization_mode=how, wrappers=[failing])
+        make_vec(env, 2, vectorization_mode=mode, wrappers=[fail])
 
 
-def test_errors_of_gymnasium_in_a_registered_environment_name_it():
+def test_errors_of_gymnasium_in_a_registered_environment_are_reported():
     def broken():
         raise gym.error.InvalidAction("at once")
 
@@ -225,60 +226,60 @@ def test_errors_of_gymnasium_in_a_registered_environment_name_it():
         del gym.registry["toy/Broken-v0"]
 
 
-FAR = 2**64 + 5
+LARGE_SEED = 2**64 + 5
 
 
-def test_seeds_beyond_64_bits_are_those_of_gymnasium():
-    expected = [gym.make("toy/Echo-v0").reset(seed=FAR + i)[0] for i in range(2)]
-    envs = make_vec("toy/Echo-v0", 2, seed=FAR)
+def test_seeds_beyond_64_bits_give_the_obs_of_gymnasium():
+    expected = [gym.make("toy/Echo-v0").reset(seed=LARGE_SEED + i)[0] for i in range(2)]
+    envs = make_vec("toy/Echo-v0", 2, seed=LARGE_SEED)
     assert np.array_equal(fill(envs, 1).obs[0], expected)
-    assert np.array_equal(envs.reset(seed=[FAR, FAR + 1])[0], expected)
-    assert np.array_equal(fill(envs, 1, seed=FAR).obs[0], expected)
-    with refuses(ArgumentError, "seed", got=str(FAR)):
-        fill(VecEnv(2), 1, seed=FAR)
+    assert np.array_equal(envs.reset(seed=[LARGE_SEED, LARGE_SEED + 1])[0], expected)
+    assert np.array_equal(fill(envs, 1, seed=LARGE_SEED).obs[0], expected)
+    with refuses(ArgumentError, "seed", got=str(LARGE_SEED)):
+        fill(VecEnv(2), 1, seed=LARGE_SEED)
 
 
 @pytest.mark.parametrize("entry_point", [Count, "support.envs:Count"])
-def test_an_id_that_was_registered_again_is_not_native(monkeypatch, entry_point):
+def test_an_id_that_is_registered_again_is_not_native(monkeypatch, entry_point):
     assert isinstance(make_vec("CartPole-v1"), VecEnv)
-    again_registered = EnvSpec("CartPole-v1", entry_point, kwargs={"limit": 3})
-    monkeypatch.setitem(gym.registry, "CartPole-v1", again_registered)
-    for env in ("CartPole-v1", again_registered):
+    new_spec = EnvSpec("CartPole-v1", entry_point, kwargs={"limit": 3})
+    monkeypatch.setitem(gym.registry, "CartPole-v1", new_spec)
+    for env in ("CartPole-v1", new_spec):
         envs = make_vec(env, 2)
         assert envs.single_observation_space == Count().observation_space
     assert isinstance(make_vec("rlox/CartPole-v1"), VecEnv)
     assert isinstance(make_vec(gym.spec("rlox/CartPole-v1")), VecEnv)
 
 
-@pytest.mark.parametrize("trainer", [PPOTrainer, A2CTrainer])
-def test_trainers_of_a_spec_have_the_presets_of_its_id(trainer):
+@pytest.mark.parametrize("cls", [PPOTrainer, A2CTrainer])
+def test_trainers_of_a_spec_have_the_presets_of_its_id(cls):
     short = gym.make("CartPole-v1", max_episode_steps=7).spec
-    model, plain = (trainer(env, 0, runs_dir=None) for env in (short, "CartPole-v1"))
-    assert model.config == plain.config
-    assert model.config_sources == plain.config_sources
-    assert model.evaluate(2)["lengths"] == [7, 7]
-    full = plain.evaluate(2)
-    assert model.evaluate(2, env=gym.spec("CartPole-v1")) == full
-    assert plain.evaluate(2, env=short)["lengths"] == [7, 7]
+    from_spec, from_id = (cls(env, 0, runs_dir=None) for env in (short, "CartPole-v1"))
+    assert from_spec.config == from_id.config
+    assert from_spec.config_sources == from_id.config_sources
+    assert from_spec.evaluate(2)["lengths"] == [7, 7]
+    full = from_id.evaluate(2)
+    assert from_spec.evaluate(2, env=gym.spec("CartPole-v1")) == full
+    assert from_id.evaluate(2, env=short)["lengths"] == [7, 7]
     with refuses(ArgumentError, "vectorization_mode", expected="a mode that 'No-v0' supports"):
-        model.evaluate(1, env=EnvSpec("No-v0"))
+        from_spec.evaluate(1, env=EnvSpec("No-v0"))
 
 
-def test_num_envs_of_a_spec_is_for_training_only():
+def test_num_envs_of_a_spec_is_used_in_training_only():
     native = VecEnv(n=3, env_id="Pendulum-v1", max_episode_steps=9, g=9.5).spec
     other = gym.make_vec("Pendulum-v1", 3, vectorization_mode="sync", max_episode_steps=9).spec
     for spec in (native, other):
-        model = A2CTrainer(spec, 0, runs_dir=None)
-        assert (model.config.num_envs, model.config_sources["num_envs"]) == (3, "env")
-        assert model.config_sources["gamma"] == "rl-zoo3"
-        assert model.evaluate(4)["lengths"] == [9] * 4
+        trainer = A2CTrainer(spec, 0, runs_dir=None)
+        assert (trainer.config.num_envs, trainer.config_sources["num_envs"]) == (3, "env")
+        assert trainer.config_sources["gamma"] == "rl-zoo3"
+        assert trainer.evaluate(4)["lengths"] == [9] * 4
 
 
 def test_trainers_accept_a_spec_with_wrappers_and_keywords():
-    spec = EnvSpec("Own-v0", entry_point=Count, kwargs={"limit": 6})
+    spec = EnvSpec("Counted-v0", entry_point=Count, kwargs={"limit": 6})
     spec.kwargs["wrappers"] = [lambda env: gym.wrappers.TransformReward(env, lambda r: 3 * r)]
-    model = A2CTrainer(spec, 0, runs_dir=None)
-    model.train(20)
-    assert model.evaluate(2)["returns"] == [18.0, 18.0]
+    trainer = A2CTrainer(spec, 0, runs_dir=None)
+    trainer.train(20)
+    assert trainer.evaluate(2)["returns"] == [18.0, 18.0]
     other = A2CTrainer(spec, 0, env_kwargs={"limit": 4}, runs_dir=None)
     assert other.evaluate(1)["returns"] == [12.0]

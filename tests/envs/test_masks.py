@@ -1,4 +1,4 @@
-"""Where environments say what they allow, and what holds in steps in which they do not."""
+"""Sources of action masks, and steps without a reported mask."""
 
 import gymnasium as gym
 import numpy as np
@@ -19,51 +19,51 @@ SMALL = {"n_steps": 16, "runs_dir": None, "action_masks": True, "num_envs": 2}
 
 
 class Once(Doors):
-    """Says only after a reset what is allowed; after that, all is. Says None where it is to."""
+    """`Doors` that report a mask after a reset only; later all actions are allowed."""
 
-    silent = None
+    step_infos = None
 
     def step(self, action):
         assert self.at > 0 or self.open[action - 10]
         self.open[:] = True
         obs, reward, terminated, truncated, _ = super().step(action)
-        return obs, reward, terminated, truncated, dict(self.silent or {})
+        return obs, reward, terminated, truncated, dict(self.step_infos or {})
 
 
 class OnceThenNone(Once):
-    """Says None in the other steps."""
+    """`Once` that reports the mask None in steps."""
 
-    silent = {"action_mask": None}  # noqa: RUF012
+    step_infos = {"action_mask": None}  # noqa: RUF012
 
 
 class Never(OnceThenNone):
-    """Says None after a reset, too."""
+    """Environment that always reports the mask None."""
 
     def reset(self, *, seed=None, options=None):
-        return super().reset(seed=seed)[0], dict(self.silent)
+        return super().reset(seed=seed)[0], dict(self.step_infos)
 
 
-def first(obs, mask):
-    """The first action that is allowed."""
+def first_allowed(obs, mask):
+    """Return the first allowed action."""
     return 10 + mask.argmax(1)
 
 
-@pytest.mark.parametrize("kind", [Once, OnceThenNone])
+@pytest.mark.parametrize("cls", [Once, OnceThenNone])
 @pytest.mark.parametrize("mode", MODES)
-def test_all_actions_are_allowed_where_no_environment_reports_a_mask(mode, kind):
-    batch = collect_rollout(make_vec(kind, 2, seed=0, autoreset_mode=mode), first, 12)
+def test_all_actions_are_allowed_if_no_environment_reports_a_mask(mode, cls):
+    batch = collect_rollout(make_vec(cls, 2, seed=0, autoreset_mode=mode), first_allowed, 12)
     length = 6 if mode is AutoresetMode.NEXT_STEP else 5
     masked = ~batch.action_masks.all(2)
     assert masked.all(1).tolist() == [t % length == 0 for t in range(12)]
     for backend in ("native", "torch"):
-        trainer = (PPOTrainer, A2CTrainer)[kind is Once](kind, 0, backend=backend, **SMALL)
+        trainer = (PPOTrainer, A2CTrainer)[cls is Once](cls, 0, backend=backend, **SMALL)
         assert trainer.train(96)["timesteps"] == 96
         masks = trainer.learner.buffer.field("action_masks")
         assert set(masks.sum(2).ravel()) == {2, 3, 6}
         assert trainer.evaluate(3)["lengths"] == [5, 5, 5]
 
 
-def test_evaluation_allows_all_actions_where_no_mask_is_reported():
+def test_evaluation_allows_all_actions_if_no_mask_is_reported():
     allowed = []
 
     class Recording:
@@ -91,7 +91,7 @@ def test_trainers_reject_environments_without_masks_before_a_step(backend):
 
 
 class Corridor(gym.vector.VectorEnv):
-    """Two environments, which allow the action that is their observation; the vector says so."""
+    """Vector environment whose method `action_masks` allows the action equal to the obs."""
 
     metadata = {"autoreset_mode": AutoresetMode.SAME_STEP}  # noqa: RUF012
     num_envs = 2
@@ -114,15 +114,15 @@ class Corridor(gym.vector.VectorEnv):
         return np.resize(self.at[:, None] == np.arange(3), (self.rows, 3))
 
 
-class Reversed(gym.vector.VectorWrapper):
-    """A wrapper of vector environments that says what they allow, in its own way."""
+class ListMasks(gym.vector.VectorWrapper):
+    """Vector wrapper whose `action_masks` returns lists of integers."""
 
     def action_masks(self):
         return self.env.action_masks().astype(np.int8).tolist()
 
 
-@pytest.mark.parametrize("wrap", [lambda env: env, Reversed, RecordEpisodeStatistics])
-def test_a_method_of_the_vector_environments_themselves_is_used(wrap):
+@pytest.mark.parametrize("wrap", [lambda env: env, ListMasks, RecordEpisodeStatistics])
+def test_action_masks_of_the_vector_environment_are_used(wrap):
     batch = collect_rollout(make_vec(wrap(Corridor())), None, 6)
     assert batch.actions[:, 0].tolist() == [0, 1, 2, 0, 1, 2]
     assert batch.action_masks.sum(2).tolist() == [[1, 1]] * 6
@@ -134,7 +134,7 @@ def test_a_method_of_the_vector_environments_themselves_is_used(wrap):
         collect_rollout(make_vec(wrap(Corridor(rows=3))), None, 6)
 
 
-def test_wrapped_vectors_of_rlox_without_masks_have_none():
+def test_wrapped_vector_environments_of_rlox_without_masks_have_none():
     import rlox
 
     for inner in (rlox.VecEnv(2), make_vec(lambda: gym.make("CartPole-v1"), 2)):
@@ -150,10 +150,10 @@ def test_wrapped_vectors_of_rlox_without_masks_have_none():
         {"action_mask": [None, None], "_action_mask": [True, True]},
         {"action_mask": np.ones((2, 6)), "_action_mask": np.zeros(2, bool)},
         {"action_mask": np.zeros((2, 6)), "_action_mask": np.ones(2, bool)},
-        np.array([{"action_mask": np.ones(6)}, None], object),  # not Gymnasium's form
+        np.array([{"action_mask": np.ones(6)}, None], object),  # Gymnasium uses a dict of arrays
     ],
 )
-def test_final_masks_that_are_not_reported_allow_no_action(final_info):
+def test_missing_final_masks_allow_no_action(final_info):
     source = MaskSource(make_vec(Doors, 2, autoreset_mode=AutoresetMode.SAME_STEP).env)
     infos = {"action_mask": np.ones((2, 6)), "final_info": final_info}
     with pytest.warns(UserWarning, match="action_mask: "):

@@ -1,4 +1,4 @@
-"""The native environments in Gymnasium's registry: `gym.make` and `gym.make_vec`."""
+"""Native environments in Gymnasium's registry: `gym.make` and `gym.make_vec`."""
 
 import copy
 import warnings
@@ -47,19 +47,19 @@ def test_a_module_prefix_imports_and_registers():
 
 @pytest.mark.parametrize("render_mode", [None, "rgb_array"])
 @pytest.mark.parametrize("env_id", env_ids())
-def test_gymnasiums_checker_has_nothing_to_say_that_it_does_not_say_of_its_own(env_id, render_mode):
-    def complaints(name):
+def test_gymnasiums_checker_gives_the_same_warnings_as_for_gymnasiums(env_id, render_mode):
+    def warnings_of(name):
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
             check_env(gym.make(name, render_mode=render_mode).unwrapped)
         return sorted(str(warning.message) for warning in caught)
 
-    assert complaints(f"rlox/{env_id}") == complaints(env_id)
+    assert warnings_of(f"rlox/{env_id}") == warnings_of(env_id)
 
 
 @pytest.mark.parametrize("kwargs", [{}, NATIVE], ids=["default", "arguments"])
 @pytest.mark.parametrize("env_id", IDS)
-def test_a_single_environment_is_gymnasiums_step_by_step(env_id, kwargs):
+def test_a_single_environment_equals_gymnasiums_in_every_step(env_id, kwargs):
     kwargs = kwargs.get(env_id, {})
     ours, ref = gym.make(f"rlox/{env_id}", **kwargs), gym.make(env_id, **kwargs)
     ref.action_space.seed(0)
@@ -93,18 +93,18 @@ def test_a_noisy_environment_draws_from_np_random():
         assert ours.unwrapped.np_random.random() == ref.unwrapped.np_random.random()
 
 
-def test_all_randomness_is_np_random():
+def test_np_random_is_the_only_source_of_randomness():
     env, ref = envs.NativeEnv("CartPole-v1"), gym.make("CartPole-v1").unwrapped
-    for each in (env, ref):
-        each.reset(seed=3)
-        each.np_random.random(5)
-        each.np_random.integers(0, 9, dtype=np.int32)  # leaves half a word behind
+    for single in (env, ref):
+        single.reset(seed=3)
+        single.np_random.random(5)
+        single.np_random.integers(0, 9, dtype=np.int32)  # PCG64 buffers 32 bits
     assert np.array_equal(env.reset()[0], ref.reset()[0])
     assert env.np_random.bit_generator.state == ref.np_random.bit_generator.state
-    (words,) = env._native.rng_states()
-    assert np.array_equal(words, streams.state_for_native(ref.np_random))
-    for each in (env, ref):
-        each.np_random = np.random.default_rng(5)
+    (state,) = env._native.rng_states()
+    assert np.array_equal(state, streams.state_for_native(ref.np_random))
+    for single in (env, ref):
+        single.np_random = np.random.default_rng(5)
     assert np.array_equal(env.reset()[0], ref.reset()[0])
     assert env.np_random.random() == ref.np_random.random()
     env.np_random = np.random.Generator(np.random.MT19937(0))
@@ -130,7 +130,7 @@ def test_a_window_opens_in_human_mode():
     env.close()
 
 
-def test_a_finished_or_closed_environment_says_so():
+def test_finished_and_closed_environments_reject_steps():
     env = envs.NativeEnv("CartPole-v1")
     with refuses(ArgumentError, "step", "call reset first"):
         env.step(0)
@@ -160,25 +160,25 @@ def test_a_single_environment_rejects_invalid_actions(action):
 @pytest.mark.parametrize("env_id", IDS)
 def test_every_vectorization_mode_gives_the_same_trajectories(env_id, mode):
     kwargs = NATIVE[env_id]
-    made = gym.make_vec(f"rlox/{env_id}", 3, vectorization_mode=mode, **kwargs)
-    assert isinstance(made, VecEnv) == (mode in (None, "vector_entry_point"))
-    assert made.metadata["autoreset_mode"] is AutoresetMode.NEXT_STEP
+    env = gym.make_vec(f"rlox/{env_id}", 3, vectorization_mode=mode, **kwargs)
+    assert isinstance(env, VecEnv) == (mode in (None, "vector_entry_point"))
+    assert env.metadata["autoreset_mode"] is AutoresetMode.NEXT_STEP
     ref = gym.make_vec(env_id, 3, vectorization_mode="sync", **kwargs)
-    assert made.spec.max_episode_steps == ref.spec.max_episode_steps
+    assert env.spec.max_episode_steps == ref.spec.max_episode_steps
     try:
-        assert np.array_equal(made.reset(seed=0)[0], ref.reset(seed=0)[0])
+        assert np.array_equal(env.reset(seed=0)[0], ref.reset(seed=0)[0])
         ref.action_space.seed(0)
         for _ in range(60 if mode == "async" else 250):
             actions = ref.action_space.sample()
-            *got, infos = made.step(actions)
+            *got, infos = env.step(actions)
             *expected, ref_infos = ref.step(actions)
             assert all(np.array_equal(a, b) for a, b in zip(got, expected, strict=True))
             assert infos == ref_infos == {}
     finally:
-        made.close()
+        env.close()
 
 
-def test_make_vec_takes_a_mode_a_limit_and_a_render_mode():
+def test_make_vec_accepts_autoreset_mode_limit_and_render_mode():
     env = gym.make_vec(
         "rlox/CartPole-v1",
         2,
@@ -195,7 +195,7 @@ def test_make_vec_takes_a_mode_a_limit_and_a_render_mode():
     assert not any(endless.step([[0.0]])[3][0] for _ in range(250))
 
 
-def test_specs_make_the_same_environment_again():
+def test_specs_make_equal_environments():
     env = gym.make("rlox/Pendulum-v1", g=2.0)
     again = gym.make(gym.envs.registration.EnvSpec.from_json(env.spec.to_json()))
     assert again.spec == env.spec
@@ -203,7 +203,7 @@ def test_specs_make_the_same_environment_again():
     assert np.array_equal(env.step([1.0])[0], again.step([1.0])[0])
 
 
-def test_gymnasiums_wrappers_and_benchmark_take_a_single_environment():
+def test_gymnasiums_wrappers_and_benchmark_accept_a_single_environment():
     env = gym.wrappers.RecordEpisodeStatistics(gym.make("rlox/CartPole-v1", max_episode_steps=5))
     env = gym.wrappers.NormalizeObservation(gym.wrappers.TimeAwareObservation(env))
     env.reset(seed=0)
@@ -215,8 +215,8 @@ def test_gymnasiums_wrappers_and_benchmark_take_a_single_environment():
 
 @pytest.mark.parametrize("mode", ["NextStep", "SameStep", "Disabled"])
 @pytest.mark.parametrize("env_id", env_ids())
-@pytest.mark.parametrize("n", [3, 21])  # copies, and lanes
-def test_environments_go_on_exactly_from_a_state_taken_at_any_step(env_id, mode, n):
+@pytest.mark.parametrize("n", [3, 21])  # scalar copies, and SIMD lanes
+def test_environments_continue_exactly_from_the_state_of_any_step(env_id, mode, n):
     limit = 7
     make = partial(VecEnv, n, env_id=env_id, autoreset_mode=mode, max_episode_steps=limit)
     env, rng = make(seed=3), np.random.default_rng(0)
@@ -250,7 +250,7 @@ def assert_states_equal(ours, ref):
     assert np.array_equal(ours.state, state)
 
 
-# The largest numbers of the states that are set, and the dtypes that states have.
+# Bounds of random states, and the dtypes of states.
 STATES = {
     "Acrobot-v1": ([4.0, 4.0, 12.0, 28.0], ["f4", "f8"]),
     "CartPole-v1": ([2.5, 4.0, 0.25, 4.0], ["f8"]),
@@ -261,12 +261,12 @@ STATES = {
 
 
 @pytest.mark.parametrize("env_id", IDS)
-def test_steps_from_a_reset_and_from_states_that_are_set_equal_gymnasiums(env_id):
-    """The first states are set before a reset, and others where an episode is over."""
+def test_steps_after_a_reset_and_after_setting_states_equal_gymnasiums(env_id):
+    """Check states that are set before the first reset, in episodes and after their ends."""
     ours, ref = native_and_gymnasium(env_id)
     assert ours.state is None
     high, dtypes = STATES[env_id]
-    rng, ends = np.random.default_rng(0), 0
+    rng, terminations = np.random.default_rng(0), 0
     ref.action_space.seed(0)
     for i in range(200):
         if i == 5:
@@ -284,9 +284,9 @@ def test_steps_from_a_reset_and_from_states_that_are_set_equal_gymnasiums(env_id
             assert rest == expected_rest
             assert_states_equal(ours, ref)
             if rest[1]:
-                ends += 1
+                terminations += 1
                 break
-    assert (ends > 10) == (env_id != "Pendulum-v1")
+    assert (terminations > 10) == (env_id != "Pendulum-v1")
 
 
 @pytest.mark.parametrize(
@@ -294,7 +294,7 @@ def test_steps_from_a_reset_and_from_states_that_are_set_equal_gymnasiums(env_id
     [[0.0] * 3, [[0.0] * 4], 0.0, "upright", [True] * 4, [None] * 4, [np.nan] * 4, [1e39] * 4],
     ids=str,
 )
-def test_states_of_another_kind_are_rejected(state):
+def test_invalid_states_are_rejected(state):
     env = gym.make("rlox/CartPole-v1").unwrapped
     env.reset(seed=0)
     before = env.state
@@ -306,18 +306,18 @@ def test_states_of_another_kind_are_rejected(state):
 
 
 def constants(env):
-    """The numbers, texts and lists that one of Gymnasium's environments has as attributes."""
-    every = {**vars(type(env)), **vars(env)}
-    kinds = (int, float, str, list, np.ndarray)
+    """Return the attributes of an environment that are numbers, strings, lists or arrays."""
+    attributes = {**vars(type(env)), **vars(env)}
+    types = (int, float, str, list, np.ndarray)
     return {
         name: value
-        for name, value in every.items()
-        if isinstance(value, kinds) and not isinstance(value, bool) and name[0] != "_"
+        for name, value in attributes.items()
+        if isinstance(value, types) and not isinstance(value, bool) and name[0] != "_"
     }
 
 
 @pytest.mark.parametrize("env_id", IDS)
-def test_constants_equal_gymnasiums_and_cannot_be_set(env_id):
+def test_constants_equal_gymnasiums_and_are_read_only(env_id):
     env, ref = native_and_gymnasium(env_id)
     expected = constants(ref)
     assert len(expected) > 6
@@ -339,7 +339,7 @@ def test_constants_equal_gymnasiums_and_cannot_be_set(env_id):
         ("Pendulum-v1", {"g": 3.5}, {"g": 3.5, "m": 1.0}),
     ],
 )
-def test_constants_have_the_values_that_were_passed(env_id, kwargs, expected):
+def test_constants_have_the_values_of_the_arguments(env_id, kwargs, expected):
     for env in (gym.make(f"rlox/{env_id}", **kwargs).unwrapped, VecEnv(2, 0, env_id, **kwargs)):
         assert {name: getattr(env, name) for name in expected} == expected
         for name in expected.keys() - {"m"}:
@@ -359,7 +359,7 @@ SETTERS = {
 
 
 @pytest.mark.parametrize("setter", SETTERS)
-def test_gravity_is_not_set_silently(setter):
+def test_setting_gravity_raises(setter):
     with refuses(AttributeError, "9.8, got 30.0", "gymnasium.make('CartPole-v1')", name="gravity"):
         SETTERS[setter]("gravity")
 
@@ -375,15 +375,15 @@ def test_unknown_attributes_cannot_be_set(setter, name):
 def test_attributes_of_gymnasiums_interface_can_be_set():
     env, vector = gym.make("rlox/CartPole-v1").unwrapped, VecEnv(2)
     env.np_random = np.random.default_rng(1)
-    for one in (env, vector):
-        one.spec, one.render_mode, one.metadata = None, "rgb_array", {"render_fps": 5}
-        one.action_space, one.observation_space = one.action_space, one.observation_space
-        assert (one.spec, one.metadata) == (None, {"render_fps": 5})
-        assert copy.copy(one).gravity == 9.8
+    for x in (env, vector):
+        x.spec, x.render_mode, x.metadata = None, "rgb_array", {"render_fps": 5}
+        x.action_space, x.observation_space = x.action_space, x.observation_space
+        assert (x.spec, x.metadata) == (None, {"render_fps": 5})
+        assert copy.copy(x).gravity == 9.8
 
 
 class Counting(envs.NativeEnv):
-    """Has attributes of its own, set before and after the constructor of the base class."""
+    """Subclass with attributes that are set before and after the base constructor."""
 
     def __init__(self):
         self.limit = 3
@@ -391,16 +391,16 @@ class Counting(envs.NativeEnv):
         self.count = 0
 
 
-def test_subclasses_can_have_attributes_of_their_own():
-    class Noted(VecEnv):
+def test_subclasses_may_add_attributes():
+    class Recording(VecEnv):
         def reset(self, **kwargs):
             self.last, _ = super().reset(**kwargs)
             return self.last, {}
 
-    env, vector = Counting(), Noted(2, 0)
+    env, vector = Counting(), Recording(2, 0)
     env.count += 1
     assert (env.limit, env.count) == (3, 1)
     assert np.array_equal(vector.reset()[0], vector.last)
-    for one in (env, vector):
+    for x in (env, vector):
         with refuses(AttributeError, "gravity: ", name="gravity"):
-            one.gravity = 30.0
+            x.gravity = 30.0

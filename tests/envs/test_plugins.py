@@ -1,4 +1,4 @@
-"""A Rust environment of a module of its own is a native one: stepped, masked, learned from."""
+"""A Rust environment of another extension module works as a native environment."""
 
 import datetime
 import importlib
@@ -27,8 +27,8 @@ torch = pytest.importorskip("torch")
 from rlox.trainers import A2CTrainer, PPOTrainer  # noqa: E402
 
 EXAMPLE = Path(__file__).parents[3] / "examples" / "rust" / "env_plugin"
-BESIDE = f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}"
-MATURIN = shutil.which("maturin", path=BESIDE)
+BIN_PATH = f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}"
+MATURIN = shutil.which("maturin", path=BIN_PATH)
 pytestmark = [
     pytest.mark.build,
     pytest.mark.timeout(900),
@@ -41,7 +41,7 @@ STEPS = np.array([[0, -1], [0, 1], [-1, 0], [1, 0]])
 
 @pytest.fixture(scope="module")
 def courier(tmp_path_factory):
-    """The folder in which the built module lies, which is on the path meanwhile."""
+    """Build the module, put its folder on the path, and return the folder."""
     folder = tmp_path_factory.mktemp("courier")
     command = [MATURIN, "build", "--release", "--out", folder, "-m", EXAMPLE / "Cargo.toml"]
     subprocess.run(command, check=True, capture_output=True)
@@ -56,7 +56,7 @@ def courier(tmp_path_factory):
 
 
 def allowed(obs, size=5):
-    """What the observations say of the steps that stay inside."""
+    """Return the masks of actions that stay inside the square, computed from the observations."""
     after = np.rint(obs[:, None, :2] * (size - 1)) + STEPS
     return ((after >= 0) & (after < size)).all(2)
 
@@ -65,7 +65,7 @@ def choose(masks, rng):
     return np.array([rng.choice(np.flatnonzero(mask)) for mask in masks])
 
 
-def test_it_is_native_under_its_id():
+def test_the_id_makes_native_environments():
     ours = make_vec("courier_env:Courier-v0", 3, seed=0, size=7)
     assert type(ours) is VecEnv
     assert repr(ours) == "VecEnv(Courier-v0, num_envs=3)"
@@ -91,31 +91,31 @@ def test_it_is_native_under_its_id():
             VecEnv(1, env_id="Courier-v0", render_mode=mode)
 
 
-def test_one_environment_is_a_row_of_many():
-    many, rng = VecEnv(3, seed=5, env_id="Courier-v0"), np.random.default_rng(0)
-    obs, infos = many.reset()
-    ones = [gym.make("Courier-v0") for _ in range(3)]
-    for i, one in enumerate(ones):
-        first, info = one.reset(seed=5 + i)
-        assert first.tolist() == obs[i].tolist()
+def test_single_environments_equal_the_rows_of_a_vector_environment():
+    envs, rng = VecEnv(3, seed=5, env_id="Courier-v0"), np.random.default_rng(0)
+    obs, infos = envs.reset()
+    singles = [gym.make("Courier-v0") for _ in range(3)]
+    for i, single in enumerate(singles):
+        single_obs, info = single.reset(seed=5 + i)
+        assert single_obs.tolist() == obs[i].tolist()
         assert info["action_mask"].tolist() == infos["action_mask"][i].tolist()
     for _ in range(150):
         actions = choose(infos["action_mask"], rng)
-        obs, rewards, terminated, truncated, infos = many.step(actions)
-        for i, one in enumerate(ones):
-            seen, reward, *ends, info = one.step(actions[i])
-            assert (reward, *ends) == (rewards[i], terminated[i], truncated[i])
-            if any(ends):
-                assert seen.tolist() == infos["final_obs"][i].tolist()
-                seen, info = one.reset()
-            assert seen.tolist() == obs[i].tolist()
+        obs, rewards, terminated, truncated, infos = envs.step(actions)
+        for i, single in enumerate(singles):
+            single_obs, reward, *flags, info = single.step(actions[i])
+            assert (reward, *flags) == (rewards[i], terminated[i], truncated[i])
+            if any(flags):
+                assert single_obs.tolist() == infos["final_obs"][i].tolist()
+                single_obs, info = single.reset()
+            assert single_obs.tolist() == obs[i].tolist()
             assert info["action_mask"].tolist() == infos["action_mask"][i].tolist()
 
 
 @pytest.mark.parametrize("mode", list(AutoresetMode))
-def test_masks_belong_to_the_observations_returned(mode):
+def test_masks_match_the_returned_observations(mode):
     env = VecEnv(6, seed=1, env_id="Courier-v0", autoreset_mode=mode, max_episode_steps=9, size=3)
-    rng, ends, cuts = np.random.default_rng(0), 0, 0
+    rng, episodes, cuts = np.random.default_rng(0), 0, 0
     obs, infos = env.reset()
     masks = env.action_masks()
     assert masks.dtype == bool
@@ -141,13 +141,13 @@ def test_masks_belong_to_the_observations_returned(mode):
             assert reported.tolist() == allowed(np.array(last), size=3).tolist()
             assert np.array_equal(env.final_action_masks(cut)[cut], reported)
         cuts += cut.sum()
-        ends += (terminated | truncated).sum()
+        episodes += (terminated | truncated).sum()
         if mode is AutoresetMode.DISABLED and over.any():
             obs, infos = env.reset(options={"reset_mask": over})
             masks = env.action_masks()
             assert masks.tolist() == allowed(obs, size=3).tolist()
             assert masks.tolist() == infos["action_mask"].astype(bool).tolist()
-    assert ends > 12
+    assert episodes > 12
     assert cuts > 0
     for error, wrong in (
         (ArgumentError, np.zeros((4, 6), bool)),
@@ -178,7 +178,7 @@ def test_a_learner_never_leaves_the_square(trainer_type, mode):
     with trainer_type("courier_env:Courier-v0", 0, env_kwargs=kwargs, **SMALL) as trainer:
         trainer.train(1000, callbacks=[check])
         assert masked > 100
-        assert trainer.learner.episodes.mean_return > -3.1  # 60 steps at most, and no loss of 10
+        assert trainer.learner.episodes.mean_return > -3.1  # no penalty of 10 in 60 steps
         result = trainer.evaluate(20, deterministic=False)
         assert min(result["returns"]) > -3.1
     with trainer_type("Courier-v0", 0, **{**SMALL, "action_masks": False}) as control:
@@ -191,14 +191,14 @@ def test_a_learner_never_leaves_the_square(trainer_type, mode):
 def test_rollouts_without_a_trainer_never_leave_the_square(mode, random):
     env = VecEnv(6, seed=1, env_id="Courier-v0", autoreset_mode=mode, max_episode_steps=9, size=3)
     batch = rlox.collect_rollout(env, None if random else lambda obs, mask: mask.argmax(1), 30)
-    found = [(batch.obs, batch.actions, batch.action_masks, batch.valid)]
+    rollouts = [(batch.obs, batch.actions, batch.action_masks, batch.valid)]
     assert not random or np.allclose(batch.log_probs, -np.log(batch.action_masks.sum(2)))
     if mode is AutoresetMode.SAME_STEP:
         policy = None if random else lambda obs, action_masks: action_masks.argmax(1)
         steps = env.collect_n_steps(30, policy)
-        found.append(tuple(steps[x] for x in ("obs", "actions", "action_masks", "valid")))
+        rollouts.append(tuple(steps[x] for x in ("obs", "actions", "action_masks", "valid")))
         assert len(steps["final_index"]) > 6
-    for obs, actions, masks, valid in found:
+    for obs, actions, masks, valid in rollouts:
         assert masks[valid].tolist() == allowed(obs[valid], size=3).tolist()
         assert np.take_along_axis(masks, actions[..., None], 2).all()
     if mode is AutoresetMode.NEXT_STEP:
@@ -206,12 +206,12 @@ def test_rollouts_without_a_trainer_never_leave_the_square(mode, random):
             env.collect_n_steps(3)
 
 
-def test_native_foreign_and_wrapped_environments_learn_the_same():
+def test_native_gymnasium_and_wrapped_environments_give_the_same_weights():
     weights = []
     wrapped = gym.vector.VectorWrapper(VecEnv(4, env_id="Courier-v0"))
-    kinds = ["Courier-v0", "Courier-v0", wrapped]
-    for env, how in zip(kinds, [{}, {"vectorization_mode": "sync"}, {}], strict=True):
-        trainer = PPOTrainer(env, 3, backend="torch", env_kwargs=how, batch_size=32, **SMALL)
+    sources = ["Courier-v0", "Courier-v0", wrapped]
+    for env, kwargs in zip(sources, [{}, {"vectorization_mode": "sync"}, {}], strict=True):
+        trainer = PPOTrainer(env, 3, backend="torch", env_kwargs=kwargs, batch_size=32, **SMALL)
         trainer.train(512)
         parameters = trainer.learner.policy.parameters()
         weights.append(torch.cat([p.detach().flatten() for p in parameters]))
@@ -219,7 +219,7 @@ def test_native_foreign_and_wrapped_environments_learn_the_same():
     assert torch.equal(weights[0], weights[2])
 
 
-def test_checkpoints_go_on_with_new_episodes(tmp_path):
+def test_checkpoints_resume_with_new_episodes(tmp_path):
     trainer = PPOTrainer("Courier-v0", 0, env_kwargs={"size": 4}, **SMALL)
     trainer.train(256)
     trainer.save(tmp_path / "saved")
@@ -231,7 +231,7 @@ def test_checkpoints_go_on_with_new_episodes(tmp_path):
         loaded.train(256)
 
 
-def test_what_is_no_plugin_is_refused():
+def test_register_env_rejects_other_objects_and_registered_ids():
     for wrong in (datetime.datetime_CAPI, "CartPole-v1", 3):
         with refuses(ArgumentTypeError, "plugin"):
             rlox.register_env(wrong)
@@ -246,8 +246,8 @@ def test_what_is_no_plugin_is_refused():
 
 
 def test_the_example_learns_to_deliver(courier):
-    around = {**os.environ, "PYTHONPATH": str(courier)}
+    variables = {**os.environ, "PYTHONPATH": str(courier)}
     command = [sys.executable, EXAMPLE / "train.py"]
-    done = subprocess.run(command, capture_output=True, text=True, check=True, env=around)
-    before, after = map(float, re.findall(r"(-?\d\.\d\d)", done.stdout))
+    result = subprocess.run(command, capture_output=True, text=True, check=True, env=variables)
+    before, after = map(float, re.findall(r"(-?\d\.\d\d)", result.stdout))
     assert before < 0 < 1.5 < after

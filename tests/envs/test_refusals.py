@@ -1,4 +1,4 @@
-"""Calls of native environments that are rejected, without a change of state."""
+"""Rejected calls of native environments, which change no state."""
 
 import gymnasium as gym
 import numpy as np
@@ -27,8 +27,8 @@ def pendulum(**kwargs):
     return VecEnv(N, 0, "Pendulum-v1", **kwargs)
 
 
-def arrays(env, **replaced):
-    """Return valid arguments of `step_into`, some of them replaced."""
+def step_arguments(env, **replaced):
+    """Return valid arguments of `step_into`, updated by `replaced`."""
     valid = {
         "actions": np.zeros((N, *env.single_action_space.shape), env.single_action_space.dtype),
         "obs": np.zeros(env.observation_space.shape, np.float32),
@@ -41,7 +41,7 @@ def arrays(env, **replaced):
 
 def step_into(env, **replaced):
     """Call `step_into` and check that rejected arrays are not written."""
-    passed = arrays(env, **replaced)
+    passed = step_arguments(env, **replaced)
     before = {name: np.array(value) for name, value in passed.items()}
     try:
         env.step_into(**passed)
@@ -88,17 +88,19 @@ def test_constructor_rejects_invalid_arguments(refusal):
     expect_refusal(refusal)
 
 
-def expect_unchanged(make, refusal):
-    """Check that a rejected call leaves an environment in the state of its twin."""
+def check_rejected_without_change(make, refusal):
+    """Check that an environment equals a twin after a rejected call."""
     env, twin = make(), make()
-    for each in (env, twin):
-        each.reset()
-        each.step(arrays(each)["actions"])
+    for x in (env, twin):
+        x.reset()
+        x.step(step_arguments(x)["actions"])
     expect_refusal(refusal, env)
     assert env.np_random_seed == twin.np_random_seed
     for _ in range(20):
         results = zip(
-            env.step(arrays(env)["actions"]), twin.step(arrays(env)["actions"]), strict=True
+            env.step(step_arguments(env)["actions"]),
+            twin.step(step_arguments(env)["actions"]),
+            strict=True,
         )
         assert all(isinstance(a, dict) or np.array_equal(a, b) for a, b in results)
     assert np.array_equal(env.reset_all(), twin.reset_all())
@@ -151,8 +153,8 @@ def expect_unchanged(make, refusal):
     (lambda env: env.collect_n_steps(2, 7), ArgumentTypeError, "policy"),
     (lambda env: env.collect_n_steps(2, lambda obs: [0, 1, 9]), ArgumentError, "actions"),
 )
-def test_discrete_environment_rejects_invalid_calls_and_keeps_its_state(refusal):
-    expect_unchanged(cart, refusal)
+def test_discrete_environment_rejects_invalid_calls_without_change(refusal):
+    check_rejected_without_change(cart, refusal)
 
 
 @refusals(
@@ -164,15 +166,17 @@ def test_discrete_environment_rejects_invalid_calls_and_keeps_its_state(refusal)
     (lambda env: env.step([["a"]] * 3), ArgumentTypeError, "actions"),
     (lambda env: env.reset(options={"x_init": -1}), ArgumentError, "options"),
 )
-def test_continuous_environment_rejects_invalid_calls_and_keeps_its_state(refusal):
-    expect_unchanged(pendulum, refusal)
+def test_continuous_environment_rejects_invalid_calls_without_change(refusal):
+    check_rejected_without_change(pendulum, refusal)
 
 
 @pytest.mark.parametrize("make", [cart, pendulum], ids=["cart", "pendulum"])
 @pytest.mark.parametrize("method", ["step", "step_all", "step_into"])
 def test_step_before_reset_is_rejected(make, method):
     env = make()
-    passed = arrays(env) if method == "step_into" else {"actions": arrays(env)["actions"]}
+    passed = step_arguments(env)
+    if method != "step_into":
+        passed = {"actions": passed["actions"]}
     expect_refusal(Refusal(lambda: getattr(env, method)(**passed), ArgumentError, "step"))
     assert np.array_equal(env.reset_all(), make().reset_all())
 
@@ -180,6 +184,6 @@ def test_step_before_reset_is_rejected(make, method):
 def test_step_accepts_unsigned_actions_of_any_byte_order():
     env, twin = VecEnv(3, 0), VecEnv(3, 0)
     env.reset(), twin.reset()
-    for order in "=><":
-        obs = env.step(np.array([1, 0, 1], f"{order}u8"))[0]
+    for byte_order in "=><":
+        obs = env.step(np.array([1, 0, 1], f"{byte_order}u8"))[0]
         assert np.array_equal(obs, twin.step([1, 0, 1])[0])

@@ -25,17 +25,17 @@ from support.refusals import Refusal, expect_refusal, refusals
 
 
 def reference_advantages(batch, last_values, final_values, gamma, lam):
-    """Compute the formula slowly; final_values (T, N) are used where an episode was truncated."""
+    """Return GAE from a slow loop; `final_values` (T, N) replace the values after truncations."""
     steps, n = batch.rewards.shape
     advantages = np.zeros((steps, n))
     for i in range(n):
         running = 0.0
         for t in reversed(range(steps)):
-            following = last_values[i] if t == steps - 1 else float(batch.values[t + 1, i])
+            next_value = last_values[i] if t == steps - 1 else float(batch.values[t + 1, i])
             if batch.truncated[t, i]:
-                following = final_values[t, i]
+                next_value = final_values[t, i]
             alive = 1.0 - batch.terminated[t, i]
-            delta = batch.rewards[t, i] + gamma * alive * following - batch.values[t, i]
+            delta = batch.rewards[t, i] + gamma * alive * next_value - batch.values[t, i]
             done = batch.terminated[t, i] or batch.truncated[t, i]
             running = delta + gamma * lam * (1.0 - done) * running
             advantages[t, i] = running
@@ -43,7 +43,7 @@ def reference_advantages(batch, last_values, final_values, gamma, lam):
 
 
 class Linear(torch.nn.Module):
-    """A deterministic policy with fixed weights."""
+    """Deterministic policy with fixed weights."""
 
     def __init__(self, box=False):
         super().__init__()
@@ -51,7 +51,7 @@ class Linear(torch.nn.Module):
         self.box = box
 
     def get_action_and_logprob(self, obs, mask=None):
-        # Column by column, so that the number of rows cannot change a bit.
+        # A matrix product may round differently for other numbers of rows.
         score = sum(obs[:, i] * self.weight[i] for i in range(3))
         actions = score[:, None] if self.box else (torch.sin(1000 * score) > 0).long()
         return actions, -score.abs()
@@ -66,8 +66,8 @@ def test_advantages_equal_a_slow_reference(env_id):
     env, twin = (VecEnv(3, 4, env_id, max_episode_steps=15) for _ in "ab")
     batch = collect_rollout(env, policy, 50, gamma=0.9, gae_lambda=0.7)
     steps = twin.collect_n_steps(50, lambda obs: act(policy, obs))
-    value = {"final": np.zeros((50, 3)), "last": worth(policy, steps["last_obs"])}
-    value["final"].flat[steps["final_index"]] = worth(policy, steps["final_obs"])
+    value = {"final": np.zeros((50, 3)), "last": value_of_obs(policy, steps["last_obs"])}
+    value["final"].flat[steps["final_index"]] = value_of_obs(policy, steps["final_obs"])
     assert batch.truncated.any()
     assert batch.terminated.any() == (env_id == "CartPole-v1")
     expected = reference_advantages(batch, value["last"], value["final"], 0.9, 0.7)
@@ -83,7 +83,7 @@ def act(module, obs):
     return actions.clip(-2, 2) if module.box else actions
 
 
-def worth(module, obs):
+def value_of_obs(module, obs):
     return module.get_value(torch.from_numpy(obs)).detach().numpy()
 
 
@@ -102,26 +102,26 @@ def test_the_batch_has_views_of_one_buffer():
         assert array.flat[0] == 1, name
 
 
-def test_every_kind_of_policy_is_stored():
+def test_rollouts_of_every_policy_interface_are_equal():
     module = Linear()
 
-    def triple(obs):
+    def act_with_log_probs_and_values(obs):
         rows = torch.from_numpy(obs)
         actions, log_probs = module.get_action_and_logprob(rows)
         return actions, log_probs.detach(), module.get_value(rows).numpy()
 
-    def alone(obs):
+    def act_only(obs):
         return act(module, obs)
 
     fused = Linear()
     fused.act = lambda obs: (*module.get_action_and_logprob(obs), module.get_value(obs))
     fused.get_action_and_logprob = None
-    policies = (module, triple, alone, fused)
+    policies = (module, act_with_log_probs_and_values, act_only, fused)
     batches = [collect_rollout(VecEnv(3, 1), policy, 40) for policy in policies]
     for batch in (batches[0], batches[1], batches[3]):
         rows = torch.from_numpy(batch.obs.reshape(-1, 4))
         assert np.array_equal(batch.actions.ravel(), act(module, rows.numpy()))
-        assert np.allclose(batch.values.ravel(), worth(module, rows.numpy()), atol=1e-6)
+        assert np.allclose(batch.values.ravel(), value_of_obs(module, rows.numpy()), atol=1e-6)
         log_probs = module.get_action_and_logprob(rows)[1].detach()
         assert np.allclose(batch.log_probs.ravel(), log_probs, atol=1e-6)
         assert np.array_equal(batch.advantages, batches[0].advantages)
@@ -143,18 +143,18 @@ def test_random_rollouts_are_seeded_and_have_log_probabilities(env_id, log_prob)
     assert not np.array_equal(first.actions, other.actions)
 
 
-def test_rollouts_continue_where_the_last_one_ended():
+def test_rollouts_continue_the_last_rollout():
     env, twin = VecEnv(2, 0), VecEnv(2, 0)
 
     def policy(obs):
         return (obs[:, 3] > 0).astype(np.int64)
 
     first = collect_rollout(env, policy, 30)
-    kept = first.obs.copy()
+    first_obs = first.obs.copy()
     second = collect_rollout(env, policy, 30)
-    whole = twin.collect_n_steps(60, policy)["obs"]
-    assert np.array_equal(np.concatenate([first.obs, second.obs]), whole)
-    assert np.array_equal(first.obs, kept)
+    expected = twin.collect_n_steps(60, policy)["obs"]
+    assert np.array_equal(np.concatenate([first.obs, second.obs]), expected)
+    assert np.array_equal(first.obs, first_obs)
 
 
 def test_rollouts_of_gymnasium_environments_are_seeded():
@@ -173,12 +173,12 @@ def test_rollouts_of_gymnasium_environments_are_seeded():
     batches = [collect_rollout(make_vec(Discounted, 2, seed=7), None, 20, 0.5, 1.0) for _ in "ab"]
     assert np.array_equal(batches[0].actions, batches[1].actions)
     assert set(batches[0].actions.ravel()) == {0, 1}
-    # Values are 0, so that the rewards still to come are all there is.
+    # The values are 0, so advantages are discounted sums of the remaining rewards.
     assert np.allclose(batches[0].advantages[:, 0], 2 - 2 * 0.5 ** np.arange(20, 0, -1))
 
 
-def test_time_limits_bootstrap():
-    # Constant rewards, and values of 1 / (1 - gamma): every advantage is 0.
+def test_truncated_episodes_bootstrap_from_the_final_value():
+    # With constant rewards and values of 1 / (1 - gamma), every advantage is 0.
     env = VecEnv(2, 0, max_episode_steps=4)
 
     def policy(obs):
@@ -214,7 +214,7 @@ INT, TWO, THREE = np.zeros(2, int), np.zeros(2), np.zeros(3)
     ({"policy": lambda obs: (INT, THREE, TWO)}, ArgumentError, "log_probs"),
     ({"policy": lambda obs: (INT, TWO, THREE)}, ArgumentError, "values"),
 )
-def test_invalid_arguments_are_rejected_before_environments_move(refusal):
+def test_invalid_arguments_are_rejected_before_any_step(refusal):
     env, twin = VecEnv(2, 0), VecEnv(2, 0)
     env.reset(), twin.reset()
     arguments = {"env": env, "policy": None, "n_steps": 3, **refusal.call}
@@ -237,17 +237,17 @@ def test_fields_of_a_buffer_may_be_passed_to_the_buffer():
         buffer.finish(copy(buffer.values[0]), 0.9, 0.9, copy(finals))
         return buffer
 
-    own, apart = run(lambda field: field), run(np.copy)
+    with_views, with_copies = run(lambda field: field), run(np.copy)
     for name in ("obs", "actions", "values", "final_values", "advantages", "returns"):
-        assert np.array_equal(getattr(own, name), getattr(apart, name)), name
+        assert np.array_equal(getattr(with_views, name), getattr(with_copies, name)), name
 
 
 def test_a_policy_that_writes_to_its_observations_does_not_change_the_rollout():
-    def spoil(obs):
+    def overwrite(obs):
         obs[...] = 7
         return np.zeros(len(obs), np.int64)
 
-    class Spoils(torch.nn.Module):
+    class Overwriting(torch.nn.Module):
         def get_action_and_logprob(self, obs):
             obs.fill_(7)
             return torch.zeros(len(obs), dtype=torch.long), torch.zeros(len(obs)), obs[:, 0]
@@ -257,7 +257,7 @@ def test_a_policy_that_writes_to_its_observations_does_not_change_the_rollout():
 
     rollouts = [
         collect_rollout(VecEnv(2, seed=0), policy, 4).obs
-        for policy in (lambda obs: np.zeros(len(obs), np.int64), spoil, Spoils())
+        for policy in (lambda obs: np.zeros(len(obs), np.int64), overwrite, Overwriting())
     ]
     assert np.array_equal(rollouts[0], rollouts[1])
     assert np.array_equal(rollouts[0], rollouts[2])
@@ -267,7 +267,7 @@ MODES = list(AutoresetMode)
 
 
 class Late(Doors):
-    """Report masks from the second step of an episode on; the first step allows all actions."""
+    """`Doors` without a mask in the first step, in which all actions are allowed."""
 
     def step(self, action):
         if self.at == 0:
@@ -285,11 +285,12 @@ def first_allowed(obs, action_masks):
 @pytest.mark.parametrize("policy", [None, first_allowed])
 @pytest.mark.parametrize("env", [Doors, Method, Late])
 @pytest.mark.parametrize(
-    ("mode", "how"), [*((mode, "sync") for mode in MODES), (AutoresetMode.NEXT_STEP, "async")]
+    ("mode", "vectorization"),
+    [*((mode, "sync") for mode in MODES), (AutoresetMode.NEXT_STEP, "async")],
 )
-def test_only_allowed_actions_are_taken_in_rollouts(mode, how, env, policy):
-    envs = make_vec(env, 3, seed=1, vectorization_mode=how, autoreset_mode=mode)
-    # The first call of a policy with `Late` has no masks.
+def test_rollouts_contain_allowed_actions_only(mode, vectorization, env, policy):
+    envs = make_vec(env, 3, seed=1, vectorization_mode=vectorization, autoreset_mode=mode)
+    # `Late` has no mask for the first call of the policy.
     policy = None if env is Late else policy
     for _ in range(2):
         batch = collect_rollout(envs, policy, 13)
@@ -325,7 +326,7 @@ def test_a_masked_reset_does_not_change_the_masks_of_other_environments():
     envs = [lambda: Late(), lambda: gym.wrappers.TimeLimit(Late(), 3)]
     env = make_vec(gym.vector.SyncVectorEnv(envs, **disabled), seed=0)
     reported = ~collect_rollout(env, None, 40).action_masks.all(2)
-    # All steps but the first, in episodes of five steps and of three.
+    # Masks are reported from the second step of episodes of five and three steps.
     assert reported[:, 0].tolist() == [t % 5 > 0 for t in range(40)]
     assert reported[:, 1].tolist() == [t % 3 > 0 for t in range(40)]
 
@@ -336,9 +337,9 @@ def test_wrappers_hide_neither_method_nor_infos():
         assert collect_rollout(make_vec(env), None, 7).action_masks.any()
 
 
-@pytest.mark.parametrize("how", ["sync", "async"])
-def test_environments_without_masks_have_none(how):
-    env, masks = make_vec("CartPole-v1", 2, seed=0, vectorization_mode=how), []
+@pytest.mark.parametrize("vectorization", ["sync", "async"])
+def test_policies_of_environments_without_masks_get_none(vectorization):
+    env, masks = make_vec("CartPole-v1", 2, seed=0, vectorization_mode=vectorization), []
     batch = collect_rollout(env, lambda obs, mask: [masks.append(mask), [0, 1]][1], 4)
     assert batch.action_masks is None
     assert set(masks) == {None}
@@ -357,11 +358,11 @@ def test_values_of_last_observations_are_computed_without_masks():
 
     collect_rollout(make_vec(Doors, 2, seed=0), policy, 8)
     assert [mask.all() for mask in masks] == [False] * 8 + [True] * 2
-    assert [len(mask) for mask in masks[8:]] == [2, 2]  # of final observations, and the last ones
+    assert [len(mask) for mask in masks[8:]] == [2, 2]  # final and last observations
 
 
 class Masked(Doors):
-    """Report one mask in every step."""
+    """`Doors` that report a fixed mask in every step."""
 
     def __init__(self, mask, space=Doors.action_space):
         self.mask, self.action_space = mask, space
@@ -390,7 +391,7 @@ def test_a_component_without_allowed_values_is_rejected():
     expect_refusal(Refusal(as_masks, ArgumentError, "action_masks"), mask, space, 1)
 
 
-def test_random_actions_are_uniform_among_the_allowed():
+def test_random_actions_are_uniform_over_allowed_actions():
     masks = np.tile([True, False, True, True], (30_000, 1))
     actions, log_probs = random_allowed(spaces.Discrete(4), np.random.default_rng(0), masks)
     counts = np.bincount(actions)
@@ -401,7 +402,7 @@ def test_random_actions_are_uniform_among_the_allowed():
 
 
 class Uniform(torch.nn.Module):
-    """Choose uniformly among the allowed actions; there is no `act`."""
+    """Uniform policy over the allowed actions, without a method `act`."""
 
     def get_action_and_logprob(self, obs, mask=None, action=None):
         logits = torch.zeros(len(obs), 6)
@@ -416,7 +417,7 @@ class Uniform(torch.nn.Module):
 
 
 class Plain(torch.nn.Module):
-    """A policy without a parameter for masks."""
+    """Policy without a parameter for masks."""
 
     def get_action_and_logprob(self, obs):
         return obs.argmax(1), torch.zeros(len(obs))
@@ -425,39 +426,41 @@ class Plain(torch.nn.Module):
         return torch.zeros(len(obs))
 
 
-@pytest.mark.parametrize("kind", ["built-in", "custom"])
+@pytest.mark.parametrize("policy", ["built-in", "custom"])
 @pytest.mark.parametrize("mode", MODES)
-def test_torch_policies_get_masks(mode, kind):
+def test_torch_policies_get_masks(mode, policy):
     built_in = MlpPolicy(Doors.observation_space, Doors.action_space)
-    policy = built_in if kind == "built-in" else Uniform()
+    policy = built_in if policy == "built-in" else Uniform()
     batch = collect_rollout(make_vec(Doors, 3, seed=0, autoreset_mode=mode), policy, 20)
     assert np.take_along_axis(batch.action_masks, batch.actions[..., None], 2).all()
-    # Two or three doors of about the same probability.
+    # Two or three doors have about the same probability.
     assert (np.exp(batch.log_probs[batch.valid]) > 0.25).all()
 
 
 @pytest.mark.parametrize("name", ["mask", "action_mask", "action_masks"])
-@pytest.mark.parametrize("order", ["action=None, {}=None", "*, {}=None, action=None"])
-def test_torch_policies_get_masks_by_name(order, name):
-    code = f"lambda self, obs, {order.format(name)}: parent(self, obs, {name}, action)"
+@pytest.mark.parametrize("parameters", ["action=None, {}=None", "*, {}=None, action=None"])
+def test_torch_policies_get_masks_by_name(parameters, name):
+    code = f"lambda self, obs, {parameters.format(name)}: parent(self, obs, {name}, action)"
     method = eval(code, {"parent": Uniform.get_action_and_logprob})
-    kind = type("Named", (Uniform,), {"get_action_and_logprob": method})
-    batch = collect_rollout(make_vec(Doors, 3, seed=0), kind(), 10)
+    cls = type("Named", (Uniform,), {"get_action_and_logprob": method})
+    batch = collect_rollout(make_vec(Doors, 3, seed=0), cls(), 10)
     assert np.take_along_axis(batch.action_masks, batch.actions[..., None], 2).all()
 
     mask = torch.eye(6, dtype=torch.bool)
-    assert sample_actions(kind(), torch.zeros(6, 6), mask).tolist() == [0, 1, 2, 3, 4, 5]
-    log_probs, _, _ = get_evaluate_fn(kind())(torch.zeros(6, 6), torch.arange(6), mask)
+    assert sample_actions(cls(), torch.zeros(6, 6), mask).tolist() == [0, 1, 2, 3, 4, 5]
+    log_probs, _, _ = get_evaluate_fn(cls())(torch.zeros(6, 6), torch.arange(6), mask)
     assert log_probs.tolist() == [0.0] * 6
 
 
-@pytest.mark.parametrize("order", ["obs, sure=True, mask=None", "obs, *, mask=None", "obs, mask"])
-def test_act_gets_masks_by_name(order):
+@pytest.mark.parametrize(
+    "parameters", ["obs, deterministic=True, mask=None", "obs, *, mask=None", "obs, mask"]
+)
+def test_act_gets_masks_by_name(parameters):
     result = "None if mask is None else mask.float().argmax(1), 1.0, 2.0"
-    kind = type("Acts", (Uniform,), {"act": eval(f"lambda self, {order}: ({result})")})
-    act, mask = get_act_fn(kind()), torch.eye(6, dtype=torch.bool)
+    cls = type("Acts", (Uniform,), {"act": eval(f"lambda self, {parameters}: ({result})")})
+    act, mask = get_act_fn(cls()), torch.eye(6, dtype=torch.bool)
     assert act(torch.zeros(6, 6), mask)[0].tolist() == [0, 1, 2, 3, 4, 5]
-    if order != "obs, mask":
+    if parameters != "obs, mask":
         assert act(torch.zeros(6, 6)) == (None, 1.0, 2.0)
 
 
@@ -494,7 +497,7 @@ def test_policies_without_a_mask_parameter_get_observations_only():
 @pytest.mark.parametrize("shape", [list, tuple, np.asarray])
 def test_masks_of_vector_environments_may_be_lists(shape):
     class Listed(gym.vector.VectorEnv):
-        """Two environments with episodes of two and three steps, in which action t is allowed."""
+        """Vector environment whose step t allows action t, with episodes of 2 and 3 steps."""
 
         num_envs = 2
         metadata = {"autoreset_mode": AutoresetMode.DISABLED}  # noqa: RUF012
@@ -508,7 +511,7 @@ def test_masks_of_vector_environments_may_be_lists(shape):
         def reset(self, *, seed=None, options=None):
             reset = (options or {}).get("reset_mask", np.ones(2, bool))
             self.at = np.where(reset, 0, self.at)
-            return self._state(reset)  # the masks of other environments are not those to use
+            return self._state(reset)  # masks of other environments are all False
 
         def step(self, actions):
             assert (actions == self.at).all()

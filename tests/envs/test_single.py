@@ -1,4 +1,4 @@
-"""Errors of native environments name the arguments and attributes that the caller set."""
+"""Subclasses of native environments: constants are rejected, methods are allowed."""
 
 import pytest
 
@@ -7,19 +7,19 @@ from rlox.envs import NativeEnv
 from support.refusals import refuses
 
 
-def set_before(self, *args, **kwargs):
+def init_with_gravity(self, *args, **kwargs):
     self.gravity = 1.6
     super(type(self), self).__init__(*args, **kwargs)
 
 
 @pytest.mark.parametrize("base", [VecEnv, NativeEnv])
 @pytest.mark.parametrize(
-    "members", [{"gravity": 1.6}, {"__init__": set_before}], ids=["class", "init"]
+    "members", [{"gravity": 1.6}, {"__init__": init_with_gravity}], ids=["class", "init"]
 )
 def test_constants_of_subclasses_are_rejected(base, members):
-    kind = type("Moon", (base,), members)
+    cls = type("Moon", (base,), members)
     with refuses(AttributeError, "expected 9.8, got 1.6", name="gravity"):
-        kind(**({"n": 1} if base is VecEnv else {"env_id": "CartPole-v1"}))
+        cls(**({"n": 1} if base is VecEnv else {"env_id": "CartPole-v1"}))
 
 
 def test_subclasses_may_have_methods_with_names_of_constants():

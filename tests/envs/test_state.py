@@ -1,4 +1,4 @@
-"""The state of Gymnasium's environments: saved, restored and resumed exactly."""
+"""States of Gymnasium environments are saved and restored exactly."""
 
 import contextlib
 import re
@@ -12,7 +12,7 @@ from rlox import ArgumentError, make_vec
 from rlox._serialize import from_arrays, to_arrays
 from rlox.checkpoint import read_checkpoint
 from rlox.trainers import DQNTrainer, PPOTrainer, SACTrainer
-from support.checkpoints import expect_equal_states
+from support.checkpoints import assert_states_equal
 from support.envs import Echo, Imitate, cartpole
 from support.masked_envs import Doors
 from support.refusals import refuses
@@ -23,8 +23,8 @@ MORE_MUJOCO = "HalfCheetah-v5 Hopper-v5 Humanoid-v5 HumanoidStandup-v5 Reacher-v
 MORE_MUJOCO += " InvertedPendulum-v5 Swimmer-v5 Walker2d-v5"
 
 
-class Restorable(Imitate):
-    """Have the two methods that save and restore the state."""
+class StatefulImitate(Imitate):
+    """`Imitate` with `get_state` and `set_state`."""
 
     def get_state(self):
         return {"number": self.number, "steps": self.steps, "more": [1, {"pi": 3.5}]}
@@ -33,8 +33,8 @@ class Restorable(Imitate):
         self.number, self.steps = state["number"], state["steps"]
 
 
-class RestorableDoors(Doors):
-    """Doors, whose action masks change in each step, with a state."""
+class StatefulDoors(Doors):
+    """`Doors` with `get_state` and `set_state`."""
 
     def get_state(self):
         return {"open": self.open, "at": self.at}
@@ -43,28 +43,28 @@ class RestorableDoors(Doors):
         self.open, self.at = state["open"], state["at"]
 
 
-def steps(env, actions):
+def step_all(env, actions):
     return [tuple(map(np.copy, env.step(action)[:4])) for action in actions]
 
 
-def expect_exact_resume(make, before=60, after=150):
-    """Check that new environments continue as the environments whose state they get."""
+def check_exact_resume(make, before=60, after=150):
+    """Check that new environments with a copied state continue as the original environments."""
     with contextlib.closing(make()) as first, contextlib.closing(make()) as second:
         first.action_space.seed(0)
         first.reset(seed=3)
-        steps(first, [first.action_space.sample() for _ in range(before)])
+        step_all(first, [first.action_space.sample() for _ in range(before)])
         state = first.get_state()
         assert state, first.unrestorable_reason
         state = {name: np.array(x) for name, x in state.items()}
         actions = [first.action_space.sample() for _ in range(after)]
-        expected = steps(first, actions)
+        expected = step_all(first, actions)
         assert second.set_state(state)
-        np.testing.assert_equal(steps(second, actions), expected)
+        np.testing.assert_equal(step_all(second, actions), expected)
 
 
 @pytest.mark.parametrize("env_id", CLASSIC.split())
 def test_classic_control_resumes(env_id):
-    expect_exact_resume(lambda: make_vec(lambda: gym.make(env_id), 2, seed=3))
+    check_exact_resume(lambda: make_vec(lambda: gym.make(env_id), 2, seed=3))
 
 
 @pytest.mark.services
@@ -75,17 +75,17 @@ def test_classic_control_resumes(env_id):
 @pytest.mark.filterwarnings("ignore")
 def test_mujoco_resumes(env_id):
     pytest.importorskip("mujoco", reason="needs MuJoCo: pip install 'gymnasium[mujoco]'")
-    expect_exact_resume(lambda: make_vec(env_id, 2, seed=3))
+    check_exact_resume(lambda: make_vec(env_id, 2, seed=3))
 
 
 @pytest.mark.parametrize("mode", ["SameStep", "NextStep"])
 def test_environments_resume_after_the_end_of_an_episode(mode):
-    expect_exact_resume(lambda: make_vec(Restorable, 3, seed=1, autoreset_mode=mode), before=10)
+    check_exact_resume(lambda: make_vec(StatefulImitate, 3, seed=1, autoreset_mode=mode), before=10)
 
 
 @pytest.mark.parametrize("env", ["Acrobot-v1", cartpole], ids=["id", "function"])
 def test_worker_processes_resume(env):
-    expect_exact_resume(lambda: make_vec(env, 2, vectorization_mode="async"))
+    check_exact_resume(lambda: make_vec(env, 2, vectorization_mode="async"))
 
 
 WRAPPERS = {
@@ -103,20 +103,20 @@ WRAPPERS = {
 @pytest.mark.parametrize("name", WRAPPERS)
 @pytest.mark.filterwarnings("ignore")
 def test_wrappers_resume(name):
-    expect_exact_resume(lambda: make_vec("Pendulum-v1", 2, wrappers=[WRAPPERS[name]]))
+    check_exact_resume(lambda: make_vec("Pendulum-v1", 2, wrappers=[WRAPPERS[name]]))
 
 
 def unchanged(env):
     return wrappers.TransformObservation(env, lambda obs: obs, env.observation_space)
 
 
-class ObjectState(Restorable):
+class ObjectState(StatefulImitate):
     def get_state(self):
         return {"space": self.action_space}
 
 
 def workers(mode):
-    return gym.vector.AsyncVectorEnv([Restorable], autoreset_mode=mode)
+    return gym.vector.AsyncVectorEnv([StatefulImitate], autoreset_mode=mode)
 
 
 def list_of_infos():
@@ -136,7 +136,7 @@ WITHOUT_STATE = {
 
 @pytest.mark.parametrize("case", WITHOUT_STATE)
 @pytest.mark.filterwarnings("ignore")
-def test_environments_whose_state_is_unknown_give_the_reason(case):
+def test_unrestorable_environments_give_the_reason(case):
     make, reason = WITHOUT_STATE[case]
     env = make()
     env.reset(seed=0)
@@ -166,10 +166,14 @@ DQN = {"num_envs": 2, "learning_starts": 20, "buffer_size": 100, "batch_size": 8
 SAC = {"num_envs": 2, "learning_starts": 20, "buffer_size": 200, "batch_size": 8, "net_arch": (8,)}
 CASES = {
     "ppo, classic control": (PPOTrainer, cartpole, PPO),
-    "ppo, own": (PPOTrainer, Restorable, PPO | {"normalize_obs": True, "normalize_reward": True}),
-    "ppo, masks": (PPOTrainer, RestorableDoors, PPO | {"action_masks": True}),
+    "ppo, state methods": (
+        PPOTrainer,
+        StatefulImitate,
+        PPO | {"normalize_obs": True, "normalize_reward": True},
+    ),
+    "ppo, masks": (PPOTrainer, StatefulDoors, PPO | {"action_masks": True}),
     "dqn, classic control": (DQNTrainer, lambda: gym.make("MountainCar-v0"), DQN),
-    "sac, own": (SACTrainer, Restorable, SAC | {"normalize_obs": True}),
+    "sac, state methods": (SACTrainer, StatefulImitate, SAC | {"normalize_obs": True}),
 }
 
 
@@ -177,18 +181,18 @@ CASES = {
 @pytest.mark.parametrize("backend", ["native", "torch"])
 @pytest.mark.parametrize("case", CASES)
 def test_a_resumed_run_equals_an_uninterrupted_one(tmp_path, case, backend, mode):
-    kind, env, settings = CASES[case]
+    cls, env, settings = CASES[case]
     make = lambda: make_vec(env, settings["num_envs"], autoreset_mode=mode)  # noqa: E731
-    how = {"seed": 1, "backend": backend, "runs_dir": None, **settings}
+    kwargs = {"seed": 1, "backend": backend, "runs_dir": None, **settings}
     halt = lambda trainer, metrics: trainer.timesteps >= 96 and trainer.stop()  # noqa: E731
-    whole, first = kind(make(), **how), kind(make(), **how)
-    whole.train(192)
+    uninterrupted, first = cls(make(), **kwargs), cls(make(), **kwargs)
+    uninterrupted.train(192)
     first.train(192, callbacks=[halt])
     first.save(tmp_path / "half")
     assert read_checkpoint(tmp_path / "half").manifest["environment"] == "exact"
-    second = kind.load(tmp_path / "half", env=make(), runs_dir=None)
+    second = cls.load(tmp_path / "half", env=make(), runs_dir=None)
     second.train()
-    expect_equal_states(second.learner.state(), whole.learner.state())
+    assert_states_equal(second.learner.state(), uninterrupted.learner.state())
 
 
 def test_resuming_with_new_episodes_warns_once(tmp_path):
@@ -203,7 +207,7 @@ def test_resuming_with_new_episodes_warns_once(tmp_path):
     loaded = PPOTrainer.load(tmp_path / "saved", env=Echo, runs_dir=None)
     with pytest.warns(UserWarning, match="environment: .*: Echo has no get_state.*new episodes"):
         loaded.train(32)
-    loaded.train(32)  # and not again
+    loaded.train(32)
     PPOTrainer.load(tmp_path / "new", env=Echo, runs_dir=None).train(32)
 
 
@@ -214,18 +218,18 @@ def test_other_environments_start_new_episodes(tmp_path):
     first = PPOTrainer(cartpole, 1, runs_dir=None, **PPO).learner
     first.iterate()
     other = lambda: wrappers.RecordEpisodeStatistics(cartpole())  # noqa: E731
-    for env, why in {other: "other environments", "CartPole-v1": "of another kind"}.items():
+    for env, reason in {other: "other environments", "CartPole-v1": "of another kind"}.items():
         loaded = PPOTrainer.load(tmp_path / "saved", env=env, runs_dir=None)
-        with pytest.warns(UserWarning, match=why):
+        with pytest.warns(UserWarning, match=reason):
             loaded.train(32)
         assert (loaded.learner.buffer.obs[0] != first.buffer.obs[0]).all()
 
 
 def test_a_damaged_state_is_rejected_and_changes_nothing():
-    env = make_vec(Restorable, 2, seed=0)
+    env = make_vec(StatefulImitate, 2, seed=0)
     env.reset()
     state = env.get_state()
-    before = steps(env, [np.zeros((2, 1), np.float32)] * 3)
+    before = step_all(env, [np.zeros((2, 1), np.float32)] * 3)
     assert env.set_state(state)
     saved = from_arrays(state)
     first, second = saved["snapshots"]
@@ -253,6 +257,6 @@ def test_a_damaged_state_is_rejected_and_changes_nothing():
     ):
         with refuses(ArgumentError, "state", expected="the saved state of environments"):
             env.set_state(damaged)
-    after = steps(env, [np.zeros((2, 1), np.float32)] * 3)
+    after = step_all(env, [np.zeros((2, 1), np.float32)] * 3)
     for a, b in zip(before, after, strict=True):
         np.testing.assert_array_equal(a[0], b[0])

@@ -1,4 +1,4 @@
-"""`VecEnv`: Gymnasium's rules for vector environments, its own methods, seeds and state."""
+"""`VecEnv`: Gymnasium's vector interface, the methods of rlox, seeds and states."""
 
 import threading
 
@@ -26,7 +26,7 @@ from support.thread_runs import join, start_threads
 NEXT_STEP, SAME_STEP, DISABLED = AutoresetMode
 
 
-def sync(env_id="CartPole-v1", mode=SAME_STEP, n=3, **kwargs):
+def make_reference(env_id="CartPole-v1", mode=SAME_STEP, n=3, **kwargs):
     return SyncVectorEnv([lambda: gym.make(env_id, **kwargs)] * n, autoreset_mode=mode)
 
 
@@ -37,8 +37,8 @@ def random_actions(env, seed=0):
 
 
 @pytest.mark.parametrize("env_id", IDS)
-def test_spaces_and_metadata_equal_those_of_gymnasium(env_id):
-    ours, ref = VecEnv(3, env_id=env_id, render_mode="rgb_array"), sync(env_id)
+def test_spaces_and_metadata_equal_gymnasiums(env_id):
+    ours, ref = VecEnv(3, env_id=env_id, render_mode="rgb_array"), make_reference(env_id)
     for name in ("observation", "action", "single_observation", "single_action"):
         assert getattr(ours, f"{name}_space") == getattr(ref, f"{name}_space"), name
     assert ours.num_envs == 3
@@ -51,8 +51,8 @@ def test_spaces_and_metadata_equal_those_of_gymnasium(env_id):
 
 @pytest.mark.parametrize("mode", list(AutoresetMode))
 def test_autoreset_mode_accepts_members_values_and_names(mode):
-    for given in (mode, mode.value, mode.name):
-        assert VecEnv(autoreset_mode=given).metadata["autoreset_mode"] is mode
+    for value in (mode, mode.value, mode.name):
+        assert VecEnv(autoreset_mode=value).metadata["autoreset_mode"] is mode
 
 
 BAD_MASKS = {
@@ -67,20 +67,20 @@ BAD_MASKS = {
 
 @pytest.mark.parametrize("mask", BAD_MASKS.values(), ids=BAD_MASKS)
 def test_bad_reset_masks_raise_the_same_errors_as_gymnasium(mask):
-    ours, ref = VecEnv(3, seed=0), sync()
+    ours, ref = VecEnv(3, seed=0), make_reference()
     before = ours.reset_all()
     ref.reset(seed=0)
     with pytest.raises((TypeError, ValueError)) as expected:
         ref.reset(seed=1, options={"reset_mask": mask})
-    kind = {TypeError: ArgumentTypeError, ValueError: ArgumentError}[expected.type]
-    with refuses(kind, "options['reset_mask']"):
+    error = {TypeError: ArgumentTypeError, ValueError: ArgumentError}[expected.type]
+    with refuses(error, "options['reset_mask']"):
         ours.reset(seed=1, options={"reset_mask": mask})
     assert np.array_equal(ours.collect_n_steps(1)["obs"][0], before)
 
 
-def test_reset_leaves_environments_outside_the_mask_and_options_unchanged():
+def test_reset_changes_neither_unmasked_environments_nor_options():
     env, options = VecEnv(3, seed=0), {"reset_mask": np.array([False, True, False])}
-    with refuses(ArgumentError, "reset_mask"):  # the first reset must be of all
+    with refuses(ArgumentError, "reset_mask"):  # the first reset must include all environments
         env.reset(options=options)
     assert np.array_equal(env.reset_all(), VecEnv(3, seed=0).reset_all())
     before, *_ = env.step([0, 1, 0])
@@ -130,7 +130,7 @@ def test_disabled_mode_rejects_steps_of_finished_environments():
     env.step([0, 0])
 
 
-def test_np_random_and_np_random_seed_follow_resets():
+def test_resets_set_np_random_seed_and_np_random_returns_copies():
     env = VecEnv(2)
     assert env.np_random_seed == (-1, -1)
     env.reset(seed=4)
@@ -139,14 +139,14 @@ def test_np_random_and_np_random_seed_follow_resets():
     assert env.np_random_seed == (4, 5)
     env.reset(seed=9, options={"reset_mask": np.array([False, True])})
     assert env.np_random_seed == (4, 10)
-    drawn = env.np_random[0].random()
-    assert env.np_random[0].random() == drawn, "what is handed out is a copy"
+    number = env.np_random[0].random()
+    assert env.np_random[0].random() == number, "np_random returns copies"
 
 
 @pytest.mark.parametrize("env_id", IDS)
-def test_frames_equal_those_of_gymnasium(env_id):
+def test_frames_equal_gymnasiums(env_id):
     ours = VecEnv(2, env_id=env_id, render_mode="rgb_array")
-    ref = sync(env_id, n=2, render_mode="rgb_array")
+    ref = make_reference(env_id, n=2, render_mode="rgb_array")
     single = gym.make(f"rlox/{env_id}", render_mode="rgb_array")
     for env in (ours, ref, single):
         env.reset(seed=3)
@@ -198,14 +198,14 @@ def test_methods_reject_a_closed_environment():
 
 @pytest.mark.parametrize("env_id", IDS)
 def test_vector_wrappers_of_gymnasium_give_the_same_results(env_id):
-    def wrapped(env):
+    def wrap(env):
         env = wrappers.NormalizeObservation(env)
         env = wrappers.NormalizeReward(env)
         env = wrappers.RecordEpisodeStatistics(env)
         return wrappers.DictInfoToList(env)
 
-    ours = wrapped(VecEnv(3, env_id=env_id, autoreset_mode=NEXT_STEP, max_episode_steps=30))
-    ref = wrapped(sync(env_id, NEXT_STEP, max_episode_steps=30))
+    ours = wrap(VecEnv(3, env_id=env_id, autoreset_mode=NEXT_STEP, max_episode_steps=30))
+    ref = wrap(make_reference(env_id, NEXT_STEP, max_episode_steps=30))
     assert np.array_equal(ours.reset(seed=0)[0], ref.reset(seed=0)[0])
     episodes = 0
     for _, actions in zip(range(120), random_actions(ours), strict=False):
@@ -220,7 +220,7 @@ def test_vector_wrappers_of_gymnasium_give_the_same_results(env_id):
     assert episodes >= 9
 
 
-def test_record_episode_statistics_follows_masked_resets():
+def test_record_episode_statistics_accepts_masked_resets():
     env = wrappers.RecordEpisodeStatistics(VecEnv(2, 0, autoreset_mode=DISABLED))
     env.reset(seed=0)
     env.step([0, 1])
@@ -284,8 +284,8 @@ def test_step_into_writes_the_results_of_step(env_id):
 @pytest.mark.parametrize("mode", [SAME_STEP, NEXT_STEP], ids=["same", "next"])
 @pytest.mark.parametrize("env_id", IDS)
 def test_collect_n_steps_equals_single_steps(env_id, mode):
-    how = {"autoreset_mode": mode, "max_episode_steps": 20}
-    env, twin = (VecEnv(3, 5, env_id, **how) for _ in "ab")
+    kwargs = {"autoreset_mode": mode, "max_episode_steps": 20}
+    env, twin = (VecEnv(3, 5, env_id, **kwargs) for _ in "ab")
 
     def policy(obs):
         if env.single_action_space.shape:
@@ -293,11 +293,11 @@ def test_collect_n_steps_equals_single_steps(env_id, mode):
         return (obs[:, -1] > 0).astype(int)
 
     obs, over = twin.reset_all(), np.zeros(3, bool)
-    for n in (20, 50, 30):  # each call continues where the last one stopped
+    for n in (20, 50, 30):  # each call continues the last one
         got, final = env.collect_n_steps(n, policy), []
         for t in range(n):
             assert np.array_equal(got["obs"][t], obs)
-            # Where the last step ended an episode, this one only resets.
+            # In NEXT_STEP mode, the step after the end of an episode only resets.
             assert np.array_equal(got["valid"][t], ~over if mode is NEXT_STEP else [True] * 3)
             actions = policy(obs)
             assert np.array_equal(got["actions"][t], actions)
@@ -358,49 +358,49 @@ def test_pop_episodes_returns_each_episode_once():
     env.reset(options={"reset_mask": np.array([True, False])})
     env.step([0, 1])
     env.step([0, 1])
-    assert env.pop_episodes()[1].tolist() == [3], "a reset drops the episode that it cuts"
+    assert env.pop_episodes()[1].tolist() == [3], "a reset discards the running episode"
 
 
-def foreign():
+def make_foreign():
     return rlox.make_vec("CartPole-v1", 2, vectorization_mode="sync")
 
 
-TAKERS = {
+CALLS = {
     "VecEnv": lambda seed: rlox.VecEnv(2, seed),
     "VecEnv.reset": lambda seed: rlox.VecEnv(2).reset(seed=seed),
     "VecEnv.reset each": lambda seed: rlox.VecEnv(2).reset(seed=[0, seed]),
-    "GymVecEnv.reset": lambda seed: foreign().reset(seed=seed),
-    "GymVecEnv.reset each": lambda seed: foreign().reset(seed=[0, seed]),
+    "GymVecEnv.reset": lambda seed: make_foreign().reset(seed=seed),
+    "GymVecEnv.reset each": lambda seed: make_foreign().reset(seed=[0, seed]),
     "NativeEnv.reset": lambda seed: gym.make("rlox/CartPole-v1").reset(seed=seed),
     "make_vec": lambda seed: rlox.make_vec("CartPole-v1", 2, seed=seed).reset(),
-    "make_vec of others": lambda seed: rlox.make_vec("FrozenLake-v1", 2, seed=seed),
+    "make_vec of Gymnasium": lambda seed: rlox.make_vec("FrozenLake-v1", 2, seed=seed),
     "trainer": lambda seed: PPOTrainer("CartPole-v1", seed, runs_dir=None),
     "NativeVectorEnv": lambda seed: rlox._rlox.NativeVectorEnv("CartPole-v1", 2, seed),
 }
 
 
-@pytest.mark.parametrize("name", TAKERS)
-def test_seeds_accept_integers_from_0_on(name):
-    take = TAKERS[name]
+@pytest.mark.parametrize("name", CALLS)
+def test_seeds_must_be_nonnegative_integers(name):
+    call = CALLS[name]
     for seed in (0, 7, np.int8(7), np.uint64(2**64 - 1), 2**64, 2**70):
-        take(seed)
+        call(seed)
     for wrong in (True, np.bool_(False), 1.5, 2.0, np.float32(2), float("nan"), "1"):
         with refuses(ArgumentTypeError, "seed"):
-            take(wrong)
+            call(wrong)
     for wrong in (-1, np.int64(-1), -(2**70)):
         with refuses(ArgumentError, "seed"):
-            take(wrong)
+            call(wrong)
 
 
 @pytest.mark.parametrize("seed", [2**64 - 1, 2**64, 2**70, 2**128, 2**200 + 12345])
 @pytest.mark.parametrize("n", [1, 40])
 def test_large_seeds_give_the_trajectories_of_gymnasium(seed, n):
-    env, each = rlox.VecEnv(n), rlox.VecEnv(n, seed=seed)
+    env, seeded = rlox.VecEnv(n), rlox.VecEnv(n, seed=seed)
     obs = env.reset(seed=seed)[0]
-    others = [gym.make("CartPole-v1").reset(seed=seed + i)[0] for i in range(n)]
-    assert np.array_equal(obs, others)
-    assert np.array_equal(each.reset()[0], others)
-    assert np.array_equal(env.reset(seed=[seed + i for i in range(n)])[0], others)
+    expected = [gym.make("CartPole-v1").reset(seed=seed + i)[0] for i in range(n)]
+    assert np.array_equal(obs, expected)
+    assert np.array_equal(seeded.reset()[0], expected)
+    assert np.array_equal(env.reset(seed=[seed + i for i in range(n)])[0], expected)
     assert env.np_random_seed == tuple(seed + i for i in range(n))
 
 
@@ -432,9 +432,9 @@ NAN, INF = float("nan"), float("inf")
 N = 70
 
 
-def changed(state, name, index, number):
+def replace_element(state, name, index, value):
     array = state[name].copy()
-    array[index] = number
+    array[index] = value
     return state | {name: array}
 
 
@@ -444,7 +444,7 @@ BAD_NUMBERS = {
     "NaN return": ("episode_returns", ..., NAN),
     "stream of zeros": ("streams", ..., 0),
     "even increment": ("streams", 3, 2),
-    "flag 2": ("streams", 4, 2),
+    "flag is 2": ("streams", 4, 2),
     "33 bits": ("streams", 5, 2**32),
     "finished in SAME_STEP mode": ("finished", ..., True),
     "negative steps": ("episode_steps", ..., -1),
@@ -456,15 +456,15 @@ BAD_SHAPES = {"states": np.zeros((3, 5)), "episode_returns": [0.0], "streams": [
 @pytest.mark.parametrize("mode", [SAME_STEP, NEXT_STEP], ids=["same", "next"])
 @pytest.mark.parametrize("case", BAD_NUMBERS)
 def test_set_state_rejects_one_bad_row_and_changes_nothing(n, mode, case):
-    name, column, number = BAD_NUMBERS[case]
-    mode = SAME_STEP if name == "finished" else mode  # environments of NEXT_STEP may be finished
+    name, column, value = BAD_NUMBERS[case]
+    mode = SAME_STEP if name == "finished" else mode  # NEXT_STEP environments may be finished
     env = VecEnv(n, 0, autoreset_mode=mode)
     env.reset()
     other = env.get_state()
     env.step(np.ones(n, int))
     before = env.get_state()
-    with refuses(NonFiniteError if np.isnan(number) else ArgumentError, name) as raised:
-        env.set_state(changed(other, name, (n - 1, column), number))
+    with refuses(NonFiniteError if np.isnan(value) else ArgumentError, name) as raised:
+        env.set_state(replace_element(other, name, (n - 1, column), value))
     if name in ("episode_returns", "finished"):
         assert raised.value.env == n - 1
     for key, array in env.get_state().items():
@@ -489,9 +489,9 @@ def test_set_state_of_pendulum_accepts_only_an_unknown_torque():
     good = env.get_state()
     assert np.isnan(good["states"][:, 2]).all()
     env.set_state(good)
-    for column, number in [(0, NAN), (1, NAN), (2, INF)]:
+    for column, value in [(0, NAN), (1, NAN), (2, INF)]:
         with refuses(NonFiniteError, "states", env=1):
-            env.set_state(changed(good, "states", (1, column), number))
+            env.set_state(replace_element(good, "states", (1, column), value))
 
 
 def test_get_state_is_consistent_while_another_thread_steps():

@@ -22,7 +22,7 @@ from rlox.callbacks import Callback, EvalCallback
 from rlox.experiments.many import RunsFailedError
 from rlox.trainers import PPOTrainer
 from support.refusals import refuses
-from support.resume_runs import SETTINGS, kind, table
+from support.resume_runs import SETTINGS, table, trainer_class
 from support.runs import SMALL, failing
 
 STEPS = 192
@@ -59,7 +59,7 @@ def test_each_run_equals_a_separate_run(algorithm, processes, backend, tmp_path,
     )
     for seed, result in zip(seeds, results, strict=True):
         root = tmp_path / f"alone-{seed}"
-        with kind(algorithm)(env, seed, runs_dir=root, **options) as trainer:
+        with trainer_class(algorithm)(env, seed, runs_dir=root, **options) as trainer:
             serial = trainer.train(STEPS)
         (manifest,) = root.glob("*/*/*/config.json")
         folder = tmp_path / "many" / os.path.relpath(result["run_dir"], tmp_path / "many")

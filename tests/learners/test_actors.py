@@ -353,16 +353,16 @@ def test_forked_child_does_not_stop_processes_of_its_parent():
 @pytest.mark.processes
 @NEEDS_LINUX
 @pytest.mark.parametrize(
-    ("how", "error", "text"),
+    ("fault", "error", "text"),
     [
         ("raise", ArithmeticError, "the environment broke"),
         pytest.param("kill", RuntimeError, "exit code -9", marks=pytest.mark.kills),
     ],
 )
-def test_error_of_an_environment_is_raised_and_stops_all_processes(how, error, text):
+def test_error_of_an_environment_is_raised_and_stops_all_processes(fault, error, text):
     before = child_processes()
     config = IMPALAConfig(num_envs=2, net_arch=(4,))
-    learner = NativeIMPALA(make_vec(Breaking, 2, how=how), config, 0)
+    learner = NativeIMPALA(make_vec(Breaking, 2, fault=fault), config, 0)
     with refuses(error, text):
         iterate(learner, 10)
     assert child_processes() == before
@@ -381,7 +381,7 @@ def test_unresponsive_processes_do_not_block_stop_and_close():
         assert trainer.train(1_000)["timesteps"] == 0
         assert time.monotonic() - start < 8
     config = IMPALAConfig(num_envs=2, net_arch=(4,))
-    learner = NativeIMPALA(make_vec(Breaking, 2, how="sleep"), config, 0)
+    learner = NativeIMPALA(make_vec(Breaking, 2, fault="sleep"), config, 0)
     threading.Timer(3.0, setattr, (learner, "stop_requested", True)).start()
     while learner.iterate():
         pass

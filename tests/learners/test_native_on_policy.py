@@ -28,7 +28,7 @@ from rlox.algorithms import PPO, A2CConfig, PPOConfig
 from rlox.learners.native_on_policy import NativeA2C, NativePPO
 from rlox.trainers import A2CTrainer, DQNTrainer
 from support.envs import Answer, Sampled
-from support.off_policy import assert_equal_states
+from support.off_policy import assert_learners_equal
 from support.refusals import expect_refusal, refusals, refuses
 from support.runs import pair
 
@@ -197,7 +197,7 @@ def test_load_state_rejects_invalid_states_and_changes_nothing(part):
             learner.load_state(state)
         learner.policy = policy
         assert raised.value.section.split(", ")[0] == part
-        assert_equal_states(learner, SimpleNamespace(state=lambda: current))
+        assert_learners_equal(learner, SimpleNamespace(state=lambda: current))
 
 
 @pytest.mark.parametrize(("env_id", "output"), [("CartPole-v1", "logits"), ("Pendulum-v1", "mean")])

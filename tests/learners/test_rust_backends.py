@@ -13,7 +13,7 @@ from rlox._rlox import network_backends
 from rlox.configs import A2CConfig, PPOConfig
 from rlox.learners.native_on_policy import NativeA2C, NativePPO
 from rlox.trainers import DQNTrainer, SACTrainer, TD3Trainer
-from support.off_policy import iterated, make_learner
+from support.off_policy import make_learner, run_iterations
 from support.refusals import refuses
 from support.runs import pair
 
@@ -140,7 +140,7 @@ def test_off_policy_learners_equal_the_native_backend(algorithm, backend):
     first = native.policy.tensors()
     np.testing.assert_equal(other.policy.tensors(), first)
     for learner in (native, other):
-        iterated(learner, 8 + 10)  # random actions, then minibatches
+        run_iterations(learner, 8 + 10)  # random actions, then minibatches
     assert native.updates == other.updates == 10
     moved = 0.0
     for name, weights in native.policy.tensors().items():

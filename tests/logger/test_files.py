@@ -12,7 +12,7 @@ from rlox import ArgumentError, ArgumentTypeError
 from rlox._training.metrics import remove_lines_after
 from rlox._training.run_folder import RunFolder, check_runs_dir
 from rlox.logger import ConsoleLogger, JSONLinesLogger, TensorBoardLogger
-from support.runs import NotingLogger, resumed, small, train_half
+from support.runs import NotingLogger, load_half, small, train_half
 
 
 def test_rows_are_appended_to_an_existing_file(tmp_path):
@@ -166,7 +166,7 @@ def test_tensorboard_reads_all_scalars(tmp_path):
 def resume_killed_run(folder, logger):
     """Return the folder of a run with 128 logged steps that resumes from a checkpoint at 64."""
     run = train_half(folder, folder, logger)
-    resumed(folder, run).train(96, loggers=[logger(every=1)])
+    load_half(folder, run).train(96, loggers=[logger(every=1)])
     return run
 
 

@@ -9,7 +9,7 @@ import time
 import pytest
 
 from rlox.logger import MLflowLogger, WandbLogger
-from support.runs import Noting, NotingLogger, resumed, small, train_half
+from support.runs import Noting, NotingLogger, load_half, small, train_half
 
 pytestmark = [pytest.mark.filterwarnings("ignore"), pytest.mark.timeout(300)]
 
@@ -140,19 +140,19 @@ def test_wandb_resumes_the_run_of_the_folder(tmp_path, monkeypatch):
     run_id = (run / "wandb.id").read_text().strip()
     assert "id" not in init_kwargs[0]
     assert list((run / "wandb").glob(f"offline-run-*-{run_id}"))
-    resumed(tmp_path, run).train(96, loggers=[WandbLogger(every=1)])
+    load_half(tmp_path, run).train(96, loggers=[WandbLogger(every=1)])
     assert (init_kwargs[1]["id"], init_kwargs[1]["resume"]) == (run_id, "allow")
     names = [path.name for path in (run / "wandb").glob("offline-run-*")]
     assert len(names) == 2
     assert all(f"-{run_id}" in name for name in names)
-    resumed(tmp_path, run).train(32, loggers=[WandbLogger(every=1, id="mine")])
+    load_half(tmp_path, run).train(32, loggers=[WandbLogger(every=1, id="mine")])
     assert init_kwargs[2]["id"] == "mine"
 
 
 @pytest.mark.services
 def test_mlflow_resumes_the_run_of_the_folder(mlflow_store, tmp_path):
     run = train_half(tmp_path, mlflow_store, MLflowLogger)
-    trainer = resumed(tmp_path, run)
+    trainer = load_half(tmp_path, run)
     trainer.train(96, loggers=[MLflowLogger(every=1)])
     client, runs = runs_in(mlflow_store)
     (resumed_run,) = [resumed_run for resumed_run in runs if resumed_run.info.run_name == run.name]

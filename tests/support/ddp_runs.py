@@ -36,8 +36,8 @@ STEPS = {"ppo": 128, "a2c": 128, "sac": 64}
 SMALL = {"num_envs": 4, "n_steps": 16, "batch_size": 16, "runs_dir": None}
 
 
-class Outcome(NamedTuple):
-    """What a rank came to."""
+class RankResult(NamedTuple):
+    """Return value, error and exit code of a rank."""
 
     result: Any
     error: str  # type and message
@@ -47,7 +47,7 @@ class Outcome(NamedTuple):
 def run_ranks(function, *args, size=2, hang=False):
     """Run a function on `size` ranks, forked from one process that has imported torch.
 
-    With `hang`, rank 1 does not end by itself and is killed after rank 0 has ended.
+    With `hang`, rank 1 hangs and is killed. Returns a `RankResult` for each rank.
     """
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["support.ddp_runs"])
@@ -58,14 +58,14 @@ def run_ranks(function, *args, size=2, hang=False):
     ranks = []
     with mock.patch.dict(os.environ, PYTHONPATH=os.pathsep.join(paths)):
         for rank in range(size):
-            ours, theirs = context.Pipe(duplex=False)
-            about = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": size}
-            variables = {name: str(x) for name, x in about.items()}
+            reader, writer = context.Pipe(duplex=False)
+            numbers = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": size}
+            variables = {name: str(x) for name, x in numbers.items()}
             variables |= {"MASTER_ADDR": "localhost", "MASTER_PORT": port, "OMP_NUM_THREADS": "1"}
-            process = context.Process(target=_rank, args=(variables, theirs, function, args))
+            process = context.Process(target=_run_rank, args=(variables, writer, function, args))
             process.start()
-            theirs.close()
-            ranks.append((process, ours))
+            writer.close()
+            ranks.append((process, reader))
     outcomes = []
     for rank, (process, pipe) in enumerate(ranks):
         if hang and rank == 1:
@@ -78,11 +78,11 @@ def run_ranks(function, *args, size=2, hang=False):
         process.join(10)
         process.kill()
         process.join()
-        outcomes.append(Outcome(result, error, process.exitcode))
+        outcomes.append(RankResult(result, error, process.exitcode))
     return outcomes
 
 
-def _rank(variables, pipe, function, args):
+def _run_rank(variables, pipe, function, args):
     os.environ.update(variables)
     torch.set_num_threads(1)
     signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -104,7 +104,7 @@ def rows_of(batch):
 
 
 def local_digest(trainer):
-    """The digest of what a rank holds. Rank 0's learner would ask the others for their states."""
+    """Return the digest of one rank's state, without the collective call of the main rank."""
     is_main_rank, trainer.learner.ranks.is_main_rank = trainer.learner.ranks.is_main_rank, False
     try:
         return digest(trainer)
@@ -113,13 +113,13 @@ def local_digest(trainer):
 
 
 def on_policy_gradient(group, algorithm):
-    """A rollout of this rank, and the averaged gradient of its loss."""
+    """Return a rollout of this rank, and the averaged gradient of its loss."""
     learner = make(group, algorithm, normalize_obs=False, normalize_reward=False).learner
     with learner.seeded(), learner._use_local_episodes():
         assert learner.collect()
     half = learner.unpack_batch(learner.rows)
     clip = (0.2,) if algorithm == "ppo" else ()
-    # Other weights than those that collected, so that ratios are not all 1.
+    # The changed weights give ratios other than 1.
     with torch.no_grad():
         for i, p in enumerate(learner.policy.parameters()):
             p += 0.03 * torch.randn(p.shape, generator=torch.Generator().manual_seed(i))
@@ -130,48 +130,48 @@ def on_policy_gradient(group, algorithm):
 
 
 def sac_gradients(group):
-    """Half of a minibatch, and the averaged gradients of an update from it."""
+    """Return half of a minibatch, and the averaged gradients of an update from it."""
     learner = make(group, "sac", normalize_obs=False).learner
     stream = np.random.default_rng(5)
     shapes = {"obs": (16, 3), "actions": (16, 1), "rewards": (16,), "next_obs": (16, 3)}
-    whole = {name: stream.uniform(-1, 1, shape) for name, shape in shapes.items()}
-    own = {n: torch.tensor(x[8 * group.rank :][:8], dtype=torch.float32) for n, x in whole.items()}
-    batch = ReplayBatch(**own, terminated=torch.arange(8) % 3 == 0, discounts=0.9)
+    full = {name: stream.uniform(-1, 1, shape) for name, shape in shapes.items()}
+    half = {n: torch.tensor(x[8 * group.rank :][:8], dtype=torch.float32) for n, x in full.items()}
+    batch = ReplayBatch(**half, terminated=torch.arange(8) % 3 == 0, discounts=0.9)
     generator = learner.generator.get_state()
     gradients = []
     for optimizer in learner.optimizers:
         optimizer.step = lambda gradient, rate: gradients.append(gradient.numpy().copy())
     learner.update(batch, 1e-3)
     arrays = {name: x.numpy() for name, x in learner.modules.state_dict().items()}
-    arrays |= {name: x.numpy() for name, x in own.items()}
+    arrays |= {name: x.numpy() for name, x in half.items()}
     arrays |= zip(("critic", "actor", "alpha"), gradients, strict=True)
     return {**arrays, "generator": generator.numpy(), "terminated": batch.terminated.numpy()}
 
 
 def normalizer_statistics(group):
-    """All observations of this rank, and the statistics of its normalizer after training."""
+    """Return all observations of this rank, and the statistics of its normalizer."""
     trainer = make(group, "ppo")
     env, rows = trainer.learner.env, []
 
-    def noting(call, first_only):
-        def noted(*args):
+    def record_obs(call, first_only):
+        def call_and_record(*args):
             call(*args)
             if not (first_only and rows):
                 rows.append(env.get_state()["states"][:, :4].astype(np.float32))
 
-        return noted
+        return call_and_record
 
-    env.begin_rollout = noting(env.begin_rollout, first_only=True)
-    env.step_rollout = noting(env.step_rollout, first_only=False)
+    env.begin_rollout = record_obs(env.begin_rollout, first_only=True)
+    env.step_rollout = record_obs(env.step_rollout, first_only=False)
     trainer.train(256)
     return {"raw": np.concatenate(rows), **trainer.learner.normalizer.state()}
 
 
-def resumed(group, folder, algorithm):
-    """Digests of a straight run, of one that is saved half way, and of one loaded from there."""
+def run_and_resume(group, folder, algorithm):
+    """Return digests of an uninterrupted run, a run saved half way, and the resumed run."""
     steps = STEPS[algorithm]
-    straight = make(group, algorithm)
-    straight.train(2 * steps)
+    uninterrupted = make(group, algorithm)
+    uninterrupted.train(2 * steps)
     first = make(group, algorithm)
     saved = folder / f"{algorithm}-saved"
 
@@ -180,32 +180,35 @@ def resumed(group, folder, algorithm):
             trainer.save(saved)
 
     first.train(2 * steps, callbacks=[save])
-    again = group.load(saved, runs_dir=None)
-    assert again.timesteps == steps
-    again.train()
-    assert again.timesteps == 2 * steps
-    return [local_digest(trainer) for trainer in (straight, first, again)]
+    resumed = group.load(saved, runs_dir=None)
+    assert resumed.timesteps == steps
+    resumed.train()
+    assert resumed.timesteps == 2 * steps
+    return [local_digest(trainer) for trainer in (uninterrupted, first, resumed)]
 
 
 def smoke(folder):
-    """The checks of the default run: a gradient, a resumed run, a run folder, stops."""
+    """Return the results that the default tests check: a gradient, a resumed run, a run folder."""
     with ddp.group(timeout=TIMEOUT) as group:
-        found = {"ppo": on_policy_gradient(group, "ppo"), "resumed": resumed(group, folder, "ppo")}
+        found = {
+            "ppo": on_policy_gradient(group, "ppo"),
+            "resumed": run_and_resume(group, folder, "ppo"),
+        }
         trainer = group.trainer("ppo", "CartPole-v1", seed=4, runs_dir=folder / "runs", num_envs=8)
         found["result"] = trainer.train(512)
         found["evaluation"] = trainer.evaluate(2)
         found["num_envs"] = trainer.config.num_envs
         if group.rank == 0:
-            trainer.save(folder / "alone")  # the other rank sends its state where it leaves
+            trainer.save(folder / "alone")  # the other rank sends its state on exit
         return found
 
 
-def further(folder):
-    """All other checks that end well."""
+def extended(folder):
+    """Return the results of all other runs that succeed."""
     with ddp.group(timeout=TIMEOUT) as group:
         found = {"a2c": on_policy_gradient(group, "a2c"), "sac": sac_gradients(group)}
         found["statistics"] = normalizer_statistics(group)
-        found["resumed"] = {name: resumed(group, folder, name) for name in ("a2c", "sac")}
+        found["resumed"] = {name: run_and_resume(group, folder, name) for name in ("a2c", "sac")}
         found["callback"] = make(group, "ppo").train(
             10_000, callbacks=[lambda trainer, metrics: trainer.stop("solved")]
         )
@@ -214,13 +217,13 @@ def further(folder):
         limited = make(group, "ppo", target_kl=1e-9, n_epochs=4, learning_rate=0.01)
         limited.train(64)
         found["updates"] = limited.learner.optimizer.steps
-    with ddp.group(timeout=TIMEOUT) as group:  # a second one in the same processes
+    with ddp.group(timeout=TIMEOUT) as group:  # a second group in the same processes
         found["second"] = make(group, "ppo").train(64)["timesteps"]
     return found
 
 
 def refusals(folder):
-    """The errors of calls that no rank can make, and of calls that differ between ranks."""
+    """Return the errors of invalid calls, and of calls that differ between ranks."""
     errors = {}
     with ddp.group(timeout=TIMEOUT) as group:
         rank = group.rank
@@ -229,7 +232,7 @@ def refusals(folder):
             return group.trainer(algorithm, env, **SMALL | kwargs)
 
         trainer = ppo(seed=rank, env_kwargs={"render_mode": (None, "rgb_array")[rank]})
-        errors["seed"] = trainer.seed  # rank 0's counts
+        errors["seed"] = trainer.seed  # the seed of rank 0
         for name in ("early", "late"):
             trainer.train(64)
             trainer.save(folder / name)
@@ -245,7 +248,7 @@ def refusals(folder):
             "setting": lambda: ppo(n_steps=(16, 32)[rank]),
             "algorithm": lambda: ppo(**{} if rank else {"algorithm": "sac", "n_steps": 5}),
             "env": lambda: ppo(env=other),
-            "made": lambda: ppo(env=make_vec("CartPole-v1", 4) if rank else "CartPole-v1"),
+            "vector env": lambda: ppo(env=make_vec("CartPole-v1", 4) if rank else "CartPole-v1"),
             "spaces": lambda: group.trainer("a2c", make_vec(other, 2), n_steps=8, runs_dir=None),
             "policy": lambda: ppo(policy=Wide),
             "steps": lambda: trainer.train((64, 128)[rank]),
@@ -260,10 +263,10 @@ def refusals(folder):
     return errors
 
 
-def fault(folder, what, rank=1):
-    with ddp.group(timeout=TIMEOUT if what != "stop" else 4) as group:
+def train_with_fault(folder, fault, rank=1):
+    with ddp.group(timeout=TIMEOUT if fault != "stop" else 4) as group:
         settings = {**FAULTY, "runs_dir": folder, "normalize_obs": True}
-        group.trainer("ppo", lambda: Faulty(what, rank), **settings).train(10_000)
+        group.trainer("ppo", lambda: Faulty(fault, rank), **settings).train(10_000)
 
 
 def different_calls():
@@ -273,12 +276,12 @@ def different_calls():
             trainer.train(64)
 
 
-def three():
-    """Environments made by each rank in mode DISABLED, and a policy with a buffer."""
+def train_on_three_ranks():
+    """Train with local environments in mode DISABLED, and a policy with a torch buffer."""
     with ddp.group(timeout=TIMEOUT) as group:
         env = make_vec("CartPole-v1", 2, autoreset_mode="Disabled")
-        how = {"policy": Changing, "n_steps": 16, "batch_size": 24, "runs_dir": None}
-        trainer = group.trainer("ppo", env, **how)
+        settings = {"policy": Changing, "n_steps": 16, "batch_size": 24, "runs_dir": None}
+        trainer = group.trainer("ppo", env, **settings)
         trainer.train(300)
         config = {"num_envs": trainer.config.num_envs, "timesteps": trainer.timesteps}
         return local_digest(trainer) | config | {"seed": trainer.seed}
@@ -287,7 +290,7 @@ def three():
 def solve(average):
     with ddp.group(timeout=600) as group:
         trainer = group.trainer("ppo", "CartPole-v1", seed=1, runs_dir=None)
-        if not average:  # the control: every rank learns the opposite
+        if not average:  # the control negates the gradient on every rank
             mean = trainer.learner.optimizer.average
             trainer.learner.optimizer.average = lambda gradient: -mean(gradient)
         trainer.train(100_000)
@@ -298,7 +301,7 @@ FAULTY = {"num_envs": 2, "n_steps": 64, "batch_size": 32, "runs_dir": None}
 
 
 class Faulty(gym.Env):
-    """Fails in its 70th step on one rank."""
+    """Environment that fails in its 70th step on one rank."""
 
     def __init__(self, fault, rank):
         self.observation_space = gym.spaces.Box(-1.0, 1.0, (1,))
@@ -325,14 +328,14 @@ class Faulty(gym.Env):
 
 
 class Wide(MlpPolicy):
-    """A network whose width depends on the rank."""
+    """Policy whose width depends on the rank."""
 
     def __init__(self, *spaces):
         super().__init__(*spaces, net_arch=(8 * (1 + int(os.environ["RANK"])),))
 
 
 class Changing(MlpPolicy):
-    """Changes a buffer in forward passes, as batch norms do: on each rank in another way."""
+    """Policy that changes a torch buffer in forward passes, differently on each rank."""
 
     def __init__(self, *spaces):
         super().__init__(*spaces)
@@ -344,4 +347,4 @@ class Changing(MlpPolicy):
 
 
 if __name__ == "__main__":
-    fault(Path(sys.argv[2]), sys.argv[1])
+    train_with_fault(Path(sys.argv[2]), sys.argv[1])

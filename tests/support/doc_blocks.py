@@ -8,7 +8,7 @@ BLOCK = re.compile(r"^```(\w*)[^\n]*\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 
 def code_blocks(page: Path, language: str) -> list[tuple[int, str]]:
-    """Return the code blocks of a language as pairs of the line before the block and its text."""
-    text = page.read_text()
-    found = [m for m in BLOCK.finditer(text) if m[1] == language]
-    return [(text.count("\n", 0, m.start(2)), m[2]) for m in found]
+    """Return the code blocks of a language as pairs of the preceding line number and the code."""
+    source = page.read_text()
+    found = [m for m in BLOCK.finditer(source) if m[1] == language]
+    return [(source.count("\n", 0, m.start(2)), m[2]) for m in found]

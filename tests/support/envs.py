@@ -12,7 +12,7 @@ from gymnasium import spaces
 
 from rlox import RolloutBuffer
 
-# Native environments with arguments of their constructors; Acrobot's are Gymnasium's attributes.
+# Native environments, with constructor arguments that Gymnasium's environments also accept.
 NATIVE = {
     "Acrobot-v1": {},
     "CartPole-v1": {"sutton_barto_reward": True},
@@ -24,7 +24,7 @@ IDS = [*NATIVE]
 
 
 class Guess(gym.Env):
-    """Base class: `_reward` rates an action given the observation. Truncated after ten steps."""
+    """Base class of environments that truncate after ten steps; `_reward` rates an action."""
 
     def reset(self, *, seed=None, options=None):
         super().reset(seed=seed)
@@ -39,22 +39,22 @@ class Guess(gym.Env):
 
 
 class Echo(Guess):
-    """Random one-hot observation; reward 1 for its index."""
+    """Environment with random one-hot observations; the reward is 1 for the index."""
 
     def __init__(self, n=3, start=0):
         self.observation_space = spaces.Box(0.0, 1.0, (n,))
         self.action_space = spaces.Discrete(n, start=start)
 
     def _observe(self):
-        self.place = int(self.np_random.integers(self.observation_space.shape[0]))
-        return np.eye(self.observation_space.shape[0], dtype=np.float32)[self.place]
+        self.index = int(self.np_random.integers(self.observation_space.shape[0]))
+        return np.eye(self.observation_space.shape[0], dtype=np.float32)[self.index]
 
     def _reward(self, action):
-        return float(action == self.place + self.action_space.start)
+        return float(action == self.index + self.action_space.start)
 
 
 class Imitate(Guess):
-    """Random number in [-1, 1]; the reward is minus the squared distance of the action."""
+    """Environment that observes a random number; the reward is minus the squared error."""
 
     def __init__(self):
         self.observation_space = spaces.Box(-1.0, 1.0, (1,))
@@ -69,11 +69,11 @@ class Imitate(Guess):
 
 
 class Answer(Guess):
-    """Random numbers in [-1, 1], each of which decides the best value of one action component.
+    """Environment that observes random numbers in [-1, 1], one for each action component.
 
-    An integer component is best at the number's index among equal intervals, a Box component at
-    the number's place between its bounds. The reward is the share of best components, or minus the
-    squared distance from them in half widths.
+    The number decides the best value: for integers its index among equal intervals, for a Box its
+    position between the bounds. The reward is the share of best components, or minus the mean
+    squared distance in half widths.
     """
 
     def __init__(self, action_space):
@@ -102,7 +102,7 @@ class Answer(Guess):
 
 
 class Count(gym.Env):
-    """Observe 100 times the number of steps; reward 1; truncated or terminated after `limit`."""
+    """Environment that observes 100 times the step number; the episode ends after `limit`."""
 
     def __init__(self, limit=10, terminate=False, scale=100.0):
         self.observation_space = spaces.Box(-np.inf, np.inf, (1,))
@@ -122,7 +122,7 @@ class Count(gym.Env):
 
 
 class Sampled(gym.Env):
-    """Observe samples of a space; record the actions; episodes have `limit` steps."""
+    """Environment that observes samples of a space, and records the actions."""
 
     def __init__(self, observation_space, action_space, limit=5):
         self.observation_space, self.action_space = observation_space, action_space
@@ -147,18 +147,18 @@ gym.register("toy/Echo-v0", entry_point="support.envs:Echo")
 
 
 def cartpole():
-    """Make Gymnasium's own CartPole."""
+    """Make Gymnasium's CartPole."""
     return gym.make("CartPole-v1")
 
 
 class Breaking(gym.Env):
-    """Raise, sleep or kill the process in step 20."""
+    """Environment that raises, sleeps or kills the process in step 20."""
 
     observation_space = spaces.Box(-1, 1, (2,))
     action_space = spaces.Discrete(2)
 
-    def __init__(self, how="raise"):
-        self.how, self.steps = how, 0
+    def __init__(self, fault="raise"):
+        self.fault, self.steps = fault, 0
 
     def reset(self, *, seed=None, options=None):
         return np.zeros(2, np.float32), {}
@@ -166,16 +166,16 @@ class Breaking(gym.Env):
     def step(self, action):
         self.steps += 1
         if self.steps == 20:
-            if self.how == "raise":
+            if self.fault == "raise":
                 raise ArithmeticError("the environment broke")
-            if self.how == "sleep":
+            if self.fault == "sleep":
                 time.sleep(1000)
             os.kill(os.getpid(), signal.SIGKILL)
         return np.zeros(2, np.float32), 0.0, False, False, {}
 
 
 class Slow(Echo):
-    """Take 1000 s to be made in another process."""
+    """Environment whose constructor takes 1000 s in a child process."""
 
     def __init__(self):
         super().__init__()
@@ -184,7 +184,7 @@ class Slow(Echo):
 
 
 class Counter(gym.Env):
-    """Observe the number of steps; record the actions."""
+    """Environment that observes the step number, and records the actions."""
 
     def __init__(
         self,
@@ -218,28 +218,29 @@ class Counter(gym.Env):
         self.actions.append(action)
         self.at += 1
         reward = float(self.at) if self.reward is None else self.reward
-        ends = (self.at == self.terminate_at, self.at == self.truncate_at)
-        return self._obs(), reward, *ends, {}
+        terminated, truncated = self.at == self.terminate_at, self.at == self.truncate_at
+        return self._obs(), reward, terminated, truncated, {}
 
 
 def fill(env, n_steps, actions=None, normalizer=None, seed=None):
+    """Return a rollout buffer filled with `actions`, or zeros."""
     space = env.single_action_space
-    kind = "float32" if isinstance(space, spaces.Box) else "int64"
+    dtype = "float32" if isinstance(space, spaces.Box) else "int64"
     n = env.num_envs
     shape = env.single_observation_space.shape
-    buffer = RolloutBuffer(n_steps, n, shape, space.shape, action_dtype=kind)
+    buffer = RolloutBuffer(n_steps, n, shape, space.shape, action_dtype=dtype)
     env.begin_rollout(buffer, normalizer, seed)
     zeros = np.zeros(n)
     for t in range(n_steps):
-        row = np.zeros((n, *space.shape), kind) if actions is None else actions[t]
+        row = np.zeros((n, *space.shape), dtype) if actions is None else actions[t]
         env.step_rollout(buffer, t, row, zeros, zeros, normalizer)
     return buffer
 
 
 class Goal(gym.Env):
-    """Base class of environments with goals: the reward is 0 at the goal and -1 elsewhere."""
+    """Base class of goal environments: the reward is 0 at the goal and -1 elsewhere."""
 
-    ends_at_goal = False
+    terminates_at_goal = False
 
     def __init__(self, box, action_space, length):
         names = ("observation", "achieved_goal", "desired_goal")
@@ -257,7 +258,7 @@ class Goal(gym.Env):
         self.steps += 1
         obs = self._obs()
         reward = float(self.compute_reward(obs["achieved_goal"], obs["desired_goal"], {}))
-        terminated = self.ends_at_goal and reward == 0
+        terminated = self.terminates_at_goal and reward == 0
         return obs, reward, terminated, self.steps >= self.length, {"is_success": reward == 0}
 
     def _obs(self):
@@ -269,14 +270,14 @@ class Goal(gym.Env):
 
 
 class BitFlip(Goal):
-    """Flip n bits one by one until they equal the goal (the example of the HER paper).
+    """Environment of n bits that are flipped one by one until they equal the goal (HER paper).
 
-    A random episode reaches the goal about once in 2**n.
+    A random episode reaches the goal with probability of about 2**-n.
     """
 
-    def __init__(self, n=10, ends_at_goal=False):
+    def __init__(self, n=10, terminates_at_goal=False):
         super().__init__(spaces.Box(0, 1, (n,), np.float32), spaces.Discrete(n), n)
-        self.ends_at_goal = ends_at_goal
+        self.terminates_at_goal = terminates_at_goal
 
     def _draw(self):
         return self.np_random.integers(0, 2, (2, self.length)).astype(np.float32)
@@ -288,11 +289,11 @@ class BitFlip(Goal):
         return np.where((achieved_goal == desired_goal).all(-1), 0.0, -1.0)
 
     def compute_terminated(self, achieved_goal, desired_goal, info):
-        return self.ends_at_goal & (achieved_goal == desired_goal).all(-1)
+        return self.terminates_at_goal & (achieved_goal == desired_goal).all(-1)
 
 
 class PointMass(Goal):
-    """Move a point in a cube of six dimensions within 0.3 of a goal by continuous actions."""
+    """Environment whose actions move a point in [-1, 1]^6 to within 0.3 of a goal."""
 
     def __init__(self):
         box = spaces.Box(-1, 1, (6,), np.float32)
@@ -311,7 +312,7 @@ class PointMass(Goal):
 
 
 class Endless(gym.Env):
-    """Never end; count the steps of all instances, and press Ctrl-C in step `press_at`."""
+    """Environment without an end that counts all steps and sends SIGINT in step `press_at`."""
 
     metadata: ClassVar = {"render_modes": ["rgb_array"], "render_fps": 30}
     observation_space = spaces.Box(-1, 1, (4,))
@@ -336,7 +337,7 @@ class Endless(gym.Env):
 
 
 class Samples(gym.Env):
-    """Return samples of the observation space; record the actions; truncate each fourth step."""
+    """Environment that observes samples of a space, and truncates every fourth step."""
 
     def __init__(self, observation_space, action_space=None):
         self.observation_space = observation_space

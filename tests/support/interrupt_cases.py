@@ -1,8 +1,8 @@
 """Long calls that Ctrl-C interrupts: `python interrupt_cases.py '["token_kl"]' '[0.05, 0.2]'`.
 
-A case is a function that returns `make` and `state`: `make(n)` returns a call whose time grows with
-n, and the call must leave what `state()` returns as it was. The script prints the error of each
-case as JSON; "" where there is none.
+A case is a function that returns `make` and `state`. `make(n)` returns a call whose time grows with
+n. An interrupted call must not change the result of `state()`. The script prints the error of each
+case as JSON, or "" for success.
 """
 
 import json
@@ -19,32 +19,32 @@ import numpy as np
 import rlox
 from rlox._rlox import NativeVectorEnv
 
-# Seconds after which Ctrl-C has ended any call.
+# Largest delay between Ctrl-C and the end of a call, in seconds.
 PROMISED = 0.25
 
 
-def press(after):
-    """Have SIGINT come in `after` seconds, whoever holds the GIL then; return when that will be."""
+def schedule_sigint(after):
+    """Raise SIGINT in `after` seconds, whichever thread holds the GIL; return that time."""
     signal.signal(signal.SIGALRM, lambda *_: signal.raise_signal(signal.SIGINT))
-    due = time.perf_counter() + after
+    signal_time = time.perf_counter() + after
     signal.setitimer(signal.ITIMER_REAL, after)
-    return due
+    return signal_time
 
 
 def lateness(call, after):
-    """Seconds after Ctrl-C at which a call ends by it; None if the call ended before."""
-    due = press(after)
+    """Return the seconds from Ctrl-C to the end of a call; None if the call ended before."""
+    signal_time = schedule_sigint(after)
     try:
         call()
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, signal.SIG_IGN)
     except KeyboardInterrupt:
-        return time.perf_counter() - due
+        return time.perf_counter() - signal_time
     return None
 
 
 def machine_lateness():
-    """The same of an empty loop: what else the machine is busy with."""
+    """Return the delay of an empty loop, which is the load of the machine."""
 
     def loop():
         while True:
@@ -54,48 +54,48 @@ def machine_lateness():
 
 
 def long_call(make):
-    """The call `make(n)` with n so large that the call takes over 0.5 s, and its time."""
+    """Return the call `make(n)` with n so large that it takes over 0.5 s, and the time."""
     n = 2**6
     while n < 2**40:
         call = make(n)
-        began = time.perf_counter()
+        start = time.perf_counter()
         result = call()
-        took = time.perf_counter() - began
+        elapsed = time.perf_counter() - start
         del result
-        if took > 0.5:
-            return call, took
-        # Double while the time is too short to be measured.
-        n = 2 * n if took < 0.1 else int(n * 0.65 / took) + 1
+        if elapsed > 0.5:
+            return call, elapsed
+        # Times below 0.1 s are too short to extrapolate from.
+        n = 2 * n if elapsed < 0.1 else int(n * 0.65 / elapsed) + 1
     raise AssertionError("no call took long enough")
 
 
 def check(make, state, shares=None, tries=4):
-    """Press Ctrl-C in a long call: after 0.1 s, or after these shares of the time it takes.
+    """Interrupt a long call after 0.1 s, or after these shares of its time.
 
-    A late end may be the machine's fault, but the call itself is late at every try.
+    Several tries tell a busy machine from a late call, which is late at every try.
     """
-    call, took = long_call(make)
+    call, elapsed = long_call(make)
     before = str(state())
-    for after in [took * share for share in shares] if shares else [0.1]:
-        found = []
+    for after in [elapsed * share for share in shares] if shares else [0.1]:
+        delays = []
         for _ in range(tries):
-            slack, late = machine_lateness(), lateness(call, after)
-            assert str(state()) == before or late is None
-            found.append((late, max(slack, machine_lateness())))
-            if late is None:  # this call was faster than the first one
+            slack, delay = machine_lateness(), lateness(call, after)
+            assert str(state()) == before or delay is None
+            delays.append((delay, max(slack, machine_lateness())))
+            if delay is None:  # this call was faster than the first one
                 after /= 2
-            elif late < PROMISED + found[-1][1]:
+            elif delay < PROMISED + delays[-1][1]:
                 break
         else:
-            raise AssertionError(f"seconds after Ctrl-C, and the machine's own: {found}")
+            raise AssertionError(f"seconds after Ctrl-C, of the call and of the machine: {delays}")
 
 
 def no_state():
     pass
 
 
-def on(arguments, call):
-    """A case of `call`, whose arguments are made before."""
+def case_of(arguments, call):
+    """Return a case that calls `call` with prepared arguments."""
     return lambda: (lambda n: partial(call, *arguments(n)), no_state)
 
 
@@ -117,7 +117,7 @@ def orthogonal_weights():
     from rlox.learners.native_on_policy import NativePPO
 
     def make(n):
-        width = int(40 * n ** (1 / 3))  # the time goes with its cube
+        width = int(40 * n ** (1 / 3))  # the time grows with the cube of the width
         config = PPOConfig(net_arch=(width, width))
         return lambda: NativePPO(rlox.make_vec("CartPole-v1", 1), config, seed=1)
 
@@ -135,7 +135,7 @@ def running_mean():
     return make, lambda: (statistics[0].mean, statistics[0].var, statistics[0].count)
 
 
-def environments(call, state, env_id="CartPole-v1"):
+def env_case(call, state, env_id="CartPole-v1"):
     def case():
         env = []
 
@@ -159,29 +159,29 @@ def steps_into(n):
 
 
 def set_states(env):
-    one = env.get_state()
-    other = {**one, "episode_returns": np.ones(env.num_envs)}
-    return lambda: [env.set_state(one), env.set_state(other)]
+    first = env.get_state()
+    second = {**first, "episode_returns": np.ones(env.num_envs)}
+    return lambda: [env.set_state(first), env.set_state(second)]
 
 
 ROWS = 3_000_000
 
 
-def filled(kind=rlox.ReplayBuffer):
+def filled_buffer(cls=rlox.ReplayBuffer):
     column, off = np.arange(ROWS, dtype=np.float32), zeros(ROWS, dtype=bool)
     obs = np.repeat(column, 4).reshape(-1, 4)
-    buffer = kind(ROWS, 4, 1, seed=0)
+    buffer = cls(ROWS, 4, 1, seed=0)
     buffer.push_batch(obs, obs, column[:, None], column, off, off)
     return buffer
 
 
 def stream_of(buffer):
-    """What a sample would have drawn from."""
+    """Return a function that reads the length and the random stream of a buffer."""
     return lambda: (len(buffer), buffer.state()["stream"].tolist())
 
 
 def sample_by_priority():
-    buffer = filled(rlox.PrioritizedReplayBuffer)
+    buffer = filled_buffer(rlox.PrioritizedReplayBuffer)
 
     def make(n):
         repeats = range(n // ROWS + 1)
@@ -218,94 +218,101 @@ def sample_a_long_sequence():
 
 
 def replay_states():
-    buffer = filled()
+    buffer = filled_buffer()
     return lambda n: lambda: [buffer.state() for _ in range(n // ROWS + 1)], lambda: len(buffer)
 
 
-def training(kind, call, expected):
-    """Training that would take hours: Ctrl-C ends `train` in order and `iterate` by an error."""
+def training(phase, call, expected):
+    """Return a case of training for hours: Ctrl-C ends `train`, and is raised by `iterate`."""
 
     def case(backend="native"):
         from rlox.trainers import PPOTrainer
 
-        how = {"collect": {"n_steps": 2_000_000}, "learn": {"n_steps": 64, "n_epochs": 10_000_000}}
-        found = []
-        for _ in range(3):  # the machine may be busy elsewhere
+        phases = {
+            "collect": {"n_steps": 2_000_000},
+            "learn": {"n_steps": 64, "n_epochs": 10_000_000},
+        }
+        delays = []
+        for _ in range(3):  # the machine may be busy
             slack = machine_lateness()
-            settings = {"num_envs": 2, "runs_dir": None, "backend": backend, **how[kind]}
+            settings = {"num_envs": 2, "runs_dir": None, "backend": backend, **phases[phase]}
             trainer = PPOTrainer("CartPole-v1", 1, **settings)
-            due = press(0.4)
+            signal_time = schedule_sigint(0.4)
             try:
-                if call == "iterate":  # nobody else listens
+                if call == "iterate":
                     result = trainer.learner.iterate()
                 else:
                     result = trainer.train(10**9)["interrupted"], trainer.timesteps
             except KeyboardInterrupt:
                 result = "raised"
-            found.append((time.perf_counter() - due, max(slack, machine_lateness())))
+            delays.append((time.perf_counter() - signal_time, max(slack, machine_lateness())))
             assert result == expected, result
-            if found[-1][0] < PROMISED + found[-1][1]:
+            if delays[-1][0] < PROMISED + delays[-1][1]:
                 return
-        raise AssertionError(f"seconds after Ctrl-C, and the machine's own: {found}")
+        raise AssertionError(f"seconds after Ctrl-C, of the call and of the machine: {delays}")
 
     return case
 
 
 CALLS = {
-    "making environments": on(lambda n: ("CartPole-v1", n, 0), NativeVectorEnv),
+    "making environments": case_of(lambda n: ("CartPole-v1", n, 0), NativeVectorEnv),
     "a reset of copies": lambda: (lambda n: noisy_acrobots(n).reset, no_state),
-    "compute_lambda_returns of integers": on(gae_of_integers, rlox.compute_lambda_returns),
+    "compute_lambda_returns of integers": case_of(gae_of_integers, rlox.compute_lambda_returns),
     "orthogonal weights": orthogonal_weights,
-    "token_kl": on(lambda n: [zeros(64, n)] * 2, rlox.token_kl),
-    "pack_sequences": on(lambda n: ([np.zeros(300, np.int64)] * n, 1024), rlox.pack_sequences),
-    "pack_lengths into a long row": on(lambda n: ([n], n), rlox.pack_lengths),
+    "token_kl": case_of(lambda n: [zeros(64, n)] * 2, rlox.token_kl),
+    "pack_sequences": case_of(lambda n: ([np.zeros(300, np.int64)] * n, 1024), rlox.pack_sequences),
+    "pack_lengths into a long row": case_of(lambda n: ([n], n), rlox.pack_lengths),
     "RunningMeanStd.update": running_mean,
-    "weighted rewards": on(
+    "weighted rewards": case_of(
         lambda n: (zeros(n, 2), 1), partial(rlox.compute_batch_group_advantages, weights=[1.0, 1.0])
     ),
-    "a long seed": on(lambda n: (2, 1 << 8 * n), rlox.VecEnv),
-    "extra fields": on(
+    "a long seed": case_of(lambda n: (2, 1 << 8 * n), rlox.VecEnv),
+    "extra fields": case_of(
         lambda n: ({f"field {i}": ((), "bool") for i in range(n)},),
         lambda extra: rlox.RolloutBuffer(1, 1, (1,), extra=extra),
     ),
 }
-# Cases that are long to make, take up to 6 GiB, or do much the same as one above.
+# Cases that are slow to build, use up to 6 GiB, or resemble a case of CALLS.
 SLOW = {
-    "get_state": environments(lambda env: env.get_state, lambda env: env._native.observe()),
-    "reset": environments(
+    "get_state": env_case(lambda env: env.get_state, lambda env: env._native.observe()),
+    "reset": env_case(
         lambda env: lambda: env._native.reset(5),
         lambda env: (env._native.observe(), env._native.rng_states()),
         "Acrobot-v1",
     ),
-    "set_state": environments(
+    "set_state": env_case(
         set_states,
-        lambda env: len(np.unique(env.get_state()["episode_returns"])),  # never that of some only
+        lambda env: len(
+            np.unique(env.get_state()["episode_returns"])
+        ),  # 1 if all environments changed, or none
     ),
-    "half precision": on(lambda n: [zeros(64, n, dtype=np.float16)] * 2, rlox.token_kl),
-    "long sequences": on(lambda n: ([np.zeros(n, np.int16)] * 10, 4 * n), rlox.pack_sequences),
-    "groups of which one has no reward": on(
+    "half precision": case_of(lambda n: [zeros(64, n, dtype=np.float16)] * 2, rlox.token_kl),
+    "long sequences": case_of(lambda n: ([np.zeros(n, np.int16)] * 10, 4 * n), rlox.pack_sequences),
+    "groups with a missing reward": case_of(
         lambda n: (np.r_[np.nan, np.arange(2.0 * n - 1)], 2),
         partial(rlox.compute_batch_group_advantages, scale="batch"),
     ),
-    "flags of floats": on(lambda n: [zeros(n)] * 3 + [0.0], rlox.compute_gae),
-    "normalize_obs": on(lambda n: (zeros(n, 64),), rlox.Normalizer(1, (64,)).normalize_obs),
-    "compute_gae of columns": on(
+    "flags of floats": case_of(lambda n: [zeros(n)] * 3 + [0.0], rlox.compute_gae),
+    "normalize_obs": case_of(lambda n: (zeros(n, 64),), rlox.Normalizer(1, (64,)).normalize_obs),
+    "compute_gae of columns": case_of(
         lambda n: (zeros(n, 64), zeros(n, 64), zeros(n, 64) > 0, zeros(64)), rlox.compute_gae
     ),
-    "compute_vtrace": on(lambda n: (*[zeros(n)] * 3, zeros(n) > 0, 0.0, 0.99), rlox.compute_vtrace),
-    "policy_ratios": on(lambda n: [zeros(n)] * 2, rlox.policy_ratios),
+    "compute_vtrace": case_of(
+        lambda n: (*[zeros(n)] * 3, zeros(n) > 0, 0.0, 0.99), rlox.compute_vtrace
+    ),
+    "policy_ratios": case_of(lambda n: [zeros(n)] * 2, rlox.policy_ratios),
     "steps_into": lambda: (steps_into, no_state),
     "samples of image stacks": sample_image_stacks,
     "samples by priority": sample_by_priority,
     "samples from a file": sample_from_a_file,
 }
-# Each in one piece until all is there, so that the time in it does not matter.
+# Calls that are interrupted once, because their phases have no measurable length.
 ONCE = {
     "a replay state": replay_states,
     "sample_sequences": sample_a_long_sequence,
 }
 TRAINING = {
-    "collect by train": training("collect", "train", (True, 0)),  # half a rollout does not count
+    "collect by train": training("collect", "train", (True, 0)),  # half a rollout is discarded
     "learn by train": training("learn", "train", (True, 128)),
     "collect by iterate": training("collect", "iterate", "raised"),
     "learn by iterate": training("learn", "iterate", "raised"),
@@ -313,28 +320,25 @@ TRAINING = {
 
 
 def held():
-    """The control: a call that holds the GIL is late."""
+    """Return the control: a call that holds the GIL is late."""
     return lambda n: lambda: sum(range(n)), no_state
 
 
-# Handlers that run in the middle of a call of half a second, on up to 2 GiB.
-
-
 class InHandler:
-    """A long call of `compute_gae`, and a signal in the middle of it."""
+    """Long call of `compute_gae` on up to 2 GiB, and a signal handler that runs during the call."""
 
     def __init__(self):
         for power in range(22, 28):
             x, y, z = zeros(3, 2**power)
             self.x, self.f, self.out = x, zeros(2**power, dtype=bool), (y, z)
             rlox.compute_gae(x, x, self.f, 0.0, out=self.out)
-            began = time.perf_counter()
+            start = time.perf_counter()
             rlox.compute_gae(x, x, self.f, 0.0, out=self.out)
-            if time.perf_counter() - began > 0.3:
+            if time.perf_counter() - start > 0.3:
                 break
         self.ran = False
 
-    def interrupt(self, handler, after=0.1):  # arguments are read by then
+    def interrupt(self, handler, after=0.1):  # the call has read its arguments by then
         def once(*_):
             signal.setitimer(signal.ITIMER_REAL, 0)
             self.ran = True
@@ -407,11 +411,11 @@ HANDLERS = {
 
 
 def run(name, shares):
-    """Run a case; raise what is wrong."""
+    """Run a case; raise an error if it fails."""
     if name == "held":
         check(*held(), tries=1)
     elif name in TRAINING:
-        TRAINING[name](*shares)  # the backend
+        TRAINING[name](*shares)  # `shares` has the backend
     elif name in HANDLERS:
         HANDLERS[name]()
     else:
@@ -421,12 +425,12 @@ def run(name, shares):
 if __name__ == "__main__":
     signal.signal(signal.SIGINT, signal.default_int_handler)
     names, shares = (json.loads(argument) for argument in sys.argv[1:])
-    found = {}
+    errors = {}
     for name in names:
         assert threading.current_thread() is threading.main_thread()
         try:
             run(name, shares)
-            found[name] = ""
+            errors[name] = ""
         except BaseException as error:
-            found[name] = f"{type(error).__name__}: {error}"
-    print(json.dumps(found))
+            errors[name] = f"{type(error).__name__}: {error}"
+    print(json.dumps(errors))

@@ -1,4 +1,4 @@
-"""Environments that say which of their actions are allowed."""
+"""Environments with action masks."""
 
 import gymnasium as gym
 import numpy as np
@@ -6,7 +6,7 @@ from gymnasium import spaces
 
 
 class Masked(gym.Env):
-    """Base class: `_state` returns an observation and infos. Pays 1; truncated after `limit`."""
+    """Base class: `_state` returns obs and infos; the reward is 1; truncates after `limit`."""
 
     limit = 5
 
@@ -26,7 +26,7 @@ class Masked(gym.Env):
 
 
 class Doors(Masked):
-    """Six doors, two or three of them unlocked; a locked one cannot be opened."""
+    """Environment with six doors; two or three doors are unlocked, the others raise."""
 
     observation_space = spaces.Box(0, 1, (6,))
     action_space = spaces.Discrete(6, start=10)
@@ -41,7 +41,7 @@ class Doors(Masked):
 
 
 class Reused(Doors):
-    """Doors that return the same list as mask in each step, with other flags."""
+    """`Doors` that overwrite and return the same mask list in each step."""
 
     def __init__(self):
         self.mask = [False] * 6
@@ -53,7 +53,7 @@ class Reused(Doors):
 
 
 class Method(Doors):
-    """Reports masks by a method, as environments of sb3-contrib do."""
+    """`Doors` with the method `action_masks`, as in sb3-contrib."""
 
     def _state(self):
         return super()._state()[0], {}
@@ -63,7 +63,7 @@ class Method(Doors):
 
 
 class Endless(Masked):
-    """Pays -1 in every step. Action 1 is never allowed."""
+    """Environment with reward -1 in every step; action 1 is never allowed."""
 
     observation_space, action_space = spaces.Box(0, 1, (1,)), spaces.Discrete(2)
 
@@ -81,7 +81,7 @@ class Endless(Masked):
 
 
 class Locks(Masked):
-    """Two locks; reports which keys fit as Gymnasium's `sample(mask=...)` takes it."""
+    """Environment with a tuple of masks, as Gymnasium's `MultiDiscrete.sample` accepts."""
 
     observation_space = spaces.Box(0, 1, (5,))
     action_space = spaces.MultiDiscrete([2, 3])
@@ -95,7 +95,7 @@ class Locks(Masked):
 
 
 class Switches(Masked):
-    """Four switches, of which some are stuck where they are; pays the switches that are on."""
+    """Environment with four switches, some stuck; the reward is the share of switches set to 1."""
 
     observation_space = spaces.Box(0, 1, (8,))
     action_space = spaces.MultiBinary((2, 2))

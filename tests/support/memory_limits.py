@@ -1,7 +1,7 @@
-"""Calls under a limit of the address space; each must raise MemoryError and change nothing.
+"""Calls with little memory, which must raise MemoryError and change no state.
 
-A child process of `test_memory.py` runs this file. It reads names of `case_*` from its
-standard input and writes "ok" or an error for each.
+A child process of `test_memory.py` runs this file. The process reads names of `case_*` from
+standard input and writes "ok" or a traceback for each.
 """
 
 import contextlib
@@ -19,8 +19,8 @@ OBS = np.arange(12 * N, dtype=np.float32).reshape(3, N, 4)
 
 
 @contextlib.contextmanager
-def spare_memory(size):
-    """Limit the address space to what the process uses, and `size` bytes more."""
+def limit_memory(size):
+    """Limit the address space to `size` bytes more than the process uses."""
     soft, hard = resource.getrlimit(resource.RLIMIT_AS)
     pages = int(open("/proc/self/statm").read().split()[0])  # noqa: SIM115
     resource.setrlimit(resource.RLIMIT_AS, (pages * resource.getpagesize() + size, hard))
@@ -30,12 +30,12 @@ def spare_memory(size):
         resource.setrlimit(resource.RLIMIT_AS, (soft, hard))
 
 
-def sweep(call, most, state, steps=24):
-    """Call with 0 to `most` MiB until the call succeeds; it must fail without any memory."""
+def sweep(call, max_mib, state, steps=24):
+    """Call with 0 to `max_mib` MiB until the call succeeds; the first call must fail."""
     before = state()
     for i in range(steps + 1):
-        with spare_memory(i * most * 2**20 // steps):
-            blocks = [] if i else free_blocks()
+        with limit_memory(i * max_mib * 2**20 // steps):
+            blocks = [] if i else fill_free_blocks()
             try:
                 call()
             except MemoryError:
@@ -50,8 +50,8 @@ def sweep(call, most, state, steps=24):
     raise AssertionError("the call never succeeded")
 
 
-def free_blocks():
-    """Use up what the allocator has in large blocks."""
+def fill_free_blocks():
+    """Allocate the large blocks that the allocator has free."""
     blocks, size = [], 2**24
     while size >= 2**15:
         with contextlib.suppress(MemoryError):
@@ -96,17 +96,17 @@ def case_state():
 
 
 def case_episodes():
-    env, drained = make_env(), []
+    env, episodes = make_env(), []
     env.step(ACTIONS)
-    sweep(lambda: drained.append(env.pop_episodes()), 2, lambda: len(drained))
-    assert len(drained[0][0]) == 16_384
+    sweep(lambda: episodes.append(env.pop_episodes()), 2, lambda: len(episodes))
+    assert len(episodes[0][0]) == 16_384
     assert len(env.pop_episodes()[0]) == 0
     assert env.dropped_episodes == 0
 
 
 def case_reset():
     env, seeds = make_env(), [3] * N
-    held = [env.reset() for _ in range(4)]  # else their memory is used again
+    held = [env.reset() for _ in range(4)]  # else the next call reuses their memory
     sweep(env.reset, 40, env.get_state)
     del held
     sweep(lambda: env.reset(seed=seeds), 24, env.get_state)
@@ -129,7 +129,7 @@ def case_collect():
     sweep(lambda: env.collect_n_steps(2), 60, env.get_state)
 
     def state():
-        """Return 1: steps before the failed one stay, and each is of all environments."""
+        """Return 1 if all environments have made the same number of steps."""
         return len(np.unique(env.get_state()["episode_steps"]))
 
     def rollout():
@@ -157,17 +157,21 @@ def case_rollout_buffer():
 
 
 def case_statistics():
-    one = rlox.Normalizer(2, (N,))
-    sweep(lambda: rlox.Normalizer(2, (N,)), 12, one.state)
-    sweep(one.state, 8, copies(one.state()["obs_mean"]))
-    changed = one.state()
+    normalizer = rlox.Normalizer(2, (N,))
+    sweep(lambda: rlox.Normalizer(2, (N,)), 12, normalizer.state)
+    sweep(normalizer.state, 8, copies(normalizer.state()["obs_mean"]))
+    changed = normalizer.state()
     changed["obs_mean"] += 1
-    sweep(lambda: one.load_state(changed), 12, one.state)
-    assert one.state()["obs_mean"][3] == 1
-    one, other = rlox.RunningMeanStd((N,)), rlox.RunningMeanStd((N,))
+    sweep(lambda: normalizer.load_state(changed), 12, normalizer.state)
+    assert normalizer.state()["obs_mean"][3] == 1
+    first, second = rlox.RunningMeanStd((N,)), rlox.RunningMeanStd((N,))
     row = np.ones((1, N), np.float32)
-    for call in (lambda: one.update(row), lambda: other.update(row), lambda: one.merge(other)):
-        sweep(call, 8, lambda: [one.mean, one.var, one.count, other.mean])
+    for call in (
+        lambda: first.update(row),
+        lambda: second.update(row),
+        lambda: first.merge(second),
+    ):
+        sweep(call, 8, lambda: [first.mean, first.var, first.count, second.mean])
 
 
 def case_packing():

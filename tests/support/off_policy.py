@@ -8,7 +8,7 @@ from rlox import make_vec
 from rlox.algorithms import DQN, SAC, TD3, DQNConfig, SACConfig, TD3Config
 from rlox.learners.native_off_policy import NativeDQN, NativeSAC, NativeTD3
 from rlox.noise import GaussianNoise, OrnsteinUhlenbeckNoise
-from support.checkpoints import expect_equal_states
+from support.checkpoints import assert_states_equal
 from support.envs import Imitate
 
 BACKENDS = ["native", "torch"]
@@ -28,7 +28,7 @@ CASES = {
     "SAC, gSDE": GSDE | {"use_sde_at_warmup": True, "train_freq": 8, "gradient_steps": -1},
     "SAC, normalised": NORMALIZED | {"num_envs": 3, "utd_ratio": 0.4},
     "TD3": {"action_noise": GaussianNoise(0.1)},
-    "TD3, a walk": {"action_noise": OrnsteinUhlenbeckNoise(0.5), "n_steps": 2},
+    "TD3, correlated noise": {"action_noise": OrnsteinUhlenbeckNoise(0.5), "n_steps": 2},
 }
 
 
@@ -38,25 +38,25 @@ def make_learner(case, backend="torch", seed=0, env=None, policy=None, **changes
     config_type, learners = LEARNERS[algorithm]
     config = config_type(**{**SMALL, **CASES.get(case, {}), **changes})
     env = env or ("CartPole-v1" if algorithm == "DQN" else "Pendulum-v1")
-    own = {"policy": policy} if backend == "torch" else {"backend": backend}
+    kwargs = {"policy": policy} if backend == "torch" else {"backend": backend}
     make = learners["torch" if backend == "torch" else "native"]
-    return make(make_vec(env, config.num_envs), config, seed, **own)
+    return make(make_vec(env, config.num_envs), config, seed, **kwargs)
 
 
-def iterated(learner, times=15):
-    """Return the metrics of iterations."""
+def run_iterations(learner, times=15):
+    """Run iterations; return their metrics."""
     return [learner.iterate(i / times) for i in range(times)]
 
 
-def assert_equal_states(one, other):
-    """Compare all parts of the states of two learners."""
-    one, other = one.state(), other.state()
-    np.testing.assert_equal(vars(one), vars(other))
-    expect_equal_states(one, other)
+def assert_learners_equal(learner, other):
+    """Check that all parts of the states of two learners are equal."""
+    state, expected = learner.state(), other.state()
+    np.testing.assert_equal(vars(state), vars(expected))
+    assert_states_equal(state, expected)
 
 
 class Numbered(gym.Env):
-    """Observe (episode, step); the reward is the step; episodes have `limit` steps.
+    """Environment that observes (episode, step); the reward is the step number.
 
     `sent` has the actions. The reward is 1e39 at step `huge_at`, counted over all episodes.
     """
@@ -81,16 +81,16 @@ class Numbered(gym.Env):
         return obs, reward, over and self.terminate, over and not self.terminate, {"t": self.t}
 
 
-class WithPlace(Imitate):
-    """`Imitate` with a Dict of the number and a place."""
+class ImitateDict(Imitate):
+    """`Imitate` with a Dict of the number and a random integer."""
 
     def __init__(self):
         super().__init__()
         inner = self.observation_space
-        self.observation_space = gym.spaces.Dict(number=inner, place=gym.spaces.Discrete(3))
+        self.observation_space = gym.spaces.Dict(number=inner, index=gym.spaces.Discrete(3))
 
     def _observe(self):
-        return {"number": super()._observe(), "place": int(self.np_random.integers(3))}
+        return {"number": super()._observe(), "index": int(self.np_random.integers(3))}
 
 
 def action_space(algorithm):

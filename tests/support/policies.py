@@ -1,11 +1,11 @@
-"""Policies so small that what they do is known."""
+"""Minimal policies."""
 
 from torch import nn
 from torch.distributions import Categorical
 
 
 class Coin(nn.Module):
-    """The least that the policy contract asks for; it samples with torch's global generator."""
+    """Policy with the required methods only, which samples with torch's global generator."""
 
     def __init__(self, observation_space, action_space):
         super().__init__()

@@ -8,10 +8,10 @@ import pytest
 
 
 class Refusal(NamedTuple):
-    """A call that raises an error.
+    """Call that must raise an error.
 
-    The error of another library or of Python has no attributes: its text contains `argument` and
-    `hint`.
+    Errors of Python and of other libraries have no attributes: their messages contain `argument`
+    and `hint`.
     """
 
     call: Callable[..., Any]
@@ -37,11 +37,11 @@ def expect_refusal(refusal, *args):
 def refuses(error, argument, hint="", **attributes):
     """Expect an error of exactly this type, with this argument and a hint that contains `hint`.
 
-    An error of rlox must have a hint, unless `hint` is None.
+    An error of rlox must have a hint, unless `hint` is None. Yields the `ExceptionInfo` of pytest.
 
-    `attributes` are others of the error, which are compared with ``==``: `expected`, `got` and the
-    location (`env`, `row`, `column`, `index`, `step`, `timesteps`, `section`, `worker`), or `errno`
-    and `name` of an error of Python. Yields what `pytest.raises` yields.
+    `attributes` are compared with ``==``: `expected`, `got` and the location (`env`, `row`,
+    `column`, `index`, `step`, `timesteps`, `section`, `worker`), or `errno` and `name` of an
+    OSError or ImportError.
     """
     with pytest.raises(error) as raised:
         yield raised

@@ -1,4 +1,4 @@
-"""Transitions whose fields all have the number of the transition."""
+"""Transitions whose fields are all computed from the transition's number."""
 
 import numpy as np
 
@@ -18,7 +18,7 @@ def batch_of(rows):
 
 
 def check(batch, dim=2):
-    """Return the numbers of the transitions; all fields of a row must agree."""
+    """Return the numbers of the transitions, after a check of all fields."""
     i = batch["obs"][:, 0]
     assert np.array_equal(batch["obs"], np.repeat(i, dim).reshape(-1, dim))
     assert np.array_equal(batch["next_obs"], np.repeat(i + 1, dim).reshape(-1, dim))
@@ -27,8 +27,8 @@ def check(batch, dim=2):
     return i
 
 
-def assert_equal_batches(one, other):
-    """Compare batches, or states, with their dtypes."""
-    np.testing.assert_equal(one, other)
-    for name, array in one.items():
-        assert isinstance(array, dict) or array.dtype == other[name].dtype, name
+def assert_batches_equal(batch, expected):
+    """Check that batches, or states, are equal in values and dtypes."""
+    np.testing.assert_equal(batch, expected)
+    for name, array in batch.items():
+        assert isinstance(array, dict) or array.dtype == expected[name].dtype, name

@@ -1,4 +1,4 @@
-"""Runs that are killed and resumed in child processes: `python resume_runs.py WHAT ...`."""
+"""Runs that are killed and resumed in child processes: `python resume_runs.py ACTION ...`."""
 
 import csv
 import hashlib
@@ -23,17 +23,17 @@ SETTINGS = {
     "td3": ("Pendulum-v1", {**OFF_POLICY, "net_arch": (16,)}),
 }
 TOTAL, HALF = 384, 192
-# What differs from one run to the next.
+# Metrics that differ between equal runs.
 CLOCK = ("time/fps", "time/time_elapsed")
 
 
-def kind(algorithm):
+def trainer_class(algorithm):
     return getattr(trainers, f"{algorithm.upper()}Trainer")
 
 
-def made(algorithm, backend, folder):
+def make_trainer(algorithm, backend, folder):
     env, settings = SETTINGS[algorithm]
-    return kind(algorithm)(env, 1, backend=backend, runs_dir=folder, **settings)
+    return trainer_class(algorithm)(env, 1, backend=backend, runs_dir=folder, **settings)
 
 
 def digest(trainer):
@@ -60,8 +60,8 @@ def table(run):
     return [{name: x for name, x in row.items() if name not in CLOCK} for row in rows]
 
 
-def killed(algorithm, backend, folder):
-    """Save a checkpoint at HALF, and kill the process some iterations later."""
+def run_until_killed(algorithm, backend, folder):
+    """Save a checkpoint at HALF steps, and kill the process some iterations later."""
 
     def kill(trainer, metrics):
         if trainer.timesteps >= HALF + 64:
@@ -69,24 +69,24 @@ def killed(algorithm, backend, folder):
             os.kill(os.getpid(), signal.SIGKILL)
 
     callbacks = [CheckpointCallback(every=HALF), kill]
-    made(algorithm, backend, folder).train(TOTAL, callbacks=callbacks)
+    make_trainer(algorithm, backend, folder).train(TOTAL, callbacks=callbacks)
 
 
-def interrupted(algorithm, backend, folder):
-    """Press Ctrl-C between two iterations, at HALF."""
+def run_until_interrupted(algorithm, backend, folder):
+    """Raise SIGINT between two iterations, at HALF steps."""
 
-    def press(trainer, metrics):
+    def interrupt(trainer, metrics):
         if trainer.timesteps == HALF:
             os.kill(os.getpid(), signal.SIGINT)
 
-    result = made(algorithm, backend, folder).train(TOTAL, callbacks=[press])
+    result = make_trainer(algorithm, backend, folder).train(TOTAL, callbacks=[interrupt])
     assert result["interrupted"], result
 
 
-def resumed(algorithm, backend, folder):
-    """Resume to the end of the run, and write a digest of its state."""
+def resume(algorithm, backend, folder):
+    """Resume to the end of the run, and write a digest of the final state."""
     run = run_of(folder)
-    trainer = kind(algorithm).load(run, runs_dir=None)
+    trainer = trainer_class(algorithm).load(run, runs_dir=None)
     assert trainer.learner.backend == backend
     resume_in(trainer, run)
     trainer.train()
@@ -94,5 +94,6 @@ def resumed(algorithm, backend, folder):
 
 
 if __name__ == "__main__":
-    what, *rest = sys.argv[1:]
-    {"killed": killed, "interrupted": interrupted, "resumed": resumed}[what](*rest)
+    action, *arguments = sys.argv[1:]
+    actions = {"killed": run_until_killed, "interrupted": run_until_interrupted, "resumed": resume}
+    actions[action](*arguments)

@@ -1,4 +1,4 @@
-"""Small runs, pairs of learners, and callbacks and loggers that keep what they receive."""
+"""Small runs, pairs of learners, and callbacks and loggers that record their calls."""
 
 import shutil
 
@@ -15,12 +15,12 @@ SMALL = {"num_envs": 2, "n_steps": 16, "batch_size": 16, "n_epochs": 2}
 
 
 def small(env="CartPole-v1", seed=1, **kwargs):
-    """A trainer whose iterations are 32 steps."""
+    """Return a trainer whose iterations have 32 steps."""
     return PPOTrainer(env=env, seed=seed, **{"runs_dir": None, **SMALL, **kwargs})
 
 
 class Noting(Callback):
-    """Notes its calls in a list, under its name."""
+    """Callback that appends (name, method) to a list at each call."""
 
     def __init__(self, name, notes, adds=None):
         self.name, self.notes, self.adds = name, notes, adds or {}
@@ -40,7 +40,7 @@ class Noting(Callback):
 
 
 class NotingLogger:
-    """As `Noting`; `rows` has what it was given."""
+    """Logger that records its calls as `Noting` does; `rows` has the logged metrics."""
 
     def __init__(self, name="logger", notes=None):
         self.name, self.notes = name, [] if notes is None else notes
@@ -60,7 +60,7 @@ class NotingLogger:
 
 def fail(trainer, metrics):
     if trainer.seed in (1, 3):
-        raise OSError(28, f"no room for {trainer.seed}")
+        raise OSError(28, f"no space for {trainer.seed}")
 
 
 def failing():
@@ -70,29 +70,29 @@ def failing():
 
 def pair(algorithm, env, backend="native", **settings):
     """Return a native and a torch learner with equal weights and equal rollouts."""
-    make, other, config = {
+    native_class, torch_class, config_class = {
         "ppo": (NativePPO, PPO, PPOConfig),
         "a2c": (NativeA2C, A2C, A2CConfig),
     }[algorithm]
-    chosen = config(num_envs=3, n_steps=11, **settings)
-    native = make(make_vec(env, 3), chosen, 5, backend)
-    theirs = other(make_vec(env, 3), chosen, seed=5)
-    theirs.policy.load_state_dict(native.to_torch().state_dict())
-    with theirs.seeded():
-        assert theirs.collect()
+    config = config_class(num_envs=3, n_steps=11, **settings)
+    native = native_class(make_vec(env, 3), config, 5, backend)
+    reference = torch_class(make_vec(env, 3), config, seed=5)
+    reference.policy.load_state_dict(native.to_torch().state_dict())
+    with reference.seeded():
+        assert reference.collect()
     assert native.collect()
     for name in ("obs", "actions", "log_probs", "values", "advantages", "returns", "valid"):
-        getattr(native.buffer, name)[...] = getattr(theirs.buffer, name)
-    # Noise, so that ratios and values are clipped.
+        getattr(native.buffer, name)[...] = getattr(reference.buffer, name)
+    # The noise makes ratios and values exceed the clip ranges.
     rng = np.random.default_rng(0)
     for name in ("log_probs", "values", "advantages", "returns"):
         noise = rng.normal(0, 0.3, (11, 3)).astype(np.float32)
-        for learner in (native, theirs):
+        for learner in (native, reference):
             getattr(learner.buffer, name)[...] += noise
-    if algorithm == "a2c":  # whose torch learner computes the values from these two
-        for learner in (native, theirs):
+    if algorithm == "a2c":  # the torch learner computes the values from these fields
+        for learner in (native, reference):
             learner.buffer.values[...] = learner.buffer.returns - learner.buffer.advantages
-    return native, theirs
+    return native, reference
 
 
 def train_half(folder, runs_dir, logger):
@@ -104,9 +104,9 @@ def train_half(folder, runs_dir, logger):
     return trainer.run.path
 
 
-def resumed(folder, run):
-    """Return a trainer that resumes from `folder/half` in the folder of a run that was killed."""
-    shutil.rmtree(run / "checkpoint")  # written at the end of a run that was not killed
+def load_half(folder, run):
+    """Return a trainer that resumes from `folder/half` in the run folder, as after a kill."""
+    shutil.rmtree(run / "checkpoint")  # a killed run has no final checkpoint
     half = PPOTrainer.load(folder / "half", runs_dir=None)
     resume_in(half, run)
     return half

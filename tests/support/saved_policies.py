@@ -1,4 +1,4 @@
-"""Small trainers of every algorithm, to be saved and loaded."""
+"""Small trainers of every algorithm for tests that save and load."""
 
 import numpy as np
 from gymnasium import spaces
@@ -25,9 +25,10 @@ SETTINGS = {
 }
 
 
-def trained(name, backend, steps=100, **more):
+def train_small(name, backend, steps=100, **changes):
+    """Return a trainer after `steps` steps; `changes` are added to the settings."""
     env, settings = SETTINGS[name]
-    kind = getattr(trainers, f"{name.split(',')[0].upper()}Trainer")
-    trainer = kind(env, 1, backend=backend, runs_dir=None, **settings, **more)
+    cls = getattr(trainers, f"{name.split(',')[0].upper()}Trainer")
+    trainer = cls(env, 1, backend=backend, runs_dir=None, **settings, **changes)
     trainer.train(steps)
     return trainer

@@ -1,4 +1,4 @@
-"""An environment with given episode lengths, and rollouts of it with known targets."""
+"""Environment with fixed episode lengths, and rollouts with known targets."""
 
 import gymnasium as gym
 import numpy as np
@@ -10,7 +10,7 @@ GAMMA, LAMBDA = 0.5, 0.5
 
 
 class Script(gym.Env):
-    """Observe the step plus 10 times the episode; the reward is 1; episodes have given lengths."""
+    """Environment with fixed episode lengths and reward 1 that observes 10 * episode + step."""
 
     observation_space = spaces.Box(-np.inf, np.inf, (1,))
     action_space = spaces.Discrete(2)
@@ -32,20 +32,20 @@ class Script(gym.Env):
         return self._obs(), 1.0, over and self.terminate, over and not self.terminate, {}
 
 
-def worth(obs):
+def value_of_obs(obs):
     """Return a different value for each observation."""
     return (np.asarray(obs)[:, 0] + 1).astype(np.float32)
 
 
-def finished(env, n_steps, normalizer=None, buffer=None, action=0):
-    """Return a finished rollout with a constant action and the values of `worth`."""
+def make_rollout(env, n_steps, normalizer=None, buffer=None, action=0):
+    """Return a make_rollout rollout with a constant action and the values of `value_of_obs`."""
     n, shape = env.num_envs, env.single_observation_space.shape
     buffer = RolloutBuffer(n_steps, n, shape) if buffer is None else buffer
     env.begin_rollout(buffer, normalizer)
     for t in range(n_steps):
-        said = (np.full(n, action), np.zeros(n), worth(buffer.obs[t]))
-        env.step_rollout(buffer, t, *said, normalizer)
-    buffer.finish(worth(buffer.last_obs), GAMMA, LAMBDA, worth(buffer.final_obs))
+        values = value_of_obs(buffer.obs[t])
+        env.step_rollout(buffer, t, np.full(n, action), np.zeros(n), values, normalizer)
+    buffer.finish(value_of_obs(buffer.last_obs), GAMMA, LAMBDA, value_of_obs(buffer.final_obs))
     return buffer
 
 

@@ -1,4 +1,4 @@
-"""Runs functions in threads and forked children, and programs in child processes."""
+"""Functions that run code in threads, forked children and child processes."""
 
 import os
 import signal
@@ -9,16 +9,16 @@ import threading
 
 
 def start_threads(work, count=1):
-    """Start threads that run `work`; return them, and the list of what they raise."""
+    """Start threads that run `work`; return the threads, and a list for their errors."""
     errors = []
 
-    def guarded():
+    def run():
         try:
             work()
         except BaseException as error:
             errors.append(error)
 
-    threads = [threading.Thread(target=guarded, daemon=True) for _ in range(count)]
+    threads = [threading.Thread(target=run, daemon=True) for _ in range(count)]
     for thread in threads:
         thread.start()
     return threads, errors
@@ -31,7 +31,7 @@ def join(threads, seconds=60):
 
 
 def run_threads(work, count=1):
-    """Run `work` in threads to the end; return what they raise."""
+    """Run `work` in threads to the end; return their errors."""
     threads, errors = start_threads(work, count)
     join(threads)
     return errors
@@ -52,8 +52,8 @@ def run_in_fork(work):
 
 
 def run_program(code, *arguments, **variables):
-    """Run code in a process of its own; return what it prints."""
-    done = subprocess.run(
+    """Run code in a new process; return the standard output."""
+    result = subprocess.run(
         [sys.executable, "-W", "ignore", "-c", textwrap.dedent(code), *arguments],
         env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), **variables},
         capture_output=True,
@@ -61,5 +61,5 @@ def run_program(code, *arguments, **variables):
         timeout=110,
         check=False,
     )
-    assert done.returncode == 0, done.stderr[-4000:]
-    return done.stdout
+    assert result.returncode == 0, result.stderr[-4000:]
+    return result.stdout

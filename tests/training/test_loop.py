@@ -13,7 +13,7 @@ import pytest
 from rlox import ArgumentTypeError
 from rlox.callbacks import Callback
 from rlox.trainers import PPOTrainer
-from support.checkpoints import expect_equal_networks
+from support.checkpoints import assert_networks_equal
 from support.refusals import refuses
 from support.runs import Noting, NotingLogger, small
 
@@ -133,7 +133,7 @@ def test_error_of_a_callback_is_raised_unchanged_after_the_run_is_saved(tmp_path
     uninterrupted.train(128)
     resumed.train()
     assert resumed.timesteps == 128
-    expect_equal_networks(resumed, uninterrupted)
+    assert_networks_equal(resumed, uninterrupted)
 
 
 def test_failed_save_does_not_hide_the_error_of_a_callback(tmp_path):
@@ -173,7 +173,7 @@ def test_error_of_an_environment_is_raised_after_the_run_is_saved(tmp_path, back
     assert summary["stopped_by"] == "RuntimeError: simulator died"
     assert summary["interrupted"] is False
     loaded = PPOTrainer.load(run, env="CartPole-v1", runs_dir=None)
-    expect_equal_networks(loaded, trainer)
+    assert_networks_equal(loaded, trainer)
     with pytest.warns(UserWarning, match="new episodes"):
         assert loaded.train()["timesteps"] >= 640
 

@@ -7,7 +7,7 @@ from rlox import ArgumentError, CorruptFileError
 from rlox._rlox import network_backends
 from rlox.policies import MlpPolicy
 from rlox.trainers import PPOTrainer
-from support.checkpoints import expect_equal_states, rewrite
+from support.checkpoints import assert_states_equal, rewrite
 from support.envs import Echo
 from support.policies import Coin
 from support.refusals import refuses
@@ -32,12 +32,12 @@ def test_resumed_run_equals_an_uninterrupted_run(tmp_path, env, use_sde, backend
     second = PPOTrainer.load(tmp_path / "half", runs_dir=None)
     for name in ("config", "seed", "config_sources"):
         assert getattr(second, name) == getattr(first, name)
-    expect_equal_states(second.learner.state(), first.learner.state())
+    assert_states_equal(second.learner.state(), first.learner.state())
     result = second.train(callbacks=[lambda _, metrics: resumed_rows.append(metrics)])
     assert (result["timesteps"], result["interrupted"]) == (640, False)
 
     state = second.learner.state()
-    expect_equal_states(state, uninterrupted.learner.state())
+    assert_states_equal(state, uninterrupted.learner.state())
     assert all((state.networks, state.optimizer, state.normalizer, state.environment))
     obs = np.random.default_rng(0).normal(
         size=(40, *uninterrupted.env.single_observation_space.shape)
@@ -143,7 +143,7 @@ def test_rejected_state_changes_nothing(part):
     with pytest.raises(ArgumentError) as raised:
         ppo.load_state(state)
     assert part in (raised.value.argument, raised.value.section)
-    expect_equal_states(ppo.state(), before, ("networks", "optimizer", "normalizer"))
+    assert_states_equal(ppo.state(), before, ("networks", "optimizer", "normalizer"))
     assert ppo.env_initialized
 
 

@@ -35,7 +35,7 @@ def check_resumed_run(algorithm, backend, folder):
     """Check that the resumed run in `folder` equals an uninterrupted run."""
     code, stderr = run_process("resumed", algorithm, backend, folder / "stopped")
     assert code == 0, stderr
-    uninterrupted = resume_runs.made(algorithm, backend, folder / "whole")
+    uninterrupted = resume_runs.make_trainer(algorithm, backend, folder / "whole")
     uninterrupted.train(resume_runs.TOTAL)
     expected = json.loads(json.dumps(resume_runs.digest(uninterrupted)))
     got = json.loads((folder / "stopped" / "digest.json").read_text())
