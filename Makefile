@@ -27,7 +27,7 @@ endif
 
 # PyO3 asks an interpreter how to build; the base one stays the same when the environment is made anew.
 export PYO3_PYTHON := $(shell command -v $(PYTHON))
-# maturin installs into VIRTUAL_ENV, and refuses to choose when a conda environment is active too.
+# maturin installs into VIRTUAL_ENV, and rejects to choose when a conda environment is active too.
 develop = env -u CONDA_PREFIX VIRTUAL_ENV="$(venv)" PATH="$(venv)/bin:$(if $(UV),$(dir $(UV)):)$$PATH" \
 	"$(venv)/bin/maturin" develop $(if $(UV),--uv)
 

@@ -115,11 +115,11 @@ def python_packages(root: str) -> dict[str, str]:
 def main() -> int:
     """Print what is not allowed, or how much was checked."""
     everything = crates() | python_packages("rlox")
-    refused = {name: given for name, given in everything.items() if not allowed(given)}
-    for name, given in sorted(refused.items()):
+    rejected = {name: given for name, given in everything.items() if not allowed(given)}
+    for name, given in sorted(rejected.items()):
         print(f"licence not allowed: {name}: {given}", file=sys.stderr)
-    print(f"licences: {len(everything)} packages checked, {len(refused)} refused")
-    return 1 if refused else 0
+    print(f"licences: {len(everything)} packages checked, {len(rejected)} rejected")
+    return 1 if rejected else 0
 
 
 if __name__ == "__main__":

@@ -18,7 +18,7 @@ from rlox import ArgumentError, ArgumentTypeError, CorruptFileError, checkpoint
 from rlox.callbacks.checkpointing import read_scores
 from rlox.checkpoint import newest, read_checkpoint, write_checkpoint
 from rlox.trainers import PPOTrainer
-from support.refusals import Refusal, expect_refusal, refuses
+from support.rejections import Rejection, expect_rejection, rejects
 from support.runs import small
 
 MEMBERS = {
@@ -148,7 +148,7 @@ def forge(saved, change):
 
 @pytest.mark.parametrize("name", ["../networks", "/etc/passwd", "..", "", "A", "a" * 99])
 def test_member_names_cannot_leave_the_folder(saved, name):
-    with refuses(ArgumentError, "members"):
+    with rejects(ArgumentError, "members"):
         write_checkpoint(saved.parent / "other", {}, {name: {"x": np.zeros(1)}})
     forge(saved, lambda manifest: manifest["members"].update({name: {"bytes": 1, "sha256": ""}}))
     assert_corrupt(saved, "manifest.json", "members")
@@ -291,7 +291,7 @@ def test_two_trainers_do_not_share_a_run_folder(tmp_path):
     other = PPOTrainer.load(trainer.run.path, runs_dir=None)
     other.run, steps = trainer.run, other.timesteps
     with trainer.run.lock():
-        with refuses(BlockingIOError, "run: ", filename=str(trainer.run.path)):
+        with rejects(BlockingIOError, "run: ", filename=str(trainer.run.path)):
             other.train(32)
         assert other.timesteps == steps
     other.train(32)
@@ -337,8 +337,8 @@ def test_members_convert_strides_and_byte_orders(tmp_path):
 
 @pytest.mark.parametrize("dtype", [complex, "U3", np.longdouble], ids=str)
 def test_members_reject_unsupported_dtypes(dtype):
-    check = Refusal(checkpoint.check_member, ArgumentTypeError, "members['x']['w']")
-    expect_refusal(check, "x", {"w": np.zeros(2, dtype)})
+    check = Rejection(checkpoint.check_member, ArgumentTypeError, "members['x']['w']")
+    expect_rejection(check, "x", {"w": np.zeros(2, dtype)})
 
 
 @pytest.mark.parametrize("error", [OSError(errno.ENOSPC, "full"), MemoryError(), KeyboardInterrupt])

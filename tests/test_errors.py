@@ -16,7 +16,7 @@ from rlox import compute_batch_group_advantages as group
 from rlox._errors import add_file, add_section, warn, warn_at_most
 from rlox.callbacks import CheckpointCallback
 from support.masked_envs import Doors
-from support.refusals import refuses
+from support.rejections import rejects
 from support.runs import NotingLogger, small
 
 BASES = {
@@ -87,7 +87,7 @@ def test_location_is_part_of_the_text_and_not_of_got(location, text):
 
 
 def test_error_of_a_constructor_keeps_its_attributes_through_gymnasium():
-    with refuses(rlox.ArgumentTypeError, "g", expected="a number or a boolean", got="'x'"):
+    with rejects(rlox.ArgumentTypeError, "g", expected="a number or a boolean", got="'x'"):
         gym.make("rlox/Pendulum-v1", g="x")
 
 
@@ -121,7 +121,7 @@ def closed_env():
     ],
 )
 def test_errors_from_rust_have_the_public_classes(call, cls, argument):
-    with refuses(cls, argument) as raised:
+    with rejects(cls, argument) as raised:
         call()
     error = raised.value
     assert str(error) == f"{argument}: expected {error.expected}, got {error.got}; {error.hint}"

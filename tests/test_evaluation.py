@@ -7,7 +7,7 @@ import pytest
 from rlox import ArgumentError, ArgumentTypeError
 from rlox.evaluation import evaluate
 from support.envs import Count, Endless
-from support.refusals import refuses
+from support.rejections import rejects
 from support.runs import small
 
 
@@ -90,7 +90,7 @@ def test_evaluate_passes_env_kwargs_to_the_environment():
 )
 def test_evaluate_rejects_invalid_arguments(argument, value, error):
     arguments = {"policy": Constant(), "env": Count, "n_episodes": 1}
-    with refuses(error, argument):
+    with rejects(error, argument):
         evaluate(**{**arguments, argument: value})
 
 

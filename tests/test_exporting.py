@@ -10,7 +10,7 @@ import rlox
 from rlox import ArgumentError, exporting, trainers
 from support.envs import Answer, Echo, Samples
 from support.policies import Coin
-from support.refusals import refuses
+from support.rejections import rejects
 from support.saved_policies import ACTION_SPACES, ON, SETTINGS, train_small
 
 
@@ -103,11 +103,11 @@ def test_save_onnx_rejects_unsupported_policies(tmp_path, runtime):
         lambda: Samples(images), 1, runs_dir=None, **ON, batch_size=16
     )
     for trainer in (custom, image_trainer):
-        with refuses(ArgumentError, "policy", "torch.onnx"):
+        with rejects(ArgumentError, "policy", "torch.onnx"):
             exporting.save_onnx(trainer, tmp_path / "policy.onnx")
     rounded = Answer(spaces.Box(0, 3, (2,), np.int64))
     trainer = trainers.PPOTrainer(lambda: rounded, 1, runs_dir=None, num_envs=1, n_steps=8)
-    with refuses(ArgumentError, "action space", expected="a floating-point Box"):
+    with rejects(ArgumentError, "action space", expected="a floating-point Box"):
         exporting.save_onnx(trainer, tmp_path / "policy.onnx")
     assert not any(tmp_path.iterdir())
 

@@ -14,7 +14,7 @@ from rlox._nn.runtime import torch_dtype
 from rlox.features import Combined, Flatten, NatureCNN, make_features
 from rlox.policies import MlpPolicy, SdePolicy
 from rlox.trainers import PPOTrainer
-from support.refusals import refuses
+from support.rejections import rejects
 
 IMAGE = spaces.Box(0, 255, (40, 36, 3), np.uint8)
 
@@ -85,7 +85,7 @@ def test_images_are_scaled_and_other_bytes_are_not():
     ):
         bright = torch.full((1, *shape), 255, dtype=torch.uint8)
         assert features(bright).unique().tolist() == [value]
-    with refuses(ArgumentError, "observation space", expected="images of at least 36 x 36 pixels"):
+    with rejects(ArgumentError, "observation space", expected="images of at least 36 x 36 pixels"):
         NatureCNN(spaces.Box(0, 255, (35, 36, 3), np.uint8))
 
 
@@ -125,7 +125,7 @@ def test_custom_features_are_trained_saved_and_required_to_load(tmp_path):
     weights = trainer.learner.policy.features.scale
     assert not torch.equal(weights, torch.ones(8))
     trainer.save(tmp_path / "saved")
-    with refuses(ArgumentError, "features_extractor", "pass features_extractor=", got="None"):
+    with rejects(ArgumentError, "features_extractor", "pass features_extractor=", got="None"):
         PPOTrainer.load(tmp_path / "saved")
     loaded = PPOTrainer.load(tmp_path / "saved", features_extractor=Doubled, runs_dir=None)
     assert torch.equal(loaded.learner.policy.features.scale, weights)
@@ -148,7 +148,7 @@ def wrong_width_extractor(space):
     ids=["no features", "no function", "width", "policy"],
 )
 def test_invalid_feature_extractors_are_rejected(extractor, settings, error, hint):
-    with refuses(error, "features_extractor", hint):
+    with rejects(error, "features_extractor", hint):
         PPOTrainer("CartPole-v1", 1, features_extractor=extractor, runs_dir=None, **settings)
 
 
@@ -239,11 +239,11 @@ PARTIAL = {"eyes": (np.zeros((1, 2, 2, 1)),) * 2, "body": {}}
     ids=["Discrete", "MultiDiscrete", "MultiBinary", "Dict", "missing part", "empty Dict"],
 )
 def test_observations_outside_of_a_space_are_rejected(space, obs, argument, expected, row):
-    with refuses(ArgumentError, argument, expected=expected, row=row):
+    with rejects(ArgumentError, argument, expected=expected, row=row):
         Layout(space).pack(obs)
 
 
 def test_layout_rejects_unsupported_spaces():
     for space, section in ((spaces.Text(3), None), (spaces.Sequence(IMAGE), "obs['a']")):
-        with refuses(ArgumentTypeError, "observation space", section=section):
+        with rejects(ArgumentTypeError, "observation space", section=section):
             Layout(space if section is None else spaces.Dict(a=space))

@@ -8,7 +8,7 @@ import pytest
 
 from rlox import ArgumentError
 from rlox._files import locked, read_small, write_file
-from support.refusals import Refusal, expect_refusal
+from support.rejections import Rejection, expect_rejection
 
 
 @pytest.mark.skipif(os.name == "nt", reason="needs locks of POSIX")
@@ -42,13 +42,13 @@ def test_small_files_and_pipes_are_read_up_to_a_limit(tmp_path):
     file = tmp_path / "file"
     file.write_bytes(b"abc")
     assert read_small(file, 3) == b"abc"
-    expect_refusal(Refusal(read_small, ArgumentError, "path"), file, 2)
+    expect_rejection(Rejection(read_small, ArgumentError, "path"), file, 2)
     with pytest.raises(IsADirectoryError):
         read_small(tmp_path, 3)
     with pytest.raises(FileNotFoundError):
         read_small(tmp_path / "none", 3)
     if os.name != "nt":
-        expect_refusal(Refusal(read_small, ArgumentError, "path"), Path("/dev/zero"), 3)
+        expect_rejection(Rejection(read_small, ArgumentError, "path"), Path("/dev/zero"), 3)
         reader, writer = os.pipe()
         os.write(writer, b"abc")
         os.close(writer)

@@ -11,7 +11,7 @@ from rlox.evaluation import evaluate
 from support.checkpoints import rewrite
 from support.envs import Answer, Echo
 from support.policies import Coin
-from support.refusals import refuses
+from support.rejections import rejects
 from support.saved_policies import ACTION_SPACES, ON, SETTINGS, train_small
 
 
@@ -69,7 +69,7 @@ def test_load_accepts_run_folders_and_creates_no_environment(tmp_path, monkeypat
 def test_custom_policy_is_required_to_load(tmp_path):
     trainer = trainers.PPOTrainer(Echo, 1, policy=Coin, runs_dir=None, **ON, batch_size=16)
     trainer.save(tmp_path / "saved")
-    with refuses(ArgumentError, "policy", "pass policy="):
+    with rejects(ArgumentError, "policy", "pass policy="):
         rlox.load(tmp_path / "saved")
     policy = rlox.load(tmp_path / "saved", policy=Coin)
     actions = [x.predict(np.eye(3), deterministic=False) for x in (policy, trainer)]
@@ -104,5 +104,5 @@ def test_load_rejects_inconsistent_spaces_and_networks(tmp_path, change, section
 
 def test_run_without_a_checkpoint_is_rejected_with_the_command_that_restarts_it(tmp_path):
     (tmp_path / "config.json").write_text("{}")
-    with refuses(FileNotFoundError, "path: ", f"rlox train --config {tmp_path / 'config.json'}"):
+    with rejects(FileNotFoundError, "path: ", f"rlox train --config {tmp_path / 'config.json'}"):
         rlox.load(tmp_path)

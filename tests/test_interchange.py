@@ -7,7 +7,7 @@ import pytest
 import rlox
 from rlox import ArgumentError, ArgumentTypeError, OutOfMemoryError
 from rlox.interchange import from_arrow, from_minari, to_arrow
-from support.refusals import Refusal, expect_refusal, refuses
+from support.rejections import Rejection, expect_rejection, rejects
 from support.replay import transition
 
 
@@ -152,7 +152,7 @@ def test_invalid_tables_and_buffers_are_rejected(pa, tmp_path):
             (lambda: to_arrow(env), ArgumentError, "buffer"),
             (lambda: to_arrow(file), ArgumentTypeError, "buffer"),
         ):
-            expect_refusal(Refusal(call, error, argument))
+            expect_rejection(Rejection(call, error, argument))
 
 
 @pytest.mark.parametrize(
@@ -198,7 +198,7 @@ def test_frame_stacks_larger_than_memory_are_rejected(pa, monkeypatch):
     zeros, no_flags = np.zeros(10), np.zeros(10, bool)
     buffer.push_batch(stack[:-1], stack[1:], zeros, zeros, no_flags, no_flags, in_order=True)
     got = "'stacks of 4 frames', which needs 1600 bytes"
-    with refuses(OutOfMemoryError, "buffer", got=got):
+    with rejects(OutOfMemoryError, "buffer", got=got):
         to_arrow(buffer)
 
 
@@ -236,4 +236,4 @@ def test_minari_datasets_keep_final_observations(tmp_path, monkeypatch):
         assert np.array_equal(batch["truncated"], last & (obs[:, 0] % 2 == 0))
         assert np.array_equal(batch["actions"], batch["rewards"])
         assert batch["actions"].dtype == np.int64
-    expect_refusal(Refusal(from_minari, ArgumentTypeError, "dataset"), 3)
+    expect_rejection(Rejection(from_minari, ArgumentTypeError, "dataset"), 3)

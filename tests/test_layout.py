@@ -9,7 +9,7 @@ from gymnasium import spaces
 
 from rlox import ArgumentTypeError, NonFiniteError, Normalizer
 from rlox._layout import Layout, as_batch
-from support.refusals import expect_refusal, refusals
+from support.rejections import expect_rejection, rejections
 
 
 def box_layout(shape):
@@ -40,7 +40,7 @@ def test_as_batch_returns_a_copy():
     assert not obs.any()
 
 
-@refusals(
+@rejections(
     *(
         (partial(as_batch, obs, box_layout((2,))), ArgumentTypeError, "obs", hint)
         for obs, hint in (
@@ -55,8 +55,8 @@ def test_as_batch_returns_a_copy():
     (lambda: as_batch([0.0, np.nan], box_layout((2,))), NonFiniteError, "obs"),
     (lambda: as_batch([0.0, 1e300], box_layout((2,))), NonFiniteError, "obs"),
 )
-def test_as_batch_rejects_other_values_than_finite_real_numbers(refusal):
-    expect_refusal(refusal)
+def test_as_batch_rejects_other_values_than_finite_real_numbers(rejection):
+    expect_rejection(rejection)
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,7 @@ from rlox._system import check_memory
 from rlox.buffers.replay import make_replay_buffer
 from rlox.configs import DQNConfig
 from rlox.trainers import A2CTrainer, DQNTrainer, PPOTrainer
-from support.refusals import Refusal, expect_refusal, refuses
+from support.rejections import Rejection, expect_rejection, rejects
 
 FREE = available_memory()
 SCRIPT = Path(__file__).parent / "support" / "memory_limits.py"
@@ -31,8 +31,8 @@ def test_free_memory_is_reported():
 def test_check_memory_rejects_requests_beyond_the_free_memory():
     check_memory("buffer_size", 10, 1000)
     for needed in (2**62, 10**5000):
-        refusal = Refusal(check_memory, OutOfMemoryError, "buffer_size")
-        expect_refusal(refusal, "buffer_size", 10, needed)
+        rejection = Rejection(check_memory, OutOfMemoryError, "buffer_size")
+        expect_rejection(rejection, "buffer_size", 10, needed)
 
 
 BUFFER, WIDTHS = {"buffer_size": 2**50}, [(10**9,), (10**6, 10**6), (2**62,), (2**31, 2**31)]
@@ -49,14 +49,14 @@ BUFFER, WIDTHS = {"buffer_size": 2**50}, [(10**9,), (10**6, 10**6), (2**62,), (2
 )
 def test_networks_and_replay_buffers_larger_than_memory_are_rejected(trainer, settings, backend):
     make = lambda: trainer("CartPole-v1", backend=backend, runs_dir=None, **settings)  # noqa: E731
-    expect_refusal(Refusal(make, OutOfMemoryError, next(iter(settings))))
+    expect_rejection(Rejection(make, OutOfMemoryError, next(iter(settings))))
 
 
 @pytest.mark.parametrize("policy", [None, lambda obs: [0] * len(obs)], ids=["random", "policy"])
 def test_collect_n_steps_rejects_steps_larger_than_memory(policy):
     env = rlox.VecEnv(n=2, seed=0)
     n = (2**45 if FREE is None else FREE) // 80  # each array alone would fit
-    expect_refusal(Refusal(env.collect_n_steps, OutOfMemoryError, "n"), n, policy)
+    expect_rejection(Rejection(env.collect_n_steps, OutOfMemoryError, "n"), n, policy)
     assert env.collect_n_steps(3)["obs"].shape == (3, 2, 4)
 
 
@@ -97,7 +97,7 @@ def test_failed_allocation_raises_and_changes_nothing(run, name):
 
 def test_too_large_replay_buffer_names_only_the_setting():
     layout, config = Layout(gym.spaces.Box(-1, 1, (4,))), DQNConfig(buffer_size=10**14)
-    with refuses(OutOfMemoryError, "buffer_size") as raised:
+    with rejects(OutOfMemoryError, "buffer_size") as raised:
         make_replay_buffer(layout, gym.spaces.Discrete(2), config, 1)
     assert raised.value.got.startswith("100000000000000 transitions of ")
     assert "capacity" not in str(raised.value)

@@ -19,7 +19,7 @@ from rlox.noise import (
 )
 from rlox.trainers import SACTrainer, TD3Trainer
 from support.envs import Answer
-from support.refusals import refuses
+from support.rejections import rejects
 
 SMALL = {"learning_starts": 4, "batch_size": 8, "buffer_size": 100, "net_arch": (8,)}
 TWO = gym.spaces.Box(-1, 1, (2,), np.float32)
@@ -98,11 +98,11 @@ def test_equal_components_become_one_number_in_rust(learner, config, noise):
     [GaussianNoise([0.1, 0.2]), GaussianNoise(mean=0.1), OrnsteinUhlenbeckNoise(initial_noise=0.1)],
 )
 def test_native_trainers_reject_noise_that_only_torch_supports(trainer, noise):
-    with refuses(ArgumentError, "action_noise", 'pass backend="torch"', got=repr(noise)):
+    with rejects(ArgumentError, "action_noise", 'pass backend="torch"', got=repr(noise)):
         trainer(lambda: Answer(TWO), 1, action_noise=noise, backend="native", runs_dir=None)
     native = {SACTrainer: (NativeSAC, SACConfig), TD3Trainer: (NativeTD3, TD3Config)}
     learner, config = native[trainer]
-    with refuses(ArgumentError, "action_noise", 'pass backend="torch"', got=repr(noise)):
+    with rejects(ArgumentError, "action_noise", 'pass backend="torch"', got=repr(noise)):
         learner(make_vec(lambda: Answer(TWO), 1), config(action_noise=noise), 1)
 
 
@@ -117,7 +117,7 @@ def test_native_trainers_reject_noise_that_only_torch_supports(trainer, noise):
 )
 def test_noise_of_another_length_than_actions_is_rejected(noise, name, backend):
     expected = f"{name} as a number or an array of length 2"
-    with refuses(ArgumentError, "action_noise", expected=expected):
+    with rejects(ArgumentError, "action_noise", expected=expected):
         TD3Trainer(lambda: Answer(TWO), 1, action_noise=noise, backend=backend, runs_dir=None)
 
 
@@ -135,14 +135,14 @@ def test_noise_of_another_length_than_actions_is_rejected(noise, name, backend):
     ],
 )
 def test_noise_rejects_parameters_that_are_no_numbers(noise_cls, arguments, error, argument):
-    with refuses(error, argument):
+    with rejects(error, argument):
         noise_cls(**arguments)
 
 
 def test_noise_rejects_an_array_of_means_as_the_first_argument():
-    with refuses(TypeError, "positional"):
+    with rejects(TypeError, "positional"):
         GaussianNoise(np.zeros(2), 0.1 * np.ones(2))
-    with refuses(ArgumentTypeError, "theta"):
+    with rejects(ArgumentTypeError, "theta"):
         OrnsteinUhlenbeckNoise(np.zeros(2), 0.1 * np.ones(2))
 
 

@@ -11,7 +11,7 @@ from rlox._training.metrics import column, read_metrics, smoothed
 from rlox._training.resume import resume_in
 from rlox.plotting import Curve, _together, plot_runs, read_curve
 from rlox.trainers import PPOTrainer
-from support.refusals import refuses
+from support.rejections import rejects
 from support.runs import small
 
 
@@ -38,12 +38,12 @@ def test_column_returns_numbers_or_nan_and_drops_an_incomplete_last_row(tmp_path
 )
 def test_columns_without_numbers_are_rejected(text, expected, hint, tmp_path):
     (tmp_path / "metrics.csv").write_bytes(text.encode(errors="surrogateescape"))
-    with refuses(ArgumentError, str(tmp_path / "metrics.csv"), hint, expected=expected):
+    with rejects(ArgumentError, str(tmp_path / "metrics.csv"), hint, expected=expected):
         read_curve(tmp_path, "a")
 
 
 def test_missing_metrics_are_rejected(tmp_path):
-    with refuses(FileNotFoundError, str(tmp_path / "none.csv"), "pass a run folder"):
+    with rejects(FileNotFoundError, str(tmp_path / "none.csv"), "pass a run folder"):
         read_metrics(tmp_path / "none.csv")
 
 
@@ -116,5 +116,5 @@ def test_seeds_without_common_steps_are_separate_lines(tmp_path):
 
 def test_invalid_plots_are_rejected(tmp_path):
     for curves, image, argument in (([line([1], [1])], "a.xyz", "image"), ([], "a.png", "curves")):
-        with refuses(ArgumentError, argument):
+        with rejects(ArgumentError, argument):
             plot_runs(curves, tmp_path / image)

@@ -15,7 +15,7 @@ from rlox._nn.distributions import Bernoulli, Categorical, Gaussian, MultiCatego
 from rlox._nn.networks import fuse_mlps
 from rlox.policies import MlpPolicy, SdePolicy, get_act_fn, greedy_actions, make_policy
 from rlox.trainers import PPOTrainer
-from support.refusals import expect_refusal, refusals, refuses
+from support.rejections import expect_rejection, rejections, rejects
 
 OBS = Box(-1.0, 1.0, (5,))
 PARAMETERS = ("weight", "bias")
@@ -118,13 +118,13 @@ def test_gsde_std_has_no_gradient_in_the_hidden_layers():
     assert policy.log_std.grad.abs().sum() > 0
 
 
-@refusals(
+@rejections(
     (lambda: MlpPolicy(OBS, Tuple([Discrete(2)])), ArgumentError, "action space"),
     (lambda: SdePolicy(OBS, MultiBinary(2)), ArgumentError, "action space"),
     (lambda: MlpPolicy(OBS, Discrete(2), activation="sin"), ArgumentError, "activation"),
 )
-def test_built_in_policies_reject_invalid_settings(refusal):
-    expect_refusal(refusal)
+def test_built_in_policies_reject_invalid_settings(rejection):
+    expect_rejection(rejection)
 
 
 class ColumnValues(nn.Module):
@@ -157,12 +157,12 @@ class FloatActions(ColumnValues):
     ],
 )
 def test_check_policy_rejects_policies_that_break_the_contract(policy, error, expected):
-    with refuses(error, "policy", expected=expected):
+    with rejects(error, "policy", expected=expected):
         check_policy(policy, OBS, Discrete(2))
 
 
 def test_greedy_actions_require_a_mode():
-    with refuses(ArgumentTypeError, "policy", "add it or pass deterministic=False"):
+    with rejects(ArgumentTypeError, "policy", "add it or pass deterministic=False"):
         greedy_actions(ColumnValues(), torch.zeros(1, 5))
 
 
@@ -316,7 +316,7 @@ class NoEntropyPolicy(nn.Module):
 
 
 def test_policies_without_entropy_are_rejected():
-    with refuses(ArgumentError, "policy", "rlox.policies.ActorCritic"):
+    with rejects(ArgumentError, "policy", "rlox.policies.ActorCritic"):
         PPOTrainer(
             "CartPole-v1",
             1,

@@ -29,7 +29,7 @@ from rlox.evaluation import evaluate
 from rlox.experiments import Plan, Range, Sweep, default_space
 from rlox.noise import GaussianNoise
 from rlox.trainers import A2CTrainer, DQNTrainer, PPOTrainer, SACTrainer, TD3Trainer
-from support.refusals import Refusal, expect_refusal, refusals, refuses
+from support.rejections import Rejection, expect_rejection, rejections, rejects
 
 SMALL = {"num_envs": 2, "n_steps": 16, "batch_size": 16, "n_epochs": 1}
 PLAN = Plan("ppo", "CartPole-v1", {"gamma": Range(0.9, 1.0)}, 9, 9)
@@ -102,7 +102,7 @@ def make_pendulum(**keywords):
     return PPOTrainer("Pendulum-v1", env_kwargs=keywords)
 
 
-@refusals(
+@rejections(
     (lambda paths: make_ppo(gama=0.9), ArgumentTypeError, "gama", "did you mean 'gamma'?"),
     (lambda paths: make_ppo(run_dir="x"), ArgumentTypeError, "run_dir", "did you mean 'runs_dir'?"),
     (lambda paths: make_ppo(policy_kwargs={"net_arch": [64]}), ArgumentTypeError, "policy_kwargs"),
@@ -216,19 +216,19 @@ def make_pendulum(**keywords):
     (lambda paths: small(runs_dir="/proc/self/runs").train(64), ArgumentError, "runs_dir"),
     (lambda paths: closed_trainer().train(64), ClosedError, "trainer"),
 )
-def test_trainer_rejects_invalid_calls(refusal, paths):
-    expect_refusal(refusal, paths)
+def test_trainer_rejects_invalid_calls(rejection, paths):
+    expect_rejection(rejection, paths)
 
 
 def test_errors_of_env_kwargs_have_their_section():
-    with refuses(ArgumentTypeError, "g", section="env_kwargs", got="'moon'"):
+    with rejects(ArgumentTypeError, "g", section="env_kwargs", got="'moon'"):
         make_pendulum(g="moon")
 
 
 def test_damaged_file_of_a_checkpoint_is_named(paths):
     networks = shutil.copytree(paths.saved, paths.path / "damaged") / "networks.safetensors"
     networks.write_bytes(networks.read_bytes()[:-1])
-    expect_refusal(Refusal(load, CorruptFileError, str(networks)), networks.parent)
+    expect_rejection(Rejection(load, CorruptFileError, str(networks)), networks.parent)
 
 
 def train_with(logger, paths):
@@ -266,7 +266,7 @@ MISSING = (
 def test_missing_package_is_named_with_its_extra(modules, call, text, extra, paths, monkeypatch):
     for name in modules.split():
         monkeypatch.setitem(sys.modules, name, None)
-    with refuses(ModuleNotFoundError, text, f"pip install 'rlox[{extra}]'"):
+    with rejects(ModuleNotFoundError, text, f"pip install 'rlox[{extra}]'"):
         call(paths)
 
 

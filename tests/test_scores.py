@@ -5,7 +5,7 @@ import pytest
 
 from rlox import ArgumentError, ArgumentTypeError
 from rlox.scores import bootstrap_interval, interquartile_mean, score
-from support.refusals import refuses
+from support.rejections import rejects
 
 
 @pytest.mark.parametrize(
@@ -60,7 +60,7 @@ def test_score_contains_mean_deviation_and_interquartile_mean():
     ],
 )
 def test_score_rejects_invalid_returns(returns, error, argument):
-    with refuses(error, argument):
+    with rejects(error, argument):
         score(returns)
 
 
@@ -74,7 +74,7 @@ def test_score_rejects_invalid_returns(returns, error, argument):
     ],
 )
 def test_bootstrap_interval_rejects_invalid_arguments(argument, value, error):
-    with refuses(error, argument):
+    with rejects(error, argument):
         bootstrap_interval([1.0, 2.0], **{argument: value})
 
 

@@ -18,7 +18,7 @@ from rlox._spaces import (
 )
 from rlox.trainers import A2CTrainer
 from support.envs import Counter, Samples
-from support.refusals import expect_refusal, refusals, refuses
+from support.rejections import expect_rejection, rejections, rejects
 
 BOX = spaces.Box(*(np.array([s * 1.5, s * np.inf], np.float32) for s in (-1, 1)))
 WIDE = spaces.Box(0, np.arange(1, 101, dtype=np.float32))
@@ -71,7 +71,7 @@ def test_json_descriptions_round_trip(space, description):
 
 @pytest.mark.parametrize("wrong", [None, "Discrete(2)", {}, {"type": "Text", "dtype": "int8"}])
 def test_from_json_rejects_other_values(wrong):
-    with refuses(ArgumentError, "spaces"):
+    with rejects(ArgumentError, "spaces"):
         from_json(wrong)
 
 
@@ -207,15 +207,15 @@ OPEN, MINUS = spaces.Box(-1, np.inf, (1,)), spaces.Discrete(3, start=-1)
 UINT64 = np.array([0, 2**64 - 1], np.uint64)
 
 
-@refusals(
+@rejections(
     (lambda: to_json(spaces.Text(3)), ArgumentTypeError, "space"),
     (lambda: random_actions(OPEN, np.random, (2,)), ArgumentError, "policy"),
     (lambda: to_env_actions(BOX, [["a", "b"]], 1), ArgumentTypeError, "actions"),
     (lambda: to_env_actions(BOX, [[object()] * 2], 1), ArgumentTypeError, "actions"),
     (lambda: check_actions(MINUS, UINT64, 2), ArgumentError, "actions"),
 )
-def test_spaces_reject_invalid_arguments(refusal):
-    expect_refusal(refusal)
+def test_spaces_reject_invalid_arguments(rejection):
+    expect_rejection(rejection)
 
 
 PAIR = spaces.MultiDiscrete([2, 3], start=[1, -4])
@@ -265,7 +265,7 @@ def test_predict_can_collect_rollouts(obs_space, action_space, backend):
 
 def test_collect_rollout_rejects_actions_outside_the_action_space():
     env = make_vec(lambda: Samples(OBS_SPACES["Discrete"], ACTION_SPACES["Discrete"]), 2, seed=0)
-    with refuses(ArgumentError, "actions", env=1) as raised:
+    with rejects(ArgumentError, "actions", env=1) as raised:
         collect_rollout(env, lambda obs: [1, 0] if len(obs) else None, 2)
     assert "[1, 4)" in raised.value.expected
     assert [each.unwrapped.actions for each in env.unwrapped.envs] == [[], []]

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from rlox import ClosedError, VecEnv, make_vec
-from support.refusals import refuses
+from support.rejections import rejects
 from support.thread_runs import join, run_program, run_threads, start_threads
 
 NEEDS_FORK = pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
@@ -315,7 +315,7 @@ def test_environments_with_dead_workers_raise_and_can_be_closed(name):
     env.unwrapped.processes[0].kill()
     env.unwrapped.processes[0].join()
     if name is not None:
-        with refuses(RuntimeError, "env: ", "died at step 1"):
+        with rejects(RuntimeError, "env: ", "died at step 1"):
             getattr(env, name)()
     env.close()
     assert all_workers_exited(env)
@@ -350,7 +350,7 @@ def test_reentrant_calls_are_rejected():
     for call in calls:
         env.reset()
         within = [call]
-        with refuses(ClosedError, "env", None, expected=None):
+        with rejects(ClosedError, "env", None, expected=None):
             env.step([0, 0])
         env.reset()
         assert env.step([0, 0])[0].tolist() == [[1.0], [1.0]]

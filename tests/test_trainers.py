@@ -22,7 +22,7 @@ from rlox._rlox import network_backends
 from rlox.policies import MlpPolicy
 from rlox.trainers import PPOTrainer
 from support.envs import Count, Echo, Imitate
-from support.refusals import refuses
+from support.rejections import rejects
 from support.runs import small
 
 
@@ -68,14 +68,14 @@ def test_settings_come_from_arguments_then_rl_zoo3_then_defaults():
     ids=str,
 )
 def test_trainers_reject_invalid_arguments(arguments, error):
-    with refuses(error, next(iter(arguments))):
+    with rejects(error, next(iter(arguments))):
         PPOTrainer(**{"env": "CartPole-v1", "runs_dir": None, **arguments})
 
 
 @pytest.mark.parametrize("total", [0, None, "100", True, 1e5, float("nan")])
 def test_train_rejects_invalid_total_timesteps_before_creating_a_run_folder(tmp_path, total):
     trainer = small(runs_dir=tmp_path)
-    with refuses(ArgumentTypeError if total else ArgumentError, "total_timesteps"):
+    with rejects(ArgumentTypeError if total else ArgumentError, "total_timesteps"):
         trainer.train(total)
     assert os.listdir(tmp_path) == []
     assert trainer.timesteps == trainer.target_timesteps == 0
@@ -157,7 +157,7 @@ def test_evaluation_is_repeatable_and_changes_nothing(deterministic):
 
 def test_evaluate_requires_an_environment_that_can_be_created():
     trainer = small(env=rlox.VecEnv(2))
-    with refuses(ArgumentError, "env", "pass env=", got="None"):
+    with rejects(ArgumentError, "env", "pass env=", got="None"):
         trainer.evaluate(1)
     assert len(trainer.evaluate(2, env="CartPole-v1")["returns"]) == 2
 
@@ -182,7 +182,7 @@ def test_trainer_closes_created_environments_also_after_an_error(monkeypatch):
         def close(self):
             closed.append(self)
 
-    with refuses(ArgumentError, "use_sde", "set use_sde=False"):
+    with rejects(ArgumentError, "use_sde", "set use_sde=False"):
         small(env=CloseRecorder, use_sde=True)
     assert len(closed) == 2
     with small(env=CloseRecorder):
@@ -233,8 +233,8 @@ def test_loading_a_checkpoint_imports_no_module(tmp_path, monkeypatch):
     )
     del sys.modules["third_party"], gym.registry["ThirdParty-v0"]
     file = str(tmp_path / "crafted" / "manifest.json")
-    with refuses(CorruptFileError, file, section="manifest"):
+    with rejects(CorruptFileError, file, section="manifest"):
         PPOTrainer.load(tmp_path / "crafted")
-    with refuses(ArgumentError, "env", "import the module", got="'ThirdParty-v0'"):
+    with rejects(ArgumentError, "env", "import the module", got="'ThirdParty-v0'"):
         PPOTrainer.load(tmp_path / "saved")
     assert "third_party" not in sys.modules

@@ -19,7 +19,7 @@ from rlox._validation import (
 )
 from rlox.algorithms import DQNConfig, PPOConfig, SACConfig, TD3Config
 from rlox.trainers import PPOTrainer, SACTrainer
-from support.refusals import Refusal, expect_refusal, refusals
+from support.rejections import Rejection, expect_rejection, rejections
 
 
 def test_arguments_override_rl_zoo3_and_defaults():
@@ -48,7 +48,7 @@ class WithoutRepr:
         raise RuntimeError("not now")
 
 
-@refusals(
+@rejections(
     (lambda: resolve({"net": 1}, {}, {"net": 3}, exclude=["net"]), ArgumentTypeError, "net"),
     (lambda: resolve_seed(-1), ArgumentError, "seed"),
     (lambda: resolve_seed("abc"), ArgumentTypeError, "seed", "pass an integer"),
@@ -82,8 +82,8 @@ class WithoutRepr:
     (lambda: keywords({"low": math.nan}), ArgumentTypeError, "env_kwargs['low']"),
     (lambda: keywords({"a": {"b": [0, {2}]}}), ArgumentTypeError, "env_kwargs['a']['b'][1]"),
 )
-def test_invalid_settings_are_rejected(refusal):
-    expect_refusal(refusal)
+def test_invalid_settings_are_rejected(rejection):
+    expect_rejection(rejection)
 
 
 def test_default_batch_size_is_at_most_one_iteration():
@@ -100,15 +100,15 @@ def test_batch_size_is_at_most_the_buffer_capacity(config, buffer_size, num_envs
     sizes = {"buffer_size": buffer_size, "num_envs": num_envs}
     assert config(**sizes, batch_size=capacity).batch_size == capacity
     for batch_size in ({"batch_size": capacity + 1}, {}):  # {} selects the default
-        refusal = Refusal(lambda x: config(**sizes, **x), ArgumentError, "batch_size")
-        expect_refusal(refusal, batch_size)
+        rejection = Rejection(lambda x: config(**sizes, **x), ArgumentError, "batch_size")
+        expect_rejection(rejection, batch_size)
 
 
 @pytest.mark.parametrize("backend", ["native", "torch"])
 def test_trainers_reject_batches_larger_than_the_buffer(backend):
     settings = {"buffer_size": 5, "batch_size": 64, "backend": backend, "runs_dir": None}
     call = lambda: SACTrainer("Pendulum-v1", **settings)  # noqa: E731
-    expect_refusal(Refusal(call, ArgumentError, "batch_size", "lower"))
+    expect_rejection(Rejection(call, ArgumentError, "batch_size", "lower"))
 
 
 def test_preset_batch_size_is_at_most_one_iteration():
@@ -165,13 +165,13 @@ def test_hint_names_close_names_else_all():
     assert hint("zzz", ["gamma", "n_steps"], "see the docs") == "see the docs"
 
 
-@refusals(
+@rejections(
     (lambda: check_keywords(["gama"], ["gamma"], "X"), ArgumentTypeError, "gama", "'gamma'"),
     (
         lambda: check_keywords(["lr"], ["gamma"], "X", {"lr": "pass learning_rate"}),
         *(ArgumentTypeError, "lr", "pass learning_rate"),
     ),
 )
-def test_unknown_names_are_rejected_with_a_hint(refusal):
+def test_unknown_names_are_rejected_with_a_hint(rejection):
     check_keywords(["gamma"], ["gamma"], "X")
-    expect_refusal(refusal)
+    expect_rejection(rejection)

@@ -12,7 +12,7 @@ from rlox._rlox import network_backends
 from rlox.policies import MlpPolicy
 from rlox.trainers import A2CTrainer, DQNTrainer, PPOTrainer
 from support.masked_envs import Doors, Endless, Locks, Method, Reused, Switches
-from support.refusals import expect_refusal, refusals, refuses
+from support.rejections import expect_rejection, rejections, rejects
 
 NAMES = ["PPO", "A2C"]
 TRAINERS = {"PPO": PPOTrainer, "A2C": A2CTrainer}
@@ -100,7 +100,7 @@ def test_predictions_respect_masks(deterministic):
     assert actions.tolist() == [10, 11, 12, 13, 14, 15]
     assert trainer.predict(obs[0], deterministic, action_masks=masks[3]) == 13
     for wrong in (masks[:, :5], np.zeros((6, 6), bool), masks[:2]):
-        with refuses(ArgumentError, "action_masks"):
+        with rejects(ArgumentError, "action_masks"):
             trainer.predict(obs, action_masks=wrong)
 
 
@@ -142,7 +142,7 @@ def train(env, **settings):
     PPOTrainer(env, 0, **{**SMALL, **settings}).train(64)
 
 
-@refusals(
+@rejections(
     (lambda: train("CartPole-v1"), ArgumentError, "action_masks"),
     (lambda: train("Pendulum-v1"), ArgumentError, "action_masks"),
     (lambda: train(doors_with_mask(None)), ArgumentError, "action_masks"),
@@ -150,8 +150,8 @@ def train(env, **settings):
     (lambda: train(doors_with_mask([0] * 6)), ArgumentError, "action_mask"),
     (lambda: train(doors_with_mask([1] * 5)), ArgumentError, "action_mask"),
 )
-def test_missing_and_invalid_masks_are_rejected(refusal):
-    expect_refusal(refusal)
+def test_missing_and_invalid_masks_are_rejected(rejection):
+    expect_rejection(rejection)
 
 
 def test_masked_resets_do_not_change_masks_of_other_environments():

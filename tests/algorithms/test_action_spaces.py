@@ -10,7 +10,7 @@ from rlox._spaces import check_supported_actions
 from rlox.trainers import A2CTrainer, PPOTrainer
 from support.envs import Answer, Sampled
 from support.off_policy import make_learner, run_iterations
-from support.refusals import refuses
+from support.rejections import rejects
 
 # Spaces, and the least return that shows learning. Constant actions reach at most 5 with
 # integers, and -3.3 with Box.
@@ -124,10 +124,10 @@ def test_unsuitable_action_spaces_are_rejected(name, backend):
         return TRAINERS[name][0](lambda: make_env(space), 0, **kwargs)
 
     for space in (MultiDiscrete(np.zeros(0, int)), Box(-1, 1, (0,))):
-        with refuses(ArgumentError, "action space", got=str(space)):
+        with rejects(ArgumentError, "action space", got=str(space)):
             make(space)
     for space in (Discrete(2, start=3), MultiDiscrete([2, 3]), MultiBinary(2)):
-        with refuses(ArgumentError, "use_sde", got=str(space)):
+        with rejects(ArgumentError, "use_sde", got=str(space)):
             make(space, use_sde=True)
 
 
@@ -148,7 +148,7 @@ def test_unsuitable_action_spaces_are_rejected(name, backend):
 def test_other_action_spaces_are_rejected_with_a_suitable_algorithm(
     algorithm, space, hint, backend
 ):
-    with refuses(ArgumentError, "action space", hint, got=str(space)):
+    with rejects(ArgumentError, "action space", hint, got=str(space)):
         make_learner(algorithm, backend, env=lambda: make_env(space))
 
 
@@ -156,5 +156,5 @@ def test_invalid_bounds_are_rejected():
     space = Box(-1, 1, (2, 1))  # set later, as the constructor rejects invalid bounds
     for low, hint in ((2.0, "swap the bounds"), (np.nan, "rescale actions")):
         space.low[1] = low
-        with refuses(ArgumentError, "action space", hint):
+        with rejects(ArgumentError, "action space", hint):
             check_supported_actions("sac", "box", space)

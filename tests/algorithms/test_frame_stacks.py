@@ -11,7 +11,7 @@ from rlox.algorithms import DQN, DQNConfig
 from rlox.trainers import DQNTrainer, SACTrainer
 from support.envs import BitFlip
 from support.off_policy import make_learner, run_iterations
-from support.refusals import refuses
+from support.rejections import rejects
 
 NEXT_STEP, SAME_STEP, DISABLED = AutoresetMode
 FRAMES = 4
@@ -96,7 +96,7 @@ def test_learners_resume_from_a_state(case):
     assert str(run_iterations(learner, 9)) == str(run_iterations(other, 9))
     np.testing.assert_equal(learner.state().replay, other.state().replay)
     before = unstacked.state().replay
-    with refuses(ArgumentError, 'arrays["frame_stack"]', expected="1", section="replay"):
+    with rejects(ArgumentError, 'arrays["frame_stack"]', expected="1", section="replay"):
         unstacked.load_state(state)
     np.testing.assert_equal(unstacked.state().replay, before)
 
@@ -129,7 +129,7 @@ def test_native_learners_reject_checkpoints_with_stacked_frames(replay, tmp_path
     with DQNTrainer(make_env, 1, backend="torch", **settings) as trainer:
         trainer.train(20)
         trainer.save(tmp_path / "saved", replay=replay)
-    with refuses(ArgumentError, "frame_stack", "backend", got="4"):
+    with rejects(ArgumentError, "frame_stack", "backend", got="4"):
         DQNTrainer.load(tmp_path / "saved", env=make_env, backend="native", runs_dir=None)
 
 
@@ -150,18 +150,18 @@ def test_frames_may_share_the_first_axis():
     ],
 )
 def test_invalid_numbers_of_frames_are_rejected(env, frames, error):
-    with refuses(error, "frame_stack"):
+    with rejects(error, "frame_stack"):
         DQNTrainer(env, frame_stack=frames, backend="torch", runs_dir=None)
 
 
 def test_several_environments_in_next_step_mode_reject_frame_stack():
     assert stored_frames(make_case_learner("SAC", NEXT_STEP, None, n_steps=1)) == 1
-    with refuses(ArgumentError, "frame_stack", got="4"):
+    with rejects(ArgumentError, "frame_stack", got="4"):
         make_case_learner("SAC", NEXT_STEP, n_steps=1)
 
 
 def test_frame_stack_needs_torch():
-    with refuses(ArgumentError, "frame_stack", 'backend="torch"', got="3"):
+    with rejects(ArgumentError, "frame_stack", 'backend="torch"', got="3"):
         SACTrainer("Pendulum-v1", frame_stack=3, backend="native", runs_dir=None)
     assert SACTrainer("Pendulum-v1", frame_stack=3, runs_dir=None).learner.backend == "torch"
     assert SACTrainer("Pendulum-v1", frame_stack=1, runs_dir=None).learner.backend == "native"

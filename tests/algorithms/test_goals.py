@@ -13,7 +13,7 @@ from rlox import ArgumentError, make_vec
 from rlox.trainers import DQNTrainer, SACTrainer, TD3Trainer
 from support.envs import BitFlip, PointMass
 from support.off_policy import assert_learners_equal
-from support.refusals import refuses
+from support.rejections import rejects
 
 QUICK = {"learning_starts": 8, "batch_size": 8, "train_freq": 1, "net_arch": (8,)}
 HER = {"seed": 0, "her": "future", "runs_dir": None}
@@ -147,7 +147,7 @@ def test_a_vectorized_compute_terminated_is_used():
 
 
 def test_scalar_rewards_are_rejected_and_failing_flags_are_ignored():
-    with refuses(
+    with rejects(
         ArgumentError, "her", "along the last axis", got="shape () for goals of shape (2, 4)"
     ):
         DQNTrainer(functools.partial(CustomBitFlip, compute_reward=scalar_reward), **HER, **QUICK)
@@ -184,7 +184,7 @@ FAILURES = {
 
 @pytest.mark.parametrize("error", FAILURES)
 def test_a_compute_reward_that_always_fails_is_rejected(error):
-    with refuses(ArgumentError, "her", "compute rewards along the last axis") as raised:
+    with rejects(ArgumentError, "her", "compute rewards along the last axis") as raised:
         DQNTrainer(lambda: Failing(FAILURES[error]), **HER, **QUICK)
     assert type(raised.value.__cause__) is error
 
@@ -219,7 +219,7 @@ def test_a_compute_reward_that_fails_for_a_minibatch_is_named(error):
     trainers.append(
         DQNTrainer(lambda: CustomBitFlip(compute_reward=compute_reward), **HER, **QUICK)
     )
-    with refuses(RuntimeError, "compute_reward") as raised:
+    with rejects(RuntimeError, "compute_reward") as raised:
         trainers[0].train(20)
     assert raised.value.__cause__ is error
 
@@ -256,7 +256,7 @@ REJECTED = {
 def test_unsuitable_environments_and_settings_are_rejected(case):
     trainer, env, settings, argument, hint = REJECTED[case]
     env = env() if case == "next step" else env
-    with refuses(ArgumentError, argument, hint):
+    with rejects(ArgumentError, argument, hint):
         trainer(env, **{**HER, **settings})
 
 

@@ -17,7 +17,7 @@ from rlox.evaluation import SeededPredictor, evaluate, evaluation_seed
 from rlox.features import NatureCNN
 from rlox.trainers import A2CTrainer, DQNTrainer, PPOTrainer, SACTrainer, TD3Trainer
 from support.envs import Sampled
-from support.refusals import refuses
+from support.rejections import rejects
 
 CAMERA = spaces.Box(0, 255, (36, 36, 1), np.uint8)
 
@@ -228,14 +228,14 @@ def test_empty_parts_have_no_features(cls, empty):
 
 def test_errors_of_wrong_observations_name_the_part():
     trainer = PPOTrainer(env=lambda: Reveal(SPACES["Dict"]), seed=0, **PPO)
-    with refuses(ArgumentError, "obs['b']"):
+    with rejects(ArgumentError, "obs['b']"):
         trainer.predict({"a": np.zeros(3)})
-    with refuses(ArgumentError, "obs['a']", got="shape (4,)"):
+    with rejects(ArgumentError, "obs['a']", got="shape (4,)"):
         trainer.predict({"a": np.zeros(4), "b": 1})
-    with refuses(ArgumentError, "obs"):
+    with rejects(ArgumentError, "obs"):
         trainer.predict({"a": np.zeros((2, 3)), "b": [1]})
     for env in (lambda: Reveal(SPACES["Dict"]), "FrozenLake-v1"):
-        with refuses(ArgumentError, "normalize_obs"):
+        with rejects(ArgumentError, "normalize_obs"):
             PPOTrainer(env, 0, normalize_obs=True, runs_dir=None)
 
 

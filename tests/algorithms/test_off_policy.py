@@ -26,7 +26,7 @@ from support.off_policy import (
     run_iterations,
     vector,
 )
-from support.refusals import refuses
+from support.rejections import rejects
 
 BOTH = pytest.mark.parametrize("backend", BACKENDS)
 EVERY_CASE = pytest.mark.parametrize("case", CASES)
@@ -89,7 +89,7 @@ def test_invalid_counts_of_pending_minibatches_are_rejected(case, backend):
     for pending in (-1.0, np.nan, 2.0**31):
         state = learner.state()
         state.counters["due" if backend == "native" else "owed"] = pending
-        with refuses(ArgumentError, "counters"):
+        with rejects(ArgumentError, "counters"):
             learner.load_state(state)
     np.testing.assert_equal(vars(learner.state()), vars(before))
 
@@ -217,7 +217,7 @@ def test_errors_of_rewards_name_the_environment_while_others_reset(algorithm, ba
     )
     run_iterations(learner, 2)
     assert (learner.timesteps, len(learner.replay)) == (6, 6)
-    with refuses(NonFiniteError, "rewards", got="1e+39", env=2, step=3):
+    with rejects(NonFiniteError, "rewards", got="1e+39", env=2, step=3):
         learner.iterate()
     assert (learner.timesteps, len(learner.replay)) == (6, 6)
     learner.iterate()
@@ -365,29 +365,29 @@ def test_predictions_are_repeatable_and_in_the_action_space(algorithm, backend):
 
 
 def test_native_backend_rejects_settings_of_torch():
-    with refuses(ArgumentError, "her", "torch", got="'future'"):
+    with rejects(ArgumentError, "her", "torch", got="'future'"):
         make_learner("SAC", "native", her="future")
-    with refuses(ArgumentError, "normalize_obs"):
+    with rejects(ArgumentError, "normalize_obs"):
         make_learner("DQN", "native", env="FrozenLake-v1", normalize_obs=True)
-    with refuses(ArgumentError, "policy", 'pass backend="torch"'):
+    with rejects(ArgumentError, "policy", 'pass backend="torch"'):
         SACTrainer("Pendulum-v1", backend="native", policy=Numbered, runs_dir=None)
 
 
 @BOTH
 def test_invalid_calls_are_rejected(backend):
     env = make_vec("CartPole-v1", 2, autoreset_mode="NextStep")
-    with refuses(ArgumentError, "n_steps", got="3"):
+    with rejects(ArgumentError, "n_steps", got="3"):
         make_learner("DQN", backend, env=env, num_envs=2, n_steps=3)
     learner = make_learner("TD3", backend)
-    with refuses(ArgumentError, "progress", got="1.5"):
+    with rejects(ArgumentError, "progress", got="1.5"):
         learner.iterate(1.5)
-    with refuses(ArgumentTypeError, "state", got="dict"):
+    with rejects(ArgumentTypeError, "state", got="dict"):
         learner.load_state({})
 
 
 @pytest.mark.parametrize("value", [(1, "epoch"), (0, "episode"), (1.0, "episode"), (1,)], ids=str)
 def test_invalid_train_freq_is_rejected(value):
-    with refuses(ArgumentError, "train_freq", got=str(value)):
+    with rejects(ArgumentError, "train_freq", got=str(value)):
         SACConfig(train_freq=value)
 
 

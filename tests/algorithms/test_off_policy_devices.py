@@ -19,7 +19,7 @@ from rlox.algorithms._replay import Replay
 from rlox.trainers import SACTrainer, TD3Trainer
 from support.envs import Sampled
 from support.off_policy import NORMALIZED, make_learner, run_iterations
-from support.refusals import refuses
+from support.rejections import rejects
 
 SMALL = {"learning_starts": 4, "batch_size": 8, "buffer_size": 100, "net_arch": (8,)}
 
@@ -171,9 +171,9 @@ def test_only_fields_of_the_minibatch_are_copied_to_the_device(monkeypatch):
 
 @pytest.mark.parametrize("cls", [SACTrainer, TD3Trainer])
 def test_unavailable_devices_are_rejected(cls):
-    with refuses(ArgumentError, "device", "pass another device such as 'cpu'"):
+    with rejects(ArgumentError, "device", "pass another device such as 'cpu'"):
         cls("Pendulum-v1", device="meta", runs_dir=None)
-    with refuses(ArgumentError, "device", 'backend="torch"'):
+    with rejects(ArgumentError, "device", 'backend="torch"'):
         cls("Pendulum-v1", device="cuda", backend="native", runs_dir=None)
 
 

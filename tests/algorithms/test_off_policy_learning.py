@@ -26,7 +26,7 @@ from support.off_policy import (
     run_iterations,
     vector,
 )
-from support.refusals import refuses
+from support.rejections import rejects
 
 EVERY_BACKEND = [*network_backends(), "torch"]
 BOTH = pytest.mark.parametrize("backend", BACKENDS)
@@ -198,7 +198,7 @@ def test_custom_feature_extractors_are_trained():
     ],
 )
 def test_incomplete_policies_are_rejected(cls, policy, error, got):
-    with refuses(error, "policy") as raised:
+    with rejects(error, "policy") as raised:
         cls(Echo if cls is DQNTrainer else Imitate, policy=policy, runs_dir=None)
     assert raised.value.got.startswith(got)
 

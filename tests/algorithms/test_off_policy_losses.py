@@ -21,7 +21,7 @@ from rlox.algorithms.td3 import critic_loss as td3_critic_loss
 from rlox.algorithms.td3 import td3_targets
 from support.envs import Sampled
 from support.off_policy import BACKENDS, make_learner, run_iterations
-from support.refusals import refuses
+from support.rejections import rejects
 
 SMALL = {"learning_starts": 0, "batch_size": 8, "net_arch": (16, 16), "buffer_size": 200}
 
@@ -407,5 +407,5 @@ def test_nan_in_a_parameter_raises_on_a_gpu(prioritized):
     learner.device = SimpleNamespace(
         type="cuda"
     )  # on GPUs, losses are checked at the end of the iteration
-    with refuses(NonFiniteError, "loss", got="nan"):
+    with rejects(NonFiniteError, "loss", got="nan"):
         learner.learn(2, 1e-3, 0.0)

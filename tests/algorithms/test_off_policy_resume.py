@@ -25,7 +25,7 @@ from rlox.trainers import DQNTrainer, PPOTrainer, SACTrainer, TD3Trainer
 from support.envs import PointMass, Sampled
 from support.masked_envs import Doors
 from support.off_policy import BACKENDS, NORMALIZED, RAINBOW, Numbered, assert_learners_equal
-from support.refusals import refuses
+from support.rejections import rejects
 
 BOTH = pytest.mark.parametrize("backend", BACKENDS)
 SMALL = {"num_envs": 2, "learning_starts": 10, "batch_size": 16, "buffer_size": 90}
@@ -142,7 +142,7 @@ def test_native_streams_of_environments_are_independent(tmp_path):
 
 def test_native_backend_rejects_checkpoints_with_settings_of_torch(tmp_path):
     trainer = make_sac("torch", activation="elu")
-    with refuses(ArgumentError, "activation", 'pass backend="torch"'):
+    with rejects(ArgumentError, "activation", 'pass backend="torch"'):
         save_and_load(trainer, "Pendulum-v1", tmp_path / "saved", "native")
 
 
@@ -226,11 +226,11 @@ def test_a_missing_member_is_rejected(tmp_path):
     members = {k: v for k, v in saved.members.items() if k != "replay"}
     write_checkpoint(tmp_path / "other", manifest, members)
     missing = 'replay, arrays["capacity"]'
-    with refuses(CorruptFileError, str(tmp_path / "other"), section=missing):
+    with rejects(CorruptFileError, str(tmp_path / "other"), section=missing):
         SACTrainer.load(tmp_path / "other", runs_dir=None)
     write_checkpoint(tmp_path / "third", {**manifest, "replay": 0}, members)
     path = str(tmp_path / "third" / "manifest.json")
-    with refuses(CorruptFileError, path, section="manifest", got="0 for the key 'replay'"):
+    with rejects(CorruptFileError, path, section="manifest", got="0 for the key 'replay'"):
         SACTrainer.load(tmp_path / "third", runs_dir=None)
 
 
@@ -238,7 +238,7 @@ def test_algorithms_without_a_buffer_ignore_replay(tmp_path):
     trainer = PPOTrainer("CartPole-v1", 1, n_steps=8, batch_size=8, runs_dir=None)
     trainer.save(tmp_path / "saved", replay=False)
     PPOTrainer.load(tmp_path / "saved", runs_dir=None).train(8)
-    with refuses(ArgumentError, "replay", got="'no'"):
+    with rejects(ArgumentError, "replay", got="'no'"):
         trainer.save(tmp_path / "other", replay="no")
     assert not (tmp_path / "other").exists()
 
@@ -367,7 +367,7 @@ def test_a_rejected_state_does_not_reset_environments_without_states():
     trainer.train(30)
     state = trainer.learner.state()
     state.replay = state.replay | {"capacity": np.array([7])}
-    with refuses(ArgumentError, 'arrays["capacity"]', section="replay"):
+    with rejects(ArgumentError, 'arrays["capacity"]', section="replay"):
         trainer.learner.load_state(state)
     assert trainer.learner.env_initialized
 
@@ -436,7 +436,7 @@ def test_save_without_memory_for_the_replay_buffer_names_buffer_size(
     trainer = make_sac(backend)
     trainer.train(20)
     fail_writes(MemoryError("rows"))
-    with refuses(OutOfMemoryError, "buffer_size", "replay=False", got="90, with 24 transitions"):
+    with rejects(OutOfMemoryError, "buffer_size", "replay=False", got="90, with 24 transitions"):
         trainer.save(tmp_path / "saved")
     trainer.save(tmp_path / "saved", replay=False)
 

@@ -24,7 +24,7 @@ from rlox.trainers import A2CTrainer, IMPALATrainer, PPOTrainer
 from support.envs import Count, Echo, Imitate
 from support.off_policy import assert_learners_equal
 from support.policies import Coin
-from support.refusals import refuses
+from support.rejections import rejects
 
 ALGORITHMS = {
     "PPO": (PPO, PPOConfig(num_envs=4, n_steps=32, batch_size=32, n_epochs=2)),
@@ -324,7 +324,7 @@ def test_nan_in_a_parameter_raises_with_the_affected_output(name, env, policy, p
 )
 def test_invalid_settings_are_rejected(name, settings):
     algorithm, config = ALGORITHMS[name]
-    with refuses(ArgumentError, next(iter(settings))):
+    with rejects(ArgumentError, next(iter(settings))):
         algorithm(make_vec("CartPole-v1", 4), replace(config, **settings), 0)
 
 
@@ -336,7 +336,7 @@ def test_a_non_finite_loss_raises_without_an_update(name, loss):
     learner.collect()
     learner.buffer.advantages[2, 1] = np.inf
     before = learner.optimizer.vector.clone()
-    with refuses(NonFiniteError, loss):
+    with rejects(NonFiniteError, loss):
         learner.update(progress=0.0)
     assert torch.equal(learner.optimizer.vector, before)
 
@@ -402,11 +402,11 @@ def test_a_checkpoint_of_another_optimizer_is_rejected():
     a2c, other = make_learner("A2C"), make_learner("A2C", optimizer="adam")
     a2c.iterate()
     before = other.optimizer.vector.clone()
-    with refuses(ArgumentError, "optimizer"):
+    with rejects(ArgumentError, "optimizer"):
         other.load_state(a2c.state())
     assert torch.equal(other.optimizer.vector, before)
     other.iterate()
-    with refuses(ArgumentError, "optimizer"):
+    with rejects(ArgumentError, "optimizer"):
         a2c.load_state(other.state())
 
 
@@ -498,7 +498,7 @@ def test_non_finite_values_raise_with_environment_and_step(at, location):
 def test_errors_of_environments_are_raised_by_iterate():
     ppo = make_learner("PPO")
     ppo.policy.act = lambda obs: (torch.full((4,), 7), torch.zeros(4), torch.zeros(4))
-    with refuses(ArgumentError, "actions"):
+    with rejects(ArgumentError, "actions"):
         ppo.iterate()
 
 
@@ -512,7 +512,7 @@ def test_a_non_finite_gradient_raises_without_an_update_on_a_gpu(monkeypatch):
     monkeypatch.setattr(torch.Tensor, "to", lambda tensor, device: tensor)
     monkeypatch.setattr(torch, "zeros", lambda *shape, device: zeros(*shape))
     monkeypatch.setattr(torch, "randperm", lambda n, generator, device: randperm(n))
-    with refuses(NonFiniteError, "gradient"):
+    with rejects(NonFiniteError, "gradient"):
         ppo.update(progress=0.0)
     np.testing.assert_equal(torch_state.module_arrays(ppo.policy), before)
 
@@ -538,7 +538,7 @@ def test_a_custom_policy_learns():
     for _ in range(20):
         metrics = ppo.iterate()
     assert metrics["rollout/ep_rew_mean"] > 8  # 3.3 before training
-    with refuses(ArgumentTypeError, "policy", got="Coin without mode()"):
+    with rejects(ArgumentTypeError, "policy", got="Coin without mode()"):
         ppo.predict(np.zeros(3))
     assert 0 <= ppo.predict(np.zeros(3), deterministic=False) < 3
 

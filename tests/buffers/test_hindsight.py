@@ -7,7 +7,7 @@ from gymnasium.utils.env_checker import check_env
 import rlox
 from rlox import ArgumentError, ArgumentTypeError, NonFiniteError
 from support.envs import BitFlip, PointMass
-from support.refusals import Refusal, expect_refusal, refusals, refuses
+from support.rejections import Rejection, expect_rejection, rejections, rejects
 from support.replay import assert_batches_equal
 
 SIZES = {"observation": 1, "achieved_goal": 1, "desired_goal": 1}
@@ -132,9 +132,9 @@ def test_saved_and_loaded_buffers_sample_the_same_batches(tmp_path):
         (lambda: load(tmp_path / "plain", distance), ArgumentError, "path"),
         (lambda: load(path, None), ArgumentTypeError, "compute_reward"),
     ):
-        expect_refusal(Refusal(call, error, argument))
+        expect_rejection(Rejection(call, error, argument))
     (path / "replay.safetensors").write_bytes(b"")
-    with refuses(rlox.CorruptFileError, str(path / "replay.safetensors"), section="replay"):
+    with rejects(rlox.CorruptFileError, str(path / "replay.safetensors"), section="replay"):
         load(path, distance)
 
 
@@ -142,7 +142,7 @@ def make_with_sizes(sizes):
     return rlox.HindsightReplayBuffer(10, sizes, 1, compute_reward=distance)
 
 
-@refusals(
+@rejections(
     (lambda: make_buffer(strategy="past"), ArgumentError, "strategy"),
     (lambda: make_buffer(n_sampled_goal=-1), ArgumentError, "n_sampled_goal"),
     (lambda: make_buffer(10, None), ArgumentTypeError, "compute_reward"),
@@ -151,8 +151,8 @@ def make_with_sizes(sizes):
     (lambda: make_with_sizes(3), ArgumentError, "obs_dim"),
     (lambda: make_with_sizes({**SIZES, "desired_goal": 2}), ArgumentError, "obs.desired_goal"),
 )
-def test_invalid_settings_are_rejected(refusal):
-    expect_refusal(refusal)
+def test_invalid_settings_are_rejected(rejection):
+    expect_rejection(rejection)
 
 
 def overwrite_achieved(achieved, desired, info):
@@ -185,11 +185,11 @@ BAD_FLAGS = {
 )
 def test_invalid_results_of_functions_are_rejected(name, result, error):
     buffer = make_filled(**{name: lambda *_: result})
-    expect_refusal(Refusal(buffer.sample, error, name), 10)
+    expect_rejection(Rejection(buffer.sample, error, name), 10)
 
 
 def test_a_function_that_writes_to_its_arguments_is_rejected():
-    with refuses(RuntimeError, "compute_reward failed") as raised:
+    with rejects(RuntimeError, "compute_reward failed") as raised:
         make_filled(20, overwrite_achieved).sample(10)
     assert type(raised.value.__cause__) is ValueError
 

@@ -11,7 +11,7 @@ import pytest
 
 import rlox
 from rlox import ArgumentError, ArgumentTypeError, ClosedError, NonFiniteError, OutOfMemoryError
-from support.refusals import Refusal, expect_refusal, refusals, refuses
+from support.rejections import Rejection, expect_rejection, rejections, rejects
 from support.replay import assert_batches_equal, batch_of, check, transition
 from support.thread_runs import join, start_threads
 
@@ -98,11 +98,11 @@ def test_a_closed_buffer_raises(path):
     buffer.close()
     buffer.close()
     assert buffer.closed
-    closed = Refusal(buffer.sample, ClosedError, "MmapReplayBuffer", "MmapReplayBuffer.open")
-    expect_refusal(closed, 1)
-    expect_refusal(closed._replace(call=buffer.push), *transition(3))
+    closed = Rejection(buffer.sample, ClosedError, "MmapReplayBuffer", "MmapReplayBuffer.open")
+    expect_rejection(closed, 1)
+    expect_rejection(closed._replace(call=buffer.push), *transition(3))
     for call in (buffer.flush, buffer.verify, buffer.__len__):
-        expect_refusal(closed._replace(call=call))
+        expect_rejection(closed._replace(call=call))
     with rlox.MmapReplayBuffer.open(path) as reopened:
         assert len(reopened) == 3
 
@@ -120,11 +120,11 @@ def test_errors_of_damaged_records_name_the_record_and_leave_out_unchanged(path)
         out = buffer.sample(1, good)
         before = {name: array.copy() for name, array in out.items()}
         for call in (lambda: buffer.sample(1, bad, out=out), buffer.verify):
-            with refuses(rlox.CorruptFileError, str(path), section="record 0"):
+            with rejects(rlox.CorruptFileError, str(path), section="record 0"):
                 call()
         assert_batches_equal(out, before)
     path.write_bytes(damaged[:-1])
-    with refuses(rlox.CorruptFileError, str(path), section="record 29"):
+    with rejects(rlox.CorruptFileError, str(path), section="record 29"):
         rlox.MmapReplayBuffer.open(path)
 
 
@@ -133,12 +133,12 @@ def test_existing_files_are_not_overwritten(path, tmp_path):
     (tmp_path / "foreign").write_text("mine")
     (tmp_path / "folder").mkdir()
     for name in ("replay", "foreign", "folder"):
-        with refuses(FileExistsError, f"{tmp_path / name}: "):
+        with rejects(FileExistsError, f"{tmp_path / name}: "):
             open_new(tmp_path / name)
     for name in ("foreign", "folder"):
-        with refuses(rlox.CorruptFileError, str(tmp_path / name), section="header"):
+        with rejects(rlox.CorruptFileError, str(tmp_path / name), section="header"):
             rlox.MmapReplayBuffer.open(tmp_path / name)
-    with refuses(FileNotFoundError, str(tmp_path / "nowhere")):
+    with rejects(FileNotFoundError, str(tmp_path / "nowhere")):
         rlox.MmapReplayBuffer.open(tmp_path / "nowhere")
     assert (tmp_path / "foreign").read_text() == "mine"
     assert len(list(tmp_path.iterdir())) == 3
@@ -148,7 +148,7 @@ def make_buffer(*sizes, **keywords):
     return lambda path: rlox.MmapReplayBuffer(*sizes, path, **keywords)
 
 
-@refusals(
+@rejections(
     (make_buffer(0, 10, 2, 1), ArgumentError, "hot_capacity"),
     (make_buffer(11, 10, 2, 1), ArgumentError, "hot_capacity"),
     (make_buffer(1 << 50, 1 << 50, 2, 1), OutOfMemoryError, "hot_capacity"),
@@ -159,8 +159,8 @@ def make_buffer(*sizes, **keywords):
     (make_buffer(1, 10, (1 << 40, 1 << 40), 1), OutOfMemoryError, "obs_dim"),
     (make_buffer(5, 50, 2, 1, seed=-1), ArgumentError, "seed"),
 )
-def test_invalid_sizes_are_rejected(refusal, path):
-    expect_refusal(refusal, path)
+def test_invalid_sizes_are_rejected(rejection, path):
+    expect_rejection(rejection, path)
     assert not path.exists()
 
 
@@ -171,7 +171,7 @@ def test_invalid_paths_are_rejected(tmp_path):
 
     for wrong in (None, 3, ["a"], Broken()):
         for call, argument in ((open_new, "cold_path"), (rlox.MmapReplayBuffer.open, "path")):
-            expect_refusal(Refusal(call, ArgumentTypeError, argument), wrong)
+            expect_rejection(Rejection(call, ArgumentTypeError, argument), wrong)
     for wrong in ("", "a\0b", tmp_path / "no" / "folder", tmp_path / ("x" * 300)):
         with pytest.raises(OSError):  # noqa: PT011 - the message is the system's
             open_new(wrong)
@@ -193,11 +193,11 @@ def test_invalid_transitions_are_rejected_and_change_nothing(path, name, value, 
     names = ("obs", "action", "reward", "terminated", "truncated", "next_obs")
     with open_new(path, rows=9) as buffer:
         right = dict(zip(names, transition(9), strict=True))
-        expect_refusal(Refusal(lambda: buffer.push(**right | {name: value}), error, name))
+        expect_rejection(Rejection(lambda: buffer.push(**right | {name: value}), error, name))
         assert len(buffer) == 9
         buffer.push(**right)
         assert sampled_numbers(buffer) == set(range(10))
-        expect_refusal(Refusal(buffer.sample, ArgumentError, "batch_size"), 11)
+        expect_rejection(Rejection(buffer.sample, ArgumentError, "batch_size"), 11)
 
 
 CHILD = """
@@ -224,7 +224,7 @@ def start_child(path):
 
 def test_a_file_is_open_in_a_single_process(path):
     buffer = open_new(path, rows=10)
-    with refuses(ClosedError, str(path), expected="a file that no buffer has open"):
+    with rejects(ClosedError, str(path), expected="a file that no buffer has open"):
         rlox.MmapReplayBuffer.open(path)
     with start_child(path) as child:
         assert "expected a file that no buffer has open" in child.stdout.readline()
@@ -232,7 +232,7 @@ def test_a_file_is_open_in_a_single_process(path):
     buffer.close()
     with start_child(path) as child:
         assert child.stdout.readline() == "flushed\n"
-        with refuses(ClosedError, str(path)):
+        with rejects(ClosedError, str(path)):
             rlox.MmapReplayBuffer.open(path)
         child.kill()
     with rlox.MmapReplayBuffer.open(path) as buffer:
@@ -309,8 +309,8 @@ def test_states_are_references_to_the_file(path, tmp_path):
             "more": {"more": np.ones(1)},
             "stream": {"stream": None},
         }.items():
-            load = Refusal(buffer.load_state, ArgumentError, f'arrays["{name}"]')
-            expect_refusal(load, state | change)
+            load = Rejection(buffer.load_state, ArgumentError, f'arrays["{name}"]')
+            expect_rejection(load, state | change)
         # load_state drops the transitions that were pushed after state().
         buffer.push_batch(*batch_of(range(5, 7)))
         buffer.load_state(state)

@@ -8,7 +8,7 @@ import pytest
 
 import rlox
 from rlox import ArgumentError, ArgumentTypeError, NonFiniteError
-from support.refusals import Refusal, expect_refusal, refusals, refuses
+from support.rejections import Rejection, expect_rejection, rejections, rejects
 from support.replay import assert_batches_equal, check, transition
 
 BUFFERS = {"plain": rlox.ReplayBuffer, "prioritized": rlox.PrioritizedReplayBuffer}
@@ -76,7 +76,7 @@ def test_next_observation_is_required_at_the_end_of_an_episode():
         lambda: buffer.push(*transition(4, truncated=True)[:-1]),
         lambda: buffer.push_batch(np.zeros((3, 2)), None, zeros, zeros[:, 0], never, never),
     ):
-        expect_refusal(Refusal(call, ArgumentError, "next_obs"))
+        expect_rejection(Rejection(call, ArgumentError, "next_obs"))
     assert len(buffer) == 4
 
 
@@ -107,7 +107,9 @@ def test_repr_shows_sizes_and_dtypes(tmp_path):
 
 def test_n_step_returns_of_each_environment_equal_hand_computed_values():
     buffer = rlox.ReplayBuffer(6, 1, (), num_envs=2, act_dtype="int64", n_step=2, gamma=0.5)
-    expect_refusal(Refusal(buffer.push, ArgumentError, "push"), [0.0], 0, 0.0, False, False, [1.0])
+    expect_rejection(
+        Rejection(buffer.push, ArgumentError, "push"), [0.0], 0, 0.0, False, False, [1.0]
+    )
     never = [False, False]
     buffer.push_batch([[0], [10]], [[1], [11]], [0, 1], [1, 2], never, never)
     # The first episode is truncated at 99, and the next episode starts at 50.
@@ -162,8 +164,8 @@ def test_dict_observations_are_dicts():
         ({**obs, "goal": [1, 2]}, cost, ArgumentError, 'obs["goal"]'),
         (obs, None, ArgumentTypeError, "extra"),
     ):
-        push = Refusal(partial(buffer.push, extra=costs), error, argument)
-        expect_refusal(push, wrong, 0.0, 1.0, True, False, obs)
+        push = Rejection(partial(buffer.push, extra=costs), error, argument)
+        expect_rejection(push, wrong, 0.0, 1.0, True, False, obs)
     assert len(buffer) == 1
 
 
@@ -184,7 +186,7 @@ def test_out_is_filled_and_returned(cls):
         *(({key: out[key] for key in out if key != name}, ArgumentError) for name in out),
     ]
     for batch, error in wrong:
-        expect_refusal(Refusal(partial(buffer.sample, out=batch), error, "out"), 4)
+        expect_rejection(Rejection(partial(buffer.sample, out=batch), error, "out"), 4)
 
 
 @pytest.mark.parametrize("cls", [*BUFFERS.values(), rlox.MmapReplayBuffer])
@@ -235,10 +237,10 @@ def test_beta_of_a_call_replaces_the_setting_and_is_saved(tmp_path):
     assert (buffer.alpha, buffer.beta) == (1.0, 0.5)
     expected = np.where(batch["indices"] == 3, 3**-0.5, 1.0)
     np.testing.assert_allclose(batch["weights"], expected, rtol=1e-5)
-    with refuses(ArgumentError, "batch_size"):
+    with rejects(ArgumentError, "batch_size"):
         buffer.sample(9, beta=0.6)
     for wrong in (-0.1, 1.5, float("nan")):
-        expect_refusal(Refusal(partial(buffer.sample, beta=wrong), ArgumentError, "beta"), 4)
+        expect_rejection(Rejection(partial(buffer.sample, beta=wrong), ArgumentError, "beta"), 4)
     assert buffer.beta == 0.5
     buffer.save(tmp_path / "replay")
     loaded = rlox.PrioritizedReplayBuffer.load(tmp_path / "replay")
@@ -250,7 +252,7 @@ def test_beta_of_a_call_replaces_the_setting_and_is_saved(tmp_path):
     assert make_prioritized(1).alpha == 0.6
 
 
-@refusals(
+@rejections(
     (lambda x: x.update_priorities([0, 1], [1.0]), ArgumentError, "priorities"),
     (lambda x: x.update_priorities([0, 8], [1, 1]), ArgumentError, "indices"),
     (lambda x: x.update_priorities([-1], [1.0]), ArgumentError, "indices"),
@@ -259,11 +261,11 @@ def test_beta_of_a_call_replaces_the_setting_and_is_saved(tmp_path):
     (lambda x: x.update_priorities([0, 1], [1, np.nan]), NonFiniteError, "priorities"),
     (lambda x: x.update_priorities([0, 1], [1, 1e300]), ArgumentError, "priorities"),
 )
-def test_invalid_priorities_are_rejected_and_change_nothing(refusal):
+def test_invalid_priorities_are_rejected_and_change_nothing(rejection):
     buffer = make_prioritized(8, seed=0)
     buffer.update_priorities([3], [9.0])
     before = buffer.sample(8, seed=1)["indices"].tolist()
-    expect_refusal(refusal, buffer)
+    expect_rejection(rejection, buffer)
     assert buffer.sample(8, seed=1)["indices"].tolist() == before
 
 
@@ -349,10 +351,10 @@ def test_invalid_states_are_rejected_without_change(name):
             buffer.load_state({**state, name: wrong})
         assert raised.value.argument.startswith("arrays")
     missing = {key: value for key, value in state.items() if key != name}
-    expect_refusal(Refusal(buffer.load_state, ArgumentError, f'arrays["{name}"]'), missing)
+    expect_rejection(Rejection(buffer.load_state, ArgumentError, f'arrays["{name}"]'), missing)
     if array.dtype.kind == "f" and array.size and name != "gamma":
         wrong = {**state, name: np.full_like(array, np.nan)}
-        expect_refusal(Refusal(buffer.load_state, NonFiniteError, f'arrays["{name}"]'), wrong)
+        expect_rejection(Rejection(buffer.load_state, NonFiniteError, f'arrays["{name}"]'), wrong)
     assert_batches_equal(buffer.state(), before)
 
 
@@ -368,15 +370,15 @@ def test_invalid_states_are_rejected_without_change(name):
     ids=["shape", "dtype", "num_envs", "prioritized", "extra"],
 )
 def test_states_of_other_buffers_are_rejected(other, name):
-    load = Refusal(other.load_state, ArgumentError, f'arrays["{name}"]')
-    expect_refusal(load, make_filled().state())
+    load = Rejection(other.load_state, ArgumentError, f'arrays["{name}"]')
+    expect_rejection(load, make_filled().state())
     assert len(other) == 0
 
 
 def test_invalid_paths_and_other_classes_are_rejected(tmp_path):
     make_filled().save(tmp_path / "plain")
     load = rlox.PrioritizedReplayBuffer.load
-    expect_refusal(Refusal(load, ArgumentError, "path"), tmp_path / "plain")
+    expect_rejection(Rejection(load, ArgumentError, "path"), tmp_path / "plain")
     with pytest.raises(FileNotFoundError):
         rlox.ReplayBuffer.load(tmp_path / "nothing")
     (tmp_path / "file").write_text("x")
@@ -399,7 +401,7 @@ def test_errors_of_damaged_files_name_the_file(tmp_path, name):
     flipped = content[:middle] + bytes([content[middle] ^ 1]) + content[middle + 1 :]
     for damaged in (flipped, content[:middle], b""):
         file.write_bytes(damaged)
-        with refuses(rlox.CorruptFileError, str(file), section=name.partition(".")[0]):
+        with rejects(rlox.CorruptFileError, str(file), section=name.partition(".")[0]):
             rlox.ReplayBuffer.load(tmp_path / "buffer")
     file.write_bytes(content)
     assert len(rlox.ReplayBuffer.load(tmp_path / "buffer")) == 4
@@ -439,7 +441,7 @@ def test_sequences_are_time_major_and_padded_with_zeros():
     assert {tuple(column) for column in batch["actions"].T} == {(1, 2, 3, 0), (4, 5, 6, 7)}
     running = fill(rlox.ReplayBuffer(4, 2, 1), 2)
     sample = partial(running.sample_sequences, whole_episodes=True)
-    expect_refusal(Refusal(sample, ArgumentError, "whole_episodes"), 1, 4)
+    expect_rejection(Rejection(sample, ArgumentError, "whole_episodes"), 1, 4)
 
 
 def test_sequences_rebuild_frame_stacks():
@@ -455,7 +457,7 @@ def test_sequences_rebuild_frame_stacks():
         assert np.array_equal(first["obs"][t, b], stacks[int(first["actions"][t, b, 0])])
 
 
-@refusals(
+@rejections(
     (lambda x: x.sample_sequences(2, -1), ArgumentError, "length"),
     (lambda x: x.sample_sequences(5, 3), ArgumentError, "batch_size"),
     (lambda x: x.sample_sequences(2, 3, burn_in=1, whole_episodes=True), ArgumentError, "burn_in"),
@@ -464,5 +466,5 @@ def test_sequences_rebuild_frame_stacks():
     (lambda x: x.sample_sequences(2, 3, seed="a"), ArgumentTypeError, "seed"),
     (lambda x: x.sample_sequences(2, 3, out={}), ArgumentError, "out"),
 )
-def test_invalid_arguments_of_sequences_are_rejected(refusal):
-    expect_refusal(refusal, make_filled(4))
+def test_invalid_arguments_of_sequences_are_rejected(rejection):
+    expect_rejection(rejection, make_filled(4))

@@ -12,7 +12,7 @@ from rlox import (
     RolloutBuffer,
     VecEnv,
 )
-from support.refusals import Refusal, expect_refusal, refusals, refuses
+from support.rejections import Rejection, expect_rejection, rejections, rejects
 
 NAN, INF = float("nan"), float("inf")
 
@@ -66,7 +66,7 @@ def record(buffer, t, **replaced):
 
 
 def check_location(call, argument, env, row):
-    with refuses(NonFiniteError, argument, env=env, row=row):
+    with rejects(NonFiniteError, argument, env=env, row=row):
         call()
 
 
@@ -151,10 +151,10 @@ HUGE = np.array([[2**63, 0]], np.uint64)
 )
 def test_observations_outside_the_dtype_are_rejected(dtype, obs, error):
     buffer = RolloutBuffer(1, 1, (2,), obs_dtype=dtype)
-    expect_refusal(Refusal(buffer.begin, error, "obs"), obs)
+    expect_rejection(Rejection(buffer.begin, error, "obs"), obs)
     buffer.begin(np.ones((1, 2), dtype))
     arguments = (0, [0], [0.0], [0.0], obs, [0.0], [False], [False])
-    expect_refusal(Refusal(buffer.record, error, "next_obs"), *arguments)
+    expect_rejection(Rejection(buffer.record, error, "next_obs"), *arguments)
     assert buffer.next_step == 0
     assert buffer.obs.all()
 
@@ -166,7 +166,7 @@ def test_integers_within_uint8_are_accepted_and_not_normalised():
     buffer.begin(np.array([[0, 7, 9]], np.int8)[:, ::-1])
     assert buffer.obs.tolist() == [[[9, 7, 0]]]
     begin = lambda: buffer.begin([[0, 7, 255]], normalizer=Normalizer(1, (3,)))  # noqa: E731
-    expect_refusal(Refusal(begin, ArgumentError, "normalizer"))
+    expect_rejection(Rejection(begin, ArgumentError, "normalizer"))
     normalizer = Normalizer(1, (3,), obs=False)
     buffer.begin([[0, 7, 255]], normalizer=normalizer)
     buffer.record(0, [0], [0.0], [0.0], [[1, 2, 3]], [5.0], [False], [False], None, normalizer)
@@ -179,7 +179,9 @@ def test_advantages_require_a_finished_rollout():
 
     def check_unfinished():
         for name in ("advantages", "returns"):
-            expect_refusal(Refusal(getattr, ArgumentError, name, "call finish first"), buffer, name)
+            expect_rejection(
+                Rejection(getattr, ArgumentError, name, "call finish first"), buffer, name
+            )
 
     check_unfinished()
     for _ in range(2):
@@ -190,7 +192,7 @@ def test_advantages_require_a_finished_rollout():
         buffer.finish([0.0], 1.0, 1.0)
         assert buffer.returns[:, 0].tolist() == [2, 1]
         assert np.array_equal(buffer.field("advantages"), buffer.advantages)
-        with refuses(NonFiniteError, "last_values"):
+        with rejects(NonFiniteError, "last_values"):
             buffer.finish([NAN], 1.0, 1.0)
         assert buffer.advantages[:, 0].tolist() == [1.5, 0.5]  # a rejected call changes nothing
     buffer.begin(obs)
@@ -215,7 +217,7 @@ def make_buffer(obs_dtype="float32"):
 WRONG_NORMALIZER = Normalizer(3, (3,))
 
 
-@refusals(
+@rejections(
     (lambda: step(num_envs=4), ArgumentError, "buffer"),
     (lambda: step("Pendulum-v1"), ArgumentError, "buffer"),
     (lambda: step(t=1), ArgumentError, "t"),
@@ -245,8 +247,8 @@ WRONG_NORMALIZER = Normalizer(3, (3,))
         "options",
     ),
 )
-def test_invalid_rollouts_are_rejected(refusal):
-    expect_refusal(refusal)
+def test_invalid_rollouts_are_rejected(rejection):
+    expect_rejection(rejection)
 
 
 def test_rejected_steps_do_not_change_environments():

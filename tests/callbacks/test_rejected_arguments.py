@@ -12,7 +12,7 @@ from rlox.callbacks import (
 from rlox.evaluation import evaluate
 from rlox.trainers import PPOTrainer
 from support.cli_runs import SETTINGS
-from support.refusals import expect_refusal, refusals
+from support.rejections import expect_rejection, rejections
 
 
 def make_trainer(env="CartPole-v1"):
@@ -31,7 +31,7 @@ def stop_on_unknown_metric():
     train(640, callbacks=[EarlyStoppingCallback("eval/mean", patience=64)])
 
 
-@refusals(
+@rejections(
     (lambda: EvalCallback(every=0), ArgumentError, "every", "environment steps"),
     (lambda: CheckpointCallback(every=1e4), ArgumentTypeError, "every", "10000"),
     (lambda: CheckpointCallback(9, keep_last=0), ArgumentError, "keep_last", "None for all"),
@@ -61,5 +61,5 @@ def stop_on_unknown_metric():
         *(ArgumentTypeError, "env", "pass an id, a spec or a function"),
     ),
 )
-def test_invalid_arguments_are_rejected(refusal):
-    expect_refusal(refusal)
+def test_invalid_arguments_are_rejected(rejection):
+    expect_rejection(rejection)

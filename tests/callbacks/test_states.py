@@ -11,7 +11,7 @@ from rlox.callbacks import Callback, CheckpointCallback, EarlyStoppingCallback, 
 from rlox.callbacks import VideoRecordingCallback as Video
 from rlox.trainers import PPOTrainer
 from support.checkpoints import rewrite
-from support.refusals import refuses
+from support.rejections import rejects
 from support.runs import small
 
 
@@ -97,12 +97,12 @@ def test_states_are_assigned_by_class_in_order():
 def test_states_that_json_cannot_represent_are_rejected(state):
     callback = Stateful()
     callback.values = state
-    with refuses(ArgumentTypeError, "callbacks", got=repr(state)):
+    with rejects(ArgumentTypeError, "callbacks", got=repr(state)):
         get_callback_states([callback])
 
 
 def test_errors_of_load_state_are_reported_for_callbacks():
-    with refuses(ArgumentError, "callbacks"):
+    with rejects(ArgumentError, "callbacks"):
         load_callback_states([Stateful(b=1.0)], get_callback_states([Stateful(a=1.0)]))
 
 

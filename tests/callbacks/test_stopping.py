@@ -6,7 +6,7 @@ import pytest
 
 from rlox import ArgumentError
 from rlox.callbacks import Callback, EarlyStoppingCallback
-from support.refusals import refuses
+from support.rejections import rejects
 from support.runs import small
 
 
@@ -53,7 +53,7 @@ def test_another_trainer_resets_the_callback():
     small().train(64, callbacks=[Scores(5.0, 1.0), callback])
     assert small().train(96, callbacks=[Scores(1.0, 2.0, 3.0), callback])["timesteps"] == 96
     assert callback.best == 3.0
-    with refuses(ArgumentError, "metric"):
+    with rejects(ArgumentError, "metric"):
         small().train(320, callbacks=[callback])
 
 

@@ -14,7 +14,7 @@ from rlox.configs import setting_docs
 from rlox.scores import score
 from rlox.trainers import PPOTrainer
 from support.cli_runs import SETTINGS, SMALL
-from support.refusals import refuses
+from support.rejections import rejects
 
 PPO = ("train", "ppo", "CartPole-v1", "--no-progress", "--seed", "1", *SMALL)
 TRAIN = (*PPO, "--total-timesteps", "64")
@@ -303,5 +303,5 @@ def test_parse_seeds_accepts_numbers_and_ranges():
     assert parse_seeds("7, 0-2") == [7, 0, 1, 2]
     assert parse_seeds(4) == [4]
     for text in ("", "a", "3-1", "-1", "1.5", "0-99999999"):
-        with refuses(UsageError, "--seeds", "write --seeds 0-9"):
+        with rejects(UsageError, "--seeds", "write --seeds 0-9"):
             parse_seeds(text)

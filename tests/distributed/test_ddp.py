@@ -24,7 +24,7 @@ from rlox.checkpoint import read_checkpoint  # noqa: E402
 from rlox.distributed import ddp  # noqa: E402
 from support import ddp_runs  # noqa: E402
 from support.ddp_runs import SETTINGS, run_ranks  # noqa: E402
-from support.refusals import refuses  # noqa: E402
+from support.rejections import rejects  # noqa: E402
 
 
 def results(function, *args, **kwargs):
@@ -47,8 +47,8 @@ def extended(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def refusals(tmp_path_factory):
-    return results(ddp_runs.refusals, tmp_path_factory.mktemp("ddp"))
+def rejections(tmp_path_factory):
+    return results(ddp_runs.rejections, tmp_path_factory.mktemp("ddp"))
 
 
 def make_reference(algorithm):
@@ -123,7 +123,7 @@ def test_results_are_equal_on_all_ranks_and_rank_0_writes_the_run_folder(smoke):
 def test_checkpoints_require_the_same_number_of_ranks_for_training_only(smoke):
     saved = smoke[0] / "ppo-saved"
     assert rlox.load(saved).predict(np.zeros(4)) in (0, 1)
-    with refuses(ArgumentError, "path", "torchrun", got="a checkpoint of 2"):
+    with rejects(ArgumentError, "path", "torchrun", got="a checkpoint of 2"):
         trainers.PPOTrainer.load(saved, runs_dir=None)
     manifest = read_checkpoint(saved).manifest
     assert manifest["settings"]["num_envs"] == 4
@@ -153,13 +153,13 @@ def test_a_group_of_one_rank_learns_the_same_weights_as_a_trainer(monkeypatch, t
             for name, array in expected.items():
                 np.testing.assert_allclose(networks[name], array, rtol=1e-5, atol=1e-6)
     assert trainers.PPOTrainer.load(tmp_path / "saved", runs_dir=None).timesteps == 128
-    with refuses(RuntimeError, "group"):
+    with rejects(RuntimeError, "group"):
         type(trainer)("CartPole-v1")
     for arguments, name in (({"backend": "mpi"}, "backend"), ({"timeout": 0}, "timeout")):
-        with refuses(ArgumentError, name):
+        with rejects(ArgumentError, name):
             ddp.group(**arguments)
     if not torch.cuda.is_available():
-        with refuses(ArgumentError, "backend"):
+        with rejects(ArgumentError, "backend"):
             ddp.group(backend="nccl").__enter__()
 
 
@@ -260,20 +260,20 @@ def test_a_stop_on_one_rank_stops_all_ranks(extended):
     ],
 )
 def test_wrong_or_different_arguments_raise_the_same_error_on_all_ranks(
-    refusals, case, argument, got, hint
+    rejections, case, argument, got, hint
 ):
-    assert refusals[0]["seed"] == refusals[1]["seed"] == 0
-    assert refusals[0][case] == refusals[1][case]
-    error, _, found, value, fix = refusals[0][case]
+    assert rejections[0]["seed"] == rejections[1]["seed"] == 0
+    assert rejections[0][case] == rejections[1][case]
+    error, _, found, value, fix = rejections[0][case]
     assert (error, found) == ("ArgumentError", argument)
     assert got in (None, value)
     assert hint in fix
 
 
 @pytest.mark.distributed
-def test_a_second_group_is_rejected_on_all_ranks(refusals):
-    assert refusals[0]["second group"] == refusals[1]["second group"]
-    error, message, *_ = refusals[0]["second group"]
+def test_a_second_group_is_rejected_on_all_ranks(rejections):
+    assert rejections[0]["second group"] == rejections[1]["second group"]
+    error, message, *_ = rejections[0]["second group"]
     assert error == "RuntimeError"
     assert message.startswith("this process is already in a process group")
 

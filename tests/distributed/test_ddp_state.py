@@ -14,7 +14,7 @@ from rlox.distributed._ddp_state import (
     shard_config,
 )
 from rlox.learners import EpisodeStatistics
-from support.refusals import refuses
+from support.rejections import rejects
 
 
 def make_normalizer(state=None):
@@ -74,7 +74,7 @@ def test_settings_are_divided_by_the_number_of_ranks():
     config = PPOConfig(num_envs=2, device="cuda")
     configs = shard_config(config, 2, has_local_envs=False, device="cuda:1")
     assert [x.device for x in configs] == ["cuda:1", "cuda:1"]
-    with refuses(ArgumentError, "num_envs", "pass 2", got="1"):
+    with rejects(ArgumentError, "num_envs", "pass 2", got="1"):
         shard_config(PPOConfig(), 2, has_local_envs=False, device=None)
 
 

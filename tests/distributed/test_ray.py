@@ -17,7 +17,7 @@ from rlox.envs import make_vec
 from rlox.learners.native_on_policy import NativeIMPALA
 from rlox.trainers import IMPALATrainer, PPOTrainer
 from support.envs import Breaking, Echo
-from support.refusals import refuses
+from support.rejections import rejects
 
 pytestmark = [
     pytest.mark.distributed,
@@ -151,5 +151,5 @@ def test_train_many_on_a_cluster_reports_errors_and_stops_on_ctrl_c():
     threading.Timer(4.0, os.kill, (os.getpid(), signal.SIGINT)).start()
     results = cluster.train_many("ppo", "CartPole-v1", [1, 2], 10**9, runs_dir=None)
     assert [result["interrupted"] for result in results] == [True, True]
-    with refuses(ArgumentTypeError, "workers", got="2"):
+    with rejects(ArgumentTypeError, "workers", got="2"):
         cluster.train_many("ppo", "CartPole-v1", [1], 512, workers=2)

@@ -12,7 +12,7 @@ import pytest
 from rlox import ArgumentError, ArgumentTypeError, ClosedError, VecEnv
 from rlox.distributed.remote import RemoteVecEnv
 from rlox.trainers import A2CTrainer, IMPALATrainer, PPOTrainer
-from support.refusals import refuses
+from support.rejections import rejects
 from support.thread_runs import run_in_fork
 
 WORKER = [sys.executable, "-m", "rlox", "worker"]
@@ -125,7 +125,7 @@ def test_loaded_runs_continue_with_workers_at_other_addresses(addresses, tmp_pat
     np.testing.assert_equal(weights[0], weights[1])
     with (
         IMPALATrainer.load(tmp_path / "saved", runs_dir=None) as trainer,
-        refuses(RuntimeError, f"worker http://{old_address}:"),
+        rejects(RuntimeError, f"worker http://{old_address}:"),
     ):
         trainer.train(320)
 
@@ -185,7 +185,7 @@ ACTOR_REFUSALS = [
     ("arguments", "error", "name"), REMOTE_REFUSALS, ids=[str(x[0]) for x in REMOTE_REFUSALS]
 )
 def test_remote_environments_reject_invalid_arguments(addresses, arguments, error, name):
-    with refuses(error, name):
+    with rejects(error, name):
         RemoteVecEnv(**{"addresses": addresses, "n": 2, "seed": 0, **arguments})
 
 
@@ -193,23 +193,23 @@ def test_remote_environments_reject_invalid_arguments(addresses, arguments, erro
     ("settings", "name"), ACTOR_REFUSALS, ids=[str(x[0]["actors"]) for x in ACTOR_REFUSALS]
 )
 def test_trainers_reject_invalid_actors(settings, name):
-    with refuses(ArgumentError, name):
+    with rejects(ArgumentError, name):
         train(**settings)
 
 
 @DISTRIBUTED
 def test_errors_name_the_worker_and_tokens_are_checked(addresses, tmp_path, monkeypatch):
-    with refuses(RuntimeError, "worker http://127.0.0.1:1:"):
+    with rejects(RuntimeError, "worker http://127.0.0.1:1:"):
         RemoteVecEnv(["127.0.0.1:1"], 2, 0, connect_timeout=0.5)
     url = f"http://{addresses[0]}"
-    with refuses(ArgumentError, "env_kwargs", got='"gravity"', worker=url):
+    with rejects(ArgumentError, "env_kwargs", got='"gravity"', worker=url):
         RemoteVecEnv(addresses, 2, 0, gravity=1)
     actors = f"grpc://{addresses[0]}?reply_timeout=60&keepalive_timeout=2.5"
     remote = train(actors=actors, deterministic=True)
     np.testing.assert_equal(remote.networks, train(deterministic=True).networks)
     (tmp_path / "token").write_text(TOKEN)
     with start_worker("--token-file", str(tmp_path / "token")) as (_, address):
-        with refuses(ArgumentError, "token"):
+        with rejects(ArgumentError, "token"):
             RemoteVecEnv([address], 2, 0)
         assert RemoteVecEnv([address], 2, 0, token=TOKEN).num_envs == 2
         monkeypatch.setenv("RLOX_WORKER_TOKEN", TOKEN)
@@ -272,7 +272,7 @@ def test_forked_processes_must_make_a_new_client(addresses):
         env.reset(seed=1)
 
         def work():
-            with refuses(ClosedError, "workers", "make a new client in this process"):
+            with rejects(ClosedError, "workers", "make a new client in this process"):
                 env.step(np.array([0, 1]))
 
         start = time.monotonic()

@@ -3,10 +3,10 @@
 from types import SimpleNamespace
 
 from rlox.learners._actors import RemoteActor
-from support.refusals import refuses
+from support.rejections import rejects
 
 
 def test_a_stopped_actor_raises():
     worker = SimpleNamespace(poll=lambda seconds: True, receive=lambda: None)
-    with refuses(RuntimeError, "stopped"):
+    with rejects(RuntimeError, "stopped"):
         RemoteActor(worker, [], []).wait(0.0)

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 pytestmark = pytest.mark.slow
-EXAMPLES = Path(__file__).parents[3] / "examples" / "python"
+EXAMPLES = Path(__file__).parents[2] / "examples" / "python"
 DDP = ("-m", "torch.distributed.run", "--nproc-per-node", "2")
 
 

@@ -19,7 +19,7 @@ from rlox import (
 from rlox.envs import GymVecEnv
 from rlox.trainers import A2CTrainer, PPOTrainer
 from support.envs import Count
-from support.refusals import refuses
+from support.rejections import rejects
 from support.scripts import Script, column, make_rollout
 
 NEXT_STEP, SAME_STEP, DISABLED = AutoresetMode
@@ -274,7 +274,7 @@ def test_a_buffer_marks_resetting_rows():
 )
 def test_begin_rejects_wrong_flags_of_ended_episodes(ended, error):
     buffer = RolloutBuffer(3, 2, (1,))
-    with refuses(error, "ended"):
+    with rejects(error, "ended"):
         buffer.begin([[5], [0]], ended=ended)
     assert buffer.obs[0].tolist() == [[0], [0]]
 
@@ -298,7 +298,7 @@ def test_a_resetting_step_accepts_any_action():
     env.reset()
     env.step([0, 1])
     assert env.step([-1, 5])[0].tolist() == [[0.0], [0.0]]
-    with refuses(ArgumentError, "actions", got="-1", env=0):
+    with rejects(ArgumentError, "actions", got="-1", env=0):
         env.step([-1, 5])
     floats = Script()
     floats.action_space = gym.spaces.Box(-1, 1, (1,))
@@ -307,7 +307,7 @@ def test_a_resetting_step_accepts_any_action():
     while not np.any(env.step([[0.0]])[2:4]):
         pass
     env.step([[np.nan]])
-    with refuses(NonFiniteError, "actions", got="nan", env=0):
+    with rejects(NonFiniteError, "actions", got="nan", env=0):
         env.step([[np.nan]])
 
 
@@ -330,11 +330,11 @@ def test_environments_without_a_mode_default_to_next_step_with_a_warning():
 
 
 def test_environments_that_violate_their_mode_are_rejected():
-    with refuses(ArgumentError, "env", got="'sometimes'"):
+    with rejects(ArgumentError, "env", got="'sometimes'"):
         make_vec(Mislabelled("sometimes", NEXT_STEP))
-    with refuses(ArgumentError, "env", "metadata['autoreset_mode']", env=0, step=3):
+    with rejects(ArgumentError, "env", "metadata['autoreset_mode']", env=0, step=3):
         make_rollout(make_vec(Mislabelled(NEXT_STEP, SAME_STEP)), 5)
-    with refuses(ArgumentError, "final_obs", env=0, step=2):
+    with rejects(ArgumentError, "final_obs", env=0, step=2):
         make_rollout(make_vec(Mislabelled(SAME_STEP, NEXT_STEP)), 5)
 
 
@@ -361,7 +361,7 @@ class Unmasked(VectorEnv):
 
 
 def test_disabled_environments_that_ignore_the_reset_mask_are_rejected():
-    with refuses(ArgumentError, "env", got="changed observations of other environments"):
+    with rejects(ArgumentError, "env", got="changed observations of other environments"):
         make_rollout(make_vec(Unmasked(accepts_options=True)), 3)
     with pytest.raises(TypeError, match=r"^unknown option$"):
         make_rollout(make_vec(Unmasked(accepts_options=False)), 3)

@@ -26,7 +26,7 @@ from rlox.evaluation import evaluate
 from rlox.interchange import to_arrow
 from rlox.trainers import A2CTrainer, DQNTrainer, PPOTrainer
 from support.envs import Counter, fill
-from support.refusals import Refusal, expect_refusal, refusals, refuses
+from support.rejections import Rejection, expect_rejection, rejections, rejects
 
 SAME_STEP = AutoresetMode.SAME_STEP
 ZERO = np.zeros(2, np.float32)
@@ -117,7 +117,7 @@ FLOATS = RolloutBuffer(2, 2, (4,), action_dtype="float32")
 OBJECTS = np.array([0, 1], object)
 
 
-@refusals(
+@rejections(
     ({"normalizer": Normalizer(3, (4,))}, ArgumentError, "normalizer"),
     ({"buffer": "x"}, ArgumentTypeError, "buffer"),
     ({"buffer": RolloutBuffer(2, 3, (4,))}, ArgumentError, "buffer"),
@@ -132,11 +132,11 @@ OBJECTS = np.array([0, 1], object)
     ({"values": [[0.0], [0.0]]}, ArgumentError, "values"),
     ({"values": [np.inf, 0.0]}, NonFiniteError, "values"),
 )
-def test_step_rollout_rejects_bad_arguments_before_the_step(refusal):
+def test_step_rollout_rejects_bad_arguments_before_the_step(rejection):
     right = {"t": 0, "actions": [0, 1], "log_probs": ZERO, "values": ZERO, "normalizer": None}
     (env, buffer), (other, expected) = begin_two_step_rollout(), begin_two_step_rollout()
-    wrong = {"buffer": buffer, **right, **refusal.call}
-    expect_refusal(refusal._replace(call=lambda: env.step_rollout(**wrong)))
+    wrong = {"buffer": buffer, **right, **rejection.call}
+    expect_rejection(rejection._replace(call=lambda: env.step_rollout(**wrong)))
     env.step_rollout(buffer=buffer, **right)
     other.step_rollout(buffer=expected, **right)
     assert np.array_equal(buffer.obs[1], expected.obs[1])
@@ -164,7 +164,7 @@ PAIRS, DOUBLES = spaces.MultiDiscrete([2, 3]), spaces.Box(0, 1, (1,), np.float64
 )
 def test_bad_actions_are_rejected_before_the_step(space, actions, error, env):
     envs = counters(action_space=space)
-    with refuses(error, "actions", env=env):
+    with rejects(error, "actions", env=env):
         fill(envs, 1, [np.asarray(actions)])
     assert all(single.unwrapped.actions == [] for single in envs.unwrapped.envs)
 
@@ -174,19 +174,19 @@ def test_step_rollout_rejects_a_buffer_without_begin_rollout(other_buffer):
     env = counters()
     buffer, other = RolloutBuffer(2, 2, (1,)), RolloutBuffer(2, 2, (1,))
     env.begin_rollout(other) if other_buffer else env.reset()
-    expect_refusal(Refusal(env.step_rollout, ArgumentError, "t"), buffer, 0, [0, 0], ZERO, ZERO)
+    expect_rejection(Rejection(env.step_rollout, ArgumentError, "t"), buffer, 0, [0, 0], ZERO, ZERO)
     assert all(single.unwrapped.actions == [] for single in env.unwrapped.envs)
 
 
 def test_buffers_and_normalizers_of_other_dtypes_are_rejected():
     env, floats, wrong = counters(dtype=np.uint8), counters(), Normalizer(2, (1,))
     buffer, integers = (RolloutBuffer(2, 2, (1,), obs_dtype=x) for x in ("uint8", "int64"))
-    rejected = Refusal(env.begin_rollout, ArgumentError, "normalizer")
-    expect_refusal(rejected, buffer, wrong)
-    expect_refusal(Refusal(floats.begin_rollout, ArgumentError, "buffer"), integers)
+    rejected = Rejection(env.begin_rollout, ArgumentError, "normalizer")
+    expect_rejection(rejected, buffer, wrong)
+    expect_rejection(Rejection(floats.begin_rollout, ArgumentError, "buffer"), integers)
     assert env._obs is floats._obs is None
     env.begin_rollout(buffer)
-    expect_refusal(rejected._replace(call=env.step_rollout), buffer, 0, [0, 0], ZERO, ZERO, wrong)
+    expect_rejection(rejected._replace(call=env.step_rollout), buffer, 0, [0, 0], ZERO, ZERO, wrong)
     assert env.unwrapped.envs[0].unwrapped.actions == []
     env.step_rollout(buffer, 0, [0, 0], ZERO, ZERO, Normalizer(2, (1,), obs=False))
     assert buffer.next_step == 1
@@ -213,7 +213,7 @@ NOT_FINITE = {
 @pytest.mark.parametrize("case", NOT_FINITE)
 def test_non_finite_numbers_are_rejected_with_env_and_step(case):
     kwargs, argument, step = NOT_FINITE[case]
-    with refuses(NonFiniteError, argument, env=0, step=step):
+    with rejects(NonFiniteError, argument, env=0, step=step):
         fill(counters(**kwargs), 5)
 
 
@@ -226,7 +226,7 @@ def test_a_truncated_episode_without_final_obs_is_rejected():
         GymVecEnv(NoInfos([lambda x=x: Counter(**x)], autoreset_mode=SAME_STEP))
         for x in ({"truncate_at": 2}, {"truncate_at": 2, "terminate_at": 2})
     )
-    with refuses(ArgumentError, "final_obs", env=0):
+    with rejects(ArgumentError, "final_obs", env=0):
         fill(cut, 3)
     assert len(fill(both, 3).final_index) == 0, "a termination needs no final observation"
 
@@ -278,20 +278,20 @@ class Broken(SyncVectorEnv):
 def test_vector_environments_of_another_interface_are_rejected():
     env = GymVecEnv(Broken([Counter] * 2, autoreset_mode=SAME_STEP))
     env.reset()
-    with refuses(ArgumentError, "env", got="4 values"):
+    with rejects(ArgumentError, "env", got="4 values"):
         env.step(np.array([0, 1]))
     env = SyncVectorEnv([Counter], autoreset_mode=SAME_STEP)
     del env.num_envs
-    with refuses(ArgumentError, "env", expected="SyncVectorEnv to have the attribute num_envs"):
+    with rejects(ArgumentError, "env", expected="SyncVectorEnv to have the attribute num_envs"):
         GymVecEnv(env)
 
 
 def test_unsupported_spaces_are_rejected():
     env = Counter()
     env.observation_space = spaces.Dict(a=spaces.Sequence(spaces.Box(0, 1)))
-    expect_refusal(Refusal(make_vec, ArgumentTypeError, "observation space"), env)
+    expect_rejection(Rejection(make_vec, ArgumentTypeError, "observation space"), env)
     call = lambda: counters(action_space=spaces.Tuple([spaces.Discrete(2)]))  # noqa: E731
-    expect_refusal(Refusal(call, ArgumentTypeError, "action space"))
+    expect_rejection(Rejection(call, ArgumentTypeError, "action space"))
 
 
 @pytest.mark.parametrize("mode", list(AutoresetMode))
@@ -338,7 +338,7 @@ class WrongTypes(VectorWrapper):
 def test_infos_of_other_types_are_rejected():
     env = make_vec(WrongTypes(SyncVectorEnv([Counter] * 2), "infos"))
     env.reset()
-    expect_refusal(Refusal(env.step, ArgumentTypeError, "infos"), [0, 1])
+    expect_rejection(Rejection(env.step, ArgumentTypeError, "infos"), [0, 1])
 
 
 def test_rewards_and_flags_may_be_lists():
@@ -384,7 +384,7 @@ MISMATCHES = {
 @pytest.mark.parametrize("case", MISMATCHES)
 def test_observations_outside_their_space_are_rejected_with_the_env(case):
     space, first_obs, next_obs, argument, expected, got = MISMATCHES[case]
-    with refuses(ArgumentError, argument, env=0) as raised:
+    with rejects(ArgumentError, argument, env=0) as raised:
         env = make_vec(Fixed, 2, space=space, first_obs=first_obs, next_obs=next_obs)
         collect_rollout(env, None, 2)
     assert raised.value.expected.startswith(expected)
@@ -401,7 +401,7 @@ def test_trainers_and_evaluate_reject_observations_outside_their_space():
     make = lambda: Fixed(BOX, RIGHT, SHORT)  # noqa: E731
     train = PPOTrainer(make, 0, runs_dir=None).train
     for call in (lambda: train(10), lambda: evaluate(Zeros(), make, 1)):
-        expect_refusal(Refusal(call, ArgumentError, "obs"))
+        expect_rejection(Rejection(call, ArgumentError, "obs"))
 
 
 def test_errors_of_an_environment_are_raised_unchanged():
@@ -438,7 +438,7 @@ class NotAnEnv:
 def test_environments_with_the_old_api_of_gym_are_rejected(mode):
     env = make_vec(FourValues, 2, vectorization_mode=mode)
     try:
-        expect_refusal(Refusal(collect_rollout, ArgumentError, "env", "shimmy"), env, None, 3)
+        expect_rejection(Rejection(collect_rollout, ArgumentError, "env", "shimmy"), env, None, 3)
     finally:
         env.close()
 
@@ -494,7 +494,7 @@ def test_results_of_other_types_are_rejected_with_the_env(case, mode):
     *results, got = RESULTS[case]
     makers = [lambda i=i: Returning(results, is_valid=i == 0) for i in range(2)]
     env = GymVecEnv(SyncVectorEnv(makers, autoreset_mode=mode))
-    with refuses(ArgumentError, "env", "shimmy", got=got, env=1):
+    with rejects(ArgumentError, "env", "shimmy", got=got, env=1):
         collect_rollout(env, None, 2)
 
 
@@ -504,7 +504,7 @@ def test_results_of_other_types_are_rejected_in_processes_and_evaluations():
     env = make_vec(make, 1, vectorization_mode="async")
     got = "(ndarray, float, bool, bool)"
     for call in (lambda: collect_rollout(env, None, 2), lambda: evaluate(Zeros(), make, 1)):
-        with refuses(ArgumentError, "env", "shimmy", got=got, env=0):
+        with rejects(ArgumentError, "env", "shimmy", got=got, env=0):
             call()
     env.close()
 
@@ -532,7 +532,7 @@ def test_environments_without_spaces_or_arguments_of_reset_are_rejected(name, va
         lambda: make_vec(cls, 2, vectorization_mode="async"),
         lambda: evaluate(Zeros(), cls, 1),
     ):
-        with refuses(ArgumentTypeError, "env", hint):
+        with rejects(ArgumentTypeError, "env", hint):
             call()
 
 
@@ -542,16 +542,16 @@ def test_numbers_outside_a_discrete_space_are_rejected_with_the_env():
             return 3, {}
 
     env = make_vec(lambda: Four(spaces.Discrete(3), 0, 0), 1)
-    with refuses(ArgumentError, "obs", got="3", env=0, row=None):
+    with rejects(ArgumentError, "obs", got="3", env=0, row=None):
         env.reset()
 
 
 def test_a_function_that_returns_no_environment_is_rejected():
-    rejected = Refusal(make_vec, ArgumentTypeError, "env")
+    rejected = Rejection(make_vec, ArgumentTypeError, "env")
     for make in (NotAnEnv, lambda: VecEnv(1)):
-        expect_refusal(rejected, make, 2)
-        expect_refusal(rejected._replace(call=evaluate), Zeros(), make, 1)
-    expect_refusal(rejected._replace(hint="shimmy"), NotAnEnv())
+        expect_rejection(rejected, make, 2)
+        expect_rejection(rejected._replace(call=evaluate), Zeros(), make, 1)
+    expect_rejection(rejected._replace(hint="shimmy"), NotAnEnv())
 
 
 def test_a_wrapper_may_change_the_api_of_an_environment():

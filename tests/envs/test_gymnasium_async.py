@@ -13,7 +13,7 @@ from gymnasium.vector import AsyncVectorEnv
 
 from rlox import ArgumentTypeError, collect_rollout, make_vec
 from support.envs import Breaking
-from support.refusals import refuses
+from support.rejections import rejects
 
 # Gymnasium reports errors of workers as warnings.
 pytestmark = pytest.mark.filterwarnings("default::UserWarning")
@@ -34,7 +34,7 @@ def test_error_of_a_worker_is_raised_and_close_ends_all_workers(fault, error, ar
     env = make_vec(Breaking, 2, vectorization_mode="async", fault=fault)
     running = workers(env)
     assert isinstance(env.unwrapped, AsyncVectorEnv)
-    with refuses(error, argument, message):
+    with rejects(error, argument, message):
         collect_rollout(env, None, 25)
     env.close()
     assert not any(worker.is_alive() for worker in running)
@@ -46,7 +46,7 @@ def test_rejected_environments_leave_no_process_running():
         action_space = gym.spaces.Tuple([gym.spaces.Discrete(2)])
 
     before = multiprocessing.active_children()
-    with refuses(ArgumentTypeError, "action space"):
+    with rejects(ArgumentTypeError, "action space"):
         make_vec(OddAction, 2, vectorization_mode="async")
     assert multiprocessing.active_children() == before
 

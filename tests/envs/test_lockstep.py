@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from rlox import ArgumentError, VecEnv
 from support.envs import IDS
-from support.refusals import refuses
+from support.rejections import rejects
 
 NEXT_STEP, SAME_STEP, DISABLED = AutoresetMode
 N = 8
@@ -309,7 +309,7 @@ def test_any_sequence_of_resets_and_steps_is_equal(mode, limit, operations):
         for _ in range(details[0]):
             actions = rng.integers(0, 2, 3)
             if mode is DISABLED and over.any():
-                with refuses(ArgumentError, "step", "reset_mask", env=int(over.argmax())):
+                with rejects(ArgumentError, "step", "reset_mask", env=int(over.argmax())):
                     ours.step(actions)
                 break
             expected = ref.step(actions)

@@ -13,7 +13,7 @@ from rlox import ArgumentError, ArgumentTypeError, OutOfMemoryError, VecEnv, mak
 from rlox.envs import GymVecEnv
 from rlox.trainers import A2CTrainer, PPOTrainer
 from support.envs import Count, Counter, fill
-from support.refusals import expect_refusal, refusals, refuses
+from support.rejections import expect_rejection, rejections, rejects
 
 SAME_STEP = AutoresetMode.SAME_STEP
 ENTRY = {"vectorization_mode": "vector_entry_point"}
@@ -30,7 +30,7 @@ ENTRY = {"vectorization_mode": "vector_entry_point"}
 def test_ids_of_missing_modules_are_rejected(env_id, argument, name, tmp_path, monkeypatch):
     (tmp_path / "needs_another.py").write_text("import another_one")
     monkeypatch.syspath_prepend(tmp_path)
-    with refuses(ModuleNotFoundError, argument, name=name):
+    with rejects(ModuleNotFoundError, argument, name=name):
         make_vec(env_id, 2)
 
 
@@ -74,7 +74,7 @@ def make_as(env, mode):
     return make_vec(env, vectorization_mode=mode)
 
 
-@refusals(
+@rejections(
     (lambda: make_vec("CartPole-v9"), ArgumentError, "env", "did you mean 'CartPole-v1'"),
     (lambda: make_vec("MountianCar-v0"), ArgumentError, "env", "did you mean 'MountainCar-v0'"),
     (lambda: make_vec("qqqq"), ArgumentError, "env", "gymnasium.registry"),
@@ -108,8 +108,8 @@ def make_as(env, mode):
     (lambda: make_vec("FrozenLake-v1", seeds=2), TypeError, "'seeds'"),
     (lambda: make_vec(".here:Foo-v0"), ArgumentError, "env", "write its full name"),
 )
-def test_bad_arguments_are_rejected(refusal):
-    expect_refusal(refusal)
+def test_bad_arguments_are_rejected(rejection):
+    expect_rejection(rejection)
 
 
 def test_a_spec_makes_the_same_environments_as_its_id():
@@ -175,15 +175,15 @@ def test_arguments_must_agree_with_existing_environments(source):
         envs = make_vec(make(), **right)
         assert (envs.num_envs, envs.metadata["autoreset_mode"].value) == (3, "Disabled")
     for wrong in (1, 2, 7):
-        with refuses(ArgumentError, "num_envs", "leave it out", got=str(wrong)):
+        with rejects(ArgumentError, "num_envs", "leave it out", got=str(wrong)):
             make_vec(make(), wrong)
-    with refuses(ArgumentError, "autoreset_mode", "leave it out", got="'SameStep'"):
+    with rejects(ArgumentError, "autoreset_mode", "leave it out", got="'SameStep'"):
         make_vec(make(), autoreset_mode=SAME_STEP)
     flat = gym.make_vec("toy/Echo-v0", 3, "sync", wrappers=[gym.wrappers.FlattenObservation]).spec
     assert make_vec(flat, vectorization_mode="sync").num_envs == 3
     assert make_vec(flat, wrappers=[gym.wrappers.FlattenObservation]).num_envs == 3
     for wrong in ({"vectorization_mode": "async"}, {"wrappers": [gym.wrappers.ClipAction]}):
-        with refuses(ArgumentError, next(iter(wrong)), "leave it out"):
+        with rejects(ArgumentError, next(iter(wrong)), "leave it out"):
             make_vec(flat, **wrong)
 
 
@@ -193,14 +193,14 @@ def test_vector_entry_points_and_classes_determine_the_autoreset_mode():
         mode = make_vec(env, 2, **kwargs).metadata["autoreset_mode"]
         assert mode is AutoresetMode.NEXT_STEP
         assert make_vec(env, 2, autoreset_mode=mode, **kwargs).num_envs == 2
-        with refuses(ArgumentError, "autoreset_mode", "leave it out", got="'SameStep'"):
+        with rejects(ArgumentError, "autoreset_mode", "leave it out", got="'SameStep'"):
             make_vec(env, 2, autoreset_mode="SameStep", **kwargs)
     envs = make_vec(VecEnv, 2, autoreset_mode="NextStep")
     assert (envs.num_envs, envs.metadata["autoreset_mode"]) == (2, AutoresetMode.NEXT_STEP)
     envs = make_vec(CartPoleVectorEnv, 3, seed=1, max_episode_steps=5)
     assert isinstance(envs.unwrapped, CartPoleVectorEnv)
     assert (envs.num_envs, envs.unwrapped.max_episode_steps) == (3, 5)
-    with refuses(ArgumentError, "vectorization_mode", "leave it out", got="'async'"):
+    with rejects(ArgumentError, "vectorization_mode", "leave it out", got="'async'"):
         make_vec(CartPoleVectorEnv, 3, vectorization_mode="async")
 
 
@@ -220,7 +220,7 @@ def test_errors_of_gymnasium_in_a_registered_environment_are_reported():
 
     gym.register("toy/Broken-v0", entry_point=broken)
     try:
-        with refuses(ArgumentError, "env", got="InvalidAction: at once"):
+        with rejects(ArgumentError, "env", got="InvalidAction: at once"):
             make_vec("toy/Broken-v0")
     finally:
         del gym.registry["toy/Broken-v0"]
@@ -235,7 +235,7 @@ def test_seeds_beyond_64_bits_give_the_obs_of_gymnasium():
     assert np.array_equal(fill(envs, 1).obs[0], expected)
     assert np.array_equal(envs.reset(seed=[LARGE_SEED, LARGE_SEED + 1])[0], expected)
     assert np.array_equal(fill(envs, 1, seed=LARGE_SEED).obs[0], expected)
-    with refuses(ArgumentError, "seed", got=str(LARGE_SEED)):
+    with rejects(ArgumentError, "seed", got=str(LARGE_SEED)):
         fill(VecEnv(2), 1, seed=LARGE_SEED)
 
 
@@ -261,7 +261,7 @@ def test_trainers_of_a_spec_have_the_presets_of_its_id(cls):
     full = from_id.evaluate(2)
     assert from_spec.evaluate(2, env=gym.spec("CartPole-v1")) == full
     assert from_id.evaluate(2, env=short)["lengths"] == [7, 7]
-    with refuses(ArgumentError, "vectorization_mode", expected="a mode that 'No-v0' supports"):
+    with rejects(ArgumentError, "vectorization_mode", expected="a mode that 'No-v0' supports"):
         from_spec.evaluate(1, env=EnvSpec("No-v0"))
 
 

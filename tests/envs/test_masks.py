@@ -12,7 +12,7 @@ from rlox.envs._masks import MaskSource
 from rlox.evaluation import evaluate
 from rlox.trainers import A2CTrainer, PPOTrainer
 from support.masked_envs import Doors
-from support.refusals import refuses
+from support.rejections import rejects
 
 MODES = list(AutoresetMode)
 SMALL = {"n_steps": 16, "runs_dir": None, "action_masks": True, "num_envs": 2}
@@ -85,7 +85,7 @@ def test_trainers_reject_environments_without_masks_before_a_step(backend):
 
     trainer = A2CTrainer(Unsteppable, 0, backend=backend, **SMALL)
     for call in (trainer.train, trainer.evaluate):
-        with refuses(ArgumentError, "action_masks", "or set action_masks=False"):
+        with rejects(ArgumentError, "action_masks", "or set action_masks=False"):
             call(64)
     assert not make_vec(Unsteppable, 2).action_mask_support
 
@@ -130,7 +130,7 @@ def test_action_masks_of_the_vector_environment_are_used(wrap):
         trainer = A2CTrainer(wrap(Corridor()), 0, backend=backend, **SMALL)
         assert trainer.train(32)["timesteps"] == 32
     expected = "shape (2, 3), a row for each environment"
-    with refuses(ArgumentError, "action_mask", expected=expected, got="3 rows"):
+    with rejects(ArgumentError, "action_mask", expected=expected, got="3 rows"):
         collect_rollout(make_vec(wrap(Corridor(rows=3))), None, 6)
 
 
@@ -160,6 +160,6 @@ def test_missing_final_masks_allow_no_action(final_info):
         assert not source.read_final(infos, np.ones(2, bool), same_step=True).any()
     infos = {"action_mask": np.ones((2, 5))}
     expected = "shape (2, 6), a flag for each action"
-    with refuses(ArgumentError, "action_mask", expected=expected, got="(2, 5)"):
+    with rejects(ArgumentError, "action_mask", expected=expected, got="(2, 5)"):
         source.read_final(infos, np.array([False, True]), same_step=False)
     assert not source.read_final(infos, np.zeros(2, bool), same_step=False).any()

@@ -17,7 +17,7 @@ from rlox._rlox import env_ids
 from rlox._spaces import random_actions
 from rlox.envs import native as envs
 from support.envs import IDS, NATIVE
-from support.refusals import refuses
+from support.rejections import rejects
 from support.thread_runs import run_program
 
 
@@ -108,7 +108,7 @@ def test_np_random_is_the_only_source_of_randomness():
     assert np.array_equal(env.reset()[0], ref.reset()[0])
     assert env.np_random.random() == ref.np_random.random()
     env.np_random = np.random.Generator(np.random.MT19937(0))
-    with refuses(ArgumentError, "np_random", expected="a generator over PCG64", got="MT19937"):
+    with rejects(ArgumentError, "np_random", expected="a generator over PCG64", got="MT19937"):
         env.reset()
 
 
@@ -132,12 +132,12 @@ def test_a_window_opens_in_human_mode():
 
 def test_finished_and_closed_environments_reject_steps():
     env = envs.NativeEnv("CartPole-v1")
-    with refuses(ArgumentError, "step", "call reset first"):
+    with rejects(ArgumentError, "step", "call reset first"):
         env.step(0)
     env.reset(seed=0)
     while not env.step(0)[2]:
         pass
-    with refuses(ArgumentError, "step", got="an episode that is over"):
+    with rejects(ArgumentError, "step", got="an episode that is over"):
         env.step(0)
     env.reset()
     env.close()
@@ -151,7 +151,7 @@ def test_finished_and_closed_environments_reject_steps():
 def test_a_single_environment_rejects_invalid_actions(action):
     env, twin = envs.NativeEnv("CartPole-v1"), envs.NativeEnv("CartPole-v1")
     env.reset(seed=0), twin.reset(seed=0)
-    with refuses(ArgumentTypeError if action in (0.5, None) else ArgumentError, "action", env=None):
+    with rejects(ArgumentTypeError if action in (0.5, None) else ArgumentError, "action", env=None):
         env.step(action)
     assert np.array_equal(env.step(1)[0], twin.step(1)[0])
 
@@ -298,7 +298,7 @@ def test_invalid_states_are_rejected(state):
     env = gym.make("rlox/CartPole-v1").unwrapped
     env.reset(seed=0)
     before = env.state
-    with refuses(NonFiniteError if state == [np.nan] * 4 else ArgumentError, "state", env=None):
+    with rejects(NonFiniteError if state == [np.nan] * 4 else ArgumentError, "state", env=None):
         env.state = state
     assert np.array_equal(env.state, before)
     with pytest.raises(ValueError, match="read-only"):
@@ -324,7 +324,7 @@ def test_constants_equal_gymnasiums_and_are_read_only(env_id):
     for name, value in expected.items():
         for ours in (env, VecEnv(2, env_id=env_id)):
             assert np.array_equal(getattr(ours, name), value), name
-            with refuses(AttributeError, f"{name}: ", name=name, obj=ours):
+            with rejects(AttributeError, f"{name}: ", name=name, obj=ours):
                 setattr(ours, name, 30.0)
 
 
@@ -344,7 +344,7 @@ def test_constants_have_the_values_of_the_arguments(env_id, kwargs, expected):
         assert {name: getattr(env, name) for name in expected} == expected
         for name in expected.keys() - {"m"}:
             setattr(env, name, expected[name])
-            with refuses(AttributeError, f"{name}: ", "= to the constructor", name=name):
+            with rejects(AttributeError, f"{name}: ", "= to the constructor", name=name):
                 setattr(env, name, 1.0)
 
 
@@ -360,14 +360,14 @@ SETTERS = {
 
 @pytest.mark.parametrize("setter", SETTERS)
 def test_setting_gravity_raises(setter):
-    with refuses(AttributeError, "9.8, got 30.0", "gymnasium.make('CartPole-v1')", name="gravity"):
+    with rejects(AttributeError, "9.8, got 30.0", "gymnasium.make('CartPole-v1')", name="gravity"):
         SETTERS[setter]("gravity")
 
 
 @pytest.mark.parametrize("setter", SETTERS)
 @pytest.mark.parametrize("name", ["gravitation", "_sutton_barto_reward", "steps_beyond_terminated"])
 def test_unknown_attributes_cannot_be_set(setter, name):
-    with refuses(AttributeError, f"{name}: expected an attribute of", name=name):
+    with rejects(AttributeError, f"{name}: expected an attribute of", name=name):
         SETTERS[setter](name)
     assert not hasattr(VecEnv(), name)
 
@@ -402,5 +402,5 @@ def test_subclasses_may_add_attributes():
     assert (env.limit, env.count) == (3, 1)
     assert np.array_equal(vector.reset()[0], vector.last)
     for x in (env, vector):
-        with refuses(AttributeError, "gravity: ", name="gravity"):
+        with rejects(AttributeError, "gravity: ", name="gravity"):
             x.gravity = 30.0

@@ -21,12 +21,12 @@ from rlox import ArgumentError, ArgumentTypeError, VecEnv, make_vec
 from rlox.envs import GymVecEnv
 from rlox.envs import native as envs
 from rlox.envs._ids import PLUGINS
-from support.refusals import refuses
+from support.rejections import rejects
 
 torch = pytest.importorskip("torch")
 from rlox.trainers import A2CTrainer, PPOTrainer  # noqa: E402
 
-EXAMPLE = Path(__file__).parents[3] / "examples" / "rust" / "env_plugin"
+EXAMPLE = Path(__file__).parents[2] / "examples" / "rust" / "env_plugin"
 BIN_PATH = f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}"
 MATURIN = shutil.which("maturin", path=BIN_PATH)
 pytestmark = [
@@ -80,14 +80,14 @@ def test_the_id_makes_native_environments():
     assert not hasattr(single, "state")
     assert not hasattr(single, "gravity")
     for name in ("state", "gravity"):
-        with refuses(AttributeError, f"{name}: ", name=name):
+        with rejects(AttributeError, f"{name}: ", name=name):
             setattr(single, name, 1.0)
     assert type(make_vec("Courier-v0", 2, vectorization_mode="sync")) is GymVecEnv
     for wrong, argument, got in (({"size": 1}, "size", "1"), ({"sise": 3}, "env_kwargs", '"sise"')):
-        with refuses(ArgumentError, argument, got=got):
+        with rejects(ArgumentError, argument, got=got):
             VecEnv(1, env_id="Courier-v0", **wrong)
     for mode in ("human", "rgb_array"):
-        with refuses(ArgumentError, "render_mode", expected="None"):
+        with rejects(ArgumentError, "render_mode", expected="None"):
             VecEnv(1, env_id="Courier-v0", render_mode=mode)
 
 
@@ -153,7 +153,7 @@ def test_masks_match_the_returned_observations(mode):
         (ArgumentError, np.zeros((4, 6), bool)),
         (ArgumentTypeError, np.zeros((6, 4), np.int8)),
     ):
-        with refuses(error, "out"):
+        with rejects(error, "out"):
             env.action_masks(wrong)
     env.close()
     with pytest.raises(rlox.ClosedError):
@@ -202,7 +202,7 @@ def test_rollouts_without_a_trainer_never_leave_the_square(mode, random):
         assert masks[valid].tolist() == allowed(obs[valid], size=3).tolist()
         assert np.take_along_axis(masks, actions[..., None], 2).all()
     if mode is AutoresetMode.NEXT_STEP:
-        with refuses(ArgumentError, "autoreset_mode"):
+        with rejects(ArgumentError, "autoreset_mode"):
             env.collect_n_steps(3)
 
 
@@ -233,13 +233,13 @@ def test_checkpoints_resume_with_new_episodes(tmp_path):
 
 def test_register_env_rejects_other_objects_and_registered_ids():
     for wrong in (datetime.datetime_CAPI, "CartPole-v1", 3):
-        with refuses(ArgumentTypeError, "plugin"):
+        with rejects(ArgumentTypeError, "plugin"):
             rlox.register_env(wrong)
     capsule = PLUGINS["Courier-v0"]
     assert rlox.register_env(capsule) == "Courier-v0"
     del PLUGINS["Courier-v0"]
     try:
-        with refuses(ArgumentError, "plugin", expected="an id that no other environment has"):
+        with rejects(ArgumentError, "plugin", expected="an id that no other environment has"):
             rlox.register_env(capsule)
     finally:
         PLUGINS["Courier-v0"] = capsule

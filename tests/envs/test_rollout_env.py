@@ -21,7 +21,7 @@ from rlox import (
 from rlox.envs._masks import as_masks, random_allowed
 from rlox.policies import MlpPolicy, get_act_fn, get_evaluate_fn, sample_actions
 from support.masked_envs import Doors, Locks, Method, Switches
-from support.refusals import Refusal, expect_refusal, refusals
+from support.rejections import Rejection, expect_rejection, rejections
 
 
 def reference_advantages(batch, last_values, final_values, gamma, lam):
@@ -199,7 +199,7 @@ class Unbounded(gym.Env):
 INT, TWO, THREE = np.zeros(2, int), np.zeros(2), np.zeros(3)
 
 
-@refusals(
+@rejections(
     ({"gamma": 1.5}, ArgumentError, "gamma"),
     ({"gamma": float("nan")}, ArgumentError, "gamma"),
     ({"gae_lambda": -0.1}, ArgumentError, "gae_lambda"),
@@ -214,11 +214,11 @@ INT, TWO, THREE = np.zeros(2, int), np.zeros(2), np.zeros(3)
     ({"policy": lambda obs: (INT, THREE, TWO)}, ArgumentError, "log_probs"),
     ({"policy": lambda obs: (INT, TWO, THREE)}, ArgumentError, "values"),
 )
-def test_invalid_arguments_are_rejected_before_any_step(refusal):
+def test_invalid_arguments_are_rejected_before_any_step(rejection):
     env, twin = VecEnv(2, 0), VecEnv(2, 0)
     env.reset(), twin.reset()
-    arguments = {"env": env, "policy": None, "n_steps": 3, **refusal.call}
-    expect_refusal(refusal._replace(call=lambda: collect_rollout(**arguments)))
+    arguments = {"env": env, "policy": None, "n_steps": 3, **rejection.call}
+    expect_rejection(rejection._replace(call=lambda: collect_rollout(**arguments)))
     assert np.array_equal(env.step([0, 1])[0], twin.step([0, 1])[0])
 
 
@@ -371,7 +371,7 @@ class Masked(Doors):
         return super()._state()[0], {"action_mask": np.array(self.mask)}
 
 
-@refusals(
+@rejections(
     (lambda: Masked([-np.inf] * 6), ArgumentError, "action_mask"),
     (lambda: Masked([np.nan] * 6), ArgumentError, "action_mask"),
     (lambda: Masked([2] * 6), ArgumentError, "action_mask"),
@@ -382,13 +382,13 @@ class Masked(Doors):
     (lambda: Masked([0, 2, 1, 1, 1, 1]), ArgumentError, "action_mask", "pass True or False"),
     (lambda: Masked([1] * 6, spaces.Box(0, 1, (6,))), ArgumentError, "action_masks"),
 )
-def test_invalid_masks_are_rejected(refusal):
-    expect_refusal(refusal._replace(call=collect_rollout), make_vec(refusal.call, 2), None, 3)
+def test_invalid_masks_are_rejected(rejection):
+    expect_rejection(rejection._replace(call=collect_rollout), make_vec(rejection.call, 2), None, 3)
 
 
 def test_a_component_without_allowed_values_is_rejected():
     mask, space = [[True, True, False, False, False]], spaces.MultiDiscrete([2, 3])
-    expect_refusal(Refusal(as_masks, ArgumentError, "action_masks"), mask, space, 1)
+    expect_rejection(Rejection(as_masks, ArgumentError, "action_masks"), mask, space, 1)
 
 
 def test_random_actions_are_uniform_over_allowed_actions():
@@ -486,7 +486,7 @@ def test_act_without_a_mask_parameter_is_not_used_with_masks():
 
 def test_policies_without_a_mask_parameter_are_rejected_with_masks():
     arguments = torch.zeros(1, 6), torch.ones(1, 6, dtype=torch.bool)
-    expect_refusal(Refusal(get_act_fn(Plain()), ArgumentTypeError, "policy"), *arguments)
+    expect_rejection(Rejection(get_act_fn(Plain()), ArgumentTypeError, "policy"), *arguments)
 
 
 def test_policies_without_a_mask_parameter_get_observations_only():

@@ -4,7 +4,7 @@ import pytest
 
 from rlox import VecEnv
 from rlox.envs import NativeEnv
-from support.refusals import refuses
+from support.rejections import rejects
 
 
 def init_with_gravity(self, *args, **kwargs):
@@ -18,7 +18,7 @@ def init_with_gravity(self, *args, **kwargs):
 )
 def test_constants_of_subclasses_are_rejected(base, members):
     cls = type("Moon", (base,), members)
-    with refuses(AttributeError, "expected 9.8, got 1.6", name="gravity"):
+    with rejects(AttributeError, "expected 9.8, got 1.6", name="gravity"):
         cls(**({"n": 1} if base is VecEnv else {"env_id": "CartPole-v1"}))
 
 

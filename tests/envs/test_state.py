@@ -15,7 +15,7 @@ from rlox.trainers import DQNTrainer, PPOTrainer, SACTrainer
 from support.checkpoints import assert_states_equal
 from support.envs import Echo, Imitate, cartpole
 from support.masked_envs import Doors
-from support.refusals import refuses
+from support.rejections import rejects
 
 CLASSIC = "CartPole-v1 Pendulum-v1 Acrobot-v1 MountainCar-v0 MountainCarContinuous-v0"
 MUJOCO = "Ant-v5 InvertedDoublePendulum-v5 Pusher-v5"
@@ -155,9 +155,9 @@ def test_plain_data_is_encoded_and_decoded():
     again = from_arrays(to_arrays(stream))
     assert again.integers(2**60) == stream.integers(2**60)
     for bad in (object(), {1: 2}, np.array(["a"]), np.random.Generator(np.random.MT19937(0))):
-        with refuses(ArgumentError, "state", "plain data"):
+        with rejects(ArgumentError, "state", "plain data"):
             to_arrays(bad)
-    with refuses(ArgumentError, "state", "use another copy"):
+    with rejects(ArgumentError, "state", "use another copy"):
         from_arrays({"tree": np.zeros(3, np.uint8)})
 
 
@@ -248,14 +248,14 @@ def test_a_damaged_state_is_rejected_and_changes_nothing():
     for name, values in wrong.items():
         missing = {key: value for key, value in saved.items() if key != name}
         for damaged in (missing, *({**saved, name: value} for value in values)):
-            with refuses(ArgumentError, "state", "pass the result of get_state()", section=name):
+            with rejects(ArgumentError, "state", "pass the result of get_state()", section=name):
                 env.set_state(to_arrays(damaged))
     for damaged in (
         {**state, "tree": state["tree"][:-1]},
         to_arrays({**saved, "snapshots": [first, {"tree": np.zeros(1, np.uint8)}]}),
         to_arrays({**saved, "snapshots": [other, second]}),
     ):
-        with refuses(ArgumentError, "state", expected="the saved state of environments"):
+        with rejects(ArgumentError, "state", expected="the saved state of environments"):
             env.set_state(damaged)
     after = step_all(env, [np.zeros((2, 1), np.float32)] * 3)
     for a, b in zip(before, after, strict=True):

@@ -20,7 +20,7 @@ from rlox import (
 from rlox.envs import native as envs
 from rlox.trainers import PPOTrainer
 from support.envs import IDS, NATIVE
-from support.refusals import refuses
+from support.rejections import rejects
 from support.thread_runs import join, start_threads
 
 NEXT_STEP, SAME_STEP, DISABLED = AutoresetMode
@@ -73,14 +73,14 @@ def test_bad_reset_masks_raise_the_same_errors_as_gymnasium(mask):
     with pytest.raises((TypeError, ValueError)) as expected:
         ref.reset(seed=1, options={"reset_mask": mask})
     error = {TypeError: ArgumentTypeError, ValueError: ArgumentError}[expected.type]
-    with refuses(error, "options['reset_mask']"):
+    with rejects(error, "options['reset_mask']"):
         ours.reset(seed=1, options={"reset_mask": mask})
     assert np.array_equal(ours.collect_n_steps(1)["obs"][0], before)
 
 
 def test_reset_changes_neither_unmasked_environments_nor_options():
     env, options = VecEnv(3, seed=0), {"reset_mask": np.array([False, True, False])}
-    with refuses(ArgumentError, "reset_mask"):  # the first reset must include all environments
+    with rejects(ArgumentError, "reset_mask"):  # the first reset must include all environments
         env.reset(options=options)
     assert np.array_equal(env.reset_all(), VecEnv(3, seed=0).reset_all())
     before, *_ = env.step([0, 1, 0])
@@ -120,11 +120,11 @@ def test_disabled_mode_rejects_steps_of_finished_environments():
     obs, _, _, truncated, infos = env.step([0, 0])
     assert truncated.all()
     assert infos == {}
-    with refuses(ArgumentError, "step", "reset_mask", env=0):
+    with rejects(ArgumentError, "step", "reset_mask", env=0):
         env.step([0, 0])
     after, _ = env.reset(options={"reset_mask": np.array([True, False])})
     assert np.array_equal(after[1], obs[1])
-    with refuses(ArgumentError, "step", "reset_mask", env=1):
+    with rejects(ArgumentError, "step", "reset_mask", env=1):
         env.step([0, 0])
     env.reset(options={"reset_mask": np.array([False, True])})
     env.step([0, 0])
@@ -166,9 +166,9 @@ def test_render_needs_a_mode_and_a_reset():
         env.reset()
         with pytest.warns(UserWarning, match="rgb_array"):
             assert env.render() is None
-    with refuses(ArgumentError, "render", "call reset first"):
+    with rejects(ArgumentError, "render", "call reset first"):
         VecEnv(1, render_mode="rgb_array").render()
-    with refuses(ArgumentError, "render_mode", got="'ansi'"):
+    with rejects(ArgumentError, "render_mode", got="'ansi'"):
         envs.NativeEnv("CartPole-v1", render_mode="ansi")
 
 
@@ -192,7 +192,7 @@ def test_methods_reject_a_closed_environment():
         lambda: env.collect_n_steps(1),
         lambda: env.np_random,
     ):
-        with refuses(ClosedError, "VecEnv", got="a closed one"):
+        with rejects(ClosedError, "VecEnv", got="a closed one"):
             call()
 
 
@@ -344,7 +344,7 @@ def test_collect_n_steps_continues_a_rollout():
 
 def test_collect_n_steps_rejects_disabled_mode():
     env = VecEnv(1, autoreset_mode=AutoresetMode.DISABLED)
-    with refuses(ArgumentError, "autoreset_mode", "autoreset_mode='SameStep'", got="DISABLED"):
+    with rejects(ArgumentError, "autoreset_mode", "autoreset_mode='SameStep'", got="DISABLED"):
         env.collect_n_steps(3)
 
 
@@ -385,10 +385,10 @@ def test_seeds_must_be_nonnegative_integers(name):
     for seed in (0, 7, np.int8(7), np.uint64(2**64 - 1), 2**64, 2**70):
         call(seed)
     for wrong in (True, np.bool_(False), 1.5, 2.0, np.float32(2), float("nan"), "1"):
-        with refuses(ArgumentTypeError, "seed"):
+        with rejects(ArgumentTypeError, "seed"):
             call(wrong)
     for wrong in (-1, np.int64(-1), -(2**70)):
-        with refuses(ArgumentError, "seed"):
+        with rejects(ArgumentError, "seed"):
             call(wrong)
 
 
@@ -419,7 +419,7 @@ def test_large_seeds_leave_other_streams_unchanged():
     env.reset(), twin.reset()
     before = [stream.bit_generator.state for stream in env.np_random]
     mask = np.array([True, False, True])
-    with refuses(ArgumentError, "options", expected="only low, high"):
+    with rejects(ArgumentError, "options", expected="only low, high"):
         env.reset(seed=2**70, options={"reset_mask": mask, "foo": 1.0})
     assert [stream.bit_generator.state for stream in env.np_random] == before
     obs = env.reset(seed=[2**70, None, None], options={"reset_mask": mask})[0]
@@ -463,7 +463,7 @@ def test_set_state_rejects_one_bad_row_and_changes_nothing(n, mode, case):
     other = env.get_state()
     env.step(np.ones(n, int))
     before = env.get_state()
-    with refuses(NonFiniteError if np.isnan(value) else ArgumentError, name) as raised:
+    with rejects(NonFiniteError if np.isnan(value) else ArgumentError, name) as raised:
         env.set_state(replace_element(other, name, (n - 1, column), value))
     if name in ("episode_returns", "finished"):
         assert raised.value.env == n - 1
@@ -477,9 +477,9 @@ def test_set_state_rejects_arrays_of_another_shape(name):
     env = VecEnv(3, 0)
     env.reset()
     good = env.get_state()
-    with refuses(ArgumentError, name):
+    with rejects(ArgumentError, name):
         env.set_state(good | {name: BAD_SHAPES[name]})
-    with refuses(ArgumentError, "state", expected=f'the key "{name}"'):
+    with rejects(ArgumentError, "state", expected=f'the key "{name}"'):
         env.set_state({key: array for key, array in good.items() if key != name})
 
 
@@ -490,7 +490,7 @@ def test_set_state_of_pendulum_accepts_only_an_unknown_torque():
     assert np.isnan(good["states"][:, 2]).all()
     env.set_state(good)
     for column, value in [(0, NAN), (1, NAN), (2, INF)]:
-        with refuses(NonFiniteError, "states", env=1):
+        with rejects(NonFiniteError, "states", env=1):
             env.set_state(replace_element(good, "states", (1, column), value))
 
 

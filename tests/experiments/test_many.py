@@ -21,7 +21,7 @@ from rlox._training.run_folder import RunFolder
 from rlox.callbacks import Callback, EvalCallback
 from rlox.experiments.many import RunsFailedError
 from rlox.trainers import PPOTrainer
-from support.refusals import refuses
+from support.rejections import rejects
 from support.resume_runs import SETTINGS, table, trainer_class
 from support.runs import SMALL, failing
 
@@ -179,7 +179,7 @@ def test_error_of_on_result_stops_all_runs_and_saves_them(processes, tmp_path):
 )
 def test_invalid_arguments_are_rejected_before_training(arguments, error, hint, tmp_path):
     defaults = {"algorithm": "ppo", "env": "CartPole-v1", "seeds": [1], "total_timesteps": 8}
-    with refuses(error, next(iter(arguments)), hint):
+    with rejects(error, next(iter(arguments)), hint):
         rlox.train_many(**{**defaults, "runs_dir": tmp_path, **arguments})
     assert not [*tmp_path.iterdir()]
 
@@ -190,7 +190,7 @@ def test_variants_that_cannot_be_pickled_are_rejected(tmp_path):
 
     settings = [{}, {"features_extractor": lambda space: Flat()}]
     arguments = {"settings": settings, "processes": True, "runs_dir": tmp_path}
-    with refuses(ArgumentTypeError, "processes", section="settings[1]"):
+    with rejects(ArgumentTypeError, "processes", section="settings[1]"):
         rlox.train_many("ppo", "CartPole-v1", [1], 64, **arguments)
     assert not [*tmp_path.iterdir()]
 
@@ -324,7 +324,7 @@ def test_workers_of_a_killed_program_save_their_runs_and_exit(tmp_path):
     ids=["value", "unknown", "no dict", "seed"],
 )
 def test_error_of_a_variant_has_its_index_as_section(settings, error, argument):
-    with refuses(error, argument, section="settings[1]"):
+    with rejects(error, argument, section="settings[1]"):
         rlox.train_many("ppo", "CartPole-v1", [1], 100, settings=[{}, settings], runs_dir=None)
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from rlox import ArgumentError, Normalizer, RolloutBuffer, VecEnv
 from rlox._rlox import NativeVectorEnv
-from support.refusals import refuses
+from support.rejections import rejects
 
 N = 4096
 
@@ -38,7 +38,7 @@ def test_integers_are_read_without_overridden_methods():
         ("n_steps", lambda: RolloutBuffer(MisleadingInt(-5), 1, (4,))),
         ("seed", lambda: NativeVectorEnv("CartPole-v1", 2).reset([0, MisleadingInt(-5)])),
     ):
-        with refuses(ArgumentError, argument, got="-5"):
+        with rejects(ArgumentError, argument, got="-5"):
             call()
     env, large = NativeVectorEnv("CartPole-v1", 3), 2**70 + 2**32 - 1
     obs = env.reset(large)

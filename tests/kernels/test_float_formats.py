@@ -9,7 +9,7 @@ import torch
 
 import rlox
 from rlox import ArgumentError, ArgumentTypeError
-from support.refusals import expect_refusal, refusals
+from support.rejections import expect_rejection, rejections
 
 FLAGS = np.arange(24).reshape(6, 4) % 5 == 4
 NUMBERS = torch.linspace(-3, 3, 24).reshape(6, 4)
@@ -38,13 +38,13 @@ def test_masks_and_single_numbers_may_be_half_precision():
     np.testing.assert_array_equal(got, expected)
 
 
-@refusals(
+@rejections(
     (lambda x: rlox.token_kl(x.requires_grad_(), x), ArgumentError, "log_probs"),
     (lambda x: rlox.pack_sequences([x[0]], 8), ArgumentTypeError, "sequences"),
 )
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
-def test_tensors_with_gradients_and_floats_for_integers_are_rejected(dtype, refusal):
-    expect_refusal(refusal, NUMBERS.to(dtype, copy=True))
+def test_tensors_with_gradients_and_floats_for_integers_are_rejected(dtype, rejection):
+    expect_rejection(rejection, NUMBERS.to(dtype, copy=True))
 
 
 def test_policies_can_act_in_half_precision():

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 import rlox
 from rlox import ArgumentError, ArgumentTypeError
-from support.refusals import Refusal, expect_refusal, refusals
+from support.rejections import Rejection, expect_rejection, rejections
 from support.thread_runs import run_threads
 
 
@@ -316,13 +316,13 @@ def test_advantage_kernels_reject_invalid_arguments(name, change, error):
         arguments["bootstrap_value"] = arguments.pop("last_value")
         rejected = rejected.replace("last_value", "bootstrap_value")
     rejected = rejected.replace("out", "out[0]")
-    expect_refusal(Refusal(lambda: getattr(rlox, name)(**arguments), error, rejected))
+    expect_rejection(Rejection(lambda: getattr(rlox, name)(**arguments), error, rejected))
 
 
-@refusals(
+@rejections(
     (lambda f: f(ZEROS[:3], ZEROS[:3], ZEROS[:3], [0, 0], 2), ArgumentError, "rewards"),
     (lambda f: f(ZEROS, ZEROS, ZEROS, [[0], [0]], 2), ArgumentError, "last_values"),
     (lambda f: f(ZEROS, ZEROS, None, [0], 4), ArgumentTypeError, "dones"),
 )
-def test_batched_gae_rejects_invalid_arguments(refusal):
-    expect_refusal(refusal, rlox.compute_gae_batched)
+def test_batched_gae_rejects_invalid_arguments(rejection):
+    expect_rejection(rejection, rlox.compute_gae_batched)

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 import rlox
 from rlox import ArgumentError, ArgumentTypeError, OutOfMemoryError
-from support.refusals import expect_refusal, refusals
+from support.rejections import expect_rejection, rejections
 
 NAN = float("nan")
 
@@ -65,7 +65,7 @@ group = rlox.compute_batch_group_advantages
 PAIR, COLUMNS = np.ones(2), np.ones((2, 2))
 
 
-@refusals(
+@rejections(
     (lambda: group(np.ones(3), 2), ArgumentError, "rewards"),
     (lambda: group([1.0], -1), ArgumentError, "group_size"),
     (lambda: group([1.0], 1.5), ArgumentTypeError, "group_size"),
@@ -85,8 +85,8 @@ PAIR, COLUMNS = np.ones(2), np.ones((2, 2))
     (lambda: group(COLUMNS, 2, weights=[1, 1e200]), ArgumentError, "weights"),
     (lambda: group(np.ones((2, 0)), 2, weights=[]), ArgumentError, "weights"),
 )
-def test_group_advantages_reject_invalid_arguments(refusal):
-    expect_refusal(refusal)
+def test_group_advantages_reject_invalid_arguments(rejection):
+    expect_rejection(rejection)
 
 
 def test_none_and_nan_are_missing_rewards():
@@ -241,7 +241,7 @@ CUBE = np.zeros((1, 1, 1))
 batch_kl, stats = rlox.compute_batch_token_kl, rlox.policy_ratio_stats
 
 
-@refusals(
+@rejections(
     (lambda: rlox.token_kl(X, X, [0.5]), ArgumentError, "mask"),
     (lambda: rlox.token_kl(["a"], X), ArgumentTypeError, "log_probs"),
     (lambda: rlox.token_kl(X, X, estimator="k4"), ArgumentError, "estimator"),
@@ -257,8 +257,8 @@ batch_kl, stats = rlox.compute_batch_token_kl, rlox.policy_ratio_stats
     (lambda: stats(TWO, TWO, clip_high=NAN), ArgumentError, "clip_high"),
     (lambda: stats(TWO, TWO, advantages=[1.0] * 3), ArgumentError, "advantages"),
 )
-def test_token_kl_rejects_invalid_arguments(refusal):
-    expect_refusal(refusal)
+def test_token_kl_rejects_invalid_arguments(rejection):
+    expect_rejection(rejection)
 
 
 KEYS = {"input_ids", "position_ids", "attention_mask"}
@@ -331,7 +331,7 @@ def test_packing_of_many_lengths_fills_99_percent():
 pack, pack_lengths = rlox.pack_sequences, rlox.pack_lengths
 
 
-@refusals(
+@rejections(
     (lambda: pack([[1] * 9], 8), ArgumentError, "sequences"),
     (lambda: pack([[1]], 0), ArgumentError, "max_length"),
     (lambda: pack([[1]], -1), ArgumentError, "max_length"),
@@ -345,5 +345,5 @@ pack, pack_lengths = rlox.pack_sequences, rlox.pack_lengths
     (lambda: pack_lengths([-1], 8), ArgumentError, "lengths"),
     (lambda: pack_lengths([[1]], 8), ArgumentError, "lengths"),
 )
-def test_packing_rejects_invalid_arguments(refusal):
-    expect_refusal(refusal)
+def test_packing_rejects_invalid_arguments(rejection):
+    expect_rejection(rejection)

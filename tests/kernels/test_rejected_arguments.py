@@ -5,7 +5,7 @@ import pytest
 
 import rlox
 from rlox import ArgumentError, ArgumentTypeError, OutOfMemoryError
-from support.refusals import Refusal, expect_refusal, refusals
+from support.rejections import Rejection, expect_rejection, rejections
 
 TWO, THREE, DONES = np.ones(2), np.ones(3), np.zeros(3, bool)
 HUGE = np.broadcast_to(np.float32(0), (2**46,))
@@ -14,7 +14,7 @@ EMPTY = np.array([], "c8")
 FINAL = {"final_values": TWO}
 
 
-@refusals(
+@rejections(
     (lambda: rlox.compute_gae(TWO, TWO, [0, 1], 0.0, **FINAL), ArgumentError, "truncated"),
     (
         lambda: rlox.compute_gae(TWO, TWO, None, 0.0, terminated=[0, 1], **FINAL),
@@ -64,8 +64,8 @@ FINAL = {"final_values": TWO}
         *(ArgumentError, "weights"),
     ),
 )
-def test_kernel_rejects_invalid_arguments(refusal):
-    expect_refusal(refusal)
+def test_kernel_rejects_invalid_arguments(rejection):
+    expect_rejection(rejection)
 
 
 def huge(dtype):
@@ -106,14 +106,14 @@ def test_wrong_shape_is_rejected_before_a_copy(argument, call, dtype):
     assert raised.value.argument == argument
 
 
-@refusals(
+@rejections(
     (lambda env: env.step(huge("f8")), OutOfMemoryError, "actions"),
     (lambda env: rlox.pack_lengths(huge("u8"), 8), OutOfMemoryError, "lengths"),
 )
-def test_array_too_large_to_copy_is_rejected(refusal):
+def test_array_too_large_to_copy_is_rejected(rejection):
     env = rlox._rlox.NativeVectorEnv("Pendulum-v1", 3, 0)
     env.reset()
-    expect_refusal(refusal, env)
+    expect_rejection(rejection, env)
 
 
 DEEP_CALLS = {
@@ -140,7 +140,7 @@ def test_array_of_more_than_32_axes_is_rejected(dtype, rows):
                 env = rlox._rlox.NativeVectorEnv(call, 1, 0)
                 env.reset()
                 call = env.step
-            expect_refusal(Refusal(call, ArgumentError, name), deep)
+            expect_rejection(Rejection(call, ArgumentError, name), deep)
 
 
 class ArrayLike:
@@ -186,14 +186,14 @@ class NotANumber:
     __index__ = __float__
 
 
-@refusals(
+@rejections(
     (lambda x: rlox.compute_group_advantages([0.0], eps=x), ArgumentTypeError, "eps"),
     (lambda x: rlox.compute_batch_group_advantages([0.0], x), ArgumentTypeError, "group_size"),
     (lambda x: rlox.policy_ratio_stats([0.0], [0.0], clip_high=x), ArgumentTypeError, "clip_high"),
 )
-def test_kernel_rejects_objects_that_are_not_numbers(refusal):
+def test_kernel_rejects_objects_that_are_not_numbers(rejection):
     for wrong in (NotANumber(), "1", [1], 1j):
-        expect_refusal(refusal, wrong)
+        expect_rejection(rejection, wrong)
 
 
 @pytest.mark.parametrize("error_type", [KeyboardInterrupt, SystemExit, MemoryError])

@@ -11,7 +11,7 @@ import torch
 
 import rlox
 from rlox import ArgumentError, ArgumentTypeError
-from support.refusals import refuses
+from support.rejections import rejects
 
 N = 40
 
@@ -19,7 +19,7 @@ N = 40
 @contextlib.contextmanager
 def raises_error(argument, got):
     """Check that the block raises an ArgumentError for `argument`, with `got` in the error."""
-    with refuses(ArgumentError, argument) as raised:
+    with rejects(ArgumentError, argument) as raised:
         yield
     assert got in raised.value.got
 

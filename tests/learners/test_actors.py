@@ -28,7 +28,7 @@ from rlox.learners._actors import blank_policy, start_thread_actors
 from rlox.learners.native_on_policy import NativeIMPALA
 from rlox.trainers import A2CTrainer, DQNTrainer, IMPALATrainer, PPOTrainer
 from support.envs import Breaking, Echo, Slow, cartpole
-from support.refusals import expect_refusal, refusals, refuses
+from support.rejections import expect_rejection, rejections, rejects
 from support.thread_runs import run_in_fork, run_threads
 
 CONFIG = IMPALAConfig(num_envs=4, net_arch=(8,))
@@ -59,7 +59,7 @@ def make_impala(**settings):
     return lambda: IMPALATrainer(**{"env": "CartPole-v1", "seed": 0, "runs_dir": None, **settings})
 
 
-@refusals(
+@rejections(
     (
         make_impala(env=gym.make_vec("CartPole-v1", 8, vectorization_mode="sync")),
         ArgumentError,
@@ -92,15 +92,15 @@ def make_impala(**settings):
     (make_impala(num_actors=2, normalize_obs=True), ArgumentError, "num_actors", "in a wrapper"),
     (make_impala(actors="grpc://b:1,a", num_actors=2), ArgumentError, "actors", "the address"),
 )
-def test_invalid_actor_settings_are_rejected(refusal):
-    expect_refusal(refusal)
+def test_invalid_actor_settings_are_rejected(rejection):
+    expect_rejection(rejection)
 
 
 def test_minibatches_are_at_most_one_actors_rollout():
     config = {"num_envs": 8, "n_steps": 16, "async_collect": True, "num_actors": 4}
     assert PPOConfig(**config).batch_size == 32
     expected = "at most num_envs / num_actors * n_steps = 32 steps"
-    with refuses(ArgumentError, "batch_size", expected=expected, got="64"):
+    with rejects(ArgumentError, "batch_size", expected=expected, got="64"):
         PPOConfig(**config, batch_size=64)
 
 
@@ -120,7 +120,7 @@ def test_load_rejects_unsupported_actors(tmp_path, trainer_cls, saved, loaded, a
     with trainer_cls(**{"env": "CartPole-v1", "seed": 1, "runs_dir": None, **saved}) as trainer:
         trainer.save(tmp_path / "saved")
     error = ArgumentTypeError if loaded["actors"] == 3 else ArgumentError
-    with refuses(error, argument) as raised:
+    with rejects(error, argument) as raised:
         trainer_cls.load(tmp_path / "saved", runs_dir=None, **loaded)
     assert got in raised.value.got
 
@@ -178,7 +178,7 @@ def test_error_of_an_actor_is_raised_once_and_closes_all_actors():
         for _ in range(5):
             actors.pop(EpisodeStatistics())
 
-    with refuses(NonFiniteError, "tensors"):
+    with rejects(NonFiniteError, "tensors"):
         pop_until_error()
     with pytest.raises(ClosedError):
         actors.pop(EpisodeStatistics())
@@ -188,11 +188,11 @@ def test_error_of_an_actor_is_raised_once_and_closes_all_actors():
 def test_publish_requires_a_new_rollout():
     policy, actors = start_actors()
     for weights in (policy, policy.tensors()):
-        with refuses(ArgumentError, "publish"):
+        with rejects(ArgumentError, "publish"):
             actors.publish(weights)
     actors.pop(EpisodeStatistics())
     actors.publish(policy)
-    with refuses(ArgumentError, "publish"):
+    with rejects(ArgumentError, "publish"):
         actors.publish(policy)
     actors.close()
 
@@ -363,7 +363,7 @@ def test_error_of_an_environment_is_raised_and_stops_all_processes(fault, error,
     before = child_processes()
     config = IMPALAConfig(num_envs=2, net_arch=(4,))
     learner = NativeIMPALA(make_vec(Breaking, 2, fault=fault), config, 0)
-    with refuses(error, text):
+    with rejects(error, text):
         iterate(learner, 10)
     assert child_processes() == before
     assert learner.actors is None
@@ -412,9 +412,9 @@ def test_environments_that_differ_in_processes_are_rejected():
     with pytest.raises(LookupError, match="only at home"):
         learner.iterate()
     assert learner.actors is None
-    with refuses(ArgumentTypeError, "env", "create locks, files and connections"):
+    with rejects(ArgumentTypeError, "env", "create locks, files and connections"):
         train_and_get_state(locked)
-    with refuses(ArgumentError, "env", got=str(gym.make("Acrobot-v1").observation_space)):
+    with rejects(ArgumentError, "env", got=str(gym.make("Acrobot-v1").observation_space)):
         train_and_get_state(differs_in_child)
 
 

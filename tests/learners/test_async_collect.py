@@ -14,7 +14,7 @@ from rlox.algorithms.impala import impala_loss
 from rlox.configs import A2CConfig, IMPALAConfig, PPOConfig
 from rlox.learners.native_on_policy import NativeA2C, NativeIMPALA, NativePPO
 from rlox.trainers import A2CTrainer, IMPALATrainer, PPOTrainer
-from support.refusals import refuses
+from support.rejections import rejects
 
 SMALL = {"num_envs": 4, "n_steps": 16, "net_arch": (16,)}
 SETTINGS = {
@@ -176,7 +176,7 @@ def test_stop_interrupts_the_wait_for_actors(name, settings, backend):
     "setting", [{"num_actors": 2}, {"max_staleness": 2}, {"deterministic": True}]
 )
 def test_settings_of_actors_need_async_collect(name, setting):
-    with refuses(ArgumentError, next(iter(setting))):
+    with rejects(ArgumentError, next(iter(setting))):
         make_trainer(name, async_collect=False, **setting)
 
 

@@ -22,7 +22,7 @@ from rlox.learners._backends import (
 )
 from rlox.trainers import A2CTrainer, PPOTrainer
 from support.masked_envs import Doors
-from support.refusals import refuses
+from support.rejections import rejects
 
 BOX = spaces.Box(-1, 1, (4,))
 IMAGE = spaces.Box(0, 255, (40, 40, 3), np.uint8)
@@ -70,7 +70,7 @@ def test_settings_that_only_torch_supports_select_torch(name):
     assert resolve_backend("torch", reason) == "torch"
     for backend in ("native", "candle", "burn"):
         expected = f"{reason.expected} on the {backend} backend"
-        with refuses(ArgumentError, reason.name, 'pass backend="torch"', expected=expected):
+        with rejects(ArgumentError, reason.name, 'pass backend="torch"', expected=expected):
             resolve_backend(backend, reason)
 
 
@@ -94,7 +94,7 @@ def test_all_other_settings_select_the_native_backend(name):
 def test_native_trainers_reject_settings_that_only_torch_supports(
     trainer_cls, settings, expected, got
 ):
-    with refuses(ArgumentError, next(iter(settings))) as raised:
+    with rejects(ArgumentError, next(iter(settings))) as raised:
         trainer_cls("CartPole-v1", 0, backend="native", runs_dir=None, **settings)
     assert raised.value.expected.startswith(f"{expected} on the native")
     assert raised.value.got.startswith(got)
@@ -104,12 +104,12 @@ def test_native_trainers_reject_settings_that_only_torch_supports(
     ("wrong", "error"), [("Native", ArgumentError), ("jax", ArgumentError), (3, ArgumentTypeError)]
 )
 def test_unknown_backends_are_rejected(wrong, error, tmp_path):
-    with refuses(error, "backend", expected="one of auto, native, candle, burn, torch"):
+    with rejects(error, "backend", expected="one of auto, native, candle, burn, torch"):
         PPOTrainer("CartPole-v1", 0, backend=wrong, runs_dir=None)
     PPOTrainer("CartPole-v1", 1, runs_dir=None).save(tmp_path / "saved")
     for name in (wrong, "auto"):
         load_error = error if name == wrong else ArgumentError
-        with refuses(load_error, "backend", expected="one of native, candle, burn, torch"):
+        with rejects(load_error, "backend", expected="one of native, candle, burn, torch"):
             PPOTrainer.load(tmp_path / "saved", backend=name)
 
 
@@ -117,10 +117,10 @@ def test_unknown_backends_are_rejected(wrong, error, tmp_path):
 def test_missing_backend_names_the_build_command(backend, monkeypatch):
     monkeypatch.setattr(backends, "network_backends", lambda: ["native"])
     command = f"pip install . --config-settings=build-args='--features pyo3/abi3-py310,{backend}'"
-    with refuses(ArgumentError, "backend", command, got=repr(backend)):
+    with rejects(ArgumentError, "backend", command, got=repr(backend)):
         PPOTrainer("CartPole-v1", 0, backend=backend, runs_dir=None)
     monkeypatch.setattr(backends, "network_backends", lambda: ["native", "other"])
-    with refuses(ArgumentError, "backend", f"abi3-py310,other,{backend}'"):
+    with rejects(ArgumentError, "backend", f"abi3-py310,other,{backend}'"):
         check_backend(backend, None)
     monkeypatch.setattr(backends, "network_backends", lambda: ["native", backend])
     check_backend(backend, None)
@@ -130,7 +130,7 @@ def test_backend_choice_does_not_depend_on_installed_packages(monkeypatch):
     monkeypatch.setitem(sys.modules, "torch", None)
     for settings in ({"device": "cuda"}, {"activation": "elu"}):
         ((name, value),) = settings.items()
-        with refuses(ModuleNotFoundError, f"{name} is {value!r}", "rlox[torch]", name="torch"):
+        with rejects(ModuleNotFoundError, f"{name} is {value!r}", "rlox[torch]", name="torch"):
             choose_backend("auto", PPOConfig(**settings), BOX, None, None)
 
 
@@ -146,7 +146,7 @@ def test_load_uses_the_backend_of_the_checkpoint(trainer_cls, tmp_path):
     for wrong in ("auto", "jax"):
         copy_checkpoint(folder, folder, wrong)
         file, got = folder / "manifest.json", f"{wrong!r} as 'backend'"
-        with refuses(CorruptFileError, str(file), got=got, section="manifest"):
+        with rejects(CorruptFileError, str(file), got=got, section="manifest"):
             trainer_cls.load(folder)
 
 
@@ -204,12 +204,12 @@ def test_load_names_backends_for_a_checkpoint_of_a_missing_backend(backend, tmp_
     folder = copy_checkpoint(tmp_path / "saved", tmp_path / "other", backend)
     monkeypatch.setattr(backends, "network_backends", lambda: ["native"])
     got = f"a checkpoint of {backend}"
-    with refuses(ArgumentError, "backend", 'pass backend="native"', got=got):
+    with rejects(ArgumentError, "backend", 'pass backend="native"', got=got):
         PPOTrainer.load(folder, runs_dir=None)
     for requested in ("native", "torch"):
         loaded = PPOTrainer.load(folder, backend=requested, runs_dir=None)
         assert (loaded.learner.backend, loaded.timesteps) == (requested, trainer.timesteps)
-    with refuses(ArgumentError, "backend", "build rlox from source"):
+    with rejects(ArgumentError, "backend", "build rlox from source"):
         PPOTrainer.load(folder, backend=backend, runs_dir=None)
 
 
@@ -220,10 +220,10 @@ def test_load_on_a_rust_backend_moves_a_checkpoint_to_the_cpu(tmp_path):
     loaded = PPOTrainer.load(folder, backend="native", runs_dir=None)
     assert (loaded.learner.backend, loaded.config.device) == ("native", "cpu")
     expected = "'cpu' on the native backend"
-    with refuses(ArgumentError, "device", 'or pass backend="torch"', expected=expected):
+    with rejects(ArgumentError, "device", 'or pass backend="torch"', expected=expected):
         PPOTrainer.load(folder, backend="native", device="cuda", runs_dir=None)
     folder = copy_checkpoint(tmp_path / "saved", tmp_path / "elu", activation="elu")
-    with refuses(ArgumentError, "activation", 'pass backend="torch"'):
+    with rejects(ArgumentError, "activation", 'pass backend="torch"'):
         PPOTrainer.load(folder, backend="native", runs_dir=None)
 
 

@@ -12,7 +12,7 @@ from rlox._finite import check_finite, check_finite_array, check_finite_policy, 
 from rlox._rng import stream_from_state, stream_state, streams_from_states
 from rlox.learners import EpisodeStatistics, counts_from_state, explained_variance, make_normalizer
 from rlox.trainers import A2CTrainer, PPOTrainer
-from support.refusals import refuses
+from support.rejections import rejects
 from support.thread_runs import join, start_threads
 
 SMALL = {"num_envs": 4, "n_steps": 16, "runs_dir": None, "backend": "torch"}
@@ -66,14 +66,14 @@ GOOD = {"count": 2, "returns": [1.0, 2.0], "lengths": [3, 4]}
 def test_invalid_episode_state_changes_nothing(episodes):
     statistics = EpisodeStatistics()
     statistics.load_state(GOOD)
-    with refuses(ArgumentError, "counters", got=repr(episodes)):
+    with rejects(ArgumentError, "counters", got=repr(episodes)):
         statistics.load_state(episodes)
     assert statistics.state() == GOOD
 
 
 @pytest.mark.parametrize("count", [None, -1, True, 1.0, "7"])
 def test_invalid_counters_are_rejected(count):
-    with refuses(ArgumentError, "counters", expected="counts of timesteps"):
+    with rejects(ArgumentError, "counters", expected="counts of timesteps"):
         counts_from_state({"timesteps": count, "episodes": GOOD}, ["timesteps"])
 
 
@@ -92,10 +92,10 @@ def test_incomplete_or_unknown_streams_are_rejected(change):
     state = stream_state(np.random.default_rng(0))
     assert [*streams_from_states({"a": state}, ["a"])] == ["a"]
     for states in ({}, {"b": state}, {"a": state, "b": state}):
-        with refuses(ArgumentError, "streams", expected="the streams a"):
+        with rejects(ArgumentError, "streams", expected="the streams a"):
             streams_from_states(states, ["a"])
     change(state)
-    with refuses(ArgumentError, "streams", expected="a PCG64 state"):
+    with rejects(ArgumentError, "streams", expected="a PCG64 state"):
         stream_from_state(state)
 
 
@@ -104,7 +104,7 @@ def test_statistics_must_match_the_normalizer():
 
     space = VecEnv(n=2).single_observation_space
     assert make_normalizer(PPOConfig(), space) is None
-    with refuses(ArgumentError, "normalizer", got="['obs_mean']"):
+    with rejects(ArgumentError, "normalizer", got="['obs_mean']"):
         make_normalizer(PPOConfig(), space, {"obs_mean": np.zeros(4)})
     config = PPOConfig(num_envs=2, normalize_obs=True)
     normalizer = make_normalizer(config, space)
@@ -115,7 +115,7 @@ def test_statistics_must_match_the_normalizer():
         ("state", {}),
         ("obs_var", {**normalizer.state(), "obs_mean": np.zeros(3)}),
     ):
-        with refuses(ArgumentError, argument, section="normalizer"):
+        with rejects(ArgumentError, argument, section="normalizer"):
             make_normalizer(config, space, wrong)
 
 
@@ -169,14 +169,14 @@ def test_check_finite_rollout_locates_non_finite_values(name, index, env, step, 
     arrays = {"last_values": np.zeros(2, np.float32), "final_values": np.zeros(1, np.float32)}
     check_finite_rollout(buffer, **arrays, steps_before=10)
     arrays.get(name, getattr(buffer, name, None))[index] = np.inf
-    with refuses(NonFiniteError, name, hint, env=env, step=step):
+    with rejects(NonFiniteError, name, hint, env=env, step=step):
         check_finite_rollout(buffer, **arrays, steps_before=10)
 
 
 def test_check_finite_array_locates_values_in_multi_dimensional_rows():
     array = np.zeros((2, 3, 4))
     array[1, 2, 3] = np.nan
-    with refuses(NonFiniteError, "obs", got="nan", env=2, step=1) as raised:
+    with rejects(NonFiniteError, "obs", got="nan", env=2, step=1) as raised:
         check_finite_array("obs", array, 0)
     assert type(raised.value.step) is int
 
@@ -185,13 +185,13 @@ def test_check_finite_policy_names_outputs_before_parameters():
     good, bad = np.zeros(2), np.array([0.0, np.nan])
     check_finite_policy([good, good, good], {"w": good}, 5)
     check_finite_policy([], {}, 5)
-    with refuses(NonFiniteError, "log_probs", env=1, step=5):
+    with rejects(NonFiniteError, "log_probs", env=1, step=5):
         check_finite_policy([good, bad], {"w": bad}, 5)
-    with refuses(NonFiniteError, "w", env=None, step=5):
+    with rejects(NonFiniteError, "w", env=None, step=5):
         check_finite_policy([], {"v": good, "w": bad}, 5)
     check_finite_rollout(RolloutBuffer(1, 1, (1,)), np.zeros(1, np.float32), None, steps_before=0)
     check_finite({"loss": 1.0}, 3)
-    with refuses(NonFiniteError, "loss", timesteps=3):
+    with rejects(NonFiniteError, "loss", timesteps=3):
         check_finite({"value_loss": 1.0, "loss": float("inf")}, 3)
 
 
@@ -200,7 +200,7 @@ def test_check_finite_policy_names_outputs_before_parameters():
 def test_iterate_rejects_progress_outside_0_to_1(trainer_cls, progress):
     trainer = trainer_cls("CartPole-v1", 1, **SMALL)
     before = trainer.learner.state().networks
-    with refuses(ArgumentError, "progress", expected="a finite number in [0, 1]"):
+    with rejects(ArgumentError, "progress", expected="a finite number in [0, 1]"):
         trainer.learner.iterate(progress)
     np.testing.assert_equal(trainer.learner.state().networks, before)
     assert trainer.timesteps == 0
@@ -219,7 +219,7 @@ def test_a_learner_in_use_by_another_thread_is_rejected():
     trainer.learner.policy.act = wait  # within an iteration
     threads, errors = start_threads(lambda: trainer.train(64))
     inside.wait(30)
-    with refuses(ClosedError, "learner", "create one trainer per thread"):
+    with rejects(ClosedError, "learner", "create one trainer per thread"):
         trainer.learner.iterate()
     leave.set()
     join(threads)

@@ -29,7 +29,7 @@ from rlox.learners.native_on_policy import NativeA2C, NativePPO
 from rlox.trainers import A2CTrainer, DQNTrainer
 from support.envs import Answer, Sampled
 from support.off_policy import assert_learners_equal
-from support.refusals import expect_refusal, refusals, refuses
+from support.rejections import expect_rejection, rejections, rejects
 from support.runs import pair
 
 SHAPES = {
@@ -230,7 +230,7 @@ def test_iterate_rejects_a_second_thread():
         while first.is_alive():
             learner.iterate()
 
-    with refuses(ClosedError, "learner"):
+    with rejects(ClosedError, "learner"):
         iterate()
     learner.stop_requested = True
     first.join()
@@ -307,7 +307,7 @@ def test_update_rejects_rollouts_of_resets():
     resets.record(0, [0, 0], np.zeros(2), np.zeros(2), np.zeros((2, 4)), np.zeros(2), *flags)
     resets.finish(np.zeros(2), 0.9, 0.9)
     learner.buffer = resets
-    with refuses(ArgumentError, "buffer", got="a rollout with only resets"):
+    with rejects(ArgumentError, "buffer", got="a rollout with only resets"):
         learner.update(0.0)
 
 
@@ -323,7 +323,7 @@ def small_eps():
     A2CTrainer("CartPole-v1", 0, optimizer_eps=1e-50, backend="native", runs_dir=None)
 
 
-@refusals(
+@rejections(
     (lambda: make_policy().load(None), ArgumentTypeError, "tensors", "pass the tensors"),
     (lambda: make_policy().check_tensors([1.0]), ArgumentTypeError, "tensors"),
     (lambda: make_policy().load_optimizer_state(None), ArgumentTypeError, "state"),
@@ -336,8 +336,8 @@ def small_eps():
     (lambda: ppo().update(0.0), ArgumentError, "buffer"),
     (small_eps, ArgumentError, "optimizer_eps"),
 )
-def test_native_learner_rejects_invalid_calls(refusal):
-    expect_refusal(refusal)
+def test_native_learner_rejects_invalid_calls(rejection):
+    expect_rejection(rejection)
 
 
 def test_counts_beyond_memory_are_rejected():
@@ -393,7 +393,7 @@ def module_with_state(state):
 def test_load_torch_rejects_other_modules_and_changes_nothing(module, error, argument, got):
     native = ppo()
     before = native.policy.tensors()
-    with refuses(error, argument, got=got):
+    with rejects(error, argument, got=got):
         native.load_torch(module)
     np.testing.assert_equal(native.policy.tensors(), before)
 
@@ -455,7 +455,7 @@ def outcome(call, mebibytes):
     after = learner.policy.tensors()
     assert all(np.array_equal(x, after[name]) for name, x in before.items())
     assert learner.timesteps == 0
-    return "refused"
+    return "rejected"
 
 for name, call in calls.items():
     # Between these limits, glibc can abort if thread-local data does not fit.
@@ -479,4 +479,4 @@ def test_failed_allocation_raises_and_changes_nothing():
     lines = [line.split() for line in run.stdout.splitlines()]
     for name in ("make", "iterate", "predict"):
         outcomes = [outcome for call, outcome in lines if call == name]
-        assert (len(outcomes), outcomes[0], outcomes[-1]) == (2, "refused", "done"), name
+        assert (len(outcomes), outcomes[0], outcomes[-1]) == (2, "rejected", "done"), name

@@ -14,7 +14,7 @@ from rlox.configs import A2CConfig, PPOConfig
 from rlox.learners.native_on_policy import NativeA2C, NativePPO
 from rlox.trainers import DQNTrainer, SACTrainer, TD3Trainer
 from support.off_policy import make_learner, run_iterations
-from support.refusals import refuses
+from support.rejections import rejects
 from support.runs import pair
 
 BACKENDS = network_backends()
@@ -110,7 +110,7 @@ def test_non_finite_returns_are_rejected_and_change_nothing(backend):
     ppo.iterate()
     ppo.buffer.returns[3, 1] = np.nan
     before = ppo.policy.tensors()
-    with refuses(NonFiniteError, "returns", got="NaN", timesteps=256) as raised:
+    with rejects(NonFiniteError, "returns", got="NaN", timesteps=256) as raised:
         ppo.update(0.0)
     assert raised.value.row is not None
     np.testing.assert_equal(ppo.policy.tensors(), before)
@@ -119,7 +119,7 @@ def test_non_finite_returns_are_rejected_and_change_nothing(backend):
 
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_networks_larger_than_memory_are_rejected(backend):
-    with refuses(OutOfMemoryError, "net_arch"):
+    with rejects(OutOfMemoryError, "net_arch"):
         NativePPO(make_vec("CartPole-v1", 1), PPOConfig(net_arch=(2**40,) * 2), 0, backend)
 
 

@@ -7,7 +7,7 @@ from gymnasium import spaces
 
 from rlox import ArgumentError, ArgumentTypeError
 from rlox.policies import MlpPolicy, SdePolicy
-from support.refusals import refuses
+from support.rejections import rejects
 
 
 def calls_with_mask(space, mask):
@@ -47,7 +47,7 @@ EMPTY_GROUP = torch.tensor([[1, 1, 1, 1, 1], [0, 0, 1, 1, 1]]).bool()
 )
 def test_every_policy_method_rejects_invalid_masks(space, mask, error, expected, got):
     for call in calls_with_mask(space, mask):
-        with refuses(error, "action_masks") as raised:
+        with rejects(error, "action_masks") as raised:
             call()
         assert expected in raised.value.expected
         assert got in raised.value.got

@@ -7,7 +7,7 @@ from torch import nn
 
 from rlox import ArgumentError
 from rlox._nn.optim import Adam, RMSprop, clip_norm_
-from support.refusals import Refusal, expect_refusal, refuses
+from support.rejections import Rejection, expect_rejection, rejects
 
 RMS = {"alpha": 0.9, "eps": 1e-3}
 OPTIMIZERS = {
@@ -111,7 +111,7 @@ def test_states_of_other_parameters_and_optimizers_are_rejected():
         (Adam(make_network()), {**state, "0.step": np.zeros(3)}),
         (RMSprop(make_network()), state),
     ):
-        expect_refusal(Refusal(optimizer.load_state, ArgumentError, "optimizer"), wrong)
+        expect_rejection(Rejection(optimizer.load_state, ArgumentError, "optimizer"), wrong)
 
 
 @pytest.mark.parametrize(
@@ -128,7 +128,7 @@ def test_invalid_states_are_rejected_and_change_nothing(name, value):
     adam = Adam(make_network())
     state = adam.state()
     state[name] = np.full_like(state[name], value)
-    with refuses(ArgumentError, "optimizer", got=str(value)) as raised:
+    with rejects(ArgumentError, "optimizer", got=str(value)) as raised:
         adam.load_state(state)
     assert raised.value.expected.endswith(f"in {name}")
     assert all(not array.any() for array in adam.state().values())
@@ -159,4 +159,4 @@ def test_frozen_and_unused_parameters_do_not_change():
 
 def test_modules_without_parameters_or_of_mixed_dtypes_are_rejected():
     for module in (nn.Tanh(), nn.Sequential(nn.Linear(1, 1), nn.Linear(1, 1).double())):
-        expect_refusal(Refusal(Adam, ArgumentError, "policy"), module)
+        expect_rejection(Rejection(Adam, ArgumentError, "policy"), module)

@@ -20,7 +20,7 @@ from rlox._nn.runtime import (  # noqa: E402
 from rlox._rlox import network_backends  # noqa: E402
 from rlox.policies import MlpPolicy  # noqa: E402
 from rlox.trainers import A2CTrainer, PPOTrainer  # noqa: E402
-from support.refusals import refuses  # noqa: E402
+from support.rejections import rejects  # noqa: E402
 from support.thread_runs import run_program, run_threads  # noqa: E402
 
 SMALL = {"num_envs": 4, "n_steps": 16, "runs_dir": None, "backend": "torch"}
@@ -221,7 +221,7 @@ def test_module_tensors_rejects_other_arrays(change):
     assert torch.equal(module.weight, other.weight)
     assert module.weight.data_ptr() != other.weight.data_ptr()
     change(arrays)
-    with refuses(ArgumentError, "networks", "create the policy"):
+    with rejects(ArgumentError, "networks", "create the policy"):
         module_tensors(module, arrays)
 
 

@@ -17,7 +17,7 @@ import rlox.sb3
 from rlox import ArgumentError, ArgumentTypeError, CorruptFileError
 from rlox._registry import ALGORITHMS
 from rlox.sb3.convert import PickleStub, as_array, convert, main, read_pickle
-from support.refusals import refuses
+from support.rejections import rejects
 
 pytest.importorskip("torch")
 FIXTURES = Path(__file__).parent / "fixtures"
@@ -148,10 +148,10 @@ def test_code_in_pickles_does_not_run(tmp_path):
     file = change_fixture("ppo_discrete", tmp_path / "a.zip", data=replace_pickles)
     convert(file, tmp_path / "a", env="CartPole-v1", trust=True)
     file = change_fixture("ppo_discrete", tmp_path / "b.zip", policy=harmful)
-    with refuses(CorruptFileError, str(file), section="policy.pth"):
+    with rejects(CorruptFileError, str(file), section="policy.pth"):
         convert(file, tmp_path / "b", env="CartPole-v1", trust=True)
     (tmp_path / "statistics.pkl").write_bytes(harmful)
-    with refuses(CorruptFileError, str(tmp_path / "statistics.pkl")):
+    with rejects(CorruptFileError, str(tmp_path / "statistics.pkl")):
         convert_fixture("ppo_normalized", tmp_path / "c", vecnormalize=tmp_path / "statistics.pkl")
     assert not marker.exists()
     assert not (tmp_path / "b").exists()
@@ -179,16 +179,16 @@ def test_read_pickle_returns_stubs_and_arrays():
     for protocol in (4, 5):
         stub = read_pickle(pickle.dumps(fortran, protocol=protocol))
         np.testing.assert_array_equal(as_array(stub), fortran)
-    with refuses(ArgumentError, "pickle", expected="an array of float32 or float64"):
+    with rejects(ArgumentError, "pickle", expected="an array of float32 or float64"):
         as_array(read_pickle(pickle.dumps(np.array([object()]))))
 
 
 @pytest.mark.parametrize("cut", [0, 1, 5, 200, -5])
 def test_damaged_files_are_rejected(cut, tmp_path):
     (tmp_path / "in.zip").write_bytes((FIXTURES / "td3.zip").read_bytes()[:cut])
-    with refuses(CorruptFileError, str(tmp_path / "in.zip")):
+    with rejects(CorruptFileError, str(tmp_path / "in.zip")):
         convert(tmp_path / "in.zip", tmp_path / "out", env="Pendulum-v1", trust=True)
-    with refuses(ArgumentError, "pickle", "use another copy"):
+    with rejects(ArgumentError, "pickle", "use another copy"):
         read_pickle(STATISTICS.read_bytes()[:cut])
 
 
@@ -227,7 +227,7 @@ def test_unsupported_models_are_rejected(key, value, error, argument, got, tmp_p
         data.clear() if value is None else data.update({key: value})
 
     file = change_fixture("ppo_discrete", tmp_path / "in.zip", data=change)
-    with refuses(error, argument, got=got):
+    with rejects(error, argument, got=got):
         convert(file, tmp_path / "out", env="CartPole-v1", trust=True)
     assert not (tmp_path / "out").exists()
 
@@ -252,8 +252,8 @@ def test_unsupported_and_damaged_networks_are_rejected(change, is_damaged, tmp_p
     torch.save(tensors, tmp_path / "policy.pth")
     policy = (tmp_path / "policy.pth").read_bytes()
     file = change_fixture("ppo_discrete", tmp_path / "in.zip", policy=policy)
-    damaged = refuses(CorruptFileError, str(file), section="policy.pth")
-    with damaged if is_damaged else refuses(ArgumentError, "policy.pth"):
+    damaged = rejects(CorruptFileError, str(file), section="policy.pth")
+    with damaged if is_damaged else rejects(ArgumentError, "policy.pth"):
         convert(file, tmp_path / "out", env="CartPole-v1", trust=True)
 
 
@@ -270,13 +270,13 @@ def test_unsupported_and_damaged_networks_are_rejected(change, is_damaged, tmp_p
 )
 def test_mismatched_spaces_and_statistics_are_rejected(name, keywords, error, hint, tmp_path):
     argument = "env" if "env" in keywords else "vecnormalize"
-    with refuses(error, argument, hint):
+    with rejects(error, argument, hint):
         convert_fixture(name, tmp_path / "out", **keywords)
 
 
 def test_old_torch_is_rejected(tmp_path, monkeypatch):
     monkeypatch.setattr("torch.__version__", "2.5.1+cpu")
-    with refuses(RuntimeError, "torch", "2.6"):
+    with rejects(RuntimeError, "torch", "2.6"):
         convert_fixture("dqn", tmp_path / "out")
 
 
@@ -284,7 +284,7 @@ def test_command_reports_its_result(tmp_path, capsys):
     args = [str(FIXTURES / "dqn.zip"), str(tmp_path / "out"), "--env", "CartPole-v1"]
     assert main(args) == 1
     assert "--trust" in capsys.readouterr().err
-    with refuses(ArgumentError, "trust", "pass trust=True"):  # no file is opened
+    with rejects(ArgumentError, "trust", "pass trust=True"):  # no file is opened
         convert(tmp_path / "nothing.zip", tmp_path / "out", env="CartPole-v1", trust=False)
     with pytest.raises(TypeError, match="trust"):
         convert(FIXTURES / "dqn.zip", tmp_path / "out", env="CartPole-v1")

@@ -8,7 +8,7 @@ import rlox
 from rlox import ArgumentError, ArgumentTypeError
 from rlox.sb3 import A2C, DQN, PPO, SAC, TD3, NormalActionNoise, evaluate_policy
 from rlox.sb3.kwargs import HINTS
-from support.refusals import expect_refusal, refusals, refuses
+from support.rejections import expect_rejection, rejections, rejects
 
 CARTPOLE, PENDULUM = "CartPole-v1", "Pendulum-v1"
 
@@ -45,7 +45,7 @@ CALLBACK = sb3_object("EvalCallback", "callbacks")
 NOISE = sb3_object("VectorizedActionNoise", "noise")
 
 
-@refusals(
+@rejections(
     (lambda: ppo(n_step=8), ArgumentTypeError, "n_step", "did you mean 'n_steps'"),
     (lambda: ppo(buffer_size=8), ArgumentTypeError, "buffer_size", "belongs to DQN, SAC, TD3"),
     (lambda: ppo(net_arch=[8]), ArgumentTypeError, "net_arch", "policy_kwargs"),
@@ -170,9 +170,9 @@ NOISE = sb3_object("VectorizedActionNoise", "noise")
     ),
     (lambda: evaluate_policy(ppo(), PENDULUM), ArgumentError, "env", "the same spaces"),
 )
-def test_unsupported_and_invalid_values_are_rejected(refusal, monkeypatch, tmp_path):
+def test_unsupported_and_invalid_values_are_rejected(rejection, monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
-    expect_refusal(refusal)
+    expect_rejection(rejection)
     assert [*tmp_path.iterdir()] == []
 
 
@@ -184,14 +184,14 @@ def test_environment_with_other_spaces_is_closed():
             closed.append(self)
             super().close()
 
-    with refuses(ArgumentError, "env", "the same spaces"):
+    with rejects(ArgumentError, "env", "the same spaces"):
         evaluate_policy(ppo(), lambda: Closing(gym.make(PENDULUM)))
     assert len(closed) == 1
 
 
 @pytest.mark.parametrize("name", ["make_vec_env", "EvalCallback", "VecNormalize", "DummyVecEnv"])
 def test_missing_name_is_reported_with_the_alternative(name):
-    with refuses(ImportError, name, HINTS[name]) as raised:
+    with rejects(ImportError, name, HINTS[name]) as raised:
         exec(f"from rlox.sb3 import {name}")
     assert raised.value.name == "rlox.sb3"
     with pytest.raises(ImportError) as raised:

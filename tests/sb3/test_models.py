@@ -28,7 +28,7 @@ from rlox.sb3 import (
 from rlox.sb3.evaluation import env_id_of
 from rlox.sb3.kwargs import HINTS
 from rlox.sb3.models import DEFAULTS
-from support.refusals import refuses
+from support.rejections import rejects
 
 SMALL = {"net_arch": [8]}
 REPLAY = {"buffer_size": 400, "learning_starts": 20, "batch_size": 16}
@@ -184,7 +184,7 @@ def test_settings_are_attributes():
         "get_parameters",
     )
     for name in (*hinted_names, "policy_kwargs"):
-        with refuses(AttributeError, name, HINTS[name]) as raised:
+        with rejects(AttributeError, name, HINTS[name]) as raised:
             getattr(model, name)
         assert raised.value.name == name
     for name in ("buffer_size", "anything"):
@@ -271,7 +271,7 @@ def test_load_recreates_an_environment_with_an_id(make_env, tmp_path):
     loaded = PPO.load(tmp_path / "m")
     assert loaded.get_env().num_envs == model.n_envs
     assert (predict_actions(model) == predict_actions(loaded)).all()
-    with refuses(ArgumentError, "env", "make a new model"):
+    with rejects(ArgumentError, "env", "make a new model"):
         loaded.set_env("Acrobot-v1")
     assert loaded.learn(64, reset_num_timesteps=False).num_timesteps == 128
 
@@ -301,9 +301,9 @@ def test_model_without_environment_predicts_and_learns_after_set_env(tmp_path):
         assert getattr(loaded, name) == getattr(model, name)
     assert evaluate_policy(loaded, "CartPole-v1", 2)[0] > 0
     for call in (lambda: loaded.learn(32), lambda: loaded.trainer, lambda: loaded.save("copy")):
-        with refuses(ArgumentError, "env", "call set_env(env)"):
+        with rejects(ArgumentError, "env", "call set_env(env)"):
             call()
-    with refuses(ArgumentError, "env", "pass the same env"):
+    with rejects(ArgumentError, "env", "pass the same env"):
         loaded.set_env("Acrobot-v1")
     assert loaded.get_env() is None
     loaded.set_env(double_rewards())
@@ -315,7 +315,7 @@ def test_set_env_rejects_another_checkpoint_at_the_path(tmp_path):
     model.save(tmp_path / "m")
     loaded = PPO.load(tmp_path / "m")
     model.learn(32).save(tmp_path / "m")
-    with refuses(ArgumentError, "path", got=f"a different checkpoint at {tmp_path / 'm'}"):
+    with rejects(ArgumentError, "path", got=f"a different checkpoint at {tmp_path / 'm'}"):
         loaded.set_env(double_rewards())
 
 
@@ -325,7 +325,7 @@ def test_load_rejects_a_zip_of_stable_baselines3(tmp_path):
     with zipfile.ZipFile(tmp_path / "model.zip", "w") as file:
         file.writestr("data", "{}")
     for name in ("model", "model.zip"):
-        with refuses(ArgumentError, "path", "rlox.sb3.convert"):
+        with rejects(ArgumentError, "path", "rlox.sb3.convert"):
             PPO.load(tmp_path / name)
 
 
@@ -341,7 +341,7 @@ def test_evaluate_policy_accepts_any_kind_of_environment():
     mean, std = evaluate_policy(model, vector, 4, deterministic=False)
     assert mean > 8
     assert std >= 0
-    with refuses(AssertionError, "reward_threshold"):
+    with rejects(AssertionError, "reward_threshold"):
         evaluate_policy(model, vector, 2, reward_threshold=1e6)
 
 

@@ -10,7 +10,7 @@ from rlox._registry import ALGORITHMS
 from rlox.noise import GaussianNoise, OrnsteinUhlenbeckNoise
 from rlox.sb3.zoo import main, read_expression, zoo_settings
 from rlox.trainers import PPOTrainer, TD3Trainer
-from support.refusals import refuses
+from support.rejections import rejects
 
 pytest.importorskip("yaml")
 
@@ -137,7 +137,7 @@ IMPORT = "policy_kwargs: \"dict(net_arch=__import__('os').getcwd())\""
     ],
 )
 def test_unsupported_values_are_rejected(text, error, argument, hint, tmp_path):
-    with refuses(error, argument, hint):
+    with rejects(error, argument, hint):
         read_zoo_text(tmp_path, text)
 
 
@@ -148,7 +148,7 @@ LAYERS += [f"a{i}: &a{i} [{', '.join([f'*a{i - 1}'] * 10)}]" for i in range(1, 1
 @pytest.mark.parametrize("text", ["{n_steps: *a11}", "{? *a11 : 1}", "&me {n_steps: *me}"])
 def test_alias_expansion_is_limited(text, tmp_path):
     (tmp_path / "ppo.yml").write_text("\n".join([*LAYERS, f"CartPole-v1: {text}"]))
-    with refuses(ArgumentError, "path"):
+    with rejects(ArgumentError, "path"):
         zoo_settings(tmp_path / "ppo.yml", "CartPole-v1")
 
 
@@ -165,7 +165,7 @@ def test_alias_expansion_is_limited(text, tmp_path):
 def test_invalid_files_are_rejected(name, content, error, argument, hint, tmp_path):
     if content is not None:
         (tmp_path / name).write_text(content)
-    with refuses(error, argument, hint):
+    with rejects(error, argument, hint):
         zoo_settings(tmp_path / name, "Mine-v0")
 
 
@@ -180,5 +180,5 @@ def test_command_writes_yaml(ppo_file, capsys):
 
 def test_missing_pyyaml_is_named_with_its_extra(ppo_file, monkeypatch):
     monkeypatch.setitem(sys.modules, "yaml", None)
-    with refuses(ModuleNotFoundError, "yaml", "rlox[cli]"):
+    with rejects(ModuleNotFoundError, "yaml", "rlox[cli]"):
         zoo_settings(ppo_file, "CartPole-v1")

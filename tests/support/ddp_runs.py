@@ -222,7 +222,7 @@ def extended(folder):
     return found
 
 
-def refusals(folder):
+def rejections(folder):
     """Return the errors of invalid calls, and of calls that differ between ranks."""
     errors = {}
     with ddp.group(timeout=TIMEOUT) as group:

@@ -15,7 +15,7 @@ from rlox.checkpoint import read_checkpoint
 from rlox.learners import MEMBERS
 from rlox.trainers import DQNTrainer, SACTrainer
 from support.envs import Breaking
-from support.refusals import refuses
+from support.rejections import rejects
 from support.runs import small
 
 BACKENDS = pytest.mark.parametrize("backend", ["native", "torch"])
@@ -57,7 +57,7 @@ def test_non_finite_values_of_environments_are_located_and_reported(tmp_path, ba
     env_kwargs = {"part": part, "value": value}
     trainer = small(lambda: NonFiniteEnv(**env_kwargs), backend=backend, runs_dir=tmp_path)
     argument = {"obs": "obs", "reward": "rewards"}[part]
-    with refuses(NonFiniteError, argument, got=str(value), env=0, step=38) as raised:
+    with rejects(NonFiniteError, argument, got=str(value), env=0, step=38) as raised:
         trainer.train(1_000)
     folder = trainer.run.path / "diagnosis"
     assert raised.value.diagnosis == str(folder)
@@ -77,7 +77,7 @@ def test_non_finite_tensors_are_reported(tmp_path):
         with torch.no_grad():
             dict(trainer.learner.policy.named_parameters())[name][1, 2] = torch.nan
 
-    with refuses(NonFiniteError, "values", got="nan", env=0, step=16) as raised:
+    with rejects(NonFiniteError, "values", got="nan", env=0, step=16) as raised:
         trainer.train(1_000, callbacks=[set_nan])
     assert raised.value.diagnosis == str(trainer.run.path / "diagnosis")
     (tensor,) = read_report(trainer)["not_finite"]
@@ -99,7 +99,7 @@ def test_diverging_losses_are_reported(tmp_path, backend):
 @BACKENDS
 def test_non_finite_rewards_of_off_policy_algorithms_are_reported(tmp_path, backend):
     trainer = SACTrainer(NonFiniteBoxEnv, 0, num_envs=1, backend=backend, runs_dir=tmp_path)
-    with refuses(NonFiniteError, "rewards", got="nan", env=0, step=38) as raised:
+    with rejects(NonFiniteError, "rewards", got="nan", env=0, step=38) as raised:
         trainer.train(100)
     assert raised.value.diagnosis == str(trainer.run.path / "diagnosis")
     assert read_report(trainer)["timesteps"] == 37
@@ -112,7 +112,7 @@ def block_folder(trainer, metrics):
 @pytest.mark.parametrize("write", [False, True], ids=["no folder", "blocked folder"])
 def test_error_is_raised_without_a_writable_diagnosis_folder(tmp_path, write):
     trainer = small(env=NonFiniteEnv, runs_dir=tmp_path if write else None)
-    with refuses(NonFiniteError, "rewards", diagnosis=None):
+    with rejects(NonFiniteError, "rewards", diagnosis=None):
         trainer.train(1_000, callbacks=[block_folder] if write else [])
 
 
@@ -130,11 +130,11 @@ def test_error_without_hint_names_the_diagnosis_folder(tmp_path):
     )
     folder = str(tmp_path / "diagnosis")
     error = NonFiniteError("obs", "finite numbers", "NaN")
-    with refuses(NonFiniteError, "obs", None, diagnosis=folder), write_diagnosis_on_error(trainer):
+    with rejects(NonFiniteError, "obs", None, diagnosis=folder), write_diagnosis_on_error(trainer):
         raise error
     assert str(error).endswith(f"; see {folder}")
 
 
 def test_non_finite_loss_error_has_timesteps_of_all_environments():
-    with refuses(NonFiniteError, "loss", got="nan", step=None, timesteps=192):
+    with rejects(NonFiniteError, "loss", got="nan", step=None, timesteps=192):
         check_finite({"loss": np.nan}, timesteps=192)

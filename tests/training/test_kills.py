@@ -16,7 +16,7 @@ import pytest
 import rlox
 from rlox.checkpoint import read_checkpoint, write_checkpoint
 from rlox.trainers import SACTrainer
-from support.refusals import refuses
+from support.rejections import rejects
 from support.runs import small
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="signals of POSIX")
@@ -102,7 +102,7 @@ def test_full_disk_leaves_the_previous_checkpoint(small_disk):
     with contextlib.suppress(OSError), open(filler, "wb", buffering=0) as file:
         while file.write(bytes(1 << 12)):
             pass
-    with refuses(OSError, "", errno=errno.ENOSPC):
+    with rejects(OSError, "", errno=errno.ENOSPC):
         trainer.save(path)
     assert read_checkpoint(path).manifest["counters"]["timesteps"] == first
     assert not (path.parent / ".checkpoint.partial").exists()

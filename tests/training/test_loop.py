@@ -14,7 +14,7 @@ from rlox import ArgumentTypeError
 from rlox.callbacks import Callback
 from rlox.trainers import PPOTrainer
 from support.checkpoints import assert_networks_equal
-from support.refusals import refuses
+from support.rejections import rejects
 from support.runs import Noting, NotingLogger, small
 
 PAGE = Path(__file__).resolve().parents[2] / "docs/callbacks.md"
@@ -52,7 +52,7 @@ def test_metrics_of_a_callback_reach_later_callbacks_and_loggers(tmp_path):
 @pytest.mark.parametrize("added", [{"own": "seven"}, {"time/fps": "fast"}], ids=["new", "replaced"])
 def test_non_numeric_metrics_end_the_run_after_saving(tmp_path, added):
     trainer = small(runs_dir=tmp_path)
-    with refuses(ArgumentTypeError, "metrics") as raised:
+    with rejects(ArgumentTypeError, "metrics") as raised:
         trainer.train(64, callbacks=[Noting("a", [], added)])
     ((name, value),) = added.items()
     assert f"{name!r}: {value!r} from Noting" in raised.value.got
@@ -62,7 +62,7 @@ def test_non_numeric_metrics_end_the_run_after_saving(tmp_path, added):
 
 def test_function_callback_with_other_parameters_is_rejected_before_training():
     trainer = small()
-    with refuses(ArgumentTypeError, "callbacks", expected="a function of (trainer, metrics)"):
+    with rejects(ArgumentTypeError, "callbacks", expected="a function of (trainer, metrics)"):
         trainer.train(64, callbacks=[lambda trainer: None])
     assert (trainer.timesteps, trainer.target_timesteps) == (0, 0)
 

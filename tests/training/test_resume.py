@@ -10,7 +10,7 @@ from rlox.trainers import PPOTrainer
 from support.checkpoints import assert_states_equal, rewrite
 from support.envs import Echo
 from support.policies import Coin
-from support.refusals import refuses
+from support.rejections import rejects
 from support.runs import small
 
 
@@ -82,7 +82,7 @@ def test_load_names_missing_keys_and_wrong_types_in_a_manifest(tmp_path, key):
     for i, change in enumerate((lambda m, _: m.pop(key), lambda m, _: m.update({key: 1.5}))):
         path = rewrite(tmp_path / "saved", change, tmp_path / str(i))
         got = (f"no key {key!r}", f"1.5 for the key {key!r}")[i]
-        with refuses(CorruptFileError, str(path / "manifest.json"), got=got, section="manifest"):
+        with rejects(CorruptFileError, str(path / "manifest.json"), got=got, section="manifest"):
             PPOTrainer.load(path)
 
 
@@ -156,6 +156,6 @@ def test_print_options_do_not_change_the_spaces_of_a_checkpoint(tmp_path):
 def test_native_checkpoint_rejects_other_devices_than_the_cpu(tmp_path):
     small(backend="native").save(tmp_path / "saved")
     expected = "'cpu' on the native backend"
-    with refuses(ArgumentError, "device", 'pass backend="torch"', expected=expected):
+    with rejects(ArgumentError, "device", 'pass backend="torch"', expected=expected):
         PPOTrainer.load(tmp_path / "saved", device="cuda", runs_dir=None)
     assert PPOTrainer.load(tmp_path / "saved", device="cpu", runs_dir=None).timesteps == 0

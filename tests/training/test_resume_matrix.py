@@ -11,7 +11,7 @@ import pytest
 from rlox import ArgumentError
 from rlox._training.metrics import remove_rows_after
 from support import resume_runs
-from support.refusals import refuses
+from support.rejections import rejects
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="signals of POSIX")
 # The default tests kill these runs. `make test-kills` kills all runs.
@@ -73,6 +73,6 @@ def test_remove_rows_after_drops_later_and_incomplete_rows(tmp_path):
     remove_rows_after(file, 1)
     assert file.read_text() == "time/total_timesteps,a\n"
     file.write_text("a,b\n1,2\n")
-    with refuses(ArgumentError, str(file), expected="one of its metrics"):
+    with rejects(ArgumentError, str(file), expected="one of its metrics"):
         remove_rows_after(file, 6)
     assert file.read_text() == "a,b\n1,2\n"

@@ -13,7 +13,7 @@ from rlox import ArgumentError, ArgumentTypeError
 from rlox._training.metrics import read_metrics
 from rlox._training.run_folder import RunFolder
 from rlox.trainers import PPOTrainer
-from support.refusals import refuses
+from support.rejections import rejects
 from support.runs import small
 
 
@@ -83,7 +83,7 @@ def test_interrupt_during_folder_creation_saves_the_run(tmp_path, monkeypatch):
 def test_error_names_a_folder_that_cannot_be_created(tmp_path):
     trainer = small(runs_dir=tmp_path / "runs")
     (tmp_path / "runs").write_text("in the way")
-    with refuses(NotADirectoryError, "runs_dir: ", errno=errno.ENOTDIR):
+    with rejects(NotADirectoryError, "runs_dir: ", errno=errno.ENOTDIR):
         trainer.train(1)
 
 
@@ -99,7 +99,7 @@ def stop_run(trainer, metrics):
 
 def check_run_has_ended(trainer):
     """Check that the run of a trainer has ended and cannot be continued."""
-    with refuses(ArgumentError, "total_timesteps"):
+    with rejects(ArgumentError, "total_timesteps"):
         trainer.train()
 
 
@@ -116,7 +116,7 @@ def test_stopped_runs_can_be_continued(caplog):
     )
     result = trainer.train()
     assert (result["timesteps"], result["stopped_by"], result["interrupted"]) == (320, None, False)
-    with refuses(ArgumentTypeError, "reason", got="3"):
+    with rejects(ArgumentTypeError, "reason", got="3"):
         trainer.stop(3)
 
 

@@ -16,7 +16,7 @@ from rlox.callbacks import CheckpointCallback, EarlyStoppingCallback, EvalCallba
 from rlox.checkpoint import read_checkpoint
 from rlox.learners import EpisodeStatistics, Learner, LearnerState
 from rlox.logger import JSONLinesLogger
-from support.refusals import refuses
+from support.rejections import rejects
 
 
 @dataclasses.dataclass(frozen=True)
@@ -141,7 +141,7 @@ def test_callbacks_count_the_unit_of_the_budget(tmp_path):
 
 
 def test_evaluation_callback_names_the_missing_environment():
-    with refuses(ArgumentError, "env"):
+    with rejects(ArgumentError, "env"):
         loop.train(make_run(), 480, callbacks=[EvalCallback(every=48)])
 
 

@@ -15,7 +15,7 @@ from rlox import (
     RolloutBuffer,
     RunningMeanStd,
 )
-from support.refusals import Refusal, expect_refusal, refusals
+from support.rejections import Rejection, expect_rejection, rejections
 from support.replay import check, transition
 
 NAN = float("nan")
@@ -37,7 +37,7 @@ def replay(**keywords):
     return ReplayBuffer(10, 4, 1, **keywords)
 
 
-@refusals(
+@rejections(
     (lambda: RolloutBuffer(0, 1, (4,)), ArgumentError, "n_steps"),
     (lambda: RolloutBuffer(True, 1, (4,)), ArgumentTypeError, "n_steps"),
     (lambda: RolloutBuffer(1, -1, (4,)), ArgumentError, "num_envs"),
@@ -61,11 +61,11 @@ def replay(**keywords):
     (lambda: begin(is_new=1), ArgumentTypeError, "is_new"),
     (lambda: record(2**70), ArgumentError, "t"),
 )
-def test_rollout_buffer_and_statistics_reject_invalid_arguments(refusal):
-    expect_refusal(refusal)
+def test_rollout_buffer_and_statistics_reject_invalid_arguments(rejection):
+    expect_rejection(rejection)
 
 
-@refusals(
+@rejections(
     (lambda: ReplayBuffer(0, 2, 1), ArgumentError, "capacity"),
     (lambda: ReplayBuffer(10.5, 2, 1), ArgumentTypeError, "capacity"),
     (lambda: ReplayBuffer(1 << 50, 2, 1), OutOfMemoryError, "capacity"),
@@ -101,8 +101,8 @@ def test_rollout_buffer_and_statistics_reject_invalid_arguments(refusal):
     (lambda: replay(seed=-1), ArgumentError, "seed"),
     (lambda: PrioritizedReplayBuffer(8, 3, 1, alpha=1.5), ArgumentError, "alpha"),
 )
-def test_replay_buffer_rejects_invalid_arguments(refusal):
-    expect_refusal(refusal)
+def test_replay_buffer_rejects_invalid_arguments(rejection):
+    expect_rejection(rejection)
 
 
 @pytest.mark.parametrize(
@@ -117,7 +117,7 @@ def test_replay_buffer_rejects_invalid_arguments(refusal):
 )
 def test_shape_of_more_than_30_axes_is_rejected(argument, make):
     for axes in (31, 70, 20_000):
-        expect_refusal(Refusal(make, ArgumentError, argument), (1,) * axes)
+        expect_rejection(Rejection(make, ArgumentError, argument), (1,) * axes)
     make((1,) * 30)
 
 
@@ -125,7 +125,7 @@ def load(normalizer, **replaced):
     normalizer.load_state(normalizer.state() | replaced)
 
 
-@refusals(
+@rejections(
     (lambda normalizer: load(normalizer, returns=[0.0, NAN]), NonFiniteError, "returns"),
     (lambda normalizer: load(normalizer, returns=[[0.0, 0.0]]), ArgumentError, "returns"),
     (lambda normalizer: load(normalizer, obs_mean=np.zeros((2, 2))), ArgumentError, "obs_mean"),
@@ -134,11 +134,11 @@ def load(normalizer, **replaced):
     (lambda normalizer: load(normalizer, return_mean=0.0), ArgumentError, "return_mean"),
     (lambda normalizer: load(normalizer, return_var=[[1.0]]), ArgumentError, "return_var"),
 )
-def test_normalizer_rejects_invalid_states_without_change(refusal):
+def test_normalizer_rejects_invalid_states_without_change(rejection):
     normalizer = Normalizer(2, (4,))
     normalizer.update_obs(np.arange(8).reshape(2, 4))
     before = normalizer.state()
-    expect_refusal(refusal, normalizer)
+    expect_rejection(rejection, normalizer)
     for key, array in normalizer.state().items():
         assert np.array_equal(array, before[key])
 
@@ -147,7 +147,7 @@ def push(buffer, **replaced):
     buffer.push(**dict(zip(FIELDS, transition(5), strict=True)) | replaced)
 
 
-@refusals(
+@rejections(
     (lambda buffer: push(buffer, obs=[0.0]), ArgumentError, "obs"),
     (lambda buffer: push(buffer, obs=[[0.0, 1.0]]), ArgumentError, "obs"),
     (lambda buffer: push(buffer, obs=[0.0, NAN]), NonFiniteError, "obs"),
@@ -172,12 +172,12 @@ def push(buffer, **replaced):
         )
     ),
 )
-def test_push_rejects_invalid_transitions_without_change(refusal):
+def test_push_rejects_invalid_transitions_without_change(rejection):
     buffer = ReplayBuffer(3, 2, 1, seed=0)
     for i in range(5):
         buffer.push(*transition(i))
     before = buffer.sample(3, seed=1)
-    expect_refusal(refusal, buffer)
+    expect_rejection(rejection, buffer)
     for name, array in buffer.sample(3, seed=1).items():
         assert np.array_equal(array, before[name])
     push(buffer)
@@ -198,15 +198,15 @@ def push_batch(buffer, **replaced):
     buffer.push_batch(**ROWS | replaced)
 
 
-@refusals(
+@rejections(
     (lambda buffer: push_batch(buffer, rewards=MASKED), ArgumentTypeError, "rewards"),
     (lambda buffer: push_batch(buffer, terminated=MASKED == 0), ArgumentTypeError, "terminated"),
     (lambda buffer: push_batch(buffer, rewards=np.zeros((2, 1))), ArgumentError, "rewards"),
     (lambda buffer: push_batch(buffer, terminated=np.ones((2, 1))), ArgumentError, "terminated"),
 )
-def test_push_batch_rejects_invalid_rows(refusal):
+def test_push_batch_rejects_invalid_rows(rejection):
     buffer = ReplayBuffer(10, 2, 1)
-    expect_refusal(refusal, buffer)
+    expect_rejection(rejection, buffer)
     assert len(buffer) == 0
 
 
@@ -217,7 +217,7 @@ def test_masked_arrays_without_masked_elements_are_accepted():
     assert buffer.sample(1)["obs"].tolist() == [[1, 2]]
 
 
-@refusals(
+@rejections(
     (lambda buffer: buffer.sample(0), ArgumentError, "batch_size"),
     (lambda buffer: buffer.sample(4), ArgumentError, "batch_size"),
     (lambda buffer: buffer.sample(1 << 62), ArgumentError, "batch_size"),
@@ -230,11 +230,11 @@ def test_masked_arrays_without_masked_elements_are_accepted():
     (lambda _: ReplayBuffer(3, 2, 1).sample(1), ArgumentError, "batch_size"),
     (lambda _: ReplayBuffer(3, 2, 1).sample_sequences(2, 10**12), OutOfMemoryError, "length"),
 )
-def test_sample_rejects_invalid_arguments(refusal):
+def test_sample_rejects_invalid_arguments(rejection):
     buffer = ReplayBuffer(3, 2, 1)
     for i in range(3):
         buffer.push(*transition(i))
-    expect_refusal(refusal, buffer)
+    expect_rejection(rejection, buffer)
 
 
 def test_last_row_without_next_observation_is_not_sampled():
@@ -242,11 +242,11 @@ def test_last_row_without_next_observation_is_not_sampled():
     buffer.push(*transition(0)[:-1])
     assert len(buffer) == 1
     for sample in (buffer.sample, lambda count: buffer.sample_sequences(count, 2)):
-        expect_refusal(Refusal(sample, ArgumentError, "batch_size", "next_obs"), 1)
+        expect_rejection(Rejection(sample, ArgumentError, "batch_size", "next_obs"), 1)
     for i in range(1, 9):
         buffer.push(*transition(i)[:-1])
     assert len(buffer) == 9
-    expect_refusal(Refusal(buffer.sample, ArgumentError, "batch_size", "next_obs"), 9)
+    expect_rejection(Rejection(buffer.sample, ArgumentError, "batch_size", "next_obs"), 9)
 
 
 def test_capacity_is_rounded_to_a_multiple_of_num_envs():
@@ -295,9 +295,11 @@ def test_unknown_keys_of_dict_observations_are_rejected(argument, unknown):
         rows = {"obs": batch, "next_obs": batch} | {argument: observation}
         buffer.push_batch(**rows, **rest)
 
-    expect_refusal(Refusal(push, ArgumentError, argument))
-    expect_refusal(Refusal(push_batch, ArgumentError, argument), batch | {unknown: np.zeros(1)})
-    expect_refusal(Refusal(push_batch, ArgumentError, argument), {"position": batch["position"]})
+    expect_rejection(Rejection(push, ArgumentError, argument))
+    expect_rejection(Rejection(push_batch, ArgumentError, argument), batch | {unknown: np.zeros(1)})
+    expect_rejection(
+        Rejection(push_batch, ArgumentError, argument), {"position": batch["position"]}
+    )
     assert len(buffer) == 0
     push_batch(batch)
     assert len(buffer) == 1

@@ -12,7 +12,7 @@ from rlox import (
     VecEnv,
     make_vec,
 )
-from support.refusals import Refusal, expect_refusal, refusals
+from support.rejections import Rejection, expect_rejection, rejections
 
 NAN = float("nan")
 N = 3
@@ -54,7 +54,7 @@ def frozen(array):
     return array
 
 
-@refusals(
+@rejections(
     (lambda: VecEnv(0), ArgumentError, "n"),
     (lambda: VecEnv(1.5), ArgumentTypeError, "n"),
     (lambda: VecEnv(2**62), OutOfMemoryError, "n"),
@@ -84,17 +84,17 @@ def frozen(array):
     (lambda: VecEnv(1).get_state(), ArgumentError, "get_state"),
     (lambda: VecEnv(2).reset(options={"reset_masks": FLAGS[:2]}), ArgumentError, "options"),
 )
-def test_constructor_rejects_invalid_arguments(refusal):
-    expect_refusal(refusal)
+def test_constructor_rejects_invalid_arguments(rejection):
+    expect_rejection(rejection)
 
 
-def check_rejected_without_change(make, refusal):
+def check_rejected_without_change(make, rejection):
     """Check that an environment equals a twin after a rejected call."""
     env, twin = make(), make()
     for x in (env, twin):
         x.reset()
         x.step(step_arguments(x)["actions"])
-    expect_refusal(refusal, env)
+    expect_rejection(rejection, env)
     assert env.np_random_seed == twin.np_random_seed
     for _ in range(20):
         results = zip(
@@ -106,7 +106,7 @@ def check_rejected_without_change(make, refusal):
     assert np.array_equal(env.reset_all(), twin.reset_all())
 
 
-@refusals(
+@rejections(
     (lambda env: env.step([0, 1]), ArgumentError, "actions"),
     (lambda env: env.step([[0], [1], [0]]), ArgumentError, "actions"),
     (lambda env: env.step(1), ArgumentError, "actions"),
@@ -153,11 +153,11 @@ def check_rejected_without_change(make, refusal):
     (lambda env: env.collect_n_steps(2, 7), ArgumentTypeError, "policy"),
     (lambda env: env.collect_n_steps(2, lambda obs: [0, 1, 9]), ArgumentError, "actions"),
 )
-def test_discrete_environment_rejects_invalid_calls_without_change(refusal):
-    check_rejected_without_change(cart, refusal)
+def test_discrete_environment_rejects_invalid_calls_without_change(rejection):
+    check_rejected_without_change(cart, rejection)
 
 
-@refusals(
+@rejections(
     (lambda env: env.step([[0.0], [NAN], [0.0]]), NonFiniteError, "actions"),
     (lambda env: env.step([[0.0], [1e39], [0.0]]), ArgumentError, "actions"),
     (lambda env: env.step([[0.0]]), ArgumentError, "actions"),
@@ -166,8 +166,8 @@ def test_discrete_environment_rejects_invalid_calls_without_change(refusal):
     (lambda env: env.step([["a"]] * 3), ArgumentTypeError, "actions"),
     (lambda env: env.reset(options={"x_init": -1}), ArgumentError, "options"),
 )
-def test_continuous_environment_rejects_invalid_calls_without_change(refusal):
-    check_rejected_without_change(pendulum, refusal)
+def test_continuous_environment_rejects_invalid_calls_without_change(rejection):
+    check_rejected_without_change(pendulum, rejection)
 
 
 @pytest.mark.parametrize("make", [cart, pendulum], ids=["cart", "pendulum"])
@@ -177,7 +177,7 @@ def test_step_before_reset_is_rejected(make, method):
     passed = step_arguments(env)
     if method != "step_into":
         passed = {"actions": passed["actions"]}
-    expect_refusal(Refusal(lambda: getattr(env, method)(**passed), ArgumentError, "step"))
+    expect_rejection(Rejection(lambda: getattr(env, method)(**passed), ArgumentError, "step"))
     assert np.array_equal(env.reset_all(), make().reset_all())
 
 

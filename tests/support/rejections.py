@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import pytest
 
 
-class Refusal(NamedTuple):
+class Rejection(NamedTuple):
     """Call that must raise an error.
 
     Errors of Python and of other libraries have no attributes: their messages contain `argument`
@@ -20,21 +20,21 @@ class Refusal(NamedTuple):
     hint: str = ""
 
 
-def refusals(*rows):
-    """Parametrize a test over rows, each of which becomes a `Refusal`."""
-    table = [Refusal(*row) for row in rows]
+def rejections(*rows):
+    """Parametrize a test over rows, each of which becomes a `Rejection`."""
+    table = [Rejection(*row) for row in rows]
     ids = [f"{index}-{row.argument}" for index, row in enumerate(table)]
-    return pytest.mark.parametrize("refusal", table, ids=ids)
+    return pytest.mark.parametrize("rejection", table, ids=ids)
 
 
-def expect_refusal(refusal, *args):
+def expect_rejection(rejection, *args):
     """Check the type, the argument and the hint of the error that a call raises."""
-    with refuses(refusal.error, refusal.argument, refusal.hint):
-        refusal.call(*args)
+    with rejects(rejection.error, rejection.argument, rejection.hint):
+        rejection.call(*args)
 
 
 @contextlib.contextmanager
-def refuses(error, argument, hint="", **attributes):
+def rejects(error, argument, hint="", **attributes):
     """Expect an error of exactly this type, with this argument and a hint that contains `hint`.
 
     An error of rlox must have a hint, unless `hint` is None. Yields the `ExceptionInfo` of pytest.
