@@ -15,6 +15,7 @@ import pytest
 import safetensors.numpy
 
 from rlox import ArgumentError, ArgumentTypeError, CorruptFileError, checkpoint
+from rlox._training.resume import resume_in
 from rlox.callbacks.checkpointing import read_scores
 from rlox.checkpoint import newest, read_checkpoint, write_checkpoint
 from rlox.trainers import PPOTrainer
@@ -289,8 +290,9 @@ def test_two_trainers_do_not_share_a_run_folder(tmp_path):
     trainer = small(runs_dir=tmp_path)
     trainer.train(32)
     other = PPOTrainer.load(trainer.run.path, runs_dir=None)
-    other.run, steps = trainer.run, other.timesteps
-    with trainer.run.lock():
+    resume_in(other.run, trainer.run.path)
+    steps = other.timesteps
+    with trainer.run.folder.lock():
         with rejects(BlockingIOError, "run: ", filename=str(trainer.run.path)):
             other.train(32)
         assert other.timesteps == steps

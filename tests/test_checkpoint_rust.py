@@ -36,7 +36,7 @@ def test_manifests_of_rust_and_python_are_equal():
 def test_ppo_resumes_a_checkpoint_from_rust(tmp_path):
     expected = read_checkpoint(FIXTURES / "python-whole").members["networks"]
     trainer = PPOTrainer.load(FIXTURES / "rust-half", runs_dir=None)
-    assert (trainer.env_id, trainer.seed, trainer.timesteps) == ("Pendulum-v1", 1, 672)
+    assert (trainer.run.env_source.id, trainer.seed, trainer.timesteps) == ("Pendulum-v1", 1, 672)
     assert (trainer.config.net_arch, trainer.config.use_sde) == ((4,), True)
     assert trainer.learner.backend == "native"
     defaults = "ortho_init log_std_init full_std compile device"
@@ -78,7 +78,7 @@ def test_a2c_resumes_asynchronous_actors_from_rust(tmp_path):
     path = rewrite(FIXTURES / "rust-a2c", change, tmp_path / "actors")
     trainer = A2CTrainer.load(path, runs_dir=None)
     assert {name: getattr(trainer.config, name) for name in settings} == settings
-    with pytest.warns(UserWarning, match="training goes on with new episodes"):
+    with pytest.warns(UserWarning, match="training resumes with new episodes"):
         assert trainer.train()["timesteps"] == 80
     assert trainer.learner.actors is not None
     trainer.close()
@@ -105,7 +105,7 @@ def test_off_policy_trainers_resume_a_checkpoint_from_rust(tmp_path, name):
     assert all(map(trainer.env.single_action_space.contains, actions))
     trainer.save(tmp_path / "half")
     resumed = ALGORITHMS[name].load_trainer().load(tmp_path / "half", runs_dir=None)
-    steps = 600 - trainer.start_timesteps
+    steps = 600 - trainer.run.budget_start
     assert trainer.train()["timesteps"] == resumed.train()["timesteps"] == steps
     np.testing.assert_equal(resumed.learner.policy.tensors(), trainer.learner.policy.tensors())
 
@@ -122,7 +122,7 @@ def load_changed(name, target, change):
 def test_trainer_uses_the_episode_limit_of_a_rust_checkpoint(tmp_path):
     change = lambda manifest: manifest["env_kwargs"].update(max_episode_steps=77)  # noqa: E731
     trainer = load_changed("rust-half", tmp_path / "limited", change)
-    assert trainer.env_kwargs == {"max_episode_steps": 77}
+    assert trainer.run.env_source.json_kwargs == {"max_episode_steps": 77}
     assert trainer.evaluate(2)["lengths"] == [77, 77]
 
 
@@ -144,7 +144,7 @@ def test_checkpoints_without_network_settings_are_rejected(tmp_path, fixture, na
         load_changed(fixture, tmp_path / "changed", change)
     assert raised.value.got.endswith(" without " + ", ".join(names.split()))
     assert hint in raised.value.hint
-    assert "go on with it in Rust" in raised.value.hint
+    assert "continue in Rust" in raised.value.hint
 
 
 REMOVED = object()

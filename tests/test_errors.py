@@ -210,7 +210,7 @@ def test_error_of_a_file_keeps_location_and_drops_the_hint_for_an_argument():
 
 
 class FailingLogger(NotingLogger):
-    def start(self, trainer):
+    def start(self, info):
         raise OSError("no disk")
 
 

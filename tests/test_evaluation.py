@@ -110,8 +110,8 @@ def test_first_ctrl_c_stops_an_evaluation_inside_a_run(monkeypatch):
     monkeypatch.setattr(Endless, "press_at", 20)
     scores = []
 
-    def score(trainer, metrics):
-        scores.append(trainer.evaluate(2, env=Endless))
+    def score(run, metrics):
+        scores.append(run.evaluate(2, env=Endless))
 
     trainer = small()
     result = trainer.train(320, callbacks=[score])
@@ -126,9 +126,9 @@ def test_first_ctrl_c_stops_an_evaluation_inside_a_run(monkeypatch):
 def test_evaluation_after_a_stop_request_plays_full_episodes():
     scores = []
 
-    def score(trainer, metrics):
-        trainer.stop("solved")
-        scores.append(trainer.evaluate(2)["mean_reward"])
+    def score(run, metrics):
+        run.stop("solved")
+        scores.append(run.evaluate(2)["mean_reward"])
 
     trainer = small()
     trainer.train(320, callbacks=[score])

@@ -28,7 +28,7 @@ def test_loaded_policy_predicts_like_the_trainer(tmp_path, name, backend):
     samples = [x.predict(obs, deterministic=False) for x in (policy, trainer)]
     np.testing.assert_array_equal(*samples)
     assert (policy.observation_space, policy.action_space) == trainer.learner.spaces
-    assert (policy.algorithm, policy.env) == (trainer.spec.name, trainer.env_id)
+    assert (policy.algorithm, policy.env) == (trainer.spec.name, trainer.run.env_source.id)
     assert policy.timesteps == trainer.timesteps
     result = evaluate(policy, policy.env, 2, seed=0)
     assert result == trainer.evaluate(2, seed=0)

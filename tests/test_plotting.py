@@ -53,7 +53,7 @@ def test_seconds_of_a_resumed_run_continue(tmp_path):
     run = trainer.run.path
     first = read_curve(run, "time/fps", along="time").at
     resumed = PPOTrainer.load(run)
-    resume_in(resumed, run)
+    resume_in(resumed.run, run)
     resumed.train(64, callbacks=[lambda *_: time.sleep(first[-1])])
     at = read_curve(run, "time/fps", along="time").at
     assert at[: len(first)].tolist() == first.tolist()

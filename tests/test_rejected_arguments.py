@@ -271,7 +271,7 @@ def test_missing_package_is_named_with_its_extra(modules, call, text, extra, pat
 
 
 def test_error_of_a_callback_is_raised_after_the_run_is_saved(tmp_path):
-    def broken(trainer, metrics):
+    def broken(run, metrics):
         raise ZeroDivisionError("mine")
 
     trainer = small(tmp_path / "runs")

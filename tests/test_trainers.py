@@ -78,7 +78,7 @@ def test_train_rejects_invalid_total_timesteps_before_creating_a_run_folder(tmp_
     with rejects(ArgumentTypeError if total else ArgumentError, "total_timesteps"):
         trainer.train(total)
     assert os.listdir(tmp_path) == []
-    assert trainer.timesteps == trainer.target_timesteps == 0
+    assert trainer.timesteps == trainer.run.budget_end == 0
 
 
 def test_trainers_accept_numpy_numbers(tmp_path):
@@ -148,7 +148,7 @@ def test_evaluation_is_repeatable_and_changes_nothing(deterministic):
     assert trainer.evaluate(5, seed=np.int64(99), **options) == seeded != first
     assert seeded != trainer.evaluate(5, seed=99, deterministic=not deterministic)
     assert trainer.learner.state().streams == other.learner.state().streams
-    trainer.train(100, callbacks=[lambda trainer, metrics: trainer.evaluate(1, **options)])
+    trainer.train(100, callbacks=[lambda run, metrics: run.evaluate(1, **options)])
     other.train(100)
     np.testing.assert_equal(*(each.learner.state().networks for each in (trainer, other)))
     obs = np.zeros((20, 4))
@@ -225,7 +225,7 @@ def test_loading_a_checkpoint_imports_no_module(tmp_path, monkeypatch):
     settings = {"num_envs": 4, "n_steps": 16, "runs_dir": None, "backend": "torch"}
     trainer = PPOTrainer("third_party:ThirdParty-v0", 1, **settings)
     trainer.save(tmp_path / "saved")
-    assert PPOTrainer.load(tmp_path / "saved", runs_dir=None).env_id == "ThirdParty-v0"
+    assert PPOTrainer.load(tmp_path / "saved", runs_dir=None).run.env_source.id == "ThirdParty-v0"
 
     saved = checkpoint.read_checkpoint(tmp_path / "saved")
     checkpoint.write_checkpoint(

@@ -44,8 +44,8 @@ def rlox(total: int, learners: int, episodes: int) -> training.Once:
     class TrainerRecorder(Callback):
         """Callback that records the trainers for the evaluation."""
 
-        def on_train_end(self, trainer: Any) -> None:
-            trained.append(trainer)
+        def on_train_end(self, run: Any) -> None:
+            trained.append(run)
 
     def train(seeds: range, steps: int) -> None:
         trained.clear()

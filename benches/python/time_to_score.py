@@ -70,9 +70,9 @@ def rlox(seed: int, score: float) -> tuple[Callable[[], int], Callable[[Any], An
     trainer = PPOTrainer(env=ENV, seed=seed, backend="native", runs_dir=None)
     score_check = ScoreCheck(VecEnv(EPISODES, env_id=ENV), trainer.predict, score)
 
-    def check(trainer: PPOTrainer, metrics: dict[str, float]) -> None:
-        if score_check.is_reached(trainer.timesteps):
-            trainer.stop()
+    def check(run: PPOTrainer, metrics: dict[str, float]) -> None:
+        if score_check.is_reached(run.budget_used):
+            run.stop()
 
     def train() -> int:
         return trainer.train(BUDGET, callbacks=[check])["timesteps"]

@@ -16,7 +16,7 @@ import pytest
 from gymnasium.vector import AutoresetMode
 
 from rlox import ArgumentError, ClosedError, CorruptFileError, OutOfMemoryError, make_vec
-from rlox._training import resume as restoring
+from rlox._training import run as training_run
 from rlox.buffers.replay import NativeReplay
 from rlox.checkpoint import read_checkpoint, write_checkpoint
 from rlox.learners import _native as native_state
@@ -357,7 +357,7 @@ def test_saving_a_run_without_replay_again_keeps_the_warning(backend, tmp_path):
     trainer.train(30)
     trainer.save(tmp_path / "without", replay=False)
     SACTrainer.load(tmp_path / "without", runs_dir=None).save(tmp_path / "again")
-    with pytest.warns(UserWarning, match="replay: expected what was remembered"):
+    with pytest.warns(UserWarning, match="checkpoint has no replay buffer"):
         SACTrainer.load(tmp_path / "again", runs_dir=None).train(2)
 
 
@@ -385,7 +385,7 @@ def fail_writes(monkeypatch):
                 raise error
             write_checkpoint(path, manifest, members)
 
-        monkeypatch.setattr(restoring, "write_checkpoint", write)
+        monkeypatch.setattr(training_run, "write_checkpoint", write)
 
     return fail_with
 

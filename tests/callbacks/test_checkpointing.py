@@ -37,7 +37,7 @@ class Scores(Callback):
     def __init__(self, *scores):
         self.scores = iter(scores)
 
-    def on_iteration(self, trainer, metrics):
+    def on_iteration(self, run, metrics):
         metrics["eval/mean_reward"] = next(self.scores)
 
 
@@ -142,7 +142,7 @@ import sys
 from rlox.callbacks import CheckpointCallback
 from rlox.trainers import PPOTrainer
 trainer = PPOTrainer.load(sys.argv[1], runs_dir=None)
-report = lambda trainer, metrics: print(trainer.timesteps, flush=True)
+report = lambda run, metrics: print(run.budget_used, flush=True)
 trainer.train(10**6, callbacks=[CheckpointCallback(32, keep_last=1, path=sys.argv[2]), report])
 """
 

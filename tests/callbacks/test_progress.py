@@ -98,7 +98,7 @@ def test_times_of_phases_sum_to_the_elapsed_time():
 
 def test_nested_runs_and_second_callbacks_do_not_change_the_times():
     class TrainOnStart(Callback):
-        def on_train_start(self, trainer):
+        def on_train_start(self, run):
             small().train(32, callbacks=[TimingCallback()])
 
     timing, other = TimingCallback(), TimingCallback()
@@ -110,7 +110,7 @@ def test_nested_runs_and_second_callbacks_do_not_change_the_times():
 
 
 def test_a_run_that_fails_stops_the_clock():
-    def fail(trainer, metrics):
+    def fail(run, metrics):
         raise OSError("mine")
 
     with pytest.raises(OSError) as raised:  # noqa: PT011

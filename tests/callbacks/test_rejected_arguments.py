@@ -23,7 +23,7 @@ def train(steps=64, env="CartPole-v1", **hooks):
     return make_trainer(env).train(steps, **hooks)
 
 
-def add_str_metric(trainer, metrics):
+def add_str_metric(run, metrics):
     metrics["mood"] = "good"
 
 

@@ -4,9 +4,13 @@ import json
 import math
 
 import pytest
-from rlox._training.hooks import get_callback_states, load_callback_states, read_callback_states
 
 from rlox import ArgumentError, ArgumentTypeError, CorruptFileError
+from rlox._training.callback_states import (
+    get_callback_states,
+    load_callback_states,
+    read_callback_states,
+)
 from rlox.callbacks import Callback, CheckpointCallback, EarlyStoppingCallback, EvalCallback
 from rlox.callbacks import VideoRecordingCallback as Video
 from rlox.trainers import PPOTrainer
@@ -42,8 +46,8 @@ def test_invalid_arguments_are_rejected(callback, argument, value, error):
 
 
 def make_callbacks():
-    def add_score(trainer, metrics):
-        metrics["custom/score"] = float(-max(trainer.timesteps, 96))
+    def add_score(run, metrics):
+        metrics["custom/score"] = float(-max(run.budget_used, 96))
 
     return [add_score, EarlyStoppingCallback("custom/score", patience=256)]
 
@@ -53,7 +57,7 @@ def test_a_resumed_run_stops_at_the_same_step(tmp_path):
     uninterrupted.train(640, callbacks=make_callbacks())
     half = small()
     half.train(192, callbacks=make_callbacks())
-    half.target_timesteps = 640
+    half.run.budget_end = 640
     half.save(tmp_path / "half")
     resumed = PPOTrainer.load(tmp_path / "half", runs_dir=None)
     resumed.train(callbacks=make_callbacks())

@@ -16,7 +16,7 @@ class Scores(Callback):
     def __init__(self, *scores):
         self.scores = iter(scores)
 
-    def on_iteration(self, trainer, metrics):
+    def on_iteration(self, run, metrics):
         if (score := next(self.scores)) is not None:
             metrics["custom/score"] = score
 

@@ -69,7 +69,7 @@ def test_the_best_score_survives_a_run_without_evaluations(rlox, run):
         trainer.save(run / "saved")
     with PPOTrainer.load(run / "saved", runs_dir=None) as trainer:
         assert before == [
-            x["state"] for x in trainer.callback_states if x["name"] == "EvalCallback"
+            x["state"] for x in trainer.run.callback_states if x["name"] == "EvalCallback"
         ]
 
 
@@ -125,7 +125,7 @@ def test_resume_may_change_the_actors(rlox, tmp_path):
 
 def test_a_stopped_run_continues_as_an_uninterrupted_run(rlox, tmp_path):
     stopped = PPOTrainer("CartPole-v1", 1, runs_dir=tmp_path, **SETTINGS)
-    stopped.train(128, callbacks=[lambda trainer, metrics: trainer.stop()])
+    stopped.train(128, callbacks=[lambda run, metrics: run.stop()])
     uninterrupted = PPOTrainer("CartPole-v1", 1, runs_dir=None, **SETTINGS)
     uninterrupted.train(128)
     run = stopped.run.path

@@ -128,7 +128,7 @@ def test_checkpoints_require_the_same_number_of_ranks_for_training_only(smoke):
     manifest = read_checkpoint(saved).manifest
     assert manifest["settings"]["num_envs"] == 4
     assert manifest["counters"]["timesteps"] == 128
-    assert manifest["environment"] == "exact"
+    assert manifest["env_state"] == "saved"
     assert [rank["counters"]["timesteps"] for rank in manifest["ranks"]] == [64, 64]
 
 
@@ -301,9 +301,9 @@ def test_a_failed_rank_stops_the_others_and_rank_0_saves(tmp_path, fault, rank, 
     assert manifest["counters"]["timesteps"] == 128
     assert len(manifest["ranks"]) == 2
     assert manifest["ranks"][0]["streams"] != manifest["ranks"][1]["streams"]
-    assert manifest["environment"] == "approximate"
+    assert manifest["env_state"] == "missing"
     reason = error if rank == 0 else "rank 0: RuntimeError"
-    assert reason in manifest["environment_reason"]
+    assert reason in manifest["env_state_reason"]
     assert rlox.load(saved).predict([0.0]) in (0, 1)
 
 

@@ -75,8 +75,8 @@ def test_killed_actors_are_restarted_and_training_succeeds():
     settings = {"seed": 0, "num_envs": 8, "gamma": 0.0, "runs_dir": None, "num_actors": 2}
     killed = []
 
-    def kill(trainer, metrics):
-        if trainer.timesteps in (2_000, 6_000, 10_000):
+    def kill(run, metrics):
+        if run.budget_used in (2_000, 6_000, 10_000):
             killed.append(min(actor_processes()))
             os.kill(killed[-1], signal.SIGKILL)
 
@@ -89,8 +89,8 @@ def test_killed_actors_are_restarted_and_training_succeeds():
 
 @pytest.mark.kills
 def test_normalizer_statistics_survive_killed_actors():
-    def kill(trainer, metrics):
-        if trainer.timesteps == 2_000:
+    def kill(run, metrics):
+        if run.budget_used == 2_000:
             os.kill(min(actor_processes()), signal.SIGKILL)
 
     settings = {"num_envs": 8, "normalize_obs": True, "num_actors": 1, "max_staleness": 1}

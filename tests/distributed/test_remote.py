@@ -136,9 +136,9 @@ def test_a_killed_worker_does_not_change_the_results(addresses):
     exit_codes, restarts = [], []
 
     def kill_after_640_steps(process):
-        def kill(trainer, metrics):
+        def kill(run, metrics):
             restarts.append(metrics.get("workers/restarted", 0))
-            if trainer.timesteps >= 640 and process.poll() is None:
+            if run.budget_used >= 640 and process.poll() is None:
                 process.send_signal(signal.SIGKILL)
                 exit_codes.append(process.wait())
 

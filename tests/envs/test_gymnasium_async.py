@@ -67,7 +67,7 @@ keywords = {"vectorization_mode": "async"}
 with PPOTrainer(
     "CartPole-v1", 1, num_envs=2, n_steps=16, env_kwargs=keywords, runs_dir=None
 ) as trainer:
-    announce = lambda trainer, metrics: print("go", flush=True)
+    announce = lambda run, metrics: print("go", flush=True)
     print(trainer.train(10**7, callbacks=[announce])["interrupted"])
     print(trainer.evaluate(1)["returns"] != [])
 """

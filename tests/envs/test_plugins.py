@@ -165,9 +165,9 @@ def test_masks_match_the_returned_observations(mode):
 def test_a_learner_never_leaves_the_square(trainer_type, mode):
     masked = 0
 
-    def check(trainer, metrics):
+    def check(run, metrics):
         nonlocal masked
-        buffer = trainer.learner.buffer
+        buffer = run.learner.buffer
         masks = buffer.field("action_masks")[buffer.valid]
         obs, actions = buffer.obs[buffer.valid], buffer.actions[buffer.valid]
         assert masks.tolist() == allowed(obs, size=3).tolist()
@@ -227,7 +227,7 @@ def test_checkpoints_resume_with_new_episodes(tmp_path):
     obs = np.zeros((3, 5), np.float32)
     assert loaded.predict(obs).tolist() == trainer.predict(obs).tolist()
     assert loaded.env.action_masks().shape == (4, 4)
-    with pytest.warns(UserWarning, match="training goes on with new episodes"):
+    with pytest.warns(UserWarning, match="training resumes with new episodes"):
         loaded.train(256)
 
 

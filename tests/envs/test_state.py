@@ -184,12 +184,12 @@ def test_a_resumed_run_equals_an_uninterrupted_one(tmp_path, case, backend, mode
     cls, env, settings = CASES[case]
     make = lambda: make_vec(env, settings["num_envs"], autoreset_mode=mode)  # noqa: E731
     kwargs = {"seed": 1, "backend": backend, "runs_dir": None, **settings}
-    halt = lambda trainer, metrics: trainer.timesteps >= 96 and trainer.stop()  # noqa: E731
+    halt = lambda run, metrics: run.budget_used >= 96 and run.stop()  # noqa: E731
     uninterrupted, first = cls(make(), **kwargs), cls(make(), **kwargs)
     uninterrupted.train(192)
     first.train(192, callbacks=[halt])
     first.save(tmp_path / "half")
-    assert read_checkpoint(tmp_path / "half").manifest["environment"] == "exact"
+    assert read_checkpoint(tmp_path / "half").manifest["env_state"] == "saved"
     second = cls.load(tmp_path / "half", env=make(), runs_dir=None)
     second.train()
     assert_states_equal(second.learner.state(), uninterrupted.learner.state())
@@ -200,10 +200,10 @@ def test_resuming_with_new_episodes_warns_once(tmp_path):
         trainer.save(tmp_path / "new")
         trainer.train(32)
         trainer.save(tmp_path / "saved")
-    assert read_checkpoint(tmp_path / "new").manifest["environment"] == "exact"
+    assert read_checkpoint(tmp_path / "new").manifest["env_state"] == "saved"
     manifest = read_checkpoint(tmp_path / "saved").manifest
-    assert manifest["environment"] == "approximate"
-    assert manifest["environment_reason"] == "Echo has no get_state() and set_state(state)"
+    assert manifest["env_state"] == "missing"
+    assert manifest["env_state_reason"] == "Echo has no get_state() and set_state(state)"
     loaded = PPOTrainer.load(tmp_path / "saved", env=Echo, runs_dir=None)
     with pytest.warns(UserWarning, match="environment: .*: Echo has no get_state.*new episodes"):
         loaded.train(32)

@@ -17,7 +17,6 @@ import torch
 import rlox
 import rlox._system
 from rlox import ArgumentError, ArgumentTypeError
-from rlox._training.run_folder import RunFolder
 from rlox.callbacks import Callback, EvalCallback
 from rlox.experiments.many import RunsFailedError
 from rlox.trainers import PPOTrainer
@@ -50,7 +49,7 @@ CASES += [pytest.param("ppo", None, "torch", marks=PROCESSES)]
 
 @pytest.mark.parametrize(("algorithm", "processes", "backend"), CASES)
 def test_each_run_equals_a_separate_run(algorithm, processes, backend, tmp_path, monkeypatch):
-    monkeypatch.setattr(RunFolder, "plot", lambda self, title: None)
+    monkeypatch.setattr("rlox.trainers.plot_curve", lambda *args: None)
     env, settings = SETTINGS[algorithm]
     options = {**settings, "backend": backend}
     seeds = [1, 2]
@@ -74,8 +73,8 @@ def test_each_run_equals_a_separate_run(algorithm, processes, backend, tmp_path,
 def test_every_variant_runs_with_every_seed():
     runs = []
 
-    def record_run(trainer, metrics):
-        runs.append((trainer.config.gamma, trainer.seed, trainer.config.n_steps))
+    def record_run(run, metrics):
+        runs.append((run.config.gamma, run.seed, run.config.n_steps))
 
     hooks = {"workers": 1, "runs_dir": None, "callbacks": lambda: [record_run]}
     settings = [{"gamma": 0.9}, {"gamma": 0.8}]
@@ -91,15 +90,15 @@ def test_workers_limits_the_number_of_concurrent_runs(workers, limit):
     running, counts, lock = set(), [], threading.Lock()
 
     class Count(Callback):
-        def on_train_start(self, trainer):
+        def on_train_start(self, run):
             with lock:
-                running.add(trainer)
+                running.add(run)
                 counts.append(len(running))
             time.sleep(0.05)
 
-        def on_train_end(self, trainer):
+        def on_train_end(self, run):
             with lock:
-                running.remove(trainer)
+                running.remove(run)
 
     hooks = {"workers": workers, "runs_dir": None, "callbacks": lambda: [Count()]}
     rlox.train_many("ppo", "CartPole-v1", range(4), 32, **hooks, **SMALL)
@@ -123,8 +122,8 @@ def test_failed_runs_are_named_and_the_others_finish(processes):
     assert isinstance(outcomes[1], OSError)
 
 
-def sleep_for_seed_2(trainer, metrics):
-    if trainer.seed == 2:
+def sleep_for_seed_2(run, metrics):
+    if run.seed == 2:
         time.sleep(0.01)
 
 

@@ -38,8 +38,8 @@ NOT_CALLED = {
         "SdePolicy.reset_noise *.final_action_masks"
     ),
     "internal to callbacks and their checkpoints: tests/callbacks": (
-        "EveryNSteps.start EveryNSteps.ready get_env_maker check_env_maker *.on_* *Callback.state "
-        "*Callback.load_state ProgressBar.state ProgressBar.load_state *Trainer.interrupt_requested"
+        "EveryNSteps.start EveryNSteps.ready check_env_maker *.on_* *Callback.state "
+        "*Callback.load_state ProgressBar.state ProgressBar.load_state *Run.interrupt_requested"
     ),
     "internal to GymVecEnv: tests/envs/test_gymnasium.py": "check_normalizer check_step",
     "internal to actors: test_actors.py": (

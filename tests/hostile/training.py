@@ -232,7 +232,7 @@ class LeftPolicy:
 class SilentLogger:
     """Logger that ignores all calls."""
 
-    def start(self, trainer):
+    def start(self, info):
         pass
 
     log = finish = lambda *_: None
@@ -278,7 +278,7 @@ def algorithm_calls(trainer_cls, learner_cls, config):
         through=train_untimed,
         total_timesteps=duration(8),
         progress_bar=False,
-        callbacks=(lambda: lambda trainer, metrics: None,),
+        callbacks=(lambda: lambda run, metrics: None,),
         loggers=(SilentLogger,),
     )
     name = learner_cls.__name__

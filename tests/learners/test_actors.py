@@ -450,7 +450,7 @@ def test_loaded_run_resumes_with_other_kinds_of_actors(tmp_path, backend):
 SCRIPT = """
 import os, signal, threading
 import gymnasium as gym
-from rlox._training.results import CTRL_C
+from rlox._training.run import CTRL_C
 from rlox.trainers import IMPALATrainer, PPOTrainer
 
 if __name__ == "__main__":

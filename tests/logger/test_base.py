@@ -35,8 +35,8 @@ def test_logger_that_raises_warns_once_and_is_not_called_again(method, calls):
     assert fine.results == [result]
 
 
-def block_metrics_file(trainer, metrics):
-    (trainer.run.path / "metrics.csv").mkdir(exist_ok=True)
+def block_metrics_file(run, metrics):
+    (run.path / "metrics.csv").mkdir(exist_ok=True)
 
 
 def test_unwritable_metrics_file_warns_once(tmp_path):
@@ -76,7 +76,7 @@ def test_invalid_loggers_are_rejected_before_anything_changes(loggers, error, go
         trainer.train(64, loggers=loggers)
     assert raised.value.argument == "loggers"
     assert got in raised.value.got
-    assert trainer.target_timesteps == 0
+    assert trainer.run.budget_end == 0
 
 
 def test_loggers_with_a_path_need_no_run_folder(tmp_path):

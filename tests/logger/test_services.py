@@ -101,10 +101,10 @@ def test_mlflow_contains_settings_and_every_row(mlflow_store, monkeypatch):
 @pytest.mark.services
 @pytest.mark.parametrize("status", ["FAILED", "KILLED", "FINISHED"])
 def test_mlflow_stores_the_status_of_a_run(mlflow_store, status):
-    def end(trainer, metrics):
+    def end(run, metrics):
         if status == "FAILED":
             raise RuntimeError("mine")
-        trainer.stop("solved" if status == "FINISHED" else None)
+        run.stop("solved" if status == "FINISHED" else None)
 
     trainer = small(runs_dir=mlflow_store)
     failure = pytest.raises(RuntimeError, match="mine")

@@ -204,11 +204,11 @@ def test_steps_episodes_and_schedules_restart_or_continue():
     rows = []
     model = make_ppo(learning_rate=lambda remaining: 1e-2 * remaining).learn(1_024)
     assert model.trainer.learner.episodes.count > 10
-    model.learn(64, callback=lambda trainer, metrics: rows.append(metrics))
+    model.learn(64, callback=lambda run, metrics: rows.append(metrics))
     before = model.trainer.learner.episodes.count
     assert before < 10
     assert model.num_timesteps == 64
-    model.learn(64, callback=lambda trainer, row: rows.append(row), reset_num_timesteps=False)
+    model.learn(64, callback=lambda run, row: rows.append(row), reset_num_timesteps=False)
     assert [row["time/total_timesteps"] for row in rows] == [32, 64, 96, 128]
     rates = [row["train/learning_rate"] for row in rows]
     assert rates == pytest.approx([1e-2, 5e-3, 5e-3, 2.5e-3])
@@ -220,11 +220,11 @@ def test_callback_function_stops_by_false_and_rlox_callbacks_are_called(tmp_path
     steps = []
 
     class StepRecorder(Callback):
-        def on_train_end(self, trainer):
-            steps.append(trainer.timesteps)
+        def on_train_end(self, run):
+            steps.append(run.budget_used)
 
     evaluation = EvalCallback(every=10, n_episodes=2, path=tmp_path)
-    stop = lambda trainer, metrics: trainer.timesteps < 20  # noqa: E731
+    stop = lambda run, metrics: run.budget_used < 20  # noqa: E731
     make_model(A2C, "CartPole-v1").learn(1_000, callback=[StepRecorder(), evaluation, stop])
     assert steps == [20]
     (best,) = (file.parent for file in tmp_path.rglob("manifest.json"))

@@ -175,9 +175,9 @@ def run_and_resume(group, folder, algorithm):
     first = make(group, algorithm)
     saved = folder / f"{algorithm}-saved"
 
-    def save(trainer, metrics):
-        if trainer.timesteps == steps:
-            trainer.save(saved)
+    def save(run, metrics):
+        if run.budget_used == steps:
+            run.save(saved)
 
     first.train(2 * steps, callbacks=[save])
     resumed = group.load(saved, runs_dir=None)
@@ -210,7 +210,7 @@ def extended(folder):
         found["statistics"] = normalizer_statistics(group)
         found["resumed"] = {name: run_and_resume(group, folder, name) for name in ("a2c", "sac")}
         found["callback"] = make(group, "ppo").train(
-            10_000, callbacks=[lambda trainer, metrics: trainer.stop("solved")]
+            10_000, callbacks=[lambda run, metrics: run.stop("solved")]
         )
         interrupting = group.trainer("ppo", lambda: Faulty("interrupt", 1), **FAULTY)
         found["interrupt"] = interrupting.train(10_000_000)

@@ -63,9 +63,9 @@ def table(run):
 def run_until_killed(algorithm, backend, folder):
     """Save a checkpoint at HALF steps, and kill the process some iterations later."""
 
-    def kill(trainer, metrics):
-        if trainer.timesteps >= HALF + 64:
-            trainer.run.flush()  # rows of steps after the checkpoint
+    def kill(run, metrics):
+        if run.budget_used >= HALF + 64:
+            run.folder.flush()  # rows of steps after the checkpoint
             os.kill(os.getpid(), signal.SIGKILL)
 
     callbacks = [CheckpointCallback(every=HALF), kill]
@@ -75,8 +75,8 @@ def run_until_killed(algorithm, backend, folder):
 def run_until_interrupted(algorithm, backend, folder):
     """Raise SIGINT between two iterations, at HALF steps."""
 
-    def interrupt(trainer, metrics):
-        if trainer.timesteps == HALF:
+    def interrupt(run, metrics):
+        if run.budget_used == HALF:
             os.kill(os.getpid(), signal.SIGINT)
 
     result = make_trainer(algorithm, backend, folder).train(TOTAL, callbacks=[interrupt])
@@ -88,7 +88,7 @@ def resume(algorithm, backend, folder):
     run = run_of(folder)
     trainer = trainer_class(algorithm).load(run, runs_dir=None)
     assert trainer.learner.backend == backend
-    resume_in(trainer, run)
+    resume_in(trainer.run, run)
     trainer.train()
     (Path(folder) / "digest.json").write_text(json.dumps(digest(trainer)))
 

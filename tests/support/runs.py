@@ -25,17 +25,17 @@ class Noting(Callback):
     def __init__(self, name, notes, adds=None):
         self.name, self.notes, self.adds = name, notes, adds or {}
 
-    def on_train_start(self, trainer):
+    def on_train_start(self, run):
         self.notes.append((self.name, "on_train_start"))
 
-    def on_iteration(self, trainer, metrics):
+    def on_iteration(self, run, metrics):
         self.notes.append((self.name, "on_iteration"))
         metrics.update(self.adds)
 
-    def on_row_logged(self, trainer, metrics):
+    def on_row_logged(self, run, metrics):
         self.notes.append((self.name, "on_row_logged"))
 
-    def on_train_end(self, trainer):
+    def on_train_end(self, run):
         self.notes.append((self.name, "on_train_end"))
 
 
@@ -46,7 +46,7 @@ class NotingLogger:
         self.name, self.notes = name, [] if notes is None else notes
         self.rows, self.results = [], []
 
-    def start(self, trainer):
+    def start(self, info):
         self.notes.append((self.name, "start"))
 
     def log(self, metrics, timesteps):
@@ -58,9 +58,9 @@ class NotingLogger:
         self.results.append(result)
 
 
-def fail(trainer, metrics):
-    if trainer.seed in (1, 3):
-        raise OSError(28, f"no space for {trainer.seed}")
+def fail(run, metrics):
+    if run.seed in (1, 3):
+        raise OSError(28, f"no space for {run.seed}")
 
 
 def failing():
@@ -98,7 +98,7 @@ def pair(algorithm, env, backend="native", **settings):
 def train_half(folder, runs_dir, logger):
     """Train 128 steps, save `folder/half` after 64, and return the run folder."""
     half = folder / "half"
-    save = lambda trainer, _: trainer.timesteps == 64 and trainer.save(half)  # noqa: E731
+    save = lambda run, _: run.budget_used == 64 and run.save(half)  # noqa: E731
     trainer = small(runs_dir=runs_dir)
     trainer.train(128, callbacks=[save], loggers=[logger(every=1)])
     return trainer.run.path
@@ -108,5 +108,5 @@ def load_half(folder, run):
     """Return a trainer that resumes from `folder/half` in the run folder, as after a kill."""
     shutil.rmtree(run / "checkpoint")  # a killed run has no final checkpoint
     half = PPOTrainer.load(folder / "half", runs_dir=None)
-    resume_in(half, run)
+    resume_in(half.run, run)
     return half

@@ -73,9 +73,9 @@ def test_non_finite_values_of_environments_are_located_and_reported(tmp_path, ba
 def test_non_finite_tensors_are_reported(tmp_path):
     trainer, name = small(backend="torch", runs_dir=tmp_path), "critic.0.weight"
 
-    def set_nan(trainer, metrics):
+    def set_nan(run, metrics):
         with torch.no_grad():
-            dict(trainer.learner.policy.named_parameters())[name][1, 2] = torch.nan
+            dict(run.learner.policy.named_parameters())[name][1, 2] = torch.nan
 
     with rejects(NonFiniteError, "values", got="nan", env=0, step=16) as raised:
         trainer.train(1_000, callbacks=[set_nan])
@@ -105,8 +105,8 @@ def test_non_finite_rewards_of_off_policy_algorithms_are_reported(tmp_path, back
     assert read_report(trainer)["timesteps"] == 37
 
 
-def block_folder(trainer, metrics):
-    (trainer.run.path / "diagnosis").write_text("mine")
+def block_folder(run, metrics):
+    (run.path / "diagnosis").write_text("mine")
 
 
 @pytest.mark.parametrize("write", [False, True], ids=["no folder", "blocked folder"])
@@ -125,12 +125,10 @@ def test_other_errors_are_not_reported(tmp_path):
 
 def test_error_without_hint_names_the_diagnosis_folder(tmp_path):
     learner = SimpleNamespace(state=lambda replay: SimpleNamespace(**dict.fromkeys(MEMBERS)))
-    trainer = SimpleNamespace(
-        run=SimpleNamespace(path=tmp_path), timesteps=1, learner=learner, save=lambda *a, **k: None
-    )
+    run = SimpleNamespace(path=tmp_path, budget_used=1, learner=learner, save=lambda *a, **k: None)
     folder = str(tmp_path / "diagnosis")
     error = NonFiniteError("obs", "finite numbers", "NaN")
-    with rejects(NonFiniteError, "obs", None, diagnosis=folder), write_diagnosis_on_error(trainer):
+    with rejects(NonFiniteError, "obs", None, diagnosis=folder), write_diagnosis_on_error(run):
         raise error
     assert str(error).endswith(f"; see {folder}")
 

@@ -62,16 +62,16 @@ def test_non_numeric_metrics_end_the_run_after_saving(tmp_path, added):
 
 def test_function_callback_with_other_parameters_is_rejected_before_training():
     trainer = small()
-    with rejects(ArgumentTypeError, "callbacks", expected="a function of (trainer, metrics)"):
+    with rejects(ArgumentTypeError, "callbacks", expected="a function of (run, metrics)"):
         trainer.train(64, callbacks=[lambda trainer: None])
-    assert (trainer.timesteps, trainer.target_timesteps) == (0, 0)
+    assert (trainer.timesteps, trainer.run.budget_end) == (0, 0)
 
 
 class EndRecorder(Callback):
     def __init__(self, name, ended, error=None):
         self.name, self.ended, self.error = name, ended, error
 
-    def on_train_end(self, trainer):
+    def on_train_end(self, run):
         self.ended.append(self.name)
         if self.error is not None:
             raise self.error
@@ -93,7 +93,7 @@ def test_error_in_on_train_end_calls_the_other_callbacks_and_saves_the_run(tmp_p
 
 def test_on_train_end_is_called_only_for_started_callbacks():
     class FailsAtStart(EndRecorder):
-        def on_train_start(self, trainer):
+        def on_train_start(self, run):
             raise RuntimeError("not today")
 
     ended = []
@@ -109,8 +109,8 @@ class FailingCallback(Callback):
     def __init__(self, method):
         setattr(self, method, self.fail)
 
-    def fail(self, trainer, metrics):
-        if trainer.timesteps >= 64:
+    def fail(self, run, metrics):
+        if run.budget_used >= 64:
             raise RuntimeError("mine")
 
 
@@ -139,11 +139,13 @@ def test_error_of_a_callback_is_raised_unchanged_after_the_run_is_saved(tmp_path
 def test_failed_save_does_not_hide_the_error_of_a_callback(tmp_path):
     trainer = small(runs_dir=tmp_path)
 
-    def fail(trainer, metrics):
-        (trainer.run.path / "checkpoint").write_text("in the way")
+    def fail(run, metrics):
+        (run.path / "checkpoint").write_text("in the way")
         raise RuntimeError("mine")
 
-    warning = pytest.warns(UserWarning, match=r"could not be saved whole \(FileExistsError: ")
+    warning = pytest.warns(
+        UserWarning, match=r"could not be saved after RuntimeError \(FileExistsError: "
+    )
     with warning, pytest.raises(RuntimeError, match="mine") as raised:
         trainer.train(32, callbacks=[fail])
     assert (raised.value.__context__, raised.value.__cause__) == (None, None)
@@ -189,7 +191,7 @@ def test_loggers_receive_plain_numbers(tmp_path):
 
 
 def test_row_of_a_failing_callback_contains_only_numbers():
-    def fail(trainer, metrics):
+    def fail(run, metrics):
         metrics.update({"own": "seven", "other": np.float64(7)})
         raise RuntimeError("mine")
 

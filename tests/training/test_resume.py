@@ -25,7 +25,7 @@ def test_resumed_run_equals_an_uninterrupted_run(tmp_path, env, use_sde, backend
     uninterrupted, rows, resumed_rows = small(**settings), [], []
     uninterrupted.train(640, callbacks=[lambda _, metrics: rows.append(metrics)])
 
-    stop_at_320 = lambda trainer, metrics: trainer.timesteps >= 320 and trainer.stop()  # noqa: E731
+    stop_at_320 = lambda run, metrics: run.budget_used >= 320 and run.stop()  # noqa: E731
     first = small(**settings)
     first.train(640, callbacks=[stop_at_320])
     first.save(tmp_path / "half")
@@ -59,8 +59,8 @@ def test_load_requires_the_same_env_and_policy_classes(tmp_path):
     trainer.train(64)
     trainer.save(path)
     for keywords, argument, expected in (
-        ({"policy": Coin}, "env", "what the trainer was made with"),
-        ({"env": Echo}, "policy", "what the trainer was made with"),
+        ({"policy": Coin}, "env", "the object that the trainer was created with"),
+        ({"env": Echo}, "policy", "the object that the trainer was created with"),
         ({"env": "CartPole-v1", "policy": Coin}, "env", "observation space"),
         ({"env": Echo, "policy": MlpPolicy}, str(path), "float32 (64,) as actor.0.bias"),
     ):
@@ -127,7 +127,7 @@ def test_load_names_the_damaged_section(saved, tmp_path, section, change):
 
 
 def test_checkpoint_without_environment_key_loads(saved, tmp_path):
-    rewrite(saved, lambda manifest, _: manifest.pop("environment"), tmp_path / "old")
+    rewrite(saved, lambda manifest, _: manifest.pop("env_state"), tmp_path / "old")
     assert PPOTrainer.load(tmp_path / "old", runs_dir=None).train(32)["timesteps"] == 64
 
 

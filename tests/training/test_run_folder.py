@@ -93,8 +93,8 @@ def test_runs_dir_none_writes_no_files(tmp_path, monkeypatch):
     assert os.listdir(tmp_path) == []
 
 
-def stop_run(trainer, metrics):
-    trainer.stop()
+def stop_run(run, metrics):
+    run.stop()
 
 
 def check_run_has_ended(trainer):
@@ -128,10 +128,10 @@ def test_stop_after_the_last_step_does_not_interrupt():
 
 
 def test_stop_with_a_reason_ends_the_run(tmp_path):
-    def stop_at_64(trainer, metrics):
-        if trainer.timesteps == 64:
-            trainer.stop("solved")
-            trainer.stop("too late")
+    def stop_at_64(run, metrics):
+        if run.budget_used == 64:
+            run.stop("solved")
+            run.stop("too late")
 
     trainer = small(runs_dir=tmp_path)
     result = trainer.train(320, callbacks=[stop_at_64])
@@ -145,7 +145,7 @@ def test_stop_with_a_reason_ends_the_run(tmp_path):
 
 
 def test_second_ctrl_c_raises_immediately():
-    def press_twice(trainer, metrics):
+    def press_twice(run, metrics):
         signal.raise_signal(signal.SIGINT)
         signal.raise_signal(signal.SIGINT)
         pytest.fail("the second signal must raise")
@@ -158,9 +158,9 @@ def test_failing_plot_does_not_end_a_run(tmp_path, monkeypatch, caplog):
     def fail(*args):
         raise ImportError("ft2font.so: failed to map segment from shared object")
 
-    monkeypatch.setattr("rlox._training.run_folder.plot_curve", fail)
+    monkeypatch.setattr("rlox.trainers.plot_curve", fail)
     assert "summary.json" in os.listdir(small(runs_dir=tmp_path).train(1)["run_dir"])
-    assert "no curve.png: ft2font.so: failed to map" in caplog.text
+    assert "curve.png was not written: ft2font.so: failed to map" in caplog.text
 
 
 def test_missing_matplotlib_does_not_end_a_run(tmp_path, monkeypatch, caplog):
