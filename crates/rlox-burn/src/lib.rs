@@ -26,9 +26,8 @@
 //! `cuda` and `wgpu`. Burn is built without its feature `rayon`, so that each network uses one core, which is faster
 //! for small networks. With that feature, Burn distributes products of more than 192^3 multiplications over threads.
 
-mod device;
 mod mlp;
 mod tensor;
 
-pub use device::Device;
 pub use mlp::{BurnMlp, policy_networks};
+pub use tensor::Device;

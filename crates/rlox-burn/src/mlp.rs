@@ -7,7 +7,7 @@ use rlox_core::{EnvSpec, Pcg64, Result};
 use rlox_nn::{Activation, Distribution, Init, MlpLayout, NamedTensors, Network, Optimizer, PolicyNetworks, Workspace};
 
 use crate::Device;
-use crate::device::catch_panic;
+use crate::tensor::catch_panic;
 use crate::tensor::{copy, in_place, numbers, rows, vector};
 use forward_backward::{ForwardCache, Hidden, Layer, apply_update, views};
 

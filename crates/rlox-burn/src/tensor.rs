@@ -1,18 +1,55 @@
-//! Conversion between numbers and tensors.
+//! Devices, conversion of Burn's panics to errors, and conversion between numbers and tensors.
 
 use std::fmt::Debug;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 
-use burn::tensor::{Device, Tensor, TensorData};
+use burn::tensor::{Tensor, TensorData};
 use rlox_core::{Error, Result};
 
+/// Device that a network computes on.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Device {
+    /// One core of the CPU.
+    #[default]
+    Cpu,
+    /// CUDA device of this index.
+    #[cfg(feature = "cuda")]
+    Cuda(usize),
+    /// Default device of wgpu.
+    #[cfg(feature = "wgpu")]
+    Wgpu,
+}
+
+impl Device {
+    /// Returns Burn's device.
+    pub(crate) fn open(self) -> Result<burn::tensor::Device> {
+        catch_panic(|| match self {
+            Self::Cpu => burn::tensor::Device::flex(),
+            #[cfg(feature = "cuda")]
+            Self::Cuda(number) => burn::tensor::Device::cuda(number),
+            #[cfg(feature = "wgpu")]
+            Self::Wgpu => burn::tensor::Device::wgpu(burn::tensor::DeviceKind::DefaultDevice),
+        })
+    }
+}
+
+/// Calls a function that uses Burn, and converts a panic, as after a device failure, to an error.
+pub(crate) fn catch_panic<T>(work: impl FnOnce() -> T) -> Result<T> {
+    // Unwind safe, because networks change only after `work` has returned.
+    catch_unwind(AssertUnwindSafe(work)).map_err(|panic| {
+        let message =
+            panic.downcast_ref::<String>().map(String::as_str).or_else(|| panic.downcast_ref::<&str>().copied());
+        Error::Backend(format!("burn: {}", message.unwrap_or("panicked without a message")))
+    })
+}
+
 /// Copies a slice to a device, as rows.
-pub(crate) fn rows(numbers: &[f32], rows: usize, device: &Device) -> Tensor<2> {
+pub(crate) fn rows(numbers: &[f32], rows: usize, device: &burn::tensor::Device) -> Tensor<2> {
     Tensor::from_data(TensorData::new(numbers.to_vec(), [rows, numbers.len() / rows]), device)
 }
 
 /// Copies numbers to a device, as a vector.
-pub(crate) fn vector(numbers: Vec<f32>, device: &Device) -> Tensor<1> {
+pub(crate) fn vector(numbers: Vec<f32>, device: &burn::tensor::Device) -> Tensor<1> {
     let count = numbers.len();
     Tensor::from_data(TensorData::new(numbers, [count]), device)
 }
@@ -20,7 +57,7 @@ pub(crate) fn vector(numbers: Vec<f32>, device: &Device) -> Tensor<1> {
 /// Returns the numbers of a tensor, row-major.
 ///
 /// # Panics
-/// Panics like Burn if the elements are of another type; [`crate::device::catch_panic`] makes an error of it.
+/// Panics like Burn if the elements are of another type; [`catch_panic`] makes an error of it.
 pub(crate) fn numbers<const D: usize>(tensor: Tensor<D>) -> Vec<f32> {
     tensor.into_data().try_into_vec().unwrap_or_else(|error| fail(&error))
 }
@@ -62,11 +99,16 @@ pub(crate) fn in_place<const D: usize, const N: usize, R>(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::device::catch_panic;
 
     #[test]
-    fn what_fails_on_the_way_leaves_the_numbers() {
-        let device = Device::flex();
+    fn failures_are_errors() {
+        let error = catch_panic::<()>(|| std::panic::panic_any("no memory"));
+        assert!(matches!(error, Err(Error::Backend(message)) if message == "burn: no memory"));
+    }
+
+    #[test]
+    fn a_failed_update_keeps_the_tensors() {
+        let device = burn::tensor::Device::flex();
         let (mut one, mut other) = (vector(vec![1.0, 2.0], &device), vector(vec![3.0], &device));
         let failed = catch_panic(|| in_place([&mut one, &mut other], |_| resume_unwind(Box::new("no memory"))));
         assert!(matches!(failed, Err(Error::Backend(message)) if message == "burn: no memory"));

@@ -4,7 +4,7 @@ use burn::tensor::{Device, Tensor, TensorData, activation};
 use rlox_burn::BurnMlp;
 use rlox_nn::{Activation, NamedTensors};
 use rlox_testkit::{
-    autodiff::{self, Derivatives},
+    agreement::{self, Derivatives},
     backend_tests,
 };
 
@@ -41,5 +41,5 @@ fn differentiate(tensors: &NamedTensors, activation: Activation, x: &[f32], dy: 
 
 #[test]
 fn gradients_equal_those_of_burns_autodiff() {
-    autodiff::gradients_equal_the_librarys_own(BurnMlp::new, differentiate);
+    agreement::gradients_equal_the_librarys_own(BurnMlp::new, differentiate);
 }

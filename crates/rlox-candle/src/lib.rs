@@ -26,9 +26,8 @@
 //! slower for small networks, and many times slower while another thread computes.
 
 mod cpu;
-mod device;
 mod mlp;
 mod tensor;
 
-pub use device::Device;
 pub use mlp::{CandleMlp, policy_networks};
+pub use tensor::Device;

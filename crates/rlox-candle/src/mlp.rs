@@ -9,7 +9,7 @@ use rlox_core::{EnvSpec, Pcg64, Result};
 use rlox_nn::{Activation, Distribution, Init, MlpLayout, NamedTensors, Network, Optimizer, PolicyNetworks, Workspace};
 
 use crate::Device;
-use crate::device::failed;
+use crate::tensor::failed;
 use crate::tensor::{copy, numbers, rows, sum_of_squares};
 use forward_backward::{ForwardCache, Layer, apply_update, backward, forward, is_fused, step, views};
 

@@ -1,9 +1,41 @@
-//! Conversion between numbers and tensors.
+//! Devices, errors, and conversion between numbers and tensors.
 
-use candle_core::{Device, Storage, Tensor};
+use candle_core::{Storage, Tensor};
 use rlox_core::{Error, Result};
 
-use crate::device::failed;
+/// Device that a network computes on.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Device {
+    /// One core of the CPU.
+    #[default]
+    Cpu,
+    /// CUDA device of this index.
+    #[cfg(feature = "cuda")]
+    Cuda(usize),
+    /// Metal device of this index.
+    #[cfg(feature = "metal")]
+    Metal(usize),
+}
+
+impl Device {
+    /// Returns Candle's device.
+    #[allow(clippy::unnecessary_wraps, reason = "devices of other features may be absent")]
+    pub(crate) fn open(self) -> Result<candle_core::Device> {
+        match self {
+            Self::Cpu => Ok(candle_core::Device::Cpu),
+            #[cfg(feature = "cuda")]
+            Self::Cuda(number) => candle_core::Device::new_cuda(number).map_err(failed),
+            #[cfg(feature = "metal")]
+            Self::Metal(number) => candle_core::Device::new_metal(number).map_err(failed),
+        }
+    }
+}
+
+/// Converts an error of Candle.
+#[allow(clippy::needless_pass_by_value, reason = "it stands in map_err")]
+pub(crate) fn failed(error: candle_core::Error) -> Error {
+    Error::Backend(format!("candle: {error}"))
+}
 
 /// Calls `read` with a tensor's numbers, row-major; on the CPU they are not copied.
 fn read<T>(tensor: &Tensor, read: impl FnOnce(&[f32]) -> T) -> Result<T> {
@@ -17,7 +49,7 @@ fn read<T>(tensor: &Tensor, read: impl FnOnce(&[f32]) -> T) -> Result<T> {
 }
 
 /// Copies a slice to a device, as rows.
-pub(crate) fn rows(numbers: &[f32], rows: usize, device: &Device) -> candle_core::Result<Tensor> {
+pub(crate) fn rows(numbers: &[f32], rows: usize, device: &candle_core::Device) -> candle_core::Result<Tensor> {
     Tensor::from_slice(numbers, (rows, numbers.len() / rows), device)
 }
 

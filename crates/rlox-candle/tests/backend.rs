@@ -4,7 +4,7 @@ use candle_core::{Device, Result, Tensor, Var};
 use rlox_candle::CandleMlp;
 use rlox_nn::{Activation, NamedTensors};
 use rlox_testkit::{
-    autodiff::{self, Derivatives},
+    agreement::{self, Derivatives},
     backend_tests,
 };
 
@@ -40,5 +40,5 @@ fn differentiate(tensors: &NamedTensors, activation: Activation, x: &[f32], dy: 
 
 #[test]
 fn gradients_equal_those_of_candles_backward() {
-    autodiff::gradients_equal_the_librarys_own(CandleMlp::new, differentiate);
+    agreement::gradients_equal_the_librarys_own(CandleMlp::new, differentiate);
 }

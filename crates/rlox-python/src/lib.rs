@@ -66,9 +66,9 @@ mod _rlox {
     #[pymodule_export]
     use crate::replay::{MmapReplayBuffer, ReplayBuffer};
     #[pymodule_export]
-    use crate::rollout::bytes::{read_rollout, write_rollout};
-    #[pymodule_export]
     use crate::rollout::{RolloutBuffer, check_normalizer, check_step};
+    #[pymodule_export]
+    use crate::rollout::{read_rollout, write_rollout};
     #[pymodule_export]
     use crate::{isa, num_threads};
     use pyo3::prelude::*;

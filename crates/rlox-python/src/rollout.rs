@@ -1,14 +1,12 @@
 //! The class `RolloutBuffer`: the core's storage with NumPy views of its fields, and argument checks.
 
-pub(crate) mod bytes;
-
 use numpy::{IntoPyArray, PyArray1};
 use pyo3::prelude::*;
 use rlox_core::{DType, FieldData, InterruptCheck, RolloutBuffer as Core, Transition};
 
 use crate::alloc::{try_collect, try_map};
 use crate::convert::args::{
-    Input, REAL, argument, count, expect_shape, index, instance, numbers, shape, short_repr, switches, text,
+    INTEGER, Input, REAL, argument, count, expect_shape, index, instance, numbers, shape, short_repr, switches, text,
 };
 use crate::convert::array::FieldMemory;
 use crate::convert::flags::{Flags, flag_argument};
@@ -432,4 +430,56 @@ pub(crate) fn check_step(
     let policy_step = policy_step.read(&buffer.fields, buffer.num_envs, &buffer.action_shape)?;
     let policy_step = policy_step.get();
     buffer.inner.with(py, buffer.long, |buffer| buffer.check_step(t, policy_step, None))
+}
+
+/// Returns a finished rollout as bytes, for `read_rollout`.
+///
+/// Args:
+///     buffer: A RolloutBuffer after `finish`.
+///
+/// Returns:
+///     uint8 (k,): all fields in order, then the final observations; numbers are little-endian.
+///
+/// Raises:
+///     ValueError: The rollout is not finished.
+///     MemoryError: The bytes do not fit into memory.
+///
+/// >>> import rlox
+/// >>> from rlox._rlox import read_rollout, write_rollout
+/// >>> source, copy = rlox.RolloutBuffer(2, 1, (4,)), rlox.RolloutBuffer(2, 1, (4,))
+/// >>> env = rlox.VecEnv(n=1, seed=0)
+/// >>> env.begin_rollout(source)
+/// >>> for t in range(2):
+/// ...     env.step_rollout(source, t, [1], log_probs=[-0.7], values=[0.0])
+/// >>> source.finish(last_values=[0.0], gamma=1.0, gae_lambda=1.0)
+/// >>> read_rollout(copy, write_rollout(source))
+/// >>> bool((copy.obs == source.obs).all()), copy.returns[0]
+/// (True, array([2.], dtype=float32))
+#[pyfunction]
+pub(crate) fn write_rollout<'py>(py: Python<'py>, buffer: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyArray1<u8>>> {
+    let buffer = instance::<RolloutBuffer>("buffer", buffer, "RolloutBuffer")?.get();
+    let bytes = buffer.inner.with(py, true, |buffer| {
+        let mut bytes = Vec::new();
+        buffer.to_bytes(&mut bytes)?;
+        Ok(bytes)
+    })?;
+    Ok(bytes.into_pyarray(py))
+}
+
+/// Replaces the content of a buffer by a rollout from `write_rollout`.
+///
+/// Args:
+///     buffer: A RolloutBuffer of the same sizes and fields.
+///     data: uint8 (k,).
+///
+/// Raises:
+///     ValueError: The bytes are of another rollout, or numbers are not finite; the buffer is unchanged.
+///     MemoryError: The final observations do not fit into memory.
+#[pyfunction]
+pub(crate) fn read_rollout(py: Python<'_>, buffer: &Bound<'_, PyAny>, data: &Bound<'_, PyAny>) -> PyResult<()> {
+    let buffer = instance::<RolloutBuffer>("buffer", buffer, "RolloutBuffer")?.get();
+    let data = argument::<u8>("data", data, &INTEGER)?.read(true)?;
+    let bytes = data.slice();
+    expect_shape("data", data.shape(), bytes.len(), &[])?;
+    buffer.inner.with(py, true, |buffer| buffer.load_bytes(bytes))
 }

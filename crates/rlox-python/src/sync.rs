@@ -3,7 +3,6 @@
 pub(crate) mod borrow;
 pub(crate) mod cell;
 pub(crate) mod gil;
-pub(crate) mod interrupt;
 pub(crate) mod rwlock;
 
 use pyo3::prelude::*;
@@ -13,4 +12,51 @@ use pyo3::prelude::*;
 pub(crate) fn after_fork() {
     gil::after_fork();
     borrow::release_other_threads();
+}
+
+/// Ctrl-C in long calls: the core polls from time to time, and Python's signal handlers run.
+pub(crate) mod interrupt {
+    use std::cell::RefCell;
+
+    use pyo3::exceptions::PyKeyboardInterrupt;
+    use pyo3::prelude::*;
+    use rlox_core::InterruptCheck;
+
+    use crate::sync::gil::{check_signals, may_handle_signals, may_poll};
+
+    thread_local! {
+        /// Exception that a signal handler raised in this thread's call.
+        static RAISED: RefCell<Option<PyErr>> = const { RefCell::new(None) };
+    }
+
+    /// Returns true if a signal handler raised an exception. Only threads that run handlers take the GIL.
+    pub(crate) fn interrupted() -> bool {
+        if !may_poll() || !may_handle_signals() {
+            return false;
+        }
+        // After the interpreter has ended, no handler can run.
+        let raised = Python::try_attach(check_signals).and_then(Result::err);
+        let stop = raised.is_some();
+        RAISED.set(raised);
+        stop
+    }
+
+    /// Polls for interruptions at every 1024th item of a loop.
+    pub(crate) fn poll_interrupt(interrupt: &mut InterruptCheck, index: usize) -> rlox_core::Result<()> {
+        if index.is_multiple_of(1024) { interrupt.check() } else { Ok(()) }
+    }
+
+    /// Copies elements, and polls for interruptions.
+    pub(crate) fn copy<T: Copy>(to: &mut [T], from: &[T], interrupt: &mut InterruptCheck) -> rlox_core::Result<()> {
+        for (to, from) in to.chunks_mut(InterruptCheck::POLL_ELEMENTS).zip(from.chunks(InterruptCheck::POLL_ELEMENTS)) {
+            to.copy_from_slice(from);
+            interrupt.check()?;
+        }
+        Ok(())
+    }
+
+    /// Returns the exception that interrupted the call.
+    pub(crate) fn take_raised() -> PyErr {
+        RAISED.take().unwrap_or_else(|| PyKeyboardInterrupt::new_err(()))
+    }
 }

@@ -2,7 +2,6 @@
 #![allow(clippy::missing_panics_doc, missing_docs, reason = "tests")]
 
 pub mod agreement;
-pub mod autodiff;
 pub mod bad_input;
 pub mod learning;
 pub mod off_policy;

@@ -1,8 +1,7 @@
 //! Checkpoints of trainers, in the format of the Python package's native learners.
 
 mod async_on_policy;
-mod env;
-mod normalizer;
+mod members;
 mod off_policy;
 mod on_policy;
 pub(super) mod settings;
@@ -73,9 +72,9 @@ impl CheckpointInfo<'_> {
                 checkpoint.insert_safetensors(member, tensors.to_safetensors())?;
             }
         }
-        normalizer::write(&mut checkpoint, self.normalizer)?;
+        members::write_normalizer(&mut checkpoint, self.normalizer)?;
         if let Some(snapshot) = snapshot {
-            env::write(&mut checkpoint, snapshot, self.num_envs)?;
+            members::write_env(&mut checkpoint, snapshot, self.num_envs)?;
         }
         Ok(checkpoint)
     }
@@ -118,8 +117,8 @@ impl CheckpointInfo<'_> {
             stored_streams.get(name).and_then(parse_stream).ok_or_else(corrupt)
         };
         let streams = self.streams.iter().map(stream).collect::<Result<_>>()?;
-        let normalizer = normalizer::read(checkpoint, self.normalizer)?;
-        let snapshot = env::read(checkpoint, self.num_envs)?;
+        let normalizer = members::read_normalizer(checkpoint, self.normalizer)?;
+        let snapshot = members::read_env(checkpoint, self.num_envs)?;
         Ok(LoadedState { counters, streams, normalizer, snapshot })
     }
 
