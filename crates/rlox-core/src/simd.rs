@@ -7,7 +7,7 @@
 //! valgrind that know fewer instructions. It never exceeds what the CPU has. Any other value means `portable`, which
 //! is safe wherever it was meant to go, and [`check_setting`] reports it.
 
-#![expect(clippy::inline_always, reason = "what is not inlined is not compiled for the wider instruction set")]
+#![expect(clippy::inline_always, reason = "only inlined functions are compiled for the wider instruction sets")]
 
 pub(crate) mod exp;
 pub(crate) mod f32x16;

@@ -4,7 +4,7 @@
 //! Priorities are f32, 16 of them in a cache line. Sums are f64 and always made anew from the 16 numbers below, never
 //! moved by differences: they depend on the priorities alone, not on how these came about, and nothing drifts.
 
-#![expect(clippy::inline_always, reason = "what is not inlined is not compiled for the wider instruction set")]
+#![expect(clippy::inline_always, reason = "only inlined functions are compiled for the wider instruction sets")]
 
 mod kernel;
 #[cfg(test)]

@@ -3,7 +3,7 @@
 //! The types of [`super::f64x8`] stand for the instructions, and every one of them adds in the same order. All numbers
 //! are taken to be 0 or positive and finite.
 
-#![expect(clippy::inline_always, reason = "what is not inlined is not compiled for the wider instruction set")]
+#![expect(clippy::inline_always, reason = "only inlined functions are compiled for the wider instruction sets")]
 
 use super::f64x8::Arrays;
 

@@ -3,7 +3,7 @@
 //! A value of an [`F64s`] type is the proof that its instructions may run: only `on_f64s!` makes one, after it has
 //! looked at the CPU. Every implementation rounds alike.
 
-#![expect(clippy::inline_always, reason = "what is not inlined is not compiled for the wider instruction set")]
+#![expect(clippy::inline_always, reason = "only inlined functions are compiled for the wider instruction sets")]
 
 #[cfg(target_arch = "x86_64")]
 pub(crate) use avx2::Avx2;

@@ -13,7 +13,7 @@
 //! test of Ziv 1991, "Fast evaluation of elementary mathematical functions with correctly rounded last bit"). Then
 //! every libm whose error is below 0.5 + `WINDOW` ulp gives that number too. The other lanes call libm.
 
-#![expect(clippy::inline_always, reason = "what is not inlined is not compiled for the wider instruction set")]
+#![expect(clippy::inline_always, reason = "only inlined functions are compiled for the wider instruction sets")]
 
 #[cfg(test)]
 mod tests;

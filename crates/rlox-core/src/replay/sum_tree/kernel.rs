@@ -1,6 +1,6 @@
 //! Bringing sums and minima up to date, and going down to drawn leaves: many nodes at a time, level by level.
 
-#![expect(clippy::inline_always, reason = "what is not inlined is not compiled for the wider instruction set")]
+#![expect(clippy::inline_always, reason = "only inlined functions are compiled for the wider instruction sets")]
 
 use std::ops::Range;
 
