@@ -51,7 +51,7 @@ impl<'a, T> EpisodeEnds<'a, T> {
                     "final_values",
                     "a value for every row that is truncated and not terminated",
                     "none",
-                                        "pass V(final observation) in those rows and any number in the others",
+                    "pass V(final observation) in those rows and any number in the others",
                 );
                 return Err(error.at_row(row));
             }
@@ -59,12 +59,12 @@ impl<'a, T> EpisodeEnds<'a, T> {
         if self.truncated.is_none() && self.final_values.is_some() {
             return Err(Error::shape(
                 "truncated",
-                                "the truncated flags that belong to final_values",
-                                "none",
-                                "pass truncated, or omit final_values",
+                "the truncated flags that belong to final_values",
+                "none",
+                "pass truncated, or omit final_values",
             ));
         }
-                // Without final values, each truncated row is also terminated, so its flag has no effect.
+        // Without final values, each truncated row is also terminated, so its flag has no effect.
         Ok(self.truncated.zip(self.final_values))
     }
 }
@@ -78,7 +78,7 @@ fn check_rows(rewards: usize, name: &'static str, row: usize) -> Result<()> {
         "rewards",
         format!("a multiple of {name} = {row} elements"),
         rewards.to_string(),
-                format!("pass complete rows, or the {name} of the recording"),
+        format!("pass complete rows, or the {name} of the recording"),
     ))
 }
 
@@ -87,5 +87,5 @@ pub(crate) fn check_discount(name: &'static str, value: f64) -> Result<()> {
     if (0.0..=1.0).contains(&value) {
         return Ok(());
     }
-        Err(Error::config(name, "a number in [0, 1]", value.to_string(), "pass a number from 0 to 1, such as 0.99"))
+    Err(Error::config(name, "a number in [0, 1]", value.to_string(), "pass a number from 0 to 1, such as 0.99"))
 }

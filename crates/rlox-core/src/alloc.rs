@@ -46,7 +46,7 @@ pub(crate) fn zeroed_named(
 /// # Errors
 /// [`Error::Memory`] with the size of the request in bytes if the request exceeds the free memory.
 pub(crate) fn check_bytes(argument: &'static str, bytes: u128) -> Result<()> {
-        check_request(argument, bytes, || "a size of".into())
+    check_request(argument, bytes, || "a size of".into())
 }
 
 fn check_request(argument: &'static str, bytes: u128, request: impl Fn() -> String) -> Result<()> {
@@ -59,7 +59,7 @@ fn check_request(argument: &'static str, bytes: u128, request: impl Fn() -> Stri
         return Ok(());
     }
     let got = format!("{} {bytes} bytes ({})", request(), human(bytes));
-        Err(Error::memory(argument, format!("at most {} of memory", human(available)), got, "use a smaller value"))
+    Err(Error::memory(argument, format!("at most {} of memory", human(available)), got, "use a smaller value"))
 }
 
 /// Checks and allocates a zeroed vector. The system provides its pages at the first access.
@@ -109,7 +109,7 @@ pub(crate) fn out_of_memory(argument: &'static str, count: usize, bytes_each: us
 
 fn out_of_memory_for(argument: &'static str, bytes: u128, request: &str) -> Error {
     let got = format!("{request} {bytes} bytes ({})", human(bytes));
-        Error::memory(argument, "a size that the system can allocate", got, "use a smaller value")
+    Error::memory(argument, "a size that the system can allocate", got, "use a smaller value")
 }
 
 fn human(bytes: u128) -> String {
@@ -146,7 +146,7 @@ mod tests {
     use super::*;
 
     #[test]
-        fn check_available_rejects_absurd_sizes_and_reports_them() {
+    fn check_available_rejects_absurd_sizes_and_reports_them() {
         let rejected =
             crate::testing::assert_rejects(check_available("num_envs", 1 << 62, 100), Error::Memory, "num_envs");
         assert!(rejected.got.ends_with("461168601842738790400 bytes (400.0 EiB)"), "{rejected}");

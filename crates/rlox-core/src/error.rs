@@ -6,8 +6,8 @@ use std::fmt;
 /// The result of every fallible call in this workspace.
 pub type Result<T> = std::result::Result<T, Error>;
 
-/// Location of a rejected value. [`Mismatch`] prints it after the value.
 /// Location of a rejected value. The text of a [`Mismatch`] names it after the value.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Location {
     /// Index of the environment.
     pub env: Option<usize>,

@@ -195,7 +195,7 @@ impl Field {
         let name = name.into();
         if shape.len() > AXES {
             let (expected, got) = (format!("at most {AXES} axes"), shape.len().to_string());
-                        return Err(Error::shape(name, expected, got, "flatten some axes"));
+            return Err(Error::shape(name, expected, got, "flatten some axes"));
         }
         if shape.contains(&0) {
             return Err(Error::shape(name, "a row with elements", format!("{shape:?}"), "drop the empty dimension"));

@@ -8,10 +8,7 @@
 //!
 //! The SIMD lanes are environments for a `[T, N]` grid, and steps for a single trajectory; see `lanes.rs`.
 
-#![expect(
-    clippy::too_many_arguments,
-    reason = "free functions on slices: inputs, settings and outputs"
-)]
+#![expect(clippy::too_many_arguments, reason = "free functions on slices: inputs, settings and outputs")]
 #![expect(clippy::inline_always, reason = "only inlined functions are compiled for the wider instruction sets")]
 
 use std::ops::Range;
@@ -139,7 +136,7 @@ pub fn compute_gae_batched<T: Float>(
         check_len("last_values", last_values.len(), trajectories)?;
     }
     let rows = check(rewards, values, ends, gamma, gae_lambda, [advantages.len(), returns.len()])?;
-        // A thread processes several trajectories at a time if they are short.
+    // A thread processes several trajectories at a time if they are short.
     let trajectories_per_chunk = CHUNK_ELEMENTS.div_ceil(n_steps.max(1));
     run_chunks([advantages, returns], trajectories_per_chunk * n_steps, |i, [advantages, returns], poll| {
         let out = advantages.chunks_exact_mut(n_steps).zip(returns.chunks_exact_mut(n_steps));
@@ -313,7 +310,7 @@ fn compute_columns<T: Float>(
 }
 
 multiversion! {
-        /// Computes a range of columns.
+    /// Computes a range of columns.
     fn compute_grid<T: Float>(
         rows: Rows<'_, T>,
         last_values: &[T],
@@ -337,7 +334,7 @@ fn compute_all_strips<T: Float, const FINALS: bool>(
     mut out: [ColumnsMut<'_, T>; 2],
     poll: PollFn<'_>,
 ) -> Result<()> {
-        // Wide strips access memory in long runs, which matters once a rollout exceeds the caches.
+    // Wide strips access memory in long runs, which matters once a rollout exceeds the caches.
     compute_strips::<T, FINALS, 256>(rows, last_values, &mut columns, &mut out, poll)?;
     compute_strips::<T, FINALS, 64>(rows, last_values, &mut columns, &mut out, poll)?;
     compute_strips::<T, FINALS, 16>(rows, last_values, &mut columns, &mut out, poll)?;
@@ -417,7 +414,7 @@ mod tests {
     use crate::Pcg64;
     use crate::simd::tests::on_each_isa;
 
-        /// Returns advantages and returns of random rows with frequent episode ends, as bits.
+    /// Returns advantages and returns of random rows with frequent episode ends, as bits.
     fn bits(len: usize, width: Option<usize>) -> Vec<u64> {
         let mut rng = Pcg64::seed_from(len as u128);
         let mut draw = |n: usize| (0..n).map(|_| rng.uniform(-1.0, 1.0)).collect::<Vec<f64>>();
@@ -441,7 +438,7 @@ mod tests {
     }
 
     #[test]
-        fn every_instruction_set_computes_the_same_bits() {
+    fn every_instruction_set_computes_the_same_bits() {
         for (len, width) in [(1, None), (33, None), (500, None), (7 * 93, Some(93)), (64, Some(1))] {
             let results = on_each_isa(|| bits(len, width));
             assert!(results.iter().all(|result| *result == results[0]), "{len} rows, width {width:?}");

@@ -71,7 +71,7 @@ pub fn flags_from_numbers<T: Float>(argument: &'static str, numbers: &[T], flags
 }
 
 multiversion! {
-        /// Converts numbers to flags. Returns true if every number was 0 or 1.
+    /// Converts numbers to flags. Returns true if every number was 0 or 1.
     fn convert<T: Float>(numbers: &[T], flags: &mut [bool]) -> bool {
         let (zero, one) = (T::from_f64(0.0), T::from_f64(1.0));
         let mut strange = 0_u8;
@@ -104,7 +104,7 @@ pub(super) mod sealed {
 
     macro_rules! simd_float {
         ($float:ident, $bits:ident, $load:ident, $store:ident) => {
-                        // Always inlined: part of kernels that are compiled for several instruction sets.
+            // Always inlined: part of kernels that are compiled for several instruction sets.
             impl SimdFloat for $float {
                 #[inline(always)]
                 fn from_f64(number: f64) -> Self {
@@ -167,8 +167,9 @@ pub(super) fn array_at_mut<T, const N: usize>(slice: &mut [T], start: usize) -> 
 
 /// State that a block of [`LANES`] steps passes to the block before it.
 ///
-/// The state is `x`, and offsets and factors composed over 1, 2 and 4 steps. The initial offsets are 0 and the initial factors 1. `TINY` means that products of factors may underflow; such a
-/// product must not be mistaken for the end of an episode.
+/// The state is `x`, and offsets and factors composed over 1, 2 and 4 steps. The initial offsets are 0 and the initial
+/// factors 1. `TINY` means that products of factors may underflow; such a product must not be mistaken for the end of
+/// an episode.
 pub(super) struct Window<S: F64s, const TINY: bool> {
     pub(super) simd: S,
     offsets: [S::Vector; 3],
@@ -216,7 +217,7 @@ mod tests {
     use super::*;
 
     #[test]
-        fn flags_from_numbers_accepts_zeros_and_ones_and_names_other_numbers() {
+    fn flags_from_numbers_accepts_zeros_and_ones_and_names_other_numbers() {
         let mut numbers: Vec<f32> = (0..100_u8).map(|i| f32::from(i % 3 == 0)).collect();
         for result in crate::simd::tests::on_each_isa(|| {
             let mut flags = vec![false; 100];

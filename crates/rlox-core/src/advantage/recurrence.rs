@@ -42,7 +42,7 @@ impl<'a, T: Float> Steps<'a, T> {
     where
         'a: 'b,
     {
-                // Without final values, the arrays are placeholders that are not used.
+        // Without final values, the arrays are placeholders that are not used.
         let (truncated, finals) = self.finals.unwrap_or((self.terminated, self.values));
         let finals = (self.finals.is_some(), array_at(truncated, index), array_at(finals, index));
         Following { next, terminated: array_at(self.terminated, index), finals }
@@ -116,7 +116,8 @@ pub(super) trait Recursion<const K: usize>: Sync {
     fn prepare<const N: usize>(&self, index: usize) -> Self::Ready<N>;
     /// Computes terms, sums and outputs of a block of steps.
     ///
-    /// `values` belong to the steps, `next` to the observations after them. `ready` is the result of `prepare`, and the position of the block in that result.
+    /// `values` belong to the steps, `next` to the observations after them. `ready` is the result of `prepare`, and the
+    /// position of the block in that result.
     fn block<S: F64s, const N: usize>(
         &self,
         index: usize,
@@ -190,8 +191,9 @@ pub(super) fn compute_trajectory<R: Recursion<K>, const K: usize>(
 }
 
 on_f64s! {
-    /// Computes steps of one trajectory. `behind` belongs to the step after them and is replaced by that of the first
-    /// step.
+    /// Computes steps of one trajectory.
+    ///
+    /// `behind` belongs to the step after them and is replaced by that of the first step.
     fn compute_chunk<R: Recursion<K>, const K: usize>(
         simd: F64s,
         recursion: &R,

@@ -46,7 +46,7 @@ pub fn compute_returns<T: Float>(
     gamma: f64,
     returns: &mut [T],
 ) -> Result<()> {
-        // With lambda = 1 no value is read, so any slice of the same length is accepted.
+    // With lambda = 1 no value is read, so any slice of the same length is accepted.
     compute_lambda_returns(rewards, rewards, ends, last_value, gamma, 1.0, returns)
 }
 
@@ -191,8 +191,8 @@ impl<T: Float> Recursion<1> for LambdaReturns<'_, T> {
     fn terms<const N: usize>(&self, index: usize, next: &[T; N], terms: Terms<'_, N>, (): &mut ()) {
         let following = self.steps.following(index, next);
         let rewards = array_at::<_, N>(self.steps.rewards, index);
-                // Weight of the bootstrap value: 1 behind a truncation, else 1 - lambda. A weight of zero masks the
-                // value out.
+        // Weight of the bootstrap value: 1 behind a truncation, else 1 - lambda. A weight of zero masks the
+        // value out.
         let (share, trace) = (self.gamma * (1.0 - self.lambda), self.gamma * self.lambda);
         let has_bootstrap = self.lambda < 1.0;
         for (i, reward) in rewards.iter().enumerate() {

@@ -284,8 +284,7 @@ impl<T: Float> Recursion<2> for Targets<'_, T> {
 }
 
 impl<T: Float> Targets<'_, T> {
-    /// Writes the outputs. A separate function, because the compiler assumes only of arguments that they do not
-    /// overlap.
+    /// Writes the outputs. Separate, because the compiler assumes no overlap only of arguments.
     #[inline(always)]
     fn targets<const N: usize>(
         &self,

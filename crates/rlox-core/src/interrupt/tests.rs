@@ -16,8 +16,8 @@ use crate::{
 
 thread_local! {
     static NOW: Cell<Duration> = const { Cell::new(Duration::ZERO) };
-        /// Advance per reading of the clock. Zero in other tests, so that the check is never polled.
-        static TICK: Cell<Duration> = const { Cell::new(Duration::ZERO) };
+    /// Advance per reading of the clock. Zero in other tests, so that the check is never polled.
+    static TICK: Cell<Duration> = const { Cell::new(Duration::ZERO) };
     static ASKED: Cell<usize> = const { Cell::new(0) };
     static STOP_AT: Cell<usize> = const { Cell::new(usize::MAX) };
     /// If true, the next poll panics.
@@ -29,7 +29,7 @@ pub(super) struct Instant(Duration);
 
 impl Instant {
     pub(super) fn now() -> Self {
-                NOW.set(NOW.get() + TICK.get());
+        NOW.set(NOW.get() + TICK.get());
         Self(NOW.get())
     }
 
@@ -43,15 +43,15 @@ impl Instant {
 /// The clock advances by `tick` per reading. The check reports an interruption from poll number `stop_at` on.
 pub(crate) fn asked<R>(tick: Duration, stop_at: usize, call: impl FnOnce() -> R) -> (R, usize) {
     set_interrupt_check(|| {
-                assert!(!PANICS.replace(false), "the check panics on purpose");
+        assert!(!PANICS.replace(false), "the check panics on purpose");
         ASKED.set(ASKED.get() + 1);
         ASKED.get() >= STOP_AT.get()
     });
     ASKED.set(0);
     STOP_AT.set(stop_at);
-        TICK.set(tick);
+    TICK.set(tick);
     let result = call();
-        TICK.set(Duration::ZERO);
+    TICK.set(Duration::ZERO);
     (result, ASKED.get())
 }
 
@@ -66,13 +66,13 @@ fn interrupt_check_polls_once_per_period() {
     let tick = PERIOD / 10;
     let ((), count) = asked(tick, usize::MAX, || {
         let mut watch = InterruptCheck::default();
-                // 10 readings up to the first poll, then 11 per poll: one of them starts the period.
+        // 10 readings up to the first poll, then 11 per poll: one of them starts the period.
         for _ in 0..10 + 4 * 11 {
             watch.check().unwrap();
         }
     });
     assert_eq!(count, 5);
-        let (checks, count) = asked(tick, 3, || {
+    let (checks, count) = asked(tick, 3, || {
         let mut watch = InterruptCheck::default();
         (0..1000).take_while(|_| watch.check().is_ok()).count()
     });
@@ -149,7 +149,7 @@ const CALLS: [(&str, Call); 18] = [
 #[test]
 fn calls_stop_at_the_poll_that_reports_an_interruption() {
     for (name, call) in CALLS {
-                // Helper threads reduce the polls of this thread; longer calls have more of them.
+        // Helper threads reduce the polls of this thread; longer calls have more of them.
         let questions = |len| {
             let (result, count) = asked(PERIOD, usize::MAX, || call(len));
             assert!(result.is_ok(), "{name}: {result:?}");
@@ -157,15 +157,15 @@ fn calls_stop_at_the_poll_that_reports_an_interruption() {
         };
         let lens = (22..27).map(|power| 1 << power);
         let len = lens.clone().find(|len| questions(*len) > 2);
-                let len = len.unwrap_or_else(|| panic!("{name} never polls with {} threads", num_threads()));
+        let len = len.unwrap_or_else(|| panic!("{name} never polls with {} threads", num_threads()));
         for stop_at in [1, 2] {
             let stopped = (0..100).any(|_| {
                 let (result, count) = asked(PERIOD, stop_at, || call(len));
-                                assert!(count <= stop_at, "{name} continued after poll {stop_at}, up to {count}");
+                assert!(count <= stop_at, "{name} continued after poll {stop_at}, up to {count}");
                 assert_eq!(matches!(result, Err(Error::Interrupted)), count == stop_at, "{name}: {result:?}");
                 count == stop_at
             });
-                        assert!(stopped, "{name} never reached poll {stop_at}");
+            assert!(stopped, "{name} never reached poll {stop_at}");
         }
     }
 }
@@ -174,7 +174,7 @@ fn calls_stop_at_the_poll_that_reports_an_interruption() {
 fn interrupted_updates_leave_the_statistics_unchanged() {
     let rows: Vec<f64> = (0..1 << 23).map(f64::from).collect();
     for dim in [1, 1 << 22] {
-                let (mut statistics, mut interrupted) = (RunningMeanStd::new(dim), 0);
+        let (mut statistics, mut interrupted) = (RunningMeanStd::new(dim), 0);
         statistics.update(&vec![3.0; 2 * dim]).unwrap();
         let before = format!("{:?}", (&statistics.mean()[..1], &statistics.var()[..1], statistics.count()));
         for stop_at in 1.. {
@@ -182,11 +182,11 @@ fn interrupted_updates_leave_the_statistics_unchanged() {
             if result.is_ok() {
                 break;
             }
-                        interrupted += 1;
+            interrupted += 1;
             let after = format!("{:?}", (&statistics.mean()[..1], &statistics.var()[..1], statistics.count()));
-                        assert_eq!(before, after, "poll {stop_at}, rows of {dim}");
+            assert_eq!(before, after, "poll {stop_at}, rows of {dim}");
         }
-                assert!(interrupted > 8, "{interrupted} polls");
+        assert!(interrupted > 8, "{interrupted} polls");
         assert_eq!(statistics.count(), (2 + rows.len() / dim) as f64 + 1e-4);
     }
 }

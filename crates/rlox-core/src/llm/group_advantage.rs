@@ -181,7 +181,7 @@ multiversion! {
     }
 }
 
-/// Computes up to [`BLOCK`] groups: sums, then divisions and roots in lanes across groups, then results.
+/// Computes up to [`BLOCK`] groups: sums, then divisions and roots across groups, then results.
 #[inline(always)]
 fn block<T: Float>(simd: impl F64s, rewards: &[T], group_size: usize, params: &ScaleParams, advantages: &mut [T]) {
     let mut sums = [[0.0; BLOCK]; 3];
@@ -325,7 +325,7 @@ impl Sums {
         self.sum / self.count
     }
 
-    /// Returns the standard deviation; 0 if undefined, or if all rewards equal the first up to two roundings.
+    /// Returns the standard deviation; 0 if undefined or if all rewards are equal up to two roundings.
     #[inline(always)]
     fn std<T: Float>(&self, ddof: f64) -> f64 {
         let ulp = if size_of::<T>() == 4 { f64::from(f32::EPSILON) } else { f64::EPSILON };
@@ -449,7 +449,7 @@ mod tests {
             leave_one_out: bool,
         ) {
             let options = GroupOptions { ddof, eps, scale, leave_one_out };
-            // Group sizes near ddof amplify no rounding here, so a small tolerance suffices.
+            // If count - ddof is small, the reference is as accurate as the kernel, so a small tolerance suffices.
             for (got, expected) in batch(&rewards, group_size, &options).iter().zip(slow(&rewards, group_size, &options)) {
                 let expected = if expected.is_finite() { expected } else { 0.0 };
                 prop_assert!((got - expected).abs() <= 1e-9 * (1.0 + expected.abs()), "{} {}", got, expected);

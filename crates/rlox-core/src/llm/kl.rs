@@ -152,7 +152,7 @@ fn term<T: Float, const K: u8, const FUSED: bool>(policy: T, reference: T) -> T 
         K3 => (reference - policy).exp_minus_1_minus_x::<FUSED>(),
         _ => {
             let p = policy.exp::<FUSED>();
-                        // A token of probability zero adds nothing, also if its reference is minus infinity.
+            // A token of probability zero adds nothing, also if its reference is minus infinity.
             (p * (policy - reference)).mask(p != T::from_f64(0.0))
         }
     }
@@ -244,7 +244,7 @@ fn sum<T: Float, const K: u8, const FUSED: bool>(
     mask: Option<&[bool]>,
     all: &mut [f64; LANES],
 ) {
-        // Separate loops for terms and sums, so that the terms are vectorised in T.
+    // Separate loops for terms and sums, so that the terms are vectorised in T.
     let mut terms = [T::from_f64(0.0); BLOCK];
     let mut sums = *all;
     for (b, (policy, reference)) in log_probs.chunks(BLOCK).zip(ref_log_probs.chunks(BLOCK)).enumerate() {
@@ -285,11 +285,11 @@ mod tests {
         }
     }
 
-        /// Over samples of the policy, the means of k1 and k3 are the exact divergence of a vocabulary of 5 tokens, and
-        /// not
-        /// that of the other direction. 50 shares of 20,000 tokens give the standard error.
-        #[test]
-        fn sample_means_of_k1_and_k3_equal_the_exact_divergence() {
+    /// Checks that over samples of the policy, k1 and k3 estimate KL(policy || ref), not KL(ref || policy).
+    ///
+    /// The exact divergence is that of a vocabulary of 5 tokens. 50 shares of 20,000 tokens give the standard error.
+    #[test]
+    fn sample_means_of_k1_and_k3_equal_the_exact_divergence() {
         let (policy, reference) = ([0.6, 0.2, 0.1, 0.08, 0.02], [0.1, 0.2, 0.3, 0.2, 0.2_f64]);
         let exact = |p: [f64; 5], q: [f64; 5]| (0..5).map(|i| p[i] * (p[i] / q[i]).ln()).sum::<f64>();
         let (forward, backward) = (exact(policy, reference), exact(reference, policy));
@@ -327,7 +327,7 @@ mod tests {
     }
 
     #[test]
-        fn k3_is_accurate_for_tiny_differences() {
+    fn k3_is_accurate_for_tiny_differences() {
         let policy = vec![-1.0_f32; 300];
         let reference: Vec<f32> = (0..300_u16).map(|i| -1.0 + f32::from(i) * f32::EPSILON).collect();
         let mut kl = vec![0.0; 300];
@@ -340,7 +340,7 @@ mod tests {
     }
 
     #[test]
-        fn masked_tokens_do_not_contribute() {
+    fn masked_tokens_do_not_contribute() {
         let log_probs = [f32::NAN, -1.0, f32::NEG_INFINITY, f32::INFINITY];
         for estimator in ALL {
             let mut kl = [9.0; 4];
@@ -361,7 +361,7 @@ mod tests {
     }
 
     #[test]
-        fn mismatched_lengths_are_rejected() {
+    fn mismatched_lengths_are_rejected() {
         let (three, two) = ([0.0; 3], [0.0; 2]);
         let token = |reference: &[f64], mask: Option<&[bool]>, kl: &mut [f64]| {
             token_kl(&three, reference, mask, KlEstimator::K1, kl)

@@ -60,7 +60,7 @@ impl Packing {
     }
 }
 
-/// Packs sequences of the given lengths into rows of at most `max_length`, into the fullest row that fits.
+/// Packs sequences of the given lengths into rows of `max_length`, each into the fullest row that fits.
 ///
 /// Empty sequences are omitted. Sequences of equal length keep their order.
 ///
@@ -194,7 +194,7 @@ struct Spaces {
     heads: Vec<u32>,
     /// For each row, another row with the same free space, plus 1.
     next: Vec<u32>,
-    /// Bitmap: level 0 has a bit per size of free space; each further level a bit per word of the previous level.
+    /// Bitmap: level 0 has a bit per size of free space, level k + 1 a bit per word of level k.
     levels: Vec<Vec<u64>>,
 }
 

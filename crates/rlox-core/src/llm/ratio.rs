@@ -93,12 +93,11 @@ pub struct RatioStats {
     pub min: f64,
     /// Largest ratio.
     pub max: f64,
-    pub max: f64,
-        /// Fraction of ratios below `1 - clip_low`; with advantages, only of tokens with advantage < 0.
+    /// Fraction of ratios below `1 - clip_low`; with advantages, only of tokens with advantage < 0.
     pub clip_fraction_low: f64,
-        /// Fraction of ratios above `1 + clip_high`; with advantages, only of tokens with advantage > 0.
+    /// Fraction of ratios above `1 + clip_high`; with advantages, only of tokens with advantage > 0.
     pub clip_fraction_high: f64,
-        /// Mean of `(ratio - 1) - ln ratio`, an estimate of KL(old || new).
+    /// Mean of `(ratio - 1) - ln ratio`, an estimate of KL(old || new).
     pub approx_kl: f64,
 }
 
@@ -178,7 +177,7 @@ impl Tally {
         self.count += 1;
         self.sum += ratio;
         self.kl += kl;
-                // NaN persists: a minimum or maximum over an unknown number is unknown.
+        // NaN persists: a minimum or maximum over an unknown number is unknown.
         self.min = if self.min <= ratio || self.min.is_nan() { self.min } else { ratio };
         self.max = if self.max >= ratio || self.max.is_nan() { self.max } else { ratio };
         self.low += usize::from(ratio < 1.0 - clip_low && advantage.is_none_or(|advantage| advantage < 0.0));
@@ -222,7 +221,7 @@ multiversion! {
 }
 
 multiversion! {
-        /// Writes the ratios, and `(ratio - 1) - ln ratio`.
+    /// Writes the ratios, and `(ratio - 1) - ln ratio`.
     fn terms<T: Float>(log_probs: &[T], old_log_probs: &[T], ratios: &mut [T], kl: &mut [T]) {
         compute_ratios(log_probs, old_log_probs, None, ratios);
         let fused = isa() >= Isa::Avx2;
@@ -240,7 +239,7 @@ mod tests {
     use crate::simd::tests::on_each_isa;
 
     #[test]
-        fn ratio_stats_equals_the_formulas_on_every_instruction_set() {
+    fn ratio_stats_equals_the_formulas_on_every_instruction_set() {
         let mut rng = Pcg64::seed_from(5);
         let n = 2 * 700;
         let new: Vec<f64> = (0..n).map(|_| rng.uniform(-3.0, 0.0)).collect();
@@ -267,7 +266,7 @@ mod tests {
     }
 
     #[test]
-        fn empty_selections_nan_and_wrong_lengths_are_handled() {
+    fn empty_selections_nan_and_wrong_lengths_are_handled() {
         let stats = ratio_stats(&[f32::NAN; 3], &[0.0; 3], Some(&[false; 3]), 0.2, 0.2, None).unwrap();
         assert_eq!((stats.count, stats.mean, stats.min, stats.max, stats.approx_kl), (0, 1.0, 1.0, 1.0, 0.0));
         let stats = ratio_stats(&[0.0, f64::NAN, 0.0], &[0.0; 3], None, 0.2, 0.2, None).unwrap();

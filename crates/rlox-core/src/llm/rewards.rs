@@ -43,7 +43,7 @@ pub fn combine_rewards<T: Float>(rewards: &[T], weights: &[f64], combined: &mut 
             *sum = weighted(row, weights, &mut interrupt)?;
             if sum.abs() > limit::<T>() {
                 let (expected, got) = (format!("weighted sums of at most {:e}", limit::<T>()), format!("{sum:e}"));
-                                return Err(Error::config("weights", expected, got, "pass smaller weights"));
+                return Err(Error::config("weights", expected, got, "pass smaller weights"));
             }
         }
     }
@@ -71,8 +71,8 @@ fn weighted<T: Float>(row: &[T], weights: &[f64], interrupt: &mut InterruptCheck
 }
 
 fn check_weights(weights: &[f64]) -> Result<()> {
-        const EXPECTED: &str = "a finite weight of magnitude at most 1e140 for each reward function";
-        let error = |got: String| Error::config("weights", EXPECTED, got, "correct it, or remove that reward function");
+    const EXPECTED: &str = "a finite weight of magnitude at most 1e140 for each reward function";
+    let error = |got: String| Error::config("weights", EXPECTED, got, "correct it, or remove that reward function");
     if weights.is_empty() {
         return Err(error("none".into()));
     }
@@ -99,9 +99,9 @@ pub(super) fn check_size<T: Float>(argument: &'static str, numbers: &[T]) -> Res
             continue;
         }
         if let Some(index) = chunk.iter().position(|x| x.to_f64().abs() > limit::<T>()) {
-                        let expected = format!("magnitudes of at most {:e}, or NaN for missing rewards", limit::<T>());
+            let expected = format!("magnitudes of at most {:e}, or NaN for missing rewards", limit::<T>());
             let got = format!("{:?}", chunk[index].to_f64());
-                        let error = Error::config(argument, expected, got, "clip the results of the reward functions");
+            let error = Error::config(argument, expected, got, "clip the results of the reward functions");
             return Err(error.at_index(i * InterruptCheck::POLL_ELEMENTS + index));
         }
     }
