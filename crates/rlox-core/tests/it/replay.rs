@@ -34,7 +34,7 @@ fn storages_that_make_no_sense_are_refused_by_what_was_asked_for() {
         FieldSpec::new("actions", &[], DType::I64),
     );
     let rejected = assert_rejects(ReplayStorage::new(3, 1, wide), Error::Memory, "obs_dim");
-    assert!(rejected.got.contains(&format!("a row needs {} bytes", 1_u64 << 62)), "{rejected}");
+    assert!(rejected.got.contains(&format!("which need {} bytes per row", 1_u64 << 62)), "{rejected}");
 }
 
 /// What lies aside of rows that others take the place of is given back, whether those go on or not.
@@ -417,7 +417,7 @@ fn senseless_sequences_are_refused() {
     rejects(Error::Config, "burn_in", (2, 1, true), 1, &buffer);
     assert_eq!(
         rejects(Error::Config, "batch_size", (2, 0, false), 4, &buffer).expected,
-        "1 to 3, as many as are stored"
+        "1 to 3, the number of stored transitions"
     );
     rejects(Error::Memory, "length", (usize::MAX, 9, false), 1, &buffer);
     let long = rejects(Error::Memory, "length", (1 << 50, 0, false), 2, &buffer);

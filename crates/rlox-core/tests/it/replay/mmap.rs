@@ -160,7 +160,7 @@ fn what_makes_no_sense_is_refused_and_nothing_is_lost() {
     let steps = TransitionBatch { obs: &broken, next_obs: Some(&[FieldData::F32(&[0.0; DIM])]), ..steps };
     assert_rejects(buffer.push_batch(&steps), Error::NotFinite, "obs");
     let rejected = assert_rejects(buffer.sample_into(&mut batch, 6, 0), Error::Config, "batch_size");
-    assert_eq!(rejected.expected, "1 to 5, as many as are stored");
+    assert_eq!(rejected.expected, "1 to 5, the number of stored transitions");
     assert_eq!(sampled(&buffer, 0).len(), 5);
 }
 
