@@ -115,7 +115,7 @@ fn opened(path: &PathBuf, bytes: &[u8]) -> Result<Vec<Vec<u8>>> {
     Ok(rows)
 }
 
-/// Checks that an error names the file and a section, and otherwise that all rows exist. Returns true for an error.
+/// Checks that an error names a section of the file, or that all rows exist. Returns true for an error.
 fn is_rejected(found: Result<Vec<Vec<u8>>>, rows: &[Vec<u8>], what: &str) -> bool {
     match found {
         Err(Error::Corrupt(wrong)) => {
