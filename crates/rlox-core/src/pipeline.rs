@@ -257,8 +257,9 @@ impl<W: Send + Sync + 'static, B: Send + 'static> AsyncCollector<W, B> {
         Ok(self.channel.stats())
     }
 
-    /// Ends the actors and waits for them, at most ten seconds for one in a step. Rollouts that were not received are
-    /// lost.
+    /// Ends the actors and waits for them, at most ten seconds for an actor in a step.
+    ///
+    /// Rollouts that were not received are lost.
     ///
     /// # Errors
     /// [`Error::Backend`] if an actor has not ended by then. Its thread ends with its step.
