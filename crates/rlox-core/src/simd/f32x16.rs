@@ -87,9 +87,9 @@ mod avx2 {
     #![expect(
         clippy::inline_always,
         unsafe_code,
-        reason = "what is not inlined is not compiled for these instructions, which are unsafe to call"
+        reason = "only inlined functions are compiled for these instructions, which are unsafe to call"
     )]
-    #![allow(clippy::wildcard_imports, reason = "a list of intrinsics says nothing")]
+    #![allow(clippy::wildcard_imports, reason = "a list of intrinsics is uninformative")]
 
     use std::arch::x86_64::*;
 
@@ -216,9 +216,9 @@ mod avx512 {
     #![expect(
         clippy::inline_always,
         unsafe_code,
-        reason = "what is not inlined is not compiled for these instructions, which are unsafe to call"
+        reason = "only inlined functions are compiled for these instructions, which are unsafe to call"
     )]
-    #![allow(clippy::wildcard_imports, reason = "a list of intrinsics says nothing")]
+    #![allow(clippy::wildcard_imports, reason = "a list of intrinsics is uninformative")]
 
     use std::arch::x86_64::*;
 
