@@ -202,10 +202,10 @@ impl Spaces {
     fn new(bin_len: usize) -> Result<Self> {
         let heads = zeroed("max_length", bin_len.saturating_add(1))?;
         let mut levels = Vec::new();
-        let mut words = bin_len + 1;
-        while words > 1 || levels.is_empty() {
-            words = words.div_ceil(64);
-            levels.push(zeroed("max_length", words)?);
+        let mut len = bin_len + 1;
+        while len > 1 || levels.is_empty() {
+            len = len.div_ceil(64);
+            levels.push(zeroed("max_length", len)?);
         }
         Ok(Self { heads, next: Vec::new(), levels })
     }

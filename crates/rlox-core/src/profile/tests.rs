@@ -149,7 +149,7 @@ fn sequences_share_their_samples() {
 }
 
 #[test]
-fn about_one_step_in_64_is_sampled() {
+fn one_step_in_64_is_sampled_on_average() {
     for (num_envs, least, most) in [(1, 20, 22), (8, 113, 116), (64, 1000, 1000), (4096, 1000, 1000)] {
         start();
         let mut steps = StepTimer::new(num_envs);

@@ -191,7 +191,7 @@ impl<S: PersistSampler> Replay<S> {
         let shapes: Vec<_> = fields.iter().map(|field| shape(field.rows(), field.shape())).collect();
         let each = fields.iter().zip(&shapes);
         let mut named: Vec<_> = each.map(|(field, shape)| (field.name(), &shape[..], field.dtype())).collect();
-        let row_shapes: Vec<_> = descriptors.iter().flatten().map(|kept| shape(kept.rows, &kept.shape)).collect();
+        let row_shapes: Vec<_> = descriptors.iter().flatten().map(|field| shape(field.rows, &field.shape)).collect();
         let each = descriptors.iter().flatten().zip(&row_shapes);
         named.extend(each.map(|(descriptor, shape)| (descriptor.name.as_str(), &shape[..], descriptor.dtype)));
         checkpoint.insert_with(MEMBER, &named, |mut memory| {

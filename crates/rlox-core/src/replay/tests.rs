@@ -232,7 +232,7 @@ fn complete_episodes_equal_a_search_before_and_after_loading() {
             }
             let storage = buffer.storage();
             let held = storage.indices();
-            let is_whole = |first: &usize| {
+            let is_complete = |first: &usize| {
                 let mut at = *first;
                 while let Some(next) = storage.next_in_episode(at, &held) {
                     at = next;
@@ -240,7 +240,7 @@ fn complete_episodes_equal_a_search_before_and_after_loading() {
                 let done = storage::TERMINATED | storage::TRUNCATED;
                 !storage.is_cut(*first) && storage.flags(storage.row_of(at)) & done != 0
             };
-            let mut expected: Vec<_> = held.clone().filter(is_whole).collect();
+            let mut expected: Vec<_> = held.clone().filter(is_complete).collect();
             expected.sort_by_key(|index| (index % n, *index));
             for storage in [storage, copy.storage()] {
                 let (mut counts, mut drawn) = (Vec::new(), vec![0; 200]);
