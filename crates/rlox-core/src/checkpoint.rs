@@ -1,10 +1,8 @@
 //! Checkpoints: a folder with a manifest and safetensors members, replaced atomically.
 //!
 //! The format is that of the Python package. `manifest.json` holds the entries of the caller, the size and SHA-256 of
-//! each
-//! member, and the SHA-256 of its own text. The member `NAME` is the file `NAME.safetensors`. Reading executes no code
-//! from
-//! the files, and member names cannot refer to other folders.
+//! each member, and the SHA-256 of its own text. The member `NAME` is the file `NAME.safetensors`. Reading executes no
+//! code from the files, and member names cannot refer to other folders.
 
 mod atomic_dir;
 mod manifest;
@@ -58,8 +56,7 @@ impl Checkpoint {
     ///
     /// # Errors
     /// [`Error::Config`] if the name is longer than 64 characters, has characters other than a-z, 0-9 and _, or does
-    /// not start
-    /// with a letter.
+    /// not start with a letter.
     pub fn insert_safetensors(&mut self, member: &str, bytes: Vec<u8>) -> Result<()> {
         if !is_name(member) {
             let got = format!("{member:?}");
@@ -77,8 +74,7 @@ impl Checkpoint {
     /// Writes the checkpoint to the folder `path`.
     ///
     /// An existing checkpoint or an empty folder is replaced atomically. If the process is killed, [`Checkpoint::read`]
-    /// finds
-    /// the old or the new checkpoint, never a mixture.
+    /// finds the old or the new checkpoint, never a mixture.
     ///
     /// # Errors
     /// [`Error::Io`] if `path` is anything else or the system reports an error; existing files are unchanged then.

@@ -28,8 +28,7 @@ pub trait Collect<W, B>: Send {
     ///
     /// # Errors
     /// Any error ends the pipeline, except [`Error::Interrupted`] after `stop` has returned true. `stop` is polled
-    /// between
-    /// two steps.
+    /// between two steps.
     fn collect(&mut self, job: &mut RolloutJob<W, B>, stop: &dyn Fn() -> bool) -> Result<()>;
 
     /// Returns the state between two rollouts for changes, or `None` if the environments are remote.
@@ -44,12 +43,9 @@ pub trait Collect<W, B>: Send {
 /// Actors in threads, a learner, and a bounded ring of buffers between them.
 ///
 /// The decoupled actors and learner are those of Espeholt et al. 2018, "IMPALA", section 3. The learner receives a
-/// rollout
-/// with [`AsyncCollector::recv`], and returns it with new weights with [`AsyncCollector::publish`]. Meanwhile actors
-/// fill
-/// the other buffers, with the weights that were the newest when they started. Every rollout contains the version of
-/// its
-/// weights; [`StalenessPolicy`] limits the age of that version.
+/// rollout with [`AsyncCollector::recv`], and returns it with new weights with [`AsyncCollector::publish`]. Meanwhile
+/// actors fill the other buffers, with the weights that were the newest when they started. Every rollout contains the
+/// version of its weights; [`StalenessPolicy`] limits the age of that version.
 ///
 /// ```
 /// use rlox_core::{
@@ -101,8 +97,7 @@ impl<W: Send + Sync + 'static, B: Send + 'static> AsyncCollector<W, B> {
     /// Starts a thread for each actor.
     ///
     /// `weights` have version 0. `seeds` generates a seed for each rollout. `buffer` creates the `max_staleness + 1`
-    /// buffers
-    /// of the ring.
+    /// buffers of the ring.
     ///
     /// # Errors
     /// As [`StalenessPolicy::check`] and `buffer`; [`Error::Io`] if a thread cannot be started.
@@ -175,8 +170,7 @@ impl<W: Send + Sync + 'static, B: Send + 'static> AsyncCollector<W, B> {
     ///
     /// # Errors
     /// [`Error::Config`] if no rollout was received. Rollouts of the current version may have started, and all rollouts
-    /// of
-    /// a version must have the same weights. [`Error::Closed`] in a forked process.
+    /// of a version must have the same weights. [`Error::Closed`] in a forked process.
     pub fn publish(&mut self, weights: W) -> Result<()> {
         self.check_process()?;
         if self.current.is_none() {

@@ -1,11 +1,10 @@
 //! Thread pool for large work.
 //!
 //! A process has one pool, created at the first use, which runs one job at a time. A second job at the same time, or
-//! from
-//! inside a job, runs on its caller's thread alone. Workers spin briefly after a job and then sleep. A worker that
-//! wakes too
-//! late finds the job closed and is not waited for. A forked child has none of its parent's threads and creates another
-//! pool. Results never depend on the thread that runs a part, because workers use the caller's floating-point settings.
+//! from inside a job, runs on its caller's thread alone. Workers spin briefly after a job and then sleep. A worker that
+//! wakes too late finds the job closed and is not waited for. A forked child has none of its parent's threads and
+//! creates another pool. Results never depend on the thread that runs a part, because workers use the caller's
+//! floating-point settings.
 
 #![expect(unsafe_code, reason = "threads that outlive a job borrow it")]
 
@@ -91,8 +90,7 @@ fn parsed(text: &str) -> Option<usize> {
 /// Calls `work` with each number below `parts` on all threads, in any order.
 ///
 /// A single part runs on the caller's thread. Parts should take at least 20 us. A part of more than some milliseconds
-/// must
-/// call its [`PollFn`] and return the error that it returns.
+/// must call its [`PollFn`] and return the error that it returns.
 ///
 /// # Errors
 /// The first error of a part, or [`Error::Interrupted`]. Parts that had started are then complete or ended early; other
@@ -291,8 +289,7 @@ impl Pool {
     fn run_shared(&self, job: &Job<'_>) -> Option<Result<()>> {
         self.busy.compare_exchange(false, true, Ordering::Acquire, Ordering::Relaxed).ok()?;
         // SAFETY: workers reach the job only through `state.job`. Before this function returns, `state.job` is `None`
-        // and
-        // all workers have left the job; nothing in between unwinds. A forked child has no workers.
+        // and all workers have left the job; nothing in between unwinds. A forked child has no workers.
         let shared_job = unsafe { std::mem::transmute::<&Job<'_>, &'static Job<'static>>(job) };
         let mut state = self.lock_state();
         state.job = Some(shared_job);

@@ -2,14 +2,11 @@
 //! called.
 //!
 //! Rust never fuses a multiplication and an addition by itself, so a function computes the same bits on every path
-//! unless
-//! it calls `mul_add`. CPUs other than x86-64 run the portable code.
+//! unless it calls `mul_add`. CPUs other than x86-64 run the portable code.
 //!
 //! The environment variable `RLOX_SIMD=portable|avx2|avx512`, read at the first use, limits the selection for
-//! comparisons
-//! and for tools such as valgrind that know fewer instructions. The selection never exceeds the CPU's features. Any
-//! other
-//! value selects `portable`, which is always safe, and [`check_setting`] reports it.
+//! comparisons and for tools such as valgrind that know fewer instructions. The selection never exceeds the CPU's
+//! features. Any other value selects `portable`, which is always safe, and [`check_setting`] reports it.
 
 #![expect(clippy::inline_always, reason = "only inlined functions are compiled for the wider instruction sets")]
 

@@ -1,10 +1,12 @@
 //! Generalised advantage estimation (Schulman et al. 2016, arXiv:1506.02438, eq. 16) with exact time limits.
 //!
-//! `delta_t = r_t + gamma * (1 - terminated_t) * next_value_t - v_t` and
-//! `A_t = delta_t + gamma * lambda * (1 - done_t) * A_{t+1}`, where `done = terminated | truncated`. `next_value_t` is
-//! the value of the true final observation if the step was truncated, else the value of the next row.
-//! `returns = A + v`. All sums are f64, also for f32 inputs, and are rounded once at the end. Values behind a finished
-//! episode are masked out instead of multiplied by zero, so a NaN there does not spread.
+//! - `delta_t = r_t + gamma * (1 - terminated_t) * next_value_t - v_t`
+//! - `A_t = delta_t + gamma * lambda * (1 - done_t) * A_{t+1}`, with `done = terminated | truncated`
+//! - `returns = A + v`
+//!
+//! `next_value_t` is the value of the true final observation if the step was truncated, else the value of the next row.
+//! All sums are f64, also for f32 inputs, and are rounded once at the end. Values behind a finished episode are masked
+//! out instead of multiplied by zero, so a NaN there does not spread.
 //!
 //! The SIMD lanes are environments for a `[T, N]` grid, and steps for a single trajectory; see `lanes.rs`.
 
@@ -30,8 +32,7 @@ use crate::{Float, Result, check_len};
 ///
 /// # Errors
 /// - [`crate::Error::Shape`] if a slice and `rewards` differ in length, or if a step is truncated and not terminated
-///   but
-///   `final_values` is missing;
+///   but `final_values` is missing;
 /// - [`crate::Error::Config`] if `gamma` or `gae_lambda` is outside [0, 1]. These errors occur before any write.
 ///
 /// ```
@@ -68,8 +69,7 @@ pub fn compute_gae<T: Float>(
 /// Computes advantages and returns of N environments over T steps, time-major.
 ///
 /// Row `t * num_envs + n` is step t of environment n. `last_values` has length N, all other slices T * N. The results
-/// of
-/// each environment equal those of [`compute_gae`] up to rounding.
+/// of each environment equal those of [`compute_gae`] up to rounding.
 ///
 /// # Errors
 /// As [`compute_gae`]; also [`crate::Error::Shape`] if the length of `rewards` is not a multiple of `num_envs`.

@@ -1,10 +1,9 @@
 //! Discounted returns, and lambda returns (Sutton and Barto 2018, eq. 12.2 and 12.18), with exact time limits.
 //!
 //! `G_t = r_t + gamma * (1 - terminated_t) * ((1 - lambda) * next_value_t + lambda * G_{t+1})`. If step t was
-//! truncated,
-//! `next_value_t` and `G_{t+1}` are the value of the true final observation; after the last step they are `last_value`.
-//! Discounted returns have `lambda` = 1 and read no other values. Values behind a finished episode are masked out
-//! instead of multiplied by zero, so a NaN there does not spread.
+//! truncated, `next_value_t` and `G_{t+1}` are the value of the true final observation; after the last step they are
+//! `last_value`. Discounted returns have `lambda` = 1 and read no other values. Values behind a finished episode are
+//! masked out instead of multiplied by zero, so a NaN there does not spread.
 
 #![expect(
     clippy::inline_always,
@@ -27,8 +26,7 @@ use crate::{Float, Result, check_len};
 ///
 /// # Errors
 /// - [`crate::Error::Shape`] if a slice and `rewards` differ in length, or if a step is truncated and not terminated
-///   but
-///   `final_values` is missing;
+///   but `final_values` is missing;
 /// - [`crate::Error::Config`] if `gamma` is outside [0, 1]. These errors occur before any write.
 ///
 /// ```
@@ -53,8 +51,7 @@ pub fn compute_returns<T: Float>(
 /// Computes discounted returns of N environments over T steps, time-major.
 ///
 /// Row `t * num_envs + n` is step t of environment n. `last_values` has length N, all other slices T * N. The results
-/// of
-/// each environment equal those of [`compute_returns`] up to rounding.
+/// of each environment equal those of [`compute_returns`] up to rounding.
 ///
 /// # Errors
 /// As [`compute_returns`]; also [`crate::Error::Shape`] if the length of `rewards` is not a multiple of `num_envs`.
@@ -112,8 +109,7 @@ pub fn compute_lambda_returns<T: Float>(
 /// Computes lambda returns of N environments over T steps, time-major.
 ///
 /// Row `t * num_envs + n` is step t of environment n. `last_values` has length N, all other slices T * N. The results
-/// of
-/// each environment equal those of [`compute_lambda_returns`] up to rounding.
+/// of each environment equal those of [`compute_lambda_returns`] up to rounding.
 ///
 /// # Errors
 /// As [`compute_lambda_returns`]; also [`crate::Error::Shape`] if the length of `rewards` is not a multiple of

@@ -1,10 +1,11 @@
 //! V-trace targets for learning from another policy's data (Espeholt et al. 2018, arXiv:1802.01561, eq. 1).
 //!
-//! `rho_t = min(rho_bar, exp(log_rhos_t))`, `c_t = lambda * min(c_bar, exp(log_rhos_t))`,
-//! `delta_t = r_t + gamma * (1 - terminated_t) * next_value_t - v_t`,
-//! `vs_t - v_t = rho_t * delta_t + gamma * c_t * (1 - done_t) * (vs_{t+1} - v_{t+1})` and
-//! `pg_advantage_t = min(pg_rho_bar, exp(log_rhos_t)) * (r_t + gamma * (1 - terminated_t) * next_vs_t - v_t)`, where
-//! `done = terminated | truncated`. `next_value_t` and `next_vs_t` are the value of the true final observation if the
+//! - `rho_t = min(rho_bar, exp(log_rhos_t))`, `c_t = lambda * min(c_bar, exp(log_rhos_t))`
+//! - `delta_t = r_t + gamma * (1 - terminated_t) * next_value_t - v_t`
+//! - `vs_t - v_t = rho_t * delta_t + gamma * c_t * (1 - done_t) * (vs_{t+1} - v_{t+1})`
+//! - `pg_advantage_t = min(pg_rho_bar, exp(log_rhos_t)) * (r_t + gamma * (1 - terminated_t) * next_vs_t - v_t)`
+//!
+//! Here `done = terminated | truncated`. `next_value_t` and `next_vs_t` are the value of the true final observation if the
 //! step was truncated, else those of the next row. Values behind a finished episode are masked out instead of
 //! multiplied by zero.
 
@@ -76,9 +77,8 @@ impl VtraceConfig {
 /// Computes V-trace targets `vs` and policy gradient advantages of one trajectory of T steps.
 ///
 /// `log_rhos` are `log pi(a|s) - log mu(a|s)`, with the learning policy `pi` and the acting policy `mu`. All slices
-/// have
-/// length T; `vs` and `pg_advantages` are overwritten. `bootstrap_value` is the value of the observation after the last
-/// step and is not used if that step is done. An empty trajectory writes nothing.
+/// have length T; `vs` and `pg_advantages` are overwritten. `bootstrap_value` is the value of the observation after the
+/// last step and is not used if that step is done. An empty trajectory writes nothing.
 ///
 /// Ratios are computed in `T`, within 1 unit in the last place (2 in f32), everything else in f64. A ratio of zero is
 /// valid: `log_rhos` of minus infinity, below -707 in f64, or below -86 in f32. A NaN makes its own step NaN, and the
@@ -88,8 +88,7 @@ impl VtraceConfig {
 /// - [`Error::Shape`] if a slice and `rewards` differ in length, or if a step is truncated and not terminated but
 ///   `final_values` is missing;
 /// - [`Error::Config`] if `gamma` or `lambda` is outside [0, 1], or a limit is negative or NaN. These errors occur
-///   before
-///   any write.
+///   before any write.
 ///
 /// ```
 /// use rlox_core::{EpisodeEnds, VtraceConfig, compute_vtrace};

@@ -97,8 +97,7 @@ impl Checkpoint {
     ///
     /// # Errors
     /// [`Error::Corrupt`] if the member is not in the safetensors format, or an array has another dtype, no rows axis
-    /// or an
-    /// empty row. [`Error::Memory`] if the fields do not fit into memory.
+    /// or an empty row. [`Error::Memory`] if the fields do not fit into memory.
     pub fn fields(&self, member: &str) -> Result<Vec<Field>> {
         let Some(file) = self.tensors(member)? else { return Ok(Vec::new()) };
         let mut fields = Vec::new();
@@ -134,8 +133,7 @@ impl Checkpoint {
     ///
     /// # Errors
     /// [`Error::Corrupt`] if there is no array of this name, shape and dtype, [`Error::Shape`] if the length of `out`
-    /// differs.
-    /// `out` is unchanged then.
+    /// differs. `out` is unchanged then.
     pub fn read_array(&self, member: &str, name: &str, shape: &[usize], out: FieldMut<'_>) -> Result<()> {
         let file = self.tensors(member)?.ok_or_else(|| self.corrupt(member, "no such member"))?;
         let view = file.tensor(name).map_err(|_| self.corrupt(member, format!("no array {name:?}")))?;

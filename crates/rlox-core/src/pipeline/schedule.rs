@@ -6,8 +6,7 @@ use crate::{Error, Pcg64, Result};
 ///
 /// The staleness of a rollout is the number of rollouts that were learned from between its first step and its own turn:
 /// its policy is that many updates old. There are `max_staleness + 1` buffers. With two buffers, one is filled while
-/// the
-/// learner uses the other.
+/// the learner uses the other.
 ///
 /// ```
 /// let staleness_policy = rlox_core::StalenessPolicy::default();
@@ -20,8 +19,7 @@ pub struct StalenessPolicy {
     /// If true, runs are repeatable, independent of the speed of actors and learner.
     ///
     /// Actors start rollouts in turn, and the learner receives them in that order. The weights are always
-    /// `max_staleness`
-    /// versions old. With 0, actors and learner take turns; otherwise they work concurrently.
+    /// `max_staleness` versions old. With 0, actors and learner take turns; otherwise they work concurrently.
     pub deterministic: bool,
 }
 

@@ -2,8 +2,7 @@
 //!
 //! A processor has settings per thread for rounding, and for treating subnormal numbers as 0, which
 //! `torch.set_flush_denormal` and `-ffast-math` change. With different settings, the result of a call would depend on
-//! the
-//! threads that computed its parts.
+//! the threads that computed its parts.
 
 #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
 use std::arch::asm;
@@ -70,8 +69,8 @@ fn read_register() -> u64 {
 fn write_register(control: u64) {
     let control = control as u32;
     // SAFETY: every x86-64 CPU has SSE, and no reserved bit changes. Rust may only misjudge the results of
-    // floating-point
-    // operations, because it assumes the default mode; the calling thread runs the same code in this mode already.
+    // floating-point operations, because it assumes the default mode; the calling thread runs the same code in this
+    // mode already.
     unsafe { asm!("ldmxcsr [{}]", in(reg) &raw const control, options(nostack, readonly, preserves_flags)) };
 }
 
@@ -87,8 +86,7 @@ fn read_register() -> u64 {
 #[cfg(target_arch = "aarch64")]
 fn write_register(control: u64) {
     // SAFETY: programs may write this register. Rust may only misjudge the results of floating-point operations,
-    // because
-    // it assumes the default mode; the calling thread runs the same code in this mode already.
+    // because it assumes the default mode; the calling thread runs the same code in this mode already.
     unsafe { asm!("msr fpcr, {}", in(reg) control, options(nostack, preserves_flags)) };
 }
 

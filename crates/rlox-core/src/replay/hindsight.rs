@@ -48,14 +48,12 @@ impl Strategy {
 /// Uniform sampling with hindsight goals.
 ///
 /// The method is that of Andrychowicz et al. 2017, "Hindsight Experience Replay", <https://arxiv.org/abs/1707.01495>.
-/// Of
-/// every `n_sampled_goal + 1` transitions, all but one get a goal that their own episode achieved.
+/// Of every `n_sampled_goal + 1` transitions, all but one get a goal that their own episode achieved.
 ///
 /// These transitions are the first of a batch, `B * n / (n + 1)` rounded down ([`super::SampleIndices::relabelled`]).
-/// The
-/// caller must recompute their rewards, and the flags that depend on the goal. Transitions of all stored episodes are
-/// equally likely. An unfinished episode counts up to its newest step, a partly overwritten one from its oldest stored
-/// step.
+/// The caller must recompute their rewards, and the flags that depend on the goal. Transitions of all stored episodes
+/// are equally likely. An unfinished episode counts up to its newest step, a partly overwritten one from its oldest
+/// stored step.
 ///
 /// ```
 /// use rlox_core::replay::{FieldSpec, Hindsight, Replay, ReplayStorage, SampledBatch, Strategy};
@@ -105,8 +103,7 @@ impl Hindsight {
     ///
     /// # Errors
     /// [`Error::Config`] for a field that does not exist, [`Error::Space`] if the fields are the same or differ in
-    /// shape or
-    /// dtype, [`Error::Memory`] if an allocation fails.
+    /// shape or dtype, [`Error::Memory`] if an allocation fails.
     pub fn new(
         storage: &ReplayStorage,
         parts: (usize, usize),

@@ -33,8 +33,7 @@ const POLL_EVERY_READS: usize = 8;
 /// Replay buffer with the newest rows in memory and all rows in a file, sampled uniformly.
 ///
 /// Rows are written to the file in batches, before they leave memory. [`MmapReplayBuffer::flush`] writes all rows to
-/// the
-/// disk. After a crash, [`MmapReplayBuffer::open`] finds every flushed row that newer rows have not replaced, and
+/// the disk. After a crash, [`MmapReplayBuffer::open`] finds every flushed row that newer rows have not replaced, and
 /// possibly some newer rows. Dropping the buffer flushes it and ignores errors.
 ///
 /// Each row stores its index and a checksum, which are verified at every read. The file of an open buffer is locked, so
@@ -90,8 +89,7 @@ impl MmapReplayBuffer {
     ///
     /// # Errors
     /// - [`Error::Config`] if a capacity is 0, `hot_capacity` exceeds `total_capacity`, or the schema is invalid or
-    ///   stacks
-    ///   frames;
+    ///   stacks frames;
     /// - [`Error::Shape`] for a row without elements or with too many axes;
     /// - [`Error::Memory`] with the number of bytes if the rows in memory do not fit;
     /// - [`Error::Io`] if `path` exists, which leaves it unchanged, or the system reports an error.
@@ -136,8 +134,7 @@ impl MmapReplayBuffer {
     /// Opens the buffer whose file is at `path`.
     ///
     /// `hot_capacity` rows stay in memory; `None` stands for the capacity at creation. Rows in memory are verified now,
-    /// all
-    /// others when they are read.
+    /// all others when they are read.
     ///
     /// # Errors
     /// - [`Error::Io`] if there is no file or the system reports an error;
@@ -214,8 +211,7 @@ impl MmapReplayBuffer {
     /// - [`Error::Config`] if next observations are missing;
     /// - [`Error::Closed`] in a forked process;
     /// - [`Error::Io`] if the system cannot write earlier rows, as on a full disk. These rows stay in memory, and the
-    ///   next
-    ///   push tries again;
+    ///   next push tries again;
     /// - [`Error::Interrupted`] if the interrupt check of the process stops the call.
     ///
     /// Nothing of the failed piece is stored.
@@ -400,8 +396,7 @@ impl MmapReplayBuffer {
     ///
     /// # Errors
     /// As [`MmapReplayBuffer::sample_indices`]; also [`Error::Config`] if a transition is no longer stored. The indices
-    /// are
-    /// cleared then.
+    /// are cleared then.
     pub fn find(&self, sample_indices: &mut SampleIndices) -> Result<()> {
         sample_indices.fetch(|indices, records| self.fetch(indices, records)).inspect_err(|_| sample_indices.clear())
     }

@@ -70,8 +70,7 @@ impl Spans {
     ///
     /// # Errors
     /// As [`NStep::check`]; [`Error::Memory`] if an allocation fails; [`Error::Interrupted`] if the interrupt check of
-    /// the
-    /// process stops the call.
+    /// the process stops the call.
     pub(crate) fn find(&mut self, storage: &ReplayStorage, n_step: NStep, rows: &[usize]) -> Result<()> {
         n_step.check()?;
         self.clear();

@@ -22,9 +22,8 @@ impl ReplayStorage {
     /// Appends a time step: one row per environment, in the order of the environments.
     ///
     /// A storage of one environment accepts any number of rows; several rows are treated as independent transitions.
-    /// The
-    /// push compares observations to detect that a row continues the environment's last one. After a row without a next
-    /// observation the storage cannot check this, and assumes that the row belongs to the same environment.
+    /// The push compares observations to detect that a row continues the environment's last one. After a row without a
+    /// next observation the storage cannot check this, and assumes that the row belongs to the same environment.
     ///
     /// # Errors
     /// - [`Error::Shape`] for a wrong number of rows or elements;
@@ -35,8 +34,7 @@ impl ReplayStorage {
     /// - [`Error::Interrupted`] if the interrupt check of the process stops the call.
     ///
     /// The storage is unchanged then, except that an interrupted push of many rows may have stored the first ones,
-    /// which
-    /// [`ReplayStorage::indices`] shows.
+    /// which [`ReplayStorage::indices`] shows.
     pub fn push(&mut self, batch: &TransitionBatch<'_>) -> Result<()> {
         let order = if self.num_envs == 1 && batch.rows() != 1 { Order::Independent } else { Order::Environments };
         self.push_as(batch, order)

@@ -25,8 +25,7 @@ pub trait Sampler: Send + Sync {
     /// Appends to `goals` the indices of transitions whose next observations provide new goals.
     ///
     /// Element i of `goals` belongs to element i of `indices`. Returns the observation fields that hold goals, or
-    /// `None` if
-    /// the sampler relabels no goals, as by default.
+    /// `None` if the sampler relabels no goals, as by default.
     ///
     /// # Errors
     /// [`Error::Memory`] if an allocation fails.

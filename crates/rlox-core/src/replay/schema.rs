@@ -59,8 +59,7 @@ impl FieldSpec {
 /// Schema of a transition.
 ///
 /// An observation has one field, or several as in Gymnasium's `Dict` spaces. Rewards (f32) and the flags `terminated`
-/// and
-/// `truncated` are part of every transition.
+/// and `truncated` are part of every transition.
 ///
 /// ```
 /// use rlox_core::DType;
@@ -188,10 +187,8 @@ pub struct TransitionBatch<'a> {
     /// Observations after the step, one `[B, ...]` array per field, or `None`.
     ///
     /// If an episode ended, this is its final observation, never one after a reset. `None` declares that the next row
-    /// of
-    /// each environment will hold the next observation. If rows of several environments are pushed in turns to a
-    /// storage of
-    /// one environment, the rows cannot be told apart; pass the next observations in that case.
+    /// of each environment will hold the next observation. If rows of several environments are pushed in turns to a
+    /// storage of one environment, the rows cannot be told apart; pass the next observations in that case.
     pub next_obs: Option<&'a [FieldData<'a>]>,
     /// Extra fields, one `[B, ...]` array per field.
     pub extra: &'a [FieldData<'a>],

@@ -13,10 +13,9 @@ const POLL_EVERY_STEPS: usize = 1 << 6;
 /// Sampler of sequences: consecutive stored steps of one environment within one episode.
 ///
 /// Every transition that can be sampled is equally likely as a start. A sequence has up to `length` steps from its
-/// start,
-/// fewer if the episode ends or is still running. Up to `burn_in` stored steps of the episode precede the start, to
-/// warm
-/// up a recurrent state (Kapturowski et al. 2019, "Recurrent Experience Replay in Distributed Reinforcement Learning").
+/// start, fewer if the episode ends or is still running. Up to `burn_in` stored steps of the episode precede the start,
+/// to warm up a recurrent state (Kapturowski et al. 2019, "Recurrent Experience Replay in Distributed Reinforcement
+/// Learning").
 ///
 /// ```
 /// use rlox_core::replay::{SequenceIndices, Column, ReplayBuffer, Sequences};
@@ -65,8 +64,7 @@ impl Sequences {
     ///
     /// # Errors
     /// - [`Error::Config`] if `length` is 0, `burn_in` is used with `whole_episodes`, `batch_size` is 0 or exceeds the
-    ///   number
-    ///   of transitions that can be sampled, or no episode is complete;
+    ///   number of transitions that can be sampled, or no episode is complete;
     /// - [`Error::Memory`] if an allocation fails;
     /// - [`Error::Interrupted`] if the interrupt check of the process stops the call.
     ///

@@ -65,8 +65,7 @@ impl<S: Sampler> Replay<S> {
     /// Returns the state of the buffer as fields.
     ///
     /// The fields hold the stored transitions in the order of pushes, the data that later pushes need, and the state of
-    /// the
-    /// sampler. The size depends on the stored transitions, not on the capacity.
+    /// the sampler. The size depends on the stored transitions, not on the capacity.
     ///
     /// ```
     /// use rlox_core::replay::{ReplayBuffer, SampledBatch};
@@ -109,8 +108,7 @@ impl<S: Sampler> Replay<S> {
     ///
     /// # Errors
     /// - [`Error::Config`], [`Error::Space`], [`Error::Shape`] or [`Error::NotFinite`] that names the missing,
-    ///   additional or
-    ///   invalid array;
+    ///   additional or invalid array;
     /// - [`Error::Memory`] if an allocation fails;
     /// - [`Error::Interrupted`] if the interrupt check of the process stops the call.
     ///
@@ -241,8 +239,7 @@ impl<S: PersistSampler> Replay<S> {
     ///
     /// # Errors
     /// [`Error::Io`] if `path` exists and is not a checkpoint, or the system reports an error; existing files are
-    /// unchanged
-    /// then. [`Error::Memory`] if an allocation fails.
+    /// unchanged then. [`Error::Memory`] if an allocation fails.
     pub fn save(&self, path: impl AsRef<Path>) -> Result<()> {
         let mut checkpoint = Checkpoint::default();
         self.write_to_checkpoint(&mut checkpoint, Vec::new())?;

@@ -23,14 +23,12 @@ const MEMINFO_CHECK_ABOVE: usize = 1 << 20;
 /// Ring buffer of transitions of one environment, or of several environments that step together.
 ///
 /// A row holds a complete transition, so that sampling reads one place. A next observation that equals the
-/// environment's
-/// next row is stored once, and so are the frames that stacked observations share. The push compares bytes to find
-/// them,
-/// so sampled observations always equal the pushed ones. `terminated` and `truncated` are never merged.
+/// environment's next row is stored once, and so are the frames that stacked observations share. The push compares
+/// bytes to find them, so sampled observations always equal the pushed ones. `terminated` and `truncated` are never
+/// merged.
 ///
 /// The index of a transition is its position in the order of pushes, counted from 0. Indices are never reused, so a
-/// late
-/// priority update cannot change another transition.
+/// late priority update cannot change another transition.
 ///
 /// ```
 /// use rlox_core::{DType, FieldData};
@@ -83,12 +81,9 @@ impl ReplayStorage {
     /// Creates a storage for `capacity` transitions of `num_envs` environments.
     ///
     /// The capacity is rounded down to full time steps, at least one. The system provides the ring's memory when rows
-    /// are
-    /// first written. Memory outside the ring depends on the transitions: none for consecutive rows except at the ends
-    /// of
-    /// episodes, and one next observation for each independent row. That memory is not reserved here. A push fails if
-    /// it
-    /// does not fit beside the unwritten rows of the ring.
+    /// are first written. Memory outside the ring depends on the transitions: none for consecutive rows except at the
+    /// ends of episodes, and one next observation for each independent row. That memory is not reserved here. A push
+    /// fails if it does not fit beside the unwritten rows of the ring.
     ///
     /// # Errors
     /// - [`Error::Config`] if `capacity` or `num_envs` is 0, or the schema is invalid;

@@ -1,6 +1,5 @@
 //! Sum tree for draws in proportion to priorities, with 16 children per node (Schaul et al. 2016, "Prioritized
-//! Experience
-//! Replay", <https://arxiv.org/abs/1511.05952>).
+//! Experience Replay", <https://arxiv.org/abs/1511.05952>).
 //!
 //! Priorities are f32, 16 of them in a cache line. Sums are f64 and always recomputed from the 16 numbers below, never
 //! updated by differences. The sums depend on the priorities alone and do not drift.
@@ -31,8 +30,7 @@ const POLL_EVERY_BATCHES: usize = 16;
 /// Fixed number of leaves with priorities, which are drawn in proportion to their priorities.
 ///
 /// A priority is 0, so that the leaf is never drawn, or positive and finite. Subnormal numbers become the smallest
-/// normal
-/// number. All priorities are initially 0. A leaf takes about 5 bytes of memory.
+/// normal number. All priorities are initially 0. A leaf takes about 5 bytes of memory.
 ///
 /// ```
 /// use rlox_core::{Pcg64, replay::SumTree};
@@ -114,8 +112,7 @@ impl SumTree {
     /// Returns the sum of all priorities, which may exceed the range of f32.
     ///
     /// The relative error is at most 2^-51 per level of the tree; a million leaves have 5 levels. The error does not
-    /// depend
-    /// on earlier changes.
+    /// depend on earlier changes.
     ///
     /// ```
     /// let mut tree = rlox_core::replay::SumTree::new(3)?;
@@ -159,8 +156,7 @@ impl SumTree {
     ///
     /// # Errors
     /// [`Error::Config`] if there is no such leaf or the priority is negative, [`Error::NotFinite`] if the priority is
-    /// not
-    /// finite. Nothing has changed then.
+    /// not finite. Nothing has changed then.
     ///
     /// ```
     /// let mut tree = rlox_core::replay::SumTree::new(3)?;
@@ -180,8 +176,7 @@ impl SumTree {
     ///
     /// # Errors
     /// As [`SumTree::set`]; also [`Error::Shape`] if the numbers of priorities and leaves differ, and [`Error::Memory`]
-    /// if
-    /// the allocation of 8 bytes per leaf fails. Later calls reuse that memory. Nothing has changed then.
+    /// if the allocation of 8 bytes per leaf fails. Later calls reuse that memory. Nothing has changed then.
     ///
     /// ```
     /// let mut tree = rlox_core::replay::SumTree::new(3)?;
@@ -275,13 +270,11 @@ impl SumTree {
     /// Draws `out.len()` leaves in ascending order, one per stratum.
     ///
     /// The strata have equal shares of the sum of priorities (Schaul et al. 2016, appendix B.2.1). Each draw takes one
-    /// 64-bit
-    /// number of `rng`.
+    /// 64-bit number of `rng`.
     ///
     /// # Errors
     /// [`Error::Config`] if all priorities are 0; nothing is drawn then. [`Error::Interrupted`] if the interrupt check
-    /// of the
-    /// process stops the call.
+    /// of the process stops the call.
     ///
     /// ```
     /// use rlox_core::{Pcg64, replay::SumTree};

@@ -4,8 +4,7 @@
 //! 0, where `n = 0` and `x = r`, `e^x - 1 - x` is `q` itself, without cancellation.
 //!
 //! `FUSED` selects fused multiply-add instructions: fewer instructions, but other last digits. Without `FUSED` the bits
-//! are
-//! the same on every instruction set.
+//! are the same on every instruction set.
 
 /// Returns `e^x` within 1 ulp of libm in f64 and within 2 ulp in f32.
 ///
@@ -88,8 +87,7 @@ mod parts {
     });
 
     // With R(r) = r * (e^r + 1) / (e^r - 1) and c = r - (R - 2), q = r * c / (2 - c). P approximates (R - 2) / r^2 in
-    // powers
-    // of r^2, interpolated at the Chebyshev points of |r| <= ln(2) / 2 with an error of 6e-17.
+    // powers of r^2, interpolated at the Chebyshev points of |r| <= ln(2) / 2 with an error of 6e-17.
     parts!(f64, u64, 52, [f64::from_bits(0x3fe6_2e42_fee0_0000), f64::from_bits(0x3dea_39ef_3579_3c76)], |r, fused| {
         const P: [f64; 5] = [
             0.166_666_666_666_666_6,

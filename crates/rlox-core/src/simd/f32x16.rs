@@ -1,8 +1,7 @@
 //! Sum, running sums and minimum of sixteen adjacent numbers.
 //!
 //! The types of [`super::f64x8`] select the instructions, and all of them add in the same order. All numbers must be 0
-//! or
-//! positive and finite.
+//! or positive and finite.
 
 #![expect(clippy::inline_always, reason = "only inlined functions are compiled for the wider instruction sets")]
 

@@ -1,8 +1,7 @@
 //! Vectors of [`LANES`] f64, with operations between neighbouring lanes that compilers do not generate.
 //!
 //! A value of an [`F64s`] type proves that its instructions may run: only `on_f64s!` creates such a value, after a
-//! check of
-//! the CPU. All implementations round alike.
+//! check of the CPU. All implementations round alike.
 
 #![expect(clippy::inline_always, reason = "only inlined functions are compiled for the wider instruction sets")]
 
@@ -41,8 +40,7 @@ pub trait F64s: Copy {
     /// Returns `factor * x`, but never rounds a non-zero product to zero.
     ///
     /// The result is zero if an operand is zero, else at least the smallest positive number. Operands must be NaN or
-    /// not
-    /// negative.
+    /// not negative.
     fn blend(self, factor: Self::Vector, x: Self::Vector) -> Self::Vector;
     /// Returns `factor * x`. If the factor is zero, this is zero, even if `x` is NaN.
     fn scaled(self, factor: Self::Vector, x: Self::Vector) -> Self::Vector;

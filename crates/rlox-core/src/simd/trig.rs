@@ -1,18 +1,14 @@
 //! Sines, cosines and squares in lanes, equal to libm's `f64::sin` and `f64::cos` and to NumPy's `x ** 2` bit for bit.
 //!
 //! Sines and cosines: each lane computes a double-double (head and tail) with an error of some thousandths of an ulp,
-//! and
-//! rounds it as described below. Squares: NumPy calls libm's `pow`, which almost always rounds correctly; the lanes
-//! compute
-//! the exact square.
+//! and rounds it as described below. Squares: NumPy calls libm's `pow`, which almost always rounds correctly; the lanes
+//! compute the exact square.
 //!
 //! # Rounding
 //! A libm does not round correctly everywhere, so accuracy alone cannot ensure equal bits. Therefore each lane, whose
-//! error
-//! is much smaller than an ulp, checks that all numbers within [`WINDOW`] of its result round to the same number (the
-//! test of Ziv 1991, "Fast evaluation of elementary mathematical functions with correctly rounded last bit"). If so,
-//! every
-//! libm with an error below 0.5 + `WINDOW` ulp returns that number, too. All other lanes call libm.
+//! error is much smaller than an ulp, checks that all numbers within [`WINDOW`] of its result round to the same number
+//! (the test of Ziv 1991, "Fast evaluation of elementary mathematical functions with correctly rounded last bit"). If
+//! so, every libm with an error below 0.5 + `WINDOW` ulp returns that number, too. All other lanes call libm.
 
 #![expect(clippy::inline_always, reason = "only inlined functions are compiled for the wider instruction sets")]
 

@@ -36,13 +36,10 @@ impl MmapReplayBuffer {
     ///
     /// # Errors
     /// - [`Error::Config`], [`Error::Space`] or [`Error::Shape`] that names a missing or invalid array. An array is
-    ///   invalid
-    ///   if it belongs to another file, to more rows than the file has, to rows that were dropped by a rollback, or to
-    ///   a
-    ///   state some of whose rows were overwritten. Nothing has changed then;
+    ///   invalid if it belongs to another file, to more rows than the file has, to rows that were dropped by a
+    ///   rollback, or to a state some of whose rows were overwritten. Nothing has changed then;
     /// - [`Error::Io`] if the system reports an error, and [`Error::Interrupted`] if the interrupt check of the process
-    ///   stops
-    ///   the call. The last rows may be dropped then.
+    ///   stops the call. The last rows may be dropped then.
     pub fn load_state(&mut self, state: &[Field]) -> Result<()> {
         const NAMES: [&str; 4] = ["path", "id", "pushed", "timeline"];
         if let Some(other) = state.iter().find(|field| !NAMES.contains(&field.name())) {

@@ -93,8 +93,7 @@ impl Cold {
     ///
     /// # Errors
     /// As [`Disk::open`]; also [`Error::Corrupt`] that names the damaged section, and [`Error::Config`] for another
-    /// version
-    /// of the format or another byte order.
+    /// version of the format or another byte order.
     pub(super) fn open(path: &Path, poll: PollFn<'_>) -> Result<(Self, Header)> {
         let disk = Disk::open(path)?;
         let (bytes, header, salt) = Header::read(&disk)?;
@@ -139,8 +138,7 @@ impl Cold {
     /// Finds the rows after the last commit that are valid and consecutive.
     ///
     /// After a power cut, later rows may exist beyond them. Such rows are blanked before new rows are written, so that
-    /// they
-    /// can never be mistaken for newer ones.
+    /// they can never be mistaken for newer ones.
     fn recover(&mut self, there: usize, poll: PollFn<'_>) -> Result<()> {
         let (from, ring) = (self.flushed, self.ring());
         // The ring is complete after the first round, and may be incomplete during it.
@@ -328,8 +326,7 @@ impl Cold {
     /// Drops the rows from `rows` on. All rows must be flushed.
     ///
     /// At most `slack` rows are dropped at a time, as many as `open` examines, so that the file is always valid.
-    /// `numbers`
-    /// are unique among files and timelines.
+    /// `numbers` are unique among files and timelines.
     ///
     /// # Errors
     /// As [`Cold::write`]; the last rows may be dropped then.
@@ -395,8 +392,7 @@ impl Header {
     ///
     /// # Errors
     /// [`Error::Corrupt`] for an invalid header, [`Error::Config`] for another version of the format or another byte
-    /// order,
-    /// and [`Error::Io`].
+    /// order, and [`Error::Io`].
     pub(super) fn read(disk: &Disk) -> Result<(Vec<u8>, Self, u32)> {
         let corrupt = |got: &str| disk.corrupt("header", got);
         let mut start = [0; Self::BLOCK];

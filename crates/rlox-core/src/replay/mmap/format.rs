@@ -73,8 +73,7 @@ impl Header {
     ///
     /// # Errors
     /// `Err(got)` describes an invalid header. `Ok(Err(_))` is an [`Error::Config`] for another version of the format
-    /// or
-    /// another byte order.
+    /// or another byte order.
     pub(super) fn from_bytes(bytes: &[u8], path: &str) -> std::result::Result<Result<(Self, u32)>, String> {
         let check = check_seal(bytes, 0).ok_or("a wrong checksum")?;
         let version = u32::from_le_bytes([bytes[8], bytes[9], bytes[10], bytes[11]]);
