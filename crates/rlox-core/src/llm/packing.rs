@@ -68,7 +68,7 @@ impl Packing {
 /// - [`Error::Config`] if `max_length` is 0;
 /// - [`Error::Shape`] if a sequence is longer and `overflow` is [`Overflow::Error`], or there are 2^32 or more
 ///   sequences;
-/// - [`Error::Memory`] if the tables do not fit: one entry per sequence and per possible length of a row.
+/// - [`Error::Memory`] if the tables do not fit: one entry per sequence and per possible length of a row;
 /// - [`Error::Interrupted`] if the interrupt check of the process stops the call.
 ///
 /// ```
