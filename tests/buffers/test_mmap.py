@@ -224,10 +224,10 @@ def child(path):
 
 def test_only_one_process_opens_a_file_until_it_ends_or_is_killed(path):
     buffer = open_new(path, rows=10)
-    with refuses(ClosedError, str(path), expected="a file that is not open in another buffer"):
+    with refuses(ClosedError, str(path), expected="a file that no buffer has open"):
         rlox.MmapReplayBuffer.open(path)
     with child(path) as refused:
-        assert "expected a file that is not open in another buffer" in refused.stdout.readline()
+        assert "expected a file that no buffer has open" in refused.stdout.readline()
         assert refused.wait() == 3
     buffer.close()
     with child(path) as running:

@@ -474,7 +474,7 @@ impl Disk {
             }),
             Err(TryLockError::Error(source)) => Err(Error::Io { path: named, source }),
             Err(TryLockError::WouldBlock) => {
-                let (expected, got) = ("a file that is not open in another buffer", "an open file");
+                let (expected, got) = ("a file that no buffer has open", "an open file");
                 Err(Error::closed(named, expected, got, "close the other buffer first"))
             }
         }
