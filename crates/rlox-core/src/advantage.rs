@@ -1,4 +1,4 @@
-//! Advantage estimators: free functions that read and write the caller's slices and allocate nothing.
+//! Advantage estimators: free functions that read and write the caller's slices without allocating.
 
 mod gae;
 mod lanes;
@@ -15,21 +15,21 @@ pub use vtrace::{VtraceConfig, compute_vtrace, compute_vtrace_time_major};
 
 use crate::{Error, Result, check_len};
 
-/// How the steps of a rollout ended; every slice is as long as the rewards.
+/// Ends of the episodes of a rollout. Every slice is as long as the rewards.
 ///
-/// Plain `dones` that tell no time limit from a true end go in as `terminated`, see [`EpisodeEnds::dones`].
+/// Plain `dones`, which do not distinguish time limits, are passed as `terminated`; see [`EpisodeEnds::dones`].
 #[derive(Clone, Copy, Debug)]
 pub struct EpisodeEnds<'a, T> {
-    /// The task itself ended at this step: no value follows.
+    /// True if the task ended at the step: no value follows.
     pub terminated: &'a [bool],
-    /// The episode was cut at this step, by a time limit for one: the final observation's value follows.
+    /// True if the episode was truncated at the step: the value of the final observation follows.
     pub truncated: Option<&'a [bool]>,
-    /// `V(final_obs_t)`, read only where a step is truncated and not terminated; the rest may hold anything.
+    /// `V(final_obs_t)`, read only in steps that are truncated and not terminated.
     pub final_values: Option<&'a [T]>,
 }
 
 impl<'a, T> EpisodeEnds<'a, T> {
-    /// Episodes that only ever terminate.
+    /// Creates the ends of episodes that only terminate.
     ///
     /// ```
     /// let ends = rlox_core::EpisodeEnds::<f32>::dones(&[false, true]);
@@ -39,7 +39,7 @@ impl<'a, T> EpisodeEnds<'a, T> {
         Self { terminated: dones, truncated: None, final_values: None }
     }
 
-    /// Checks the lengths; returns the truncated flags with the final values, where there are any.
+    /// Checks the lengths and returns the truncated flags with the final values, if both are present.
     fn check(&self, len: usize) -> Result<Option<(&'a [bool], &'a [T])>> {
         check_len("terminated", self.terminated.len(), len)?;
         check_len("truncated", self.truncated.map_or(len, <[bool]>::len), len)?;
@@ -51,7 +51,7 @@ impl<'a, T> EpisodeEnds<'a, T> {
                     "final_values",
                     "a value for every row that is truncated and not terminated",
                     "none",
-                    "pass V(final observation) in those rows, and anything in the others",
+                    "pass V(final observation) in those rows and any number in the others",
                 );
                 return Err(error.at_row(row));
             }
@@ -59,17 +59,17 @@ impl<'a, T> EpisodeEnds<'a, T> {
         if self.truncated.is_none() && self.final_values.is_some() {
             return Err(Error::shape(
                 "truncated",
-                "flags beside final_values, which are read where an episode was truncated",
+                "the truncated flags that belong to final_values",
                 "none",
-                "pass truncated, and dones as terminated, or leave final_values out",
+                "pass truncated, or omit final_values",
             ));
         }
-        // Without final values, every truncated row is terminated as well and changes nothing.
+        // Without final values, each truncated row is also terminated, so its flag has no effect.
         Ok(self.truncated.zip(self.final_values))
     }
 }
 
-/// Checks that the rewards are whole rows.
+/// Checks that the number of rewards is a multiple of the row length.
 fn check_rows(rewards: usize, name: &'static str, row: usize) -> Result<()> {
     if rewards == 0 || (row > 0 && rewards.is_multiple_of(row)) {
         return Ok(());
@@ -78,7 +78,7 @@ fn check_rows(rewards: usize, name: &'static str, row: usize) -> Result<()> {
         "rewards",
         format!("a multiple of {name} = {row} elements"),
         rewards.to_string(),
-        format!("pass whole rows, or the {name} they were recorded with"),
+        format!("pass complete rows, or the {name} of the recording"),
     ))
 }
 
@@ -87,5 +87,5 @@ pub(crate) fn check_discount(name: &'static str, value: f64) -> Result<()> {
     if (0.0..=1.0).contains(&value) {
         return Ok(());
     }
-    Err(Error::config(name, "a number in [0, 1]", value.to_string(), "discounts are at least 0 and at most 1"))
+    Err(Error::config(name, "a number in [0, 1]", value.to_string(), "pass a number from 0 to 1, such as 0.99"))
 }

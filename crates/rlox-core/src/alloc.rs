@@ -1,25 +1,25 @@
-//! Refuses allocations the machine cannot hold, before the kernel kills the process for them.
+//! Allocation with errors: rejects requests that exceed the free memory instead of aborting the process.
 
 use bytemuck::Zeroable;
 use bytemuck::allocation::try_zeroed_vec;
 
 use crate::{Error, Result};
 
-/// So many bytes are asked for without a look at what is free, which takes some 20 us.
+/// Size in bytes up to which requests skip the check of the free memory, which takes about 20 us.
 const MEMINFO_CHECK_ABOVE: u128 = 1 << 20;
 
-/// Checks that `count` items of `bytes_each` fit into the memory that is free now.
+/// Checks that `count` items of `bytes_each` bytes fit into the free memory.
 ///
 /// # Errors
-/// [`Error::Memory`] with the number of bytes asked for, if it exceeds what is available.
+/// [`Error::Memory`] with the size of the request in bytes if the request exceeds the free memory.
 pub(crate) fn check_available(argument: &'static str, count: usize, bytes_each: usize) -> Result<()> {
     check_request(argument, count as u128 * bytes_each as u128, || format!("{count}, which needs"))
 }
 
-/// As [`check_available`], of what `request` names, such as "5 rows, which needs".
+/// Checks as [`check_available`]. The error text starts with `request`, such as "5 rows, which needs".
 ///
 /// # Errors
-/// [`Error::Memory`] with the number of bytes asked for, if it exceeds what is available.
+/// [`Error::Memory`] with the size of the request in bytes if the request exceeds the free memory.
 pub(crate) fn check_available_for(
     argument: &'static str,
     count: usize,
@@ -29,7 +29,7 @@ pub(crate) fn check_available_for(
     check_request(argument, count as u128 * bytes_each as u128, request)
 }
 
-/// Bytes of zeros, so many of each of `count` items, which `request` names as in [`check_available_for`].
+/// Checks and allocates `count * bytes_each` zero bytes. `request` is as in [`check_available_for`].
 pub(crate) fn zeroed_named(
     argument: &'static str,
     count: usize,
@@ -41,34 +41,34 @@ pub(crate) fn zeroed_named(
     try_zeroed_vec(count.checked_mul(bytes_each).ok_or_else(error)?).map_err(|()| error())
 }
 
-/// As [`check_available`], for a number of bytes.
+/// Checks that a number of bytes fits into the free memory.
 ///
 /// # Errors
-/// [`Error::Memory`] with the number of bytes asked for, if it exceeds what is available.
+/// [`Error::Memory`] with the size of the request in bytes if the request exceeds the free memory.
 pub(crate) fn check_bytes(argument: &'static str, bytes: u128) -> Result<()> {
-    check_request(argument, bytes, || "what needs".into())
+    check_request(argument, bytes, || "a size of".into())
 }
 
 fn check_request(argument: &'static str, bytes: u128, request: impl Fn() -> String) -> Result<()> {
     if bytes <= MEMINFO_CHECK_ABOVE {
         return Ok(());
     }
-    // Rust's own limit on an allocation holds where the free memory is unknown.
+    // If the free memory is unknown, Rust's own limit on an allocation applies.
     let available = available_memory().map_or(isize::MAX as u128, u128::from);
     if bytes <= available {
         return Ok(());
     }
     let got = format!("{} {bytes} bytes ({})", request(), human(bytes));
-    Err(Error::memory(argument, format!("at most {} of memory", human(available)), got, "ask for less"))
+    Err(Error::memory(argument, format!("at most {} of memory", human(available)), got, "use a smaller value"))
 }
 
-/// Checks and allocates a zeroed vector, whose pages the system provides when they are first touched.
+/// Checks and allocates a zeroed vector. The system provides its pages at the first access.
 pub(crate) fn zeroed<T: Zeroable>(argument: &'static str, len: usize) -> Result<Vec<T>> {
     check_available(argument, len, size_of::<T>())?;
     try_zeroed_vec(len).map_err(|()| out_of_memory(argument, len, size_of::<T>()))
 }
 
-/// Checks and allocates an empty vector with room for `len` items.
+/// Checks and allocates an empty vector with a capacity of `len` items.
 pub(crate) fn with_capacity<T>(argument: &'static str, len: usize) -> Result<Vec<T>> {
     check_available(argument, len, size_of::<T>())?;
     let mut vector = Vec::new();
@@ -76,7 +76,7 @@ pub(crate) fn with_capacity<T>(argument: &'static str, len: usize) -> Result<Vec
     Ok(vector)
 }
 
-/// Appends an item, unless the system grants no memory for it.
+/// Appends an item, or returns [`Error::Memory`] if the vector cannot grow.
 #[inline]
 pub(crate) fn push<T>(argument: &'static str, vector: &mut Vec<T>, item: T) -> Result<()> {
     vector.try_reserve(1).map_err(|_| out_of_memory(argument, vector.len() + 1, size_of::<T>()))?;
@@ -84,7 +84,7 @@ pub(crate) fn push<T>(argument: &'static str, vector: &mut Vec<T>, item: T) -> R
     Ok(())
 }
 
-/// A copy of a text, unless the system grants no memory for it.
+/// Returns a copy of a text, or [`Error::Memory`] if the allocation fails.
 pub(crate) fn try_to_string(argument: &'static str, text: &str) -> Result<String> {
     let mut copy = String::new();
     copy.try_reserve_exact(text.len()).map_err(|_| out_of_memory(argument, text.len(), 1))?;
@@ -92,13 +92,13 @@ pub(crate) fn try_to_string(argument: &'static str, text: &str) -> Result<String
     Ok(copy)
 }
 
-/// Makes room for `more` items; twice as much as there was, if the system grants that.
+/// Reserves capacity for `more` items: at least twice the old capacity if the system grants that.
 pub(crate) fn try_reserve<T>(argument: &'static str, vector: &mut Vec<T>, more: usize) -> Result<()> {
     let grown = vector.try_reserve(more).or_else(|_| vector.try_reserve_exact(more));
     grown.map_err(|_| out_of_memory(argument, vector.len().saturating_add(more), size_of::<T>()))
 }
 
-/// Bytes of memory that a vector has.
+/// Returns the number of bytes that a vector has allocated.
 pub(crate) fn allocated_bytes<T>(vector: &Vec<T>) -> usize {
     vector.capacity() * size_of::<T>()
 }
@@ -109,7 +109,7 @@ pub(crate) fn out_of_memory(argument: &'static str, count: usize, bytes_each: us
 
 fn out_of_memory_for(argument: &'static str, bytes: u128, request: &str) -> Error {
     let got = format!("{request} {bytes} bytes ({})", human(bytes));
-    Error::memory(argument, "memory that the system grants", got, "ask for less")
+    Error::memory(argument, "a size that the system can allocate", got, "use a smaller value")
 }
 
 fn human(bytes: u128) -> String {
@@ -123,7 +123,9 @@ fn human(bytes: u128) -> String {
     format!("{value:.1} {}", UNITS[unit])
 }
 
-/// Free memory in bytes: the smaller of the system's and the control group's, where Linux tells.
+/// Returns the free memory in bytes, or `None` if it is unknown.
+///
+/// On Linux this is the minimum of the system's and the control group's free memory.
 #[must_use]
 pub fn available_memory() -> Option<u64> {
     let system = std::fs::read_to_string("/proc/meminfo").ok().and_then(|text| {
@@ -144,7 +146,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn absurd_sizes_are_refused_with_the_size() {
+    fn check_available_rejects_absurd_sizes_and_reports_them() {
         let rejected =
             crate::testing::assert_rejects(check_available("num_envs", 1 << 62, 100), Error::Memory, "num_envs");
         assert!(rejected.got.ends_with("461168601842738790400 bytes (400.0 EiB)"), "{rejected}");

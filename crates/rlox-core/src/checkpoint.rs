@@ -1,8 +1,8 @@
-//! Checkpoints: a folder with a manifest and safetensors members, written whole or not at all.
+//! Checkpoints: a folder with a manifest and safetensors members, replaced atomically.
 //!
-//! It is the format of the Python package: `manifest.json` says what the checkpoint is of, and of each member its size and
-//! SHA-256, and the SHA-256 of all that; a member `NAME` is the file `NAME.safetensors`. Reading runs no code of the
-//! file's, and names cannot leave the folder.
+//! The format is that of the Python package. `manifest.json` holds the entries of the caller, the size and SHA-256 of
+//! each member, and the SHA-256 of its own text. The member `NAME` is the file `NAME.safetensors`. Reading executes no
+//! code from the files, and member names cannot refer to other folders.
 
 mod atomic_dir;
 mod manifest;
@@ -21,11 +21,11 @@ use crate::{Error, Result, alloc};
 
 const FORMAT: u64 = 2;
 const MANIFEST: &str = "manifest.json";
-/// More than any manifest takes: what is longer is not read into memory.
+/// Maximum size of a manifest. Larger files are rejected without reading.
 const MAX_MANIFEST_BYTES: u64 = 1 << 24;
-const HINT: &str = "the file is damaged or not a checkpoint's, use another copy";
+const HINT: &str = "the file is damaged or not part of a checkpoint; use another copy";
 
-/// What a checkpoint holds: a manifest, and members that are safetensors.
+/// Content of a checkpoint: a manifest, and members in the safetensors format.
 ///
 /// ```
 /// use rlox_core::{Checkpoint, FieldMut};
@@ -45,36 +45,39 @@ const HINT: &str = "the file is damaged or not a checkpoint's, use another copy"
 /// ```
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Checkpoint {
-    /// What it is of. [`Checkpoint::write`] adds `format`, `rlox` (the version), `members` and `sha256`.
+    /// Entries of the manifest. [`Checkpoint::write`] adds `format`, `rlox`, `members` and `sha256`.
     pub manifest: Map<String, Value>,
     members: BTreeMap<String, Vec<u8>>,
     folder: PathBuf,
 }
 
 impl Checkpoint {
-    /// Adds a member, the contents of a safetensors file, or replaces it.
+    /// Adds or replaces a member, given the content of a safetensors file.
     ///
     /// # Errors
-    /// [`Error::Config`] for a name of other characters than a-z, 0-9 and _.
+    /// [`Error::Config`] if the name is longer than 64 characters, has characters other than a-z, 0-9 and _, or does
+    /// not start with a letter.
     pub fn insert_safetensors(&mut self, member: &str, bytes: Vec<u8>) -> Result<()> {
         if !is_name(member) {
             let got = format!("{member:?}");
-            return Err(Error::config("members", "names of a-z, 0-9 and _", got, "rename it"));
+            return Err(Error::config("members", "names of a-z, 0-9 and _", got, "rename the member"));
         }
         self.members.insert(member.to_owned(), bytes);
         Ok(())
     }
 
-    /// The contents of a member's safetensors file; `None` if there is no such member.
+    /// Returns the content of a member's safetensors file, or `None` if there is no such member.
     pub fn safetensors(&self, member: &str) -> Option<&[u8]> {
         self.members.get(member).map(Vec::as_slice)
     }
 
-    /// Writes the folder `path`, or leaves what was there: a checkpoint or an empty folder is replaced. A process that is
-    /// killed at any time leaves the old or the new checkpoint for [`Checkpoint::read`], never a mixture.
+    /// Writes the checkpoint to the folder `path`.
+    ///
+    /// An existing checkpoint or an empty folder is replaced atomically. If the process is killed, [`Checkpoint::read`]
+    /// finds the old or the new checkpoint, never a mixture.
     ///
     /// # Errors
-    /// [`Error::Io`] if something else is at `path` or the system refuses; what was there stays.
+    /// [`Error::Io`] if `path` is anything else or the system reports an error; existing files are unchanged then.
     pub fn write(&self, path: impl AsRef<Path>) -> Result<()> {
         self.write_with_hook(path.as_ref(), &mut || Ok(()))
     }
@@ -100,12 +103,13 @@ impl Checkpoint {
         atomic_dir::replace(&folder, &files, before).map_err(io_error)
     }
 
-    /// Reads and checks the checkpoint in the folder `path`, or in a run folder that holds one as `checkpoint`.
+    /// Reads and verifies the checkpoint in the folder `path`, or in its subfolder `checkpoint`.
     ///
     /// # Errors
-    /// [`Error::Io`] if nothing is there or the system refuses, [`Error::Corrupt`] naming the file and the section that
-    /// is damaged, missing or not a checkpoint's, [`Error::Config`] for a newer format, [`Error::Memory`] if it does not
-    /// fit into memory.
+    /// - [`Error::Io`] if there is no checkpoint or the system reports an error;
+    /// - [`Error::Corrupt`] that names the file and its damaged or missing section;
+    /// - [`Error::Config`] for another version of the format;
+    /// - [`Error::Memory`] if the checkpoint does not fit into memory.
     pub fn read(path: impl AsRef<Path>) -> Result<Self> {
         let folder = locate(path.as_ref())?;
         let mut checkpoint = Self { folder, ..Self::default() };
@@ -125,17 +129,17 @@ impl Checkpoint {
             };
             let bytes = checkpoint.file(&format!("{name}.safetensors"), name, Some(len))?;
             if hex_sha256(&bytes) != *digest {
-                return Err(checkpoint.corrupt(name, "another SHA-256 than the manifest says"));
+                return Err(checkpoint.corrupt(name, "a wrong SHA-256"));
             }
             checkpoint.members.insert(name.clone(), bytes);
         }
         Ok(checkpoint)
     }
 
-    /// An entry of the manifest that has entries itself.
+    /// Returns an entry of the manifest that is an object.
     ///
     /// # Errors
-    /// [`Error::Corrupt`] if there is none, or something else.
+    /// [`Error::Corrupt`] if the entry is missing or not an object.
     pub fn object(&self, key: &str) -> Result<&Map<String, Value>> {
         match self.manifest.get(key) {
             Some(Value::Object(entries)) => Ok(entries),
@@ -144,10 +148,11 @@ impl Checkpoint {
         }
     }
 
-    /// The error that names the file and the section of it that is not as rlox writes it. A section is a member's name, or
-    /// else one of the manifest.
+    /// Returns the error for an invalid section, which names the file and the section.
+    ///
+    /// A section is the name of a member or an entry of the manifest.
     pub fn corrupt(&self, section: &str, got: impl Into<String>) -> Error {
-        Error::corrupt(self.file_of(section), "what rlox wrote", got, HINT).in_section(section)
+        Error::corrupt(self.file_of(section), "data written by rlox", got, HINT).in_section(section)
     }
 
     /// Returns the path of the file that holds a section, for errors.
@@ -157,7 +162,9 @@ impl Checkpoint {
         self.folder.join(file).display().to_string()
     }
 
-    /// Returns the error of a value of a section, with the file as argument and the value's name in the section.
+    /// Returns an error whose argument is the file of a section.
+    ///
+    /// The former argument moves to the name of the section.
     #[must_use]
     pub fn in_file(&self, mut error: Error, section: &str) -> Error {
         if let Some(mismatch) = error.mismatch_mut() {
@@ -168,7 +175,9 @@ impl Checkpoint {
         error
     }
 
-    /// Returns the error of a section whose contents were rejected, with the rejected value's name in the section.
+    /// Returns the error for a section whose content was rejected.
+    ///
+    /// Errors about values become [`Error::Corrupt`], and their argument moves to the name of the section.
     #[must_use]
     pub fn damaged(&self, section: &str, error: Error) -> Error {
         match self.in_file(error, section) {
@@ -184,11 +193,12 @@ impl Checkpoint {
         }
     }
 
-    /// The contents of a file, of as many bytes as the manifest says.
+    /// Reads a file, and checks its size if `len` is given.
     fn file(&self, name: &str, section: &str, len: Option<u64>) -> Result<Vec<u8>> {
         let path = self.folder.join(name);
-        let corrupt =
-            |got: String| Error::corrupt(path.display().to_string(), "what rlox wrote", got, HINT).in_section(section);
+        let corrupt = |got: String| {
+            Error::corrupt(path.display().to_string(), "data written by rlox", got, HINT).in_section(section)
+        };
         let io_error = |source: io::Error| match source.kind() {
             io::ErrorKind::NotFound | io::ErrorKind::NotADirectory => corrupt("no such file".into()),
             _ => Error::Io { path: path.display().to_string(), source },
@@ -207,8 +217,9 @@ impl Checkpoint {
     }
 }
 
-/// The folder in which a checkpoint is found: at `path`, inside of a run folder, or as the former one where it was being
-/// replaced.
+/// Returns the folder of a checkpoint.
+///
+/// This is `path`, its subfolder, or the previous checkpoint of an interrupted replacement.
 fn locate(path: &Path) -> Result<PathBuf> {
     let io_error = |source| Error::Io { path: path.display().to_string(), source };
     let mut folder = atomic_dir::resolve(path).map_err(io_error)?;
@@ -221,20 +232,20 @@ fn locate(path: &Path) -> Result<PathBuf> {
         folder = former(&folder);
     }
     if !folder.is_dir() || atomic_dir::is_empty(&folder) {
-        let got = if folder.is_file() { "a file" } else { "nothing there" };
-        let text = format!("expected the folder of a checkpoint, got {got}; pass another path");
+        let got = if folder.is_file() { "a file" } else { "nothing" };
+        let text = format!("expected a checkpoint folder, got {got}; pass another path");
         return Err(io_error(io::Error::new(io::ErrorKind::NotFound, text)));
     }
     Ok(folder)
 }
 
-/// Whether a member may be called so.
+/// Returns true if a name is valid for a member.
 fn is_name(name: &str) -> bool {
     let word = |c: &u8| c.is_ascii_lowercase() || c.is_ascii_digit() || *c == b'_';
     name.len() <= 64 && name.as_bytes().first().is_some_and(u8::is_ascii_lowercase) && name.bytes().all(|c| word(&c))
 }
 
-/// The SHA-256 of bytes in hexadecimal digits.
+/// Returns the SHA-256 of bytes as hexadecimal digits.
 pub(crate) fn hex_sha256(bytes: &[u8]) -> String {
     hmac_sha256::Hash::hash(bytes).iter().flat_map(|byte| [byte >> 4, byte & 15]).map(digit).collect()
 }

@@ -1,4 +1,4 @@
-//! The error type of the workspace: errors carry the argument, the expected and the rejected value, a hint and a location.
+//! The error type of the workspace: argument, expected value, rejected value, hint and location.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -6,7 +6,7 @@ use std::fmt;
 /// The result of every fallible call in this workspace.
 pub type Result<T> = std::result::Result<T, Error>;
 
-/// Location of a rejected value. [`Mismatch`] prints it after the value.
+/// Location of a rejected value. The text of a [`Mismatch`] names it after the value.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Location {
     /// Index of the environment.
@@ -83,46 +83,46 @@ impl fmt::Display for Mismatch {
     }
 }
 
-/// Everything that can go wrong, by kind.
+/// Every failure of this workspace, by kind.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
     /// A slice or array has the wrong length, rank or dtype.
     #[error("{0}")]
     Shape(Box<Mismatch>),
-    /// An action is outside the action space, not a number, or came at the wrong time.
+    /// An action is outside the action space, not finite, or sent at the wrong time.
     #[error("{0}")]
     Action(Box<Mismatch>),
-    /// A space is not what the call needs.
+    /// A space or an element of a space differs from the required one.
     #[error("{0}")]
     Space(Box<Mismatch>),
-    /// A setting is out of range or unknown.
+    /// An argument is out of range or unknown.
     #[error("{0}")]
     Config(Box<Mismatch>),
-    /// Something that was computed, and that nobody passed, is NaN or infinite.
+    /// A computed value, not an argument, is NaN or infinite.
     #[error("{0}")]
     NotFinite(Box<Mismatch>),
-    /// More memory was asked for than there is.
+    /// An allocation exceeds the available memory.
     #[error("{0}")]
     Memory(Box<Mismatch>),
     /// A file is damaged, truncated or foreign.
     #[error("{0}")]
     Corrupt(Box<Mismatch>),
-    /// The object was closed, or belongs to another process.
+    /// The object was closed or belongs to another process.
     #[error("{0}")]
     Closed(Box<Mismatch>),
-    /// The operating system refused.
+    /// The operating system reported an error.
     #[error("{path}: {source}")]
     Io {
-        /// The file concerned.
+        /// Path of the file.
         path: String,
-        /// The system's own error.
+        /// Error of the operating system.
         source: std::io::Error,
     },
-    /// The check of [`crate::set_interrupt_check`] said to stop.
+    /// The function of [`crate::set_interrupt_check`] reported an interruption.
     #[error("interrupted")]
     Interrupted,
-    /// A backend (network library, environment code) failed in its own words.
+    /// A backend (network library, environment code) failed with its own message.
     #[error("{0}")]
     Backend(String),
 }
@@ -150,21 +150,21 @@ macro_rules! constructors {
 }
 
 constructors! {
-    /// An [`Error::Shape`].
+    /// Creates an [`Error::Shape`].
     shape => Shape,
-    /// An [`Error::Action`].
+    /// Creates an [`Error::Action`].
     action => Action,
-    /// An [`Error::Space`].
+    /// Creates an [`Error::Space`].
     space => Space,
-    /// An [`Error::Config`].
+    /// Creates an [`Error::Config`].
     config => Config,
-    /// An [`Error::NotFinite`].
+    /// Creates an [`Error::NotFinite`].
     not_finite => NotFinite,
-    /// An [`Error::Memory`].
+    /// Creates an [`Error::Memory`].
     memory => Memory,
-    /// An [`Error::Corrupt`].
+    /// Creates an [`Error::Corrupt`].
     corrupt => Corrupt,
-    /// An [`Error::Closed`].
+    /// Creates an [`Error::Closed`].
     closed => Closed,
 }
 
@@ -236,7 +236,7 @@ impl Error {
         self.with_location(|location| location.step = Some(step))
     }
 
-    /// Sets the steps of all environments together.
+    /// Sets the number of timesteps of all environments together.
     #[must_use]
     pub fn at_timestep(self, timesteps: u64) -> Self {
         self.with_location(|location| location.timesteps = Some(timesteps))
@@ -254,26 +254,27 @@ impl Error {
         self.with_location(|location| location.worker = Some(address.into()))
     }
 
-    /// Removes the index of the environment: for callers that have a single one.
+    /// Removes the index of the environment, for callers with a single environment.
     #[must_use]
     pub fn without_env(self) -> Self {
         self.with_location(|location| location.env = None)
     }
 
-    /// Adds `first` to the index of the environment, if there is one: for errors about a part of the environments that
-    /// starts there.
+    /// Adds `first` to the index of the environment, if there is an index.
+    ///
+    /// Callers that pass a range of environments starting at `first` use it to report the global index.
     #[must_use]
     pub fn offset_env(self, first: usize) -> Self {
         self.with_location(|location| location.env = location.env.map(|env| first + env))
     }
 
-    /// Adds `first` to the index of the row, if there is one: for errors about a part of the rows that starts there.
+    /// Adds `first` to the index of the row, if there is an index, as [`Error::offset_env`] does.
     #[must_use]
     pub fn offset_row(self, first: usize) -> Self {
         self.with_location(|location| location.row = location.row.map(|row| first + row))
     }
 
-    /// Renames the argument if its name is `from`: for callers that know it by another name.
+    /// Renames the argument if its name is `from`, for callers that use another name.
     ///
     /// ```
     /// let error = rlox_core::check_len("rows", 3, 4).unwrap_err().rename_argument("rows", "obs");
@@ -288,7 +289,7 @@ impl Error {
     }
 }
 
-/// Checks a length, naming the argument if it is wrong.
+/// Checks a length. The error names the argument.
 ///
 /// # Errors
 /// [`Error::Shape`] if `got != expected`.

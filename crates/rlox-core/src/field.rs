@@ -1,24 +1,24 @@
-//! A named array of any row shape and element type: the column of a buffer.
+//! Named arrays of any row shape and element type: the columns of buffers.
 
 use crate::{Error, Result, alloc};
 
-/// The element types a field can have.
+/// Element type of a field.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DType {
-    /// 32-bit floats.
+    /// 32-bit float.
     F32,
-    /// 64-bit floats.
+    /// 64-bit float.
     F64,
-    /// 64-bit integers.
+    /// 64-bit signed integer.
     I64,
-    /// Bytes, for images.
+    /// Byte, as in images.
     U8,
-    /// Booleans.
+    /// Boolean.
     Bool,
 }
 
 impl DType {
-    /// Bytes of one element.
+    /// Returns the size of one element in bytes.
     pub fn size(self) -> usize {
         match self {
             Self::F32 => 4,
@@ -28,10 +28,10 @@ impl DType {
     }
 }
 
-/// A field's elements.
+/// Elements of a field.
 ///
-/// Booleans are bytes, of which every one but 0 is true: other programs may share the memory, and have their own ways
-/// of writing `true` (Rust's `bool` allows one).
+/// Booleans are bytes, and every byte except 0 is true. Other programs may share the memory and write `true` with
+/// another byte than 1, the only one that Rust's `bool` allows.
 #[derive(Clone, Copy, Debug, PartialEq)]
 #[allow(missing_docs, reason = "the variants are the dtypes")]
 pub enum FieldData<'a> {
@@ -42,7 +42,7 @@ pub enum FieldData<'a> {
     Bool(&'a [u8]),
 }
 
-/// Matches on elements of any kind, which the arms treat alike.
+/// Matches on elements of any type with one arm for all types.
 macro_rules! each {
     ($kind:ident, $elements:expr, $data:ident => $result:expr) => {
         match $elements {
@@ -74,7 +74,7 @@ impl<'a> From<&'a [bool]> for FieldData<'a> {
 }
 
 impl<'a> FieldData<'a> {
-    /// How many elements there are.
+    /// Returns the number of elements.
     ///
     /// ```
     /// use rlox_core::FieldData;
@@ -85,12 +85,12 @@ impl<'a> FieldData<'a> {
         each!(Self, self, data => data.len())
     }
 
-    /// Whether there are none.
+    /// Returns true if there are no elements.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// Their type.
+    /// Returns the element type.
     pub fn dtype(&self) -> DType {
         match self {
             Self::F32(_) => DType::F32,
@@ -101,7 +101,7 @@ impl<'a> FieldData<'a> {
         }
     }
 
-    /// `len` elements from `from` on.
+    /// Returns `len` elements, starting at element `from`.
     pub(crate) fn slice(self, from: usize, len: usize) -> Self {
         match self {
             Self::F32(data) => Self::F32(&data[from..][..len]),
@@ -117,7 +117,7 @@ impl<'a> FieldData<'a> {
     }
 }
 
-/// A field's elements, to be changed in place.
+/// Mutable elements of a field.
 #[derive(Debug)]
 #[allow(missing_docs, reason = "the variants are the dtypes")]
 pub enum FieldMut<'a> {
@@ -129,17 +129,17 @@ pub enum FieldMut<'a> {
 }
 
 impl<'a> FieldMut<'a> {
-    /// How many elements there are.
+    /// Returns the number of elements.
     pub fn len(&self) -> usize {
         each!(Self, self, data => data.len())
     }
 
-    /// Whether there are none.
+    /// Returns true if there are no elements.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// Their type.
+    /// Returns the element type.
     pub fn dtype(&self) -> DType {
         match self {
             Self::F32(_) => DType::F32,
@@ -155,10 +155,10 @@ impl<'a> FieldMut<'a> {
     }
 }
 
-/// As many axes as a row has at most: what every version of NumPy takes, too.
+/// Maximum number of axes of a row: the limit of all versions of NumPy.
 pub(crate) const AXES: usize = 32;
 
-/// What a field owns.
+/// Owned elements of a field.
 #[derive(Clone, Debug, PartialEq)]
 enum Elements {
     F32(Vec<f32>),
@@ -186,16 +186,16 @@ pub struct Field {
 }
 
 impl Field {
-    /// A zeroed field.
+    /// Creates a field of zeros.
     ///
     /// # Errors
-    /// [`Error::Memory`] if it does not fit into memory, [`Error::Shape`] for a row without elements or of more than 32
+    /// [`Error::Memory`] if the allocation fails; [`Error::Shape`] for a row without elements or with more than 32
     /// axes.
     pub fn new(name: impl Into<String>, rows: usize, shape: &[usize], dtype: DType) -> Result<Self> {
         let name = name.into();
         if shape.len() > AXES {
             let (expected, got) = (format!("at most {AXES} axes"), shape.len().to_string());
-            return Err(Error::shape(name, expected, got, "flatten some of them"));
+            return Err(Error::shape(name, expected, got, "flatten some axes"));
         }
         if shape.contains(&0) {
             return Err(Error::shape(name, "a row with elements", format!("{shape:?}"), "drop the empty dimension"));
@@ -213,44 +213,44 @@ impl Field {
         Ok(Self { name, shape: axes, rows, data })
     }
 
-    /// The field's name.
+    /// Returns the name of the field.
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// The shape of one row.
+    /// Returns the shape of one row.
     pub fn shape(&self) -> &[usize] {
         &self.shape
     }
 
-    /// How many elements a row has.
+    /// Returns the number of elements of a row.
     pub fn width(&self) -> usize {
         self.shape.iter().product()
     }
 
-    /// How many rows there are.
+    /// Returns the number of rows.
     pub fn rows(&self) -> usize {
         self.rows
     }
 
-    /// The element type.
+    /// Returns the element type.
     pub fn dtype(&self) -> DType {
         self.data().dtype()
     }
 
-    /// Makes room for so many more rows without adding any.
+    /// Reserves capacity for `rows` more rows.
     pub(crate) fn reserve(&mut self, rows: usize) -> Result<()> {
         let len = rows.saturating_mul(self.width());
         each!(Elements, &mut self.data, data => try_reserve(data, len))
     }
 
-    /// Drops all rows.
+    /// Removes all rows.
     pub(crate) fn clear(&mut self) {
         self.rows = 0;
         each!(Elements, &mut self.data, data => data.clear());
     }
 
-    /// Has so many rows, of which new ones are zeros.
+    /// Changes the number of rows. New rows are zeros.
     pub(crate) fn set_rows(&mut self, rows: usize) -> Result<()> {
         self.reserve(rows.saturating_sub(self.rows))?;
         let len = rows * self.width();
@@ -264,7 +264,7 @@ impl Field {
         Ok(())
     }
 
-    /// Appends a row of the field's own type.
+    /// Appends a row. A row of another element type is ignored.
     pub(crate) fn push(&mut self, row: FieldData<'_>) {
         match (&mut self.data, row) {
             (Elements::F32(data), FieldData::F32(row)) => data.extend_from_slice(row),
@@ -278,7 +278,7 @@ impl Field {
         self.rows += 1;
     }
 
-    /// Overwrites elements from `from` on with others of the same type.
+    /// Overwrites elements, starting at element `from`. Data of another element type is ignored.
     pub(crate) fn write_at(&mut self, from: usize, data: FieldData<'_>) {
         if self.dtype() != data.dtype() {
             return;
@@ -288,7 +288,7 @@ impl Field {
         bytes[from..from + new.len()].copy_from_slice(new);
     }
 
-    /// The elements.
+    /// Returns the elements.
     pub fn data(&self) -> FieldData<'_> {
         match &self.data {
             Elements::F32(data) => FieldData::F32(data),
@@ -299,7 +299,7 @@ impl Field {
         }
     }
 
-    /// The elements, to be changed in place.
+    /// Returns the elements for changes in place.
     pub fn data_mut(&mut self) -> FieldMut<'_> {
         match &mut self.data {
             Elements::F32(data) => FieldMut::F32(data),

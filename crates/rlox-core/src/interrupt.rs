@@ -1,4 +1,4 @@
-//! Long calls ask from time to time whether to stop.
+//! Interruption of long calls: a process-wide check that long calls poll.
 
 #![expect(clippy::inline_always, reason = "called from loops that are compiled for several instruction sets")]
 
@@ -15,15 +15,15 @@ use crate::{Error, Result};
 #[cfg(test)]
 pub(crate) mod tests;
 
-/// Between two questions. A press of Ctrl-C is noticed after this at the latest, and the work between two looks.
+/// Period of the polls. A call notices Ctrl-C after this time plus the work between two polls.
 const PERIOD: Duration = Duration::from_millis(50);
 
 static STOP: OnceLock<fn() -> bool> = OnceLock::new();
 
-/// Sets what calls that take longer than 50 ms ask, about every 50 ms, on the thread that called: whether to stop.
+/// Sets the process-wide check that long calls poll about every 50 ms on the calling thread.
 ///
-/// They then end with [`Error::Interrupted`]; what they were to write is half written. The first setting of a process
-/// stays. The Python package asks whether a signal such as Ctrl-C has come.
+/// If `stop` returns true, the call ends with [`Error::Interrupted`] and leaves its outputs partly written. Only the
+/// first call of a process has an effect. The Python package passes a function that reports signals such as Ctrl-C.
 ///
 /// ```
 /// rlox_core::set_interrupt_check(|| false);
@@ -32,10 +32,10 @@ pub fn set_interrupt_check(stop: fn() -> bool) {
     STOP.get_or_init(|| stop);
 }
 
-/// What long work calls between its pieces, about every millisecond: an error if it is to stop.
+/// Callback that long work calls about every millisecond. An error stops the work.
 pub(crate) type PollFn<'a> = &'a mut dyn FnMut() -> Result<()>;
 
-/// What a long loop asks whether to stop: made when it begins, checked as it goes.
+/// Poller for a long loop: created before the loop, checked in each pass.
 ///
 /// ```
 /// let mut watch = rlox_core::InterruptCheck::default();
@@ -48,14 +48,15 @@ pub(crate) type PollFn<'a> = &'a mut dyn FnMut() -> Result<()>;
 pub struct InterruptCheck(Option<Instant>);
 
 impl InterruptCheck {
-    /// Elements that take a loop about a millisecond: so many may come between two checks.
+    /// Number of elements that a loop processes in about a millisecond: the maximum between two checks.
     pub const POLL_ELEMENTS: usize = 1 << 20;
 
-    /// Asks what [`set_interrupt_check`] was given if 50 ms have passed since it last did, or since the first check.
-    /// Cheap enough for every 10 us.
+    /// Polls the function of [`set_interrupt_check`], if a poll is due.
+    ///
+    /// A poll is due 50 ms after the last one or the first check. A check is cheap enough to run every 10 us.
     ///
     /// # Errors
-    /// [`Error::Interrupted`] if the answer is to stop.
+    /// [`Error::Interrupted`] if the function returns true.
     pub fn check(&mut self) -> Result<()> {
         if !self.is_due() {
             return Ok(());
@@ -65,14 +66,15 @@ impl InterruptCheck {
         if stop { Err(Error::Interrupted) } else { Ok(()) }
     }
 
-    /// Whether [`InterruptCheck::check`] would ask now.
+    /// Returns true if [`InterruptCheck::check`] would poll the function now.
     pub fn is_due(&mut self) -> bool {
         self.0.get_or_insert_with(Instant::now).elapsed() >= PERIOD
     }
 }
 
-/// Stretches of the rows below `rows`, the last ones first. After each but the last, whose start is 0, it is time for a
-/// [`PollFn`].
+/// Splits the rows below `rows` into chunks, the last chunk first.
+///
+/// Callers poll a [`PollFn`] after each chunk except the last one, whose start is 0.
 #[inline(always)]
 pub(crate) fn reverse_chunks(rows: usize, width: usize) -> impl Iterator<Item = Range<usize>> {
     let chunk = (InterruptCheck::POLL_ELEMENTS / width.max(1)).max(1);

@@ -1,7 +1,7 @@
-//! Kernels of language-model post-training: group advantages, divergences, ratios and packing.
+//! Kernels for post-training language models: group advantages, divergences, ratios and packing.
 //!
-//! Free functions on the caller's slices. Log-probabilities are those of the tokens that were sampled, in nats, row by
-//! row: token t of sequence b is element `b * seq_len + t`.
+//! All are free functions on the caller's slices. Log-probabilities belong to the sampled tokens, in nats, row-major:
+//! token t of sequence b is element `b * seq_len + t`.
 
 mod group_advantage;
 mod kl;

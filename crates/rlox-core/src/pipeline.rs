@@ -1,4 +1,4 @@
-//! Actors that collect in threads of their own while a learner learns.
+//! Actors that collect rollouts in separate threads while a learner learns.
 
 mod actor;
 mod channel;
@@ -19,44 +19,45 @@ pub use schedule::{RolloutTicket, StalenessPolicy};
 use crate::{Error, Pcg64, Result};
 use channel::{Boxed, Channel};
 
-/// How long an actor in the middle of a step is waited for when everything ends.
+/// Maximum time to wait for an actor in the middle of a step when the pipeline ends.
 const STOP_TIMEOUT: Duration = Duration::from_secs(if cfg!(test) { 2 } else { 10 });
 
-/// What fills buffers in a thread: an [`Actor`] with its own environments, or whatever gets rollouts from elsewhere.
+/// A worker that fills buffers in a thread: an [`Actor`], or a source of remote rollouts.
 pub trait Collect<W, B>: Send {
-    /// Fills the buffer of what was begun, with its weights.
+    /// Fills the buffer of a job, with the weights of the job.
     ///
     /// # Errors
-    /// Any one ends the pipeline, but [`Error::Interrupted`] where `stop` says so, which is asked between two steps.
+    /// Any error ends the pipeline, except [`Error::Interrupted`] after `stop` has returned true. `stop` is polled
+    /// between two steps.
     fn collect(&mut self, job: &mut RolloutJob<W, B>, stop: &dyn Fn() -> bool) -> Result<()>;
 
-    /// Where it stands between two rollouts, to be looked at and changed; `None` where its environments are elsewhere.
+    /// Returns the state between two rollouts for changes, or `None` if the environments are remote.
     fn state(&mut self) -> Option<ActorParts<'_>> {
         None
     }
 
-    /// Versions come again, those of another run: weights that it knows by theirs are to be forgotten.
+    /// Discards cached weights, because another run will reuse their version numbers.
     fn invalidate_cache(&mut self) {}
 }
 
-/// Actors in threads, a learner, and a bounded ring of buffers between them (the decoupled actors and learner of Espeholt
-/// et al. 2018, "IMPALA", section 3).
+/// Actors in threads, a learner, and a bounded ring of buffers between them.
 ///
-/// The learner takes a rollout with [`AsyncCollector::recv`] and gives it back with new weights,
-/// [`AsyncCollector::publish`], while actors fill the other buffers with the weights that were the newest when they began.
-/// Every rollout tells the version of its weights; [`StalenessPolicy`] says how old they may be.
+/// The decoupled actors and learner are those of Espeholt et al. 2018, "IMPALA", section 3. The learner receives a
+/// rollout with [`AsyncCollector::recv`], and returns it with new weights with [`AsyncCollector::publish`]. Meanwhile
+/// actors fill the other buffers, with the weights that were the newest when they started. Every rollout contains the
+/// version of its weights; [`StalenessPolicy`] limits the age of that version.
 ///
 /// ```
 /// use rlox_core::{
-///     Actor, StalenessPolicy, AsyncCollector, AutoresetMode, Collect, FieldData, Pcg64, RandomPolicy, Rollout, RolloutOptions,
-///     VecEnv, VectorEnv, envs::CartPole,
+///     Actor, AsyncCollector, AutoresetMode, Collect, FieldData, Pcg64, RandomPolicy, Rollout, RolloutOptions,
+///     StalenessPolicy, VecEnv, VectorEnv, envs::CartPole,
 /// };
 ///
 /// let env = VecEnv::new(4, Some(0), AutoresetMode::SameStep, CartPole::default)?;
 /// let policy = RandomPolicy::new(&env.spec().action)?;
 /// let options = RolloutOptions::default();
 /// let mut buffers = vec![Rollout::for_env(16, &env)?, Rollout::for_env(16, &env)?];
-/// // A policy that learns nothing has no weights.
+/// // A policy that does not learn has no weights.
 /// let actor: Box<dyn Collect<(), Rollout>> = Box::new(Actor::new(Box::new(env), policy, 0, options));
 /// let ring = || Ok(buffers.pop().unwrap());
 /// let mut collector = AsyncCollector::new(vec![actor], StalenessPolicy::default(), (), Pcg64::seed_from(0), ring)?;
@@ -66,7 +67,7 @@ pub trait Collect<W, B>: Send {
 ///     collector.publish(())?;
 /// }
 /// assert_eq!(collector.stats()?.rollouts, 3);
-/// // Between two rollouts the actors can be had back.
+/// // Actors can be inspected between two rollouts.
 /// for actor in collector.quiesce()? {
 ///     assert_eq!(actor.state().expect("it is in this process").env.num_envs(), 4);
 /// }
@@ -76,13 +77,13 @@ pub trait Collect<W, B>: Send {
 /// ```
 pub struct AsyncCollector<W, B> {
     channel: Arc<Channel<W, B>>,
-    /// What the learner has taken.
+    /// Rollout that the learner has received.
     current: Option<(RolloutTicket, B)>,
-    /// The actors, while they have no threads.
+    /// Actors without threads.
     idle: Vec<Boxed<W, B>>,
-    /// Whether a thread was waited for in vain.
+    /// True after a thread did not end in time.
     is_abandoned: bool,
-    /// The process in which the threads are.
+    /// Process of the threads.
     process: u32,
 }
 
@@ -93,11 +94,13 @@ impl<W, B> fmt::Debug for AsyncCollector<W, B> {
 }
 
 impl<W: Send + Sync + 'static, B: Send + 'static> AsyncCollector<W, B> {
-    /// Starts a thread for each actor. `weights` are those of version 0, `seeds` gives each rollout its seed, `buffer`
-    /// makes the ring's `max_staleness + 1` buffers.
+    /// Starts a thread for each actor.
+    ///
+    /// `weights` have version 0. `seeds` generates a seed for each rollout. `buffer` creates the `max_staleness + 1`
+    /// buffers of the ring.
     ///
     /// # Errors
-    /// Those of [`StalenessPolicy::check`] and of `buffer`, and [`Error::Io`] where the system starts no thread.
+    /// As [`StalenessPolicy::check`] and `buffer`; [`Error::Io`] if a thread cannot be started.
     pub fn new(
         actors: Vec<Box<dyn Collect<W, B>>>,
         staleness_policy: StalenessPolicy,
@@ -119,7 +122,7 @@ impl<W: Send + Sync + 'static, B: Send + 'static> AsyncCollector<W, B> {
             channel.actor_started();
             let thread = thread::Builder::new().name(format!("rlox-actor-{number}"));
             let started = thread.spawn(move || {
-                // Gone before the end is told: what it owns may be waited for.
+                // Drops the actor before the end is reported, because its resources may be awaited.
                 let lived = catch_unwind(AssertUnwindSafe(|| act(number, actor, &channel)));
                 if let Err(panic) = lived {
                     channel.fail(panic_error(number, panic));
@@ -135,20 +138,23 @@ impl<W: Send + Sync + 'static, B: Send + 'static> AsyncCollector<W, B> {
         Ok(())
     }
 
-    /// The next rollout, waited for. One that was taken before is given back first, as if nothing was learned from it.
+    /// Waits for the next rollout.
+    ///
+    /// A rollout that was received earlier is returned first, without new weights.
     ///
     /// # Errors
-    /// The first error of an actor, which has ended all of them; a panic is [`Error::Backend`]. [`Error::Interrupted`]
-    /// ([`crate::set_interrupt_check`]); [`Error::Closed`] after an error or [`AsyncCollector::stop`], or in a forked process.
+    /// - The first error of an actor, which has ended all actors; a panic is an [`Error::Backend`];
+    /// - [`Error::Interrupted`] if the interrupt check of the process stops the call ([`crate::set_interrupt_check`]);
+    /// - [`Error::Closed`] after an error or [`AsyncCollector::stop`], or in a forked process.
     #[expect(clippy::should_implement_trait, reason = "an iterator's items would outlive it")]
     pub fn recv(&mut self) -> Result<Collected<'_, B>> {
         self.recv_unless(&mut || false)?.ok_or(Error::Interrupted)
     }
 
-    /// As [`AsyncCollector::recv`]; `None` where `stop` says so, which is asked every 50 ms while there is nothing.
+    /// Waits as [`AsyncCollector::recv`], but returns `None` if `stop`, polled every 50 ms, returns true.
     ///
     /// # Errors
-    /// Those of [`AsyncCollector::recv`].
+    /// As [`AsyncCollector::recv`].
     pub fn recv_unless(&mut self, stop: &mut dyn FnMut() -> bool) -> Result<Option<Collected<'_, B>>> {
         self.check_process()?;
         if !self.idle.is_empty() {
@@ -160,16 +166,16 @@ impl<W: Send + Sync + 'static, B: Send + 'static> AsyncCollector<W, B> {
         Ok(Some(Collected { ticket: *ticket, staleness, buffer }))
     }
 
-    /// Gives back the rollout that was taken, with the weights that were learned from it: they are the next version's.
+    /// Returns the received rollout with the weights that were learned from it: those of the next version.
     ///
     /// # Errors
-    /// [`Error::Config`] where none was taken: rollouts of the newest version may have been begun, and those of one version
-    /// have the same weights. [`Error::Closed`] in a forked process.
+    /// [`Error::Config`] if no rollout was received. Rollouts of the current version may have started, and all rollouts
+    /// of a version must have the same weights. [`Error::Closed`] in a forked process.
     pub fn publish(&mut self, weights: W) -> Result<()> {
         self.check_process()?;
         if self.current.is_none() {
-            let hint = "call next first, and publish once for each rollout";
-            return Err(Error::config("publish", "a rollout that was taken with next", "none", hint));
+            let hint = "call recv first, and publish once per rollout";
+            return Err(Error::config("publish", "a received rollout", "none", hint));
         }
         self.release(Some(weights));
         Ok(())
@@ -181,13 +187,15 @@ impl<W: Send + Sync + 'static, B: Send + 'static> AsyncCollector<W, B> {
         }
     }
 
-    /// Ends the threads as [`AsyncCollector::stop`] does, and shows the actors, in order; the recv [`AsyncCollector::recv`]
-    /// has them go on. What they collected and nobody took is lost, and so is what was taken. With a bound of 0 in lockstep
-    /// that is nothing, unless a call of `recv` failed.
+    /// Ends the threads as [`AsyncCollector::stop`] does, and returns the actors in order.
+    ///
+    /// The next [`AsyncCollector::recv`] restarts the actors. Rollouts that were not received are lost, and so is the
+    /// received one. With `max_staleness` 0 and `deterministic` there are none, unless a call of `recv` failed.
     ///
     /// # Errors
-    /// The first error of an actor, and [`Error::Backend`] where one is in a step that takes ten seconds; [`Error::Closed`]
-    /// as for [`AsyncCollector::recv`], and after these.
+    /// - The first error of an actor;
+    /// - [`Error::Backend`] if an actor does not finish its step within ten seconds;
+    /// - [`Error::Closed`] as for [`AsyncCollector::recv`], and after these errors.
     pub fn quiesce(&mut self) -> Result<&mut [Box<dyn Collect<W, B>>]> {
         self.check_process()?;
         self.release(None);
@@ -199,22 +207,24 @@ impl<W: Send + Sync + 'static, B: Send + 'static> AsyncCollector<W, B> {
         Ok(&mut self.idle)
     }
 
-    /// Has paused actors go on after so many rollouts of another run, with these weights and this stream of seeds
-    /// ([`Collect::invalidate_cache`]).
+    /// Restarts quiesced actors from the state of another run.
+    ///
+    /// The state is a number of rollouts, the weights and the stream of seeds. Calls [`Collect::invalidate_cache`] of
+    /// all actors.
     ///
     /// # Errors
-    /// [`Error::Config`] where they are not paused, [`Error::Closed`] in a forked process.
+    /// [`Error::Config`] if the actors are not quiesced, [`Error::Closed`] in a forked process.
     pub fn restart_from(&mut self, rollouts: u64, weights: W, seeds: Pcg64) -> Result<()> {
         self.check_process()?;
         if self.idle.is_empty() {
-            return Err(Error::config("rewind", "paused actors", "others", "call pause first"));
+            return Err(Error::config("rewind", "quiesced actors", "running actors", "call quiesce first"));
         }
         self.idle.iter_mut().for_each(|actor| actor.invalidate_cache());
         self.channel.restart_from(rollouts, weights, seeds);
         Ok(())
     }
 
-    /// How many rollouts were learned from, or given back: the version of the newest weights.
+    /// Returns the number of returned rollouts, which is the version of the newest weights.
     ///
     /// # Errors
     /// [`Error::Closed`] in a forked process.
@@ -223,7 +233,7 @@ impl<W: Send + Sync + 'static, B: Send + 'static> AsyncCollector<W, B> {
         Ok(self.channel.version())
     }
 
-    /// Where the stream stands that the rollouts' seeds come from, after those that are under way.
+    /// Returns the stream of the rollouts' seeds, after those of pending rollouts.
     ///
     /// # Errors
     /// [`Error::Closed`] in a forked process.
@@ -232,7 +242,7 @@ impl<W: Send + Sync + 'static, B: Send + 'static> AsyncCollector<W, B> {
         Ok(self.channel.seeds())
     }
 
-    /// What was counted and timed so far.
+    /// Returns the counters and timings so far.
     ///
     /// # Errors
     /// [`Error::Closed`] in a forked process.
@@ -241,11 +251,12 @@ impl<W: Send + Sync + 'static, B: Send + 'static> AsyncCollector<W, B> {
         Ok(self.channel.stats())
     }
 
-    /// Ends the actors and waits for them: for one in the middle of a step at most ten seconds. What they collected and
-    /// nobody took is lost.
+    /// Ends the actors and waits for them, at most ten seconds for an actor in a step.
+    ///
+    /// Rollouts that were not received are lost.
     ///
     /// # Errors
-    /// [`Error::Backend`] where one has not ended by then: its thread ends with its step.
+    /// [`Error::Backend`] if an actor has not ended by then. Its thread ends with its step.
     pub fn stop(mut self) -> Result<()> {
         if self.end() { Ok(()) } else { Err(stop_timed_out()) }
     }
@@ -256,13 +267,13 @@ impl<W, B> AsyncCollector<W, B> {
         std::process::id() != self.process
     }
 
-    /// A child has none of the threads, and whatever they held is never let go.
+    /// Checks that the process is not forked: a child has no threads, and locks that they held stay locked.
     fn check_process(&self) -> Result<()> {
         if !self.is_forked() {
             return Ok(());
         }
-        let (expected, got) = ("the process that made it", "one that was forked from it");
-        Err(Error::closed("collector", expected, got, "make another in this process"))
+        let (expected, got) = ("the process that created the collector", "a forked process");
+        Err(Error::closed("collector", expected, got, "create another collector in this process"))
     }
 
     fn end(&mut self) -> bool {
@@ -281,23 +292,23 @@ impl<W, B> Drop for AsyncCollector<W, B> {
     }
 }
 
-/// A rollout that the learner has taken.
+/// A rollout that the learner has received.
 #[derive(Debug)]
 pub struct Collected<'a, B> {
-    /// Its place among the others, and the version of its weights.
+    /// Identification of the rollout, with the version of its weights.
     pub ticket: RolloutTicket,
-    /// How many rollouts were taken since its weights were published.
+    /// Number of rollouts that were received since the weights were published.
     pub staleness: u64,
-    /// What the actor filled.
+    /// Buffer that the actor filled.
     pub buffer: &'a mut B,
 }
 
-/// A thread's life.
+/// Main function of an actor's thread.
 fn act<W, B>(number: usize, mut actor: Boxed<W, B>, channel: &Channel<W, B>) {
     while let Some(mut job) = channel.begin(number) {
         let collected = catch_unwind(AssertUnwindSafe(|| actor.collect(&mut job, &|| channel.is_stopped())));
         let RolloutJob { ticket, weights, buffer } = job;
-        // While the rollout is under way others have them, too: whoever drops them, it is not an actor.
+        // Drops the weights before the rollout is passed on, so that no actor drops the last reference.
         drop(weights);
         channel.end(ticket, buffer, collected.unwrap_or_else(|panic| Err(panic_error(number, panic))));
     }
@@ -306,7 +317,7 @@ fn act<W, B>(number: usize, mut actor: Boxed<W, B>, channel: &Channel<W, B>) {
     }
 }
 
-/// Drops what is the caller's code, too.
+/// Drops an actor. The destructor is the caller's code and may panic.
 fn release<W, B>(actor: Boxed<W, B>) {
     if let Err(panic) = catch_unwind(AssertUnwindSafe(|| drop(actor))) {
         std::mem::forget(panic);
@@ -314,13 +325,13 @@ fn release<W, B>(actor: Boxed<W, B>) {
 }
 
 fn stop_timed_out() -> Error {
-    Error::Backend(format!("an actor is in a step that has taken {} s: it was left alone", STOP_TIMEOUT.as_secs()))
+    Error::Backend(format!("an actor did not finish its step within {} s and was abandoned", STOP_TIMEOUT.as_secs()))
 }
 
 fn panic_error(number: usize, panic: Box<dyn std::any::Any + Send>) -> Error {
     let message = panic.downcast_ref::<&str>().map(|text| (*text).to_owned());
     let message = message.or_else(|| panic.downcast_ref::<String>().cloned());
-    // What a panic carries may panic when it is dropped.
+    // The payload of a panic may panic when dropped.
     std::mem::forget(panic);
     Error::Backend(format!("actor {number} panicked: {}", message.as_deref().unwrap_or("no message")))
 }

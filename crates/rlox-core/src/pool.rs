@@ -1,11 +1,12 @@
-//! The threads that share large work.
+//! Thread pool for large work.
 //!
-//! One pool per process, made at the first use, with one job at a time: a second one that comes meanwhile, or from inside
-//! a job, runs on its own thread alone. Workers spin for a moment after a job and then sleep; a worker that wakes too late
-//! finds the job closed and is not waited for. A forked child, which has none of its parent's threads, makes a pool of
-//! its own. What a job computes never depends on which thread runs which part: they round floats as the caller does.
+//! A process has one pool, created at the first use, which runs one job at a time. A second job at the same time, or
+//! from inside a job, runs on its caller's thread alone. Workers spin briefly after a job and then sleep. A worker that
+//! wakes too late finds the job closed and is not waited for. A forked child has none of its parent's threads and
+//! creates another pool. Results never depend on the thread that runs a part, because workers use the caller's
+//! floating-point settings.
 
-#![expect(unsafe_code, reason = "a job is lent to threads that outlive it")]
+#![expect(unsafe_code, reason = "threads that outlive a job borrow it")]
 
 mod fp_env;
 mod join;
@@ -29,17 +30,19 @@ use crate::{Error, Result};
 
 const VARIABLE: &str = "RLOX_NUM_THREADS";
 
-/// How long a worker looks for the next job before it sleeps, and a caller for the last worker's end.
+/// Time for which a worker spins before it sleeps, and a caller spins for the last worker.
 const SPIN: Duration = Duration::from_micros(30);
 
-/// How many threads share large work: the CPUs this process may use (affinity and control groups counted), or what the
-/// environment variable `RLOX_NUM_THREADS` says at the first use.
+/// Returns the number of threads that share large work.
+///
+/// This is the number of CPUs that the process may use, including affinity and control groups, or the value of the
+/// environment variable `RLOX_NUM_THREADS` at the first call.
 ///
 /// ```
 /// assert!(rlox_core::num_threads() >= 1);
 /// ```
 pub fn num_threads() -> usize {
-    // Not a `OnceLock`, which a fork could leave held for good; threads that meet here find the same.
+    // Not a `OnceLock`, which a fork could leave locked. Concurrent threads compute the same number.
     static THREADS: AtomicUsize = AtomicUsize::new(0);
     let known = THREADS.load(Ordering::Relaxed);
     if known > 0 {
@@ -53,11 +56,12 @@ pub fn num_threads() -> usize {
     threads
 }
 
-/// Checks that the environment variable `RLOX_NUM_THREADS` is unset, empty or a number from 1 to 1024. Until it is
-/// corrected, one thread does all the work.
+/// Checks that the environment variable `RLOX_NUM_THREADS` is unset, empty or a number from 1 to 1024.
+///
+/// While the value is invalid, one thread does all work.
 ///
 /// # Errors
-/// [`Error::Config`] naming the value.
+/// [`Error::Config`] that names the value.
 ///
 /// ```
 /// assert!(rlox_core::check_num_threads().is_ok());
@@ -68,7 +72,7 @@ pub fn check_num_threads() -> Result<()> {
             VARIABLE,
             "a number from 1 to 1024",
             format!("{text:?}"),
-            "correct or unset the environment variable; until then one thread does all the work",
+            "correct or unset the environment variable; one thread does all work until then",
         )),
         _ => Ok(()),
     }
@@ -83,13 +87,14 @@ fn parsed(text: &str) -> Option<usize> {
     text.parse().ok().filter(|threads| (1..=1024).contains(threads))
 }
 
-/// Calls `work` with each number below `parts`, on all threads, in any order. One part is simply called.
+/// Calls `work` with each number below `parts` on all threads, in any order.
 ///
-/// Parts should take 20 us at least. Those that take more than some milliseconds are to call the [`PollFn`] they are given
-/// and to end when it says so.
+/// A single part runs on the caller's thread. Parts should take at least 20 us. A part of more than some milliseconds
+/// must call its [`PollFn`] and return the error that it returns.
 ///
 /// # Errors
-/// The first one of a part, or [`Error::Interrupted`]; parts that had begun are then done or ended early, others not.
+/// The first error of a part, or [`Error::Interrupted`]. Parts that had started are then complete or ended early; other
+/// parts are not started.
 pub(crate) fn run(parts: usize, work: Work<'_>) -> Result<()> {
     if parts == 1 {
         let mut interrupt = InterruptCheck::default();
@@ -98,7 +103,7 @@ pub(crate) fn run(parts: usize, work: Work<'_>) -> Result<()> {
     finish(&Job::new(parts, work))
 }
 
-/// As [`run`], for work that is never to be left half done: no interruption ends it.
+/// Calls `work` as [`run`], without interruption.
 pub(crate) fn run_uninterrupted(parts: usize, work: Work<'_>) -> Result<()> {
     finish(&Job { uninterruptible: true, ..Job::new(parts, work) })
 }
@@ -108,19 +113,19 @@ fn finish(job: &Job<'_>) -> Result<()> {
     pool.and_then(|pool| pool.run_shared(job)).unwrap_or_else(|| job.lead())
 }
 
-/// What is done with a part, given its number.
+/// Work on a part, given its number.
 type Work<'a> = &'a (dyn Fn(usize, PollFn<'_>) -> Result<()> + Sync);
 
-/// A job that several threads take parts of.
+/// A job whose parts are distributed over threads.
 struct Job<'a> {
-    /// The part that is taken next.
+    /// Next part to start.
     next: AtomicUsize,
     parts: usize,
     work: Work<'a>,
     stop: AtomicBool,
-    /// Whether interruptions do not matter.
+    /// True if interruptions are ignored.
     uninterruptible: bool,
-    /// Its caller's.
+    /// Floating-point settings of the caller.
     mode: FloatMode,
 }
 
@@ -130,15 +135,15 @@ impl<'a> Job<'a> {
         Self { next, parts, work, stop, uninterruptible: false, mode: FloatMode::current() }
     }
 
-    /// The next part, if there is one.
+    /// Returns the next part, if there is one.
     fn take(&self) -> Option<usize> {
         let part = self.next.fetch_add(1, Ordering::Relaxed);
         (part < self.parts && !self.stop.load(Ordering::Relaxed)).then_some(part)
     }
 
-    /// Does parts, as many as there are, and asks in between whether to stop.
+    /// Runs parts until none remain, with checks for a stop in between.
     fn help(&self, mut check: impl FnMut() -> Result<()>) -> Result<()> {
-        // Where a part fails or panics, no others are begun.
+        // After an error or a panic, no further parts are started.
         let stop = StopOnDrop(&self.stop);
         let mut poll = || if self.stop.load(Ordering::Relaxed) { Err(Error::Interrupted) } else { check() };
         while let Some(part) = self.take() {
@@ -148,7 +153,7 @@ impl<'a> Job<'a> {
         Ok(())
     }
 
-    /// As `help`, and looks for interruptions.
+    /// Runs parts as `help`, and checks for interruptions.
     fn lead(&self) -> Result<()> {
         let mut interrupt = InterruptCheck::default();
         self.help(|| if self.uninterruptible { Ok(()) } else { interrupt.check() })
@@ -163,10 +168,10 @@ impl Drop for StopOnDrop<'_> {
     }
 }
 
-/// How a thread's parts ended: with an error, or a panic.
+/// Result of a thread's parts: success, an error or a panic.
 type JobResult = std::thread::Result<Result<()>>;
 
-/// The outcome that explains more: a part that was stopped says nothing of why.
+/// Returns the more informative result: a part that was stopped does not know the reason.
 fn more_severe(first: JobResult, second: JobResult) -> JobResult {
     let severity = |result: &JobResult| match result {
         Ok(Ok(())) => 0,
@@ -176,27 +181,27 @@ fn more_severe(first: JobResult, second: JobResult) -> JobResult {
     };
     let (worse, discarded) = if severity(&second) > severity(&first) { (second, first) } else { (first, second) };
     if let Err(panic) = discarded {
-        // What a panic carries may panic when it is dropped.
+        // The payload of a panic may panic when dropped.
         std::mem::forget(panic);
     }
     worse
 }
 
-/// What the threads of a pool agree on.
+/// State that the threads of a pool share.
 struct PoolState {
-    /// Set while there is a job to join.
+    /// Current job, while workers may join.
     job: Option<&'static Job<'static>>,
-    /// How many workers are inside.
+    /// Number of workers that run the job.
     active: usize,
     asleep: usize,
-    /// The workers' so far.
+    /// Combined result of the workers so far.
     result: JobResult,
 }
 
 struct Pool {
     process: u32,
     busy: AtomicBool,
-    /// How many jobs there were: workers spin on it.
+    /// Number of jobs so far, on which workers spin.
     jobs: AtomicUsize,
     state: Mutex<PoolState>,
     job_posted: Condvar,
@@ -204,31 +209,30 @@ struct Pool {
 }
 
 impl Pool {
-    /// This process's pool, made if there is none; none while another thread makes it.
+    /// Returns the pool of this process, created if necessary; `None` while another thread creates it.
     fn get_or_start() -> Option<&'static Self> {
-        // A pointer, not a lock, which a fork could leave held for good. What it points to is never freed.
+        // A pointer instead of a lock, which a fork could leave locked. The pool is never freed.
         static POOL: AtomicPtr<Pool> = AtomicPtr::new(std::ptr::null_mut());
         let process = std::process::id();
         let current = POOL.load(Ordering::Acquire);
-        // SAFETY: null, or put there below and never freed.
+        // SAFETY: the pointer is null, or was stored below and its target is never freed.
         let pool: Option<&'static Self> = unsafe { current.as_ref() };
         if pool.is_some_and(|pool| pool.process == process) {
             return pool;
         }
         let raw = Box::into_raw(Box::new(Self::new(process)));
         if POOL.compare_exchange(current, raw, Ordering::AcqRel, Ordering::Acquire).is_err() {
-            // Another thread was faster.
-            // SAFETY: made above, and nobody else has seen it.
+            // SAFETY: another thread was faster, so `raw` was created above and never shared.
             drop(unsafe { Box::from_raw(raw) });
             return None;
         }
-        // SAFETY: made above, and never freed from here on.
+        // SAFETY: `raw` was created above and is never freed after it was stored.
         let pool: &'static Self = unsafe { &*raw };
         pool.spawn_workers(num_threads() - 1);
         Some(pool)
     }
 
-    /// Starts as many workers as the system has threads for.
+    /// Starts `workers` threads, or as many as the system allows.
     fn spawn_workers(&'static self, workers: usize) {
         for i in 1..=workers {
             if std::thread::Builder::new().name(format!("rlox-{i}")).spawn(|| self.worker_loop()).is_err() {
@@ -252,7 +256,7 @@ impl Pool {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A worker's life.
+    /// Main loop of a worker.
     fn worker_loop(&self) {
         let mut last_job = 0;
         loop {
@@ -281,11 +285,11 @@ impl Pool {
         }
     }
 
-    /// Does a job with the workers, unless there is one already.
+    /// Runs a job with the workers, or returns `None` if another job is running.
     fn run_shared(&self, job: &Job<'_>) -> Option<Result<()>> {
         self.busy.compare_exchange(false, true, Ordering::Acquire, Ordering::Relaxed).ok()?;
-        // SAFETY: workers reach the job through the gate only. Before this function returns, the gate is closed and those
-        // inside have left; nothing in between unwinds.
+        // SAFETY: workers reach the job only through `state.job`. Before this function returns, `state.job` is `None`
+        // and all workers have left the job; nothing in between unwinds. A forked child has no workers.
         let shared_job = unsafe { std::mem::transmute::<&Job<'_>, &'static Job<'static>>(job) };
         let mut state = self.lock_state();
         state.job = Some(shared_job);
@@ -296,16 +300,16 @@ impl Pool {
         drop(state);
         let led = catch_unwind(AssertUnwindSafe(|| job.lead()));
         if std::process::id() != self.process {
-            // A signal handler has forked, and the workers are not here; nor is what they were to do.
-            let got = "a child that was forked while other threads were at it";
-            return Some(Err(Error::closed("call", "the process that began it", got, "make the call again")));
+            // A signal handler has forked: the workers and their parts do not exist in this process.
+            let (expected, got) = ("the process that started the call", "a process that was forked during the call");
+            return Some(Err(Error::closed("call", expected, got, "repeat the call")));
         }
         let result = more_severe(led, self.finish_job());
         self.busy.store(false, Ordering::Release);
         Some(result.unwrap_or_else(|panic| resume_unwind(panic)))
     }
 
-    /// Lets no more workers in and waits for those inside; how they ended.
+    /// Closes the job, waits for its workers and returns their result.
     fn finish_job(&self) -> JobResult {
         let began = Instant::now();
         let mut state = self.lock_state();

@@ -1,9 +1,8 @@
-//! Profile of training: a clock of each thread that is in one phase at a time, so that phases add up to the time that
-//! went by.
+//! Profile of training: a clock per thread that is in one phase at a time, so that phases add up to the elapsed time.
 //!
-//! A clock runs from [`start`] to [`stop`]; before and after, [`enter`] and [`StepTimer`] count nothing and cost nothing
-//! that can be measured. What other threads do counts as what the thread with the clock does meanwhile.
-//! [`crate::collect`] enters the phases by itself, and so do the trainers of `rlox-nn`.
+//! A clock runs from [`start`] to [`stop`]. While no clock runs, [`enter`] and [`StepTimer`] have no effect and no
+//! measurable cost. Work of other threads counts towards the current phase of the thread with the clock.
+//! [`crate::collect`] and the trainers of `rlox-nn` enter the phases automatically.
 //!
 //! ```
 //! use rlox_core::profile::{self, Phase};
@@ -24,25 +23,25 @@ use std::time::Instant;
 #[cfg(test)]
 use self::tests::Instant;
 
-/// What time is told apart into.
+/// Phase of training.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Phase {
-    /// Environments.
+    /// Steps of environments.
     EnvStep,
-    /// The policy's actions and values.
+    /// Actions and values of the policy.
     Inference,
     /// Advantages.
     GaeCompute,
-    /// Losses, gradients and weights.
+    /// Losses, gradients and weight updates.
     GradientUpdate,
-    /// Storing and fetching transitions and minibatches.
+    /// Storing and reading transitions and minibatches.
     Buffer,
-    /// Everything else.
+    /// All other work.
     Other,
 }
 
 impl Phase {
-    /// All of them, in the order of [`read`], with their names.
+    /// All phases with their names, in the order of [`read`].
     ///
     /// ```
     /// assert_eq!(rlox_core::profile::Phase::ALL[0].1, "env_step");
@@ -57,27 +56,28 @@ impl Phase {
     ];
 }
 
-/// Steps of single environments for each vector step that is looked into, once there were some. Reading a clock takes
-/// about as long as a step of a small environment.
+/// Steps of single environments per sampled vector step, after the first ones.
+///
+/// Reading a clock takes about as long as a step of a small environment.
 const SAMPLE_EVERY_STEPS: usize = 64;
 
-/// What the mean over the steps that are looked into keeps with each: it forgets those that are some fifty back.
+/// Decay per sample of the mean over sampled steps, a memory of about fifty samples.
 const DECAY: f64 = 0.98;
 
-/// Which steps are looked into, and what was seen in them.
+/// Sampling of steps, and the mean over the samples.
 #[derive(Clone, Copy, Debug)]
 struct Sampling {
-    /// What reading the clock takes: each span of a step has that in it once.
+    /// Duration of one clock reading, which is subtracted from each span of a step.
     reading: Duration,
-    /// How steps divide into phases, not normalised.
+    /// Division of steps into phases, not normalised.
     shares: [f64; 6],
-    /// How many more come before the next that is looked into, and after how many the one after that.
+    /// Steps before the next sample, and the distance between later samples.
     remaining: usize,
     stride: usize,
 }
 
 struct Clock {
-    /// How many started it.
+    /// Number of calls of `start` without `stop`.
     users: usize,
     phase: Phase,
     since: Instant,
@@ -96,7 +96,7 @@ impl Clock {
         Self { users: 0, phase: Phase::Other, since: Instant::now(), seconds: [0.0; 6], sampling }
     }
 
-    /// What went by since the last call.
+    /// Returns the seconds since the last call.
     fn lap(&mut self) -> f64 {
         let now = Instant::now();
         let seconds = (now - self.since).as_secs_f64();
@@ -110,7 +110,9 @@ impl Clock {
     }
 }
 
-/// Starts this thread's clock, in [`Phase::Other`]. Where it runs already it goes on, until it was stopped as often.
+/// Starts this thread's clock in [`Phase::Other`].
+///
+/// A running clock continues, and stops after as many calls of [`stop`].
 ///
 /// ```
 /// rlox_core::profile::start();
@@ -120,7 +122,7 @@ pub fn start() {
     CLOCK.with_borrow_mut(|clock| clock.get_or_insert_with(Clock::new).users += 1);
 }
 
-/// Stops it; without a [`start`] before, does nothing.
+/// Stops the clock if this is the last of as many calls as of [`start`]. Without a clock, does nothing.
 ///
 /// ```
 /// rlox_core::profile::stop();
@@ -136,7 +138,7 @@ pub fn stop() {
     });
 }
 
-/// Ends the phase that was, and begins another, or the same again.
+/// Ends the current phase and enters another one or the same again.
 ///
 /// ```
 /// use rlox_core::profile::{Phase, enter};
@@ -151,7 +153,9 @@ pub fn enter(phase: Phase) {
     });
 }
 
-/// Seconds of this thread in each phase since its clock started, in the order of [`Phase::ALL`]; 0 where none runs.
+/// Returns the seconds in each phase since the clock started, in the order of [`Phase::ALL`].
+///
+/// All are 0 if no clock runs.
 ///
 /// ```
 /// assert_eq!(rlox_core::profile::read(), [0.0; 6]);
@@ -166,10 +170,10 @@ pub fn read() -> [f64; 6] {
     })
 }
 
-/// A stretch of vector steps, which are too short to time each of their phases.
+/// Timer for a sequence of vector steps, which are too short to time each of their phases.
 ///
-/// The stretch is timed as a whole, until it is dropped. It divides into phases as those steps did that were looked into:
-/// one in about 64 steps of single environments, more in the beginning.
+/// The sequence is timed as a unit, until the timer is dropped. Its time is divided into phases in the proportions of
+/// sampled steps: one in about 64 steps of single environments, and more at the start.
 ///
 /// ```
 /// use rlox_core::profile::{Phase, StepTimer};
@@ -183,19 +187,19 @@ pub fn read() -> [f64; 6] {
 /// }
 /// ```
 #[derive(Debug)]
-#[must_use = "the stretch ends when it is dropped"]
+#[must_use = "the sequence ends when the timer is dropped"]
 pub struct StepTimer {
-    /// None where no clock runs.
+    /// `None` if no clock runs.
     sampling: Option<Sampling>,
-    /// The most there are between two that are looked into; odd, so that no rhythm of training is met in step.
+    /// Maximum distance between samples; odd, to avoid resonance with periods of training.
     most: usize,
-    /// The step that is looked into: its phases, and the one that it is in.
+    /// Sampled step: durations of its phases, and its current phase.
     spans: [Duration; 6],
     now: Option<(Phase, Instant)>,
 }
 
 impl StepTimer {
-    /// Begins a stretch of steps of so many environments.
+    /// Starts a sequence of steps of `num_envs` environments.
     pub fn new(num_envs: usize) -> Self {
         let sampling = CLOCK.with_borrow_mut(|clock| {
             clock.as_mut().map(|clock| {
@@ -206,7 +210,7 @@ impl StepTimer {
         Self { sampling, most: (SAMPLE_EVERY_STEPS / num_envs.max(1)) | 1, spans: [Duration::ZERO; 6], now: None }
     }
 
-    /// Begins a step, in a phase.
+    /// Starts a step in a phase.
     pub fn begin(&mut self, phase: Phase) {
         self.end();
         let Some(sampling) = &mut self.sampling else { return };
@@ -219,7 +223,7 @@ impl StepTimer {
         self.now = Some((phase, Instant::now()));
     }
 
-    /// Ends the phase that the step was in, and begins another.
+    /// Ends the step's current phase and enters another one.
     pub fn enter(&mut self, phase: Phase) {
         if let (Some((was, since)), Some(sampling)) = (self.now, &self.sampling) {
             let now = Instant::now();
@@ -228,7 +232,7 @@ impl StepTimer {
         }
     }
 
-    /// Ends the step, if it was looked into.
+    /// Ends the step, if it is sampled.
     fn end(&mut self) {
         let Some((phase, _)) = self.now else { return };
         self.enter(phase);

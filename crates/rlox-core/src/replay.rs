@@ -1,6 +1,6 @@
-//! Replay: transitions that are learned from more than once.
+//! Replay buffers: transitions that can be sampled more than once.
 //!
-//! [`ReplayStorage`] holds them, a [`Sampler`] chooses among them, and [`Replay`] is a buffer of both.
+//! A [`ReplayStorage`] stores transitions, a [`Sampler`] samples indices, and a [`Replay`] combines both.
 
 mod any_sampler;
 mod batch;
@@ -34,24 +34,24 @@ pub use sum_tree::SumTree;
 use crate::{DType, Error, FieldData, Pcg64, Result};
 use sampler::check_count;
 
-/// One transition, with memory of its own.
+/// One transition that owns its memory.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct ExperienceRecord {
-    /// The observation.
+    /// Observation before the step.
     pub obs: Vec<f32>,
-    /// The one after it: of an episode that ended its last.
+    /// Observation after the step; the final observation if the episode ended.
     pub next_obs: Vec<f32>,
-    /// The action.
+    /// Action of the step.
     pub action: Vec<f32>,
-    /// The reward.
+    /// Reward of the step.
     pub reward: f32,
-    /// The task itself ended.
+    /// True if the task ended.
     pub terminated: bool,
-    /// The episode was cut.
+    /// True if the episode was truncated.
     pub truncated: bool,
 }
 
-/// A replay buffer: a [`ReplayStorage`] and a [`Sampler`].
+/// Replay buffer: a [`ReplayStorage`] and a [`Sampler`].
 ///
 /// ```
 /// use rlox_core::replay::{ReplayBuffer, SampledBatch};
@@ -71,14 +71,14 @@ pub struct Replay<S> {
     n_step: Option<NStep>,
 }
 
-/// A replay buffer that samples uniformly (Lin 1992; Mnih et al. 2015).
+/// Replay buffer with uniform sampling (Lin 1992; Mnih et al. 2015).
 pub type ReplayBuffer = Replay<Uniform>;
 
 impl ReplayBuffer {
-    /// A buffer of one environment's transitions: observations of `obs_dim` and actions of `act_dim` f32.
+    /// Creates a buffer for one environment, with f32 observations and actions of the given sizes.
     ///
     /// # Errors
-    /// Those of [`ReplayStorage::new`].
+    /// As [`ReplayStorage::new`].
     pub fn new(capacity: usize, obs_dim: usize, act_dim: usize) -> Result<Self> {
         let field = |name, dim| FieldSpec::new(name, &[dim], DType::F32);
         Self::from_parts(
@@ -89,7 +89,7 @@ impl ReplayBuffer {
 }
 
 impl<S: Sampler> Replay<S> {
-    /// A buffer of an empty storage and a sampler.
+    /// Creates a buffer from an empty storage and a sampler.
     ///
     /// # Errors
     /// [`Error::Config`] if the storage is not empty.
@@ -97,40 +97,40 @@ impl<S: Sampler> Replay<S> {
         if storage.is_empty() {
             return Ok(Self { storage, sampler, n_step: None });
         }
-        let got = format!("one of {} transitions", storage.len());
-        Err(Error::config("storage", "an empty storage", got, "give the buffer a storage of its own"))
+        let got = format!("a storage of {} transitions", storage.len());
+        Err(Error::config("storage", "an empty storage", got, "pass a new storage"))
     }
 
-    /// The same, whose transitions span several steps.
+    /// Sets n-step returns: sampled transitions span several steps.
     ///
     /// # Errors
-    /// [`Error::Config`] for no steps or a discount outside of [0, 1].
+    /// [`Error::Config`] if `n` is 0, if `gamma` is outside [0, 1], or if the sampler does not support n-step returns.
     pub fn with_n_step(mut self, n_step: NStep) -> Result<Self> {
         n_step.check()?;
         if !self.sampler.supports_n_step() {
-            let hint = "sample single steps: rewards over several ones depend on a goal, and on what was done for it";
+            let hint = "use n_step = 1, because rewards over several steps depend on the goal";
             return Err(Error::config("n_step", "1 with hindsight", n_step.n.to_string(), hint));
         }
         self.n_step = Some(n_step);
         Ok(self)
     }
 
-    /// What holds the transitions.
+    /// Returns the storage.
     pub fn storage(&self) -> &ReplayStorage {
         &self.storage
     }
 
-    /// What chooses.
+    /// Returns the sampler.
     pub fn sampler(&self) -> &S {
         &self.sampler
     }
 
-    /// The same, to be told something.
+    /// Returns the sampler for changes.
     pub fn sampler_mut(&mut self) -> &mut S {
         &mut self.sampler
     }
 
-    /// What holds the transitions, and what chooses, to be told something of them.
+    /// Returns the storage, and the sampler for changes.
     pub fn parts_mut(&mut self) -> (&ReplayStorage, &mut S) {
         (&self.storage, &mut self.sampler)
     }
@@ -139,30 +139,30 @@ impl<S: Sampler> Replay<S> {
         (&mut self.storage, &mut self.sampler)
     }
 
-    /// How many steps transitions span; `None` for one.
+    /// Returns the n-step settings, or `None` for one-step transitions.
     pub fn n_step(&self) -> Option<NStep> {
         self.n_step
     }
 
-    /// How many transitions are held.
+    /// Returns the number of stored transitions.
     pub fn len(&self) -> usize {
         self.storage.len()
     }
 
-    /// Whether there are none.
+    /// Returns true if no transitions are stored.
     pub fn is_empty(&self) -> bool {
         self.storage.is_empty()
     }
 
-    /// Bytes of memory so far: those of [`ReplayStorage::memory`], and the sampler's.
+    /// Returns the allocated bytes of the storage ([`ReplayStorage::memory`]) and the sampler.
     pub fn memory(&self) -> usize {
         self.storage.memory() + self.sampler.memory()
     }
 
-    /// Adds what [`ReplayStorage::push`] adds.
+    /// Appends transitions as [`ReplayStorage::push`] does.
     ///
     /// # Errors
-    /// Those of [`ReplayStorage::push`].
+    /// As [`ReplayStorage::push`].
     pub fn push_batch(&mut self, batch: &TransitionBatch<'_>) -> Result<()> {
         self.push_with(|storage| storage.push(batch))
     }
@@ -170,23 +170,23 @@ impl<S: Sampler> Replay<S> {
     fn push_with(&mut self, push: impl FnOnce(&mut ReplayStorage) -> Result<()>) -> Result<()> {
         let from = self.storage.next_index();
         let pushed = push(&mut self.storage);
-        // Some of the rows are there if it was told to stop.
+        // An interrupted push has stored some of the rows.
         self.sampler.on_push(&self.storage, from..self.storage.next_index())?;
         pushed
     }
 
-    /// Adds what [`ReplayStorage::push_in_order`] adds.
+    /// Appends consecutive steps as [`ReplayStorage::push_in_order`] does.
     ///
     /// # Errors
-    /// Those of [`ReplayStorage::push_in_order`].
+    /// As [`ReplayStorage::push_in_order`].
     pub fn push_in_order(&mut self, batch: &TransitionBatch<'_>) -> Result<()> {
         self.push_with(|storage| storage.push_in_order(batch))
     }
 
-    /// Adds one transition, without a copy beside the one into the ring.
+    /// Appends one transition. The only copy is the one into the ring.
     ///
     /// # Errors
-    /// Those of [`ReplayStorage::push`].
+    /// As [`ReplayStorage::push`].
     pub fn push_slices(
         &mut self,
         obs: &[f32],
@@ -207,29 +207,33 @@ impl<S: Sampler> Replay<S> {
         })
     }
 
-    /// Adds one transition.
+    /// Appends one transition.
     ///
     /// # Errors
-    /// Those of [`ReplayStorage::push`].
+    /// As [`ReplayStorage::push`].
     pub fn push(&mut self, record: &ExperienceRecord) -> Result<()> {
         let ExperienceRecord { obs, next_obs, action, reward, terminated, truncated } = record;
         self.push_slices(obs, next_obs, action, *reward, *terminated, *truncated)
     }
 
-    /// Samples `batch_size` transitions with what `seed` draws. The same seed gives the same transitions of the same
-    /// buffer.
+    /// Samples `batch_size` transitions with a generator of the given seed.
+    ///
+    /// The same seed samples the same transitions from the same buffer.
     ///
     /// # Errors
-    /// Those of [`Replay::sample_with`].
+    /// As [`Replay::sample_with`].
     pub fn sample_into(&self, batch: &mut SampledBatch, batch_size: usize, seed: u64) -> Result<()> {
         self.sample_with(batch, batch_size, &mut Pcg64::seed_from(seed.into()))
     }
 
-    /// Samples `batch_size` transitions with what a generator draws.
+    /// Samples `batch_size` transitions with the given generator.
     ///
     /// # Errors
-    /// [`Error::Config`] for no transitions or more than are held, [`Error::Memory`] if there is no room,
-    /// [`Error::Interrupted`] if it was told to stop. Nothing is drawn then, and the batch is empty or as it was.
+    /// - [`Error::Config`] if `batch_size` is 0 or exceeds the number of transitions that can be sampled;
+    /// - [`Error::Memory`] if an allocation fails;
+    /// - [`Error::Interrupted`] if the interrupt check of the process stops the call.
+    ///
+    /// The generator is unchanged then, and the batch is empty or unchanged.
     pub fn sample_with(&self, batch: &mut SampledBatch, batch_size: usize, rng: &mut Pcg64) -> Result<()> {
         self.check_batch_size(batch_size)?;
         let before = rng.clone();
@@ -243,20 +247,22 @@ impl<S: Sampler> Replay<S> {
             })
     }
 
-    /// Chooses `batch_size` transitions, to be read column by column ([`SampleIndices::read`]).
+    /// Samples the indices of `batch_size` transitions, to be read with [`SampleIndices::read`].
     ///
     /// # Errors
-    /// Those of [`Replay::sample_with`].
+    /// As [`Replay::sample_with`].
     pub fn sample_indices(&self, sample_indices: &mut SampleIndices, batch_size: usize, rng: &mut Pcg64) -> Result<()> {
         let before = rng.clone();
         self.draw(sample_indices, batch_size, rng)?;
         self.find(sample_indices).inspect_err(|_| *rng = before)
     }
 
-    /// The first half of [`Replay::sample_indices`], all that draws: threads that share a generator need it no longer than that.
+    /// Draws indices: the first half of [`Replay::sample_indices`].
+    ///
+    /// This half alone uses the generator, so threads that share a generator can release it afterwards.
     ///
     /// # Errors
-    /// Those of [`Replay::sample_with`].
+    /// As [`Replay::sample_with`].
     pub fn draw(&self, sample_indices: &mut SampleIndices, batch_size: usize, rng: &mut Pcg64) -> Result<()> {
         self.check_batch_size(batch_size)?;
         let before = rng.clone();
@@ -268,19 +274,22 @@ impl<S: Sampler> Replay<S> {
         Ok(())
     }
 
-    /// The second half of [`Replay::sample_indices`]: finds where transitions lie that were drawn.
+    /// Locates drawn transitions: the second half of [`Replay::sample_indices`].
     ///
     /// # Errors
-    /// [`Error::Config`] if they are not held any more, [`Error::Memory`] if there is no room, [`Error::Interrupted`] if it
-    /// was told to stop. Nothing can be read then.
+    /// - [`Error::Config`] if a transition is no longer stored;
+    /// - [`Error::Memory`] if an allocation fails;
+    /// - [`Error::Interrupted`] if the interrupt check of the process stops the call.
+    ///
+    /// The indices are cleared then.
     pub fn find(&self, sample_indices: &mut SampleIndices) -> Result<()> {
         sample_indices.locate(&self.storage, self.n_step).inspect_err(|_| sample_indices.clear())
     }
 
-    /// Checks that so many transitions can be sampled.
+    /// Checks that `batch_size` transitions can be sampled.
     ///
     /// # Errors
-    /// [`Error::Config`] for no transitions or more than there are.
+    /// [`Error::Config`] if `batch_size` is 0 or exceeds the number of transitions that can be sampled.
     pub fn check_batch_size(&self, batch_size: usize) -> Result<()> {
         check_count(self.storage.indices().len(), self.storage.len(), batch_size)
     }

@@ -1,13 +1,14 @@
-//! Runtime choice of instruction set: one body, compiled for several, the best one the CPU has taken at the call.
+//! Run-time selection of the instruction set: functions are compiled for several sets, and the best available is
+//! called.
 //!
-//! Rust contracts no multiplication and addition into one by itself, so a body gives the same bits on every path as
-//! long as it does not call `mul_add`. Other processors than x86-64 run the portable body.
+//! Rust never fuses a multiplication and an addition by itself, so a function computes the same bits on every path
+//! unless it calls `mul_add`. CPUs other than x86-64 run the portable code.
 //!
-//! `RLOX_SIMD=portable|avx2|avx512`, read at the first use, lowers the choice, for comparisons and for tools such as
-//! valgrind that know fewer instructions. It never exceeds what the CPU has. Any other value means `portable`, which
-//! is safe wherever it was meant to go, and [`check_setting`] reports it.
+//! The environment variable `RLOX_SIMD=portable|avx2|avx512`, read at the first use, limits the selection for
+//! comparisons and for tools such as valgrind that know fewer instructions. The selection never exceeds the CPU's
+//! features. Any other value selects `portable`, which is always safe, and [`check_setting`] reports it.
 
-#![expect(clippy::inline_always, reason = "what is not inlined is not compiled for the wider instruction set")]
+#![expect(clippy::inline_always, reason = "only inlined functions are compiled for the wider instruction sets")]
 
 pub(crate) mod exp;
 pub(crate) mod f32x16;
@@ -19,28 +20,28 @@ use std::sync::atomic::{AtomicU8, Ordering};
 
 use crate::{Error, Result};
 
-/// How many f64 the widest vectors hold. Inner loops of this length become whole vectors on every path.
+/// Number of f64 in the widest vectors. Inner loops of this length become full vectors on every path.
 pub(crate) const LANES: usize = 8;
 
-/// How many environments a kernel steps in one call: their numbers stay in the innermost cache, their flags fit u64.
+/// Number of environments per kernel call. Their data fit into the L1 cache, their flags into a u64.
 pub(crate) const BLOCK: usize = 64;
 
-/// One number of each environment of a block.
+/// One number per environment of a block.
 pub(crate) type Block = [f64; BLOCK];
 
-/// A block vector by vector.
+/// Returns the vectors of a block.
 #[inline(always)]
 pub(crate) fn vectors<T>(block: &[T; BLOCK]) -> impl Iterator<Item = &[T; LANES]> {
     block.as_chunks().0.iter()
 }
 
-/// A block vector by vector, to be changed.
+/// Returns the mutable vectors of a block.
 #[inline(always)]
 pub(crate) fn vectors_mut<T>(block: &mut [T; BLOCK]) -> impl Iterator<Item = &mut [T; LANES]> {
     block.as_chunks_mut().0.iter_mut()
 }
 
-/// The numbers of the set bits, rising.
+/// Iterator over the positions of set bits, in ascending order.
 #[derive(Debug)]
 pub(crate) struct Bits(u64);
 
@@ -55,10 +56,10 @@ impl Iterator for Bits {
     }
 }
 
-/// Which of the first `count` flags are set.
+/// Returns the positions of the set flags among the first `count`.
 #[inline]
 pub(crate) fn lane_bits(flags: &[bool; BLOCK], count: usize) -> Bits {
-    // Multiplied so, the lowest bits of eight bytes meet in the highest byte.
+    // The product collects the lowest bits of eight bytes in the highest byte.
     const GATHER: u64 = 0x0102_0408_1020_4080;
     let bytes = flags.as_chunks::<8>().0.iter().map(|flags| u64::from_le_bytes(flags.map(u8::from)));
     let bits = bytes.enumerate().fold(0, |bits, (i, bytes)| bits | (bytes.wrapping_mul(GATHER) >> 56) << (8 * i));
@@ -67,10 +68,10 @@ pub(crate) fn lane_bits(flags: &[bool; BLOCK], count: usize) -> Bits {
 
 const VARIABLE: &str = "RLOX_SIMD";
 
-/// An instruction set that kernels are compiled for, in rising order.
+/// An instruction set that kernels are compiled for, in ascending order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Isa {
-    /// What every processor of the target has (SSE2 on x86-64, NEON on aarch64).
+    /// Instructions of every CPU of the target (SSE2 on x86-64, NEON on aarch64).
     Portable,
     /// AVX2 and FMA.
     Avx2,
@@ -79,7 +80,7 @@ pub enum Isa {
 }
 
 impl Isa {
-    /// What `RLOX_SIMD` calls it.
+    /// Returns the value of `RLOX_SIMD` for this instruction set.
     ///
     /// ```
     /// assert_eq!(rlox_core::simd::Isa::Avx512.name(), "avx512");
@@ -98,7 +99,7 @@ impl Isa {
     }
 }
 
-/// The instruction set that kernels run on in this process: the best one the CPU has, or less if `RLOX_SIMD` says so.
+/// Returns the instruction set of the kernels in this process: the CPU's best, limited by `RLOX_SIMD`.
 ///
 /// ```
 /// use rlox_core::simd::{Isa, isa};
@@ -107,7 +108,7 @@ impl Isa {
 /// ```
 #[inline]
 pub fn isa() -> Isa {
-    // Not a `OnceLock`, which a fork could leave held for good; threads that meet here find the same.
+    // Not a `OnceLock`, which a fork could leave locked. Concurrent threads compute the same value.
     static KNOWN: AtomicU8 = AtomicU8::new(0);
     #[cfg(test)]
     if let Some(forced) = tests::FORCED.get() {
@@ -128,7 +129,7 @@ pub fn isa() -> Isa {
 /// Checks that the environment variable `RLOX_SIMD` is unset, empty or one of its values.
 ///
 /// # Errors
-/// [`Error::Config`] naming the value.
+/// [`Error::Config`] that names the value.
 ///
 /// ```
 /// assert!(rlox_core::simd::check_setting().is_ok());
@@ -148,7 +149,7 @@ fn check(setting: Option<&str>) -> Result<()> {
             VARIABLE,
             "portable, avx2 or avx512",
             format!("{value:?}"),
-            "correct or unset the environment variable; until then the portable code runs",
+            "correct or unset the environment variable; the portable code runs until then",
         )),
         _ => Ok(()),
     }
@@ -160,7 +161,7 @@ fn ceiling(setting: Option<&str>) -> Isa {
 
 #[cfg(target_arch = "x86_64")]
 fn detected() -> Isa {
-    // Exactly the features that `multiversion!` enables: its soundness rests on this function.
+    // Exactly the features that `multiversion!` enables: the soundness of that macro depends on this function.
     let avx2 = is_x86_feature_detected!("avx2") && is_x86_feature_detected!("fma");
     let avx512 = is_x86_feature_detected!("avx512f")
         && is_x86_feature_detected!("avx512bw")
@@ -178,8 +179,10 @@ fn detected() -> Isa {
     Isa::Portable
 }
 
-/// Compiles a function for every [`Isa`] and calls the one that fits. The body must be plain loops: what it calls is
-/// compiled for the wider instruction set only if it is inlined, so mark helpers `#[inline(always)]`.
+/// Compiles a function for every [`Isa`] and calls the version for the current one.
+///
+/// The body must be plain loops. Functions that it calls are compiled for the wider instruction sets only if they are
+/// inlined, so helpers must be `#[inline(always)]`.
 macro_rules! multiversion {
     ($(#[$meta:meta])* $vis:vis fn $name:ident $(<$t:ident: $bound:path $(, const $k:ident: usize)?>)? ($($arg:ident: $ty:ty),* $(,)?) $(-> $ret:ty)? $body:block) => {
         $(#[$meta])*
@@ -221,7 +224,7 @@ pub(crate) mod tests {
         pub(super) static FORCED: Cell<Option<Isa>> = const { Cell::new(None) };
     }
 
-    /// What `f` gives on every instruction set this CPU has, the portable one first.
+    /// Returns the results of `f` on every instruction set of this CPU, starting with the portable one.
     pub(crate) fn on_each_isa<R>(f: impl Fn() -> R) -> Vec<R> {
         let isas = [Isa::Portable, Isa::Avx2, Isa::Avx512].into_iter().filter(|&isa| isa <= detected());
         let results = isas
@@ -247,7 +250,7 @@ pub(crate) mod tests {
     }
 
     multiversion! {
-        /// A dependent chain that a fused multiply-add would round differently.
+        /// A chain of dependent operations that a fused multiply-add would round differently.
         fn horner<T: Into<f64>>(coefficients: &[f64], x: T) -> f64 {
             let x = x.into();
             coefficients.iter().fold(0.0, |sum, c| sum * x + c)
@@ -255,14 +258,14 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn every_path_gives_the_same_bits() {
+    fn every_path_computes_the_same_bits() {
         let coefficients: Vec<f64> = (0..100).map(|i| f64::from(i).sin()).collect();
         let results = on_each_isa(|| horner(&coefficients, 0.987_654_3_f32).to_bits());
         assert!(results.iter().all(|&bits| bits == results[0]));
     }
 
     #[test]
-    fn setting_lowers_the_choice_and_never_exceeds_the_cpu() {
+    fn the_setting_limits_the_selection() {
         assert_eq!(ceiling(None), Isa::Avx512);
         assert_eq!(ceiling(Some("avx512")), Isa::Avx512);
         assert_eq!(ceiling(Some(" AVX2 ")), Isa::Avx2);
@@ -271,7 +274,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn unknown_setting_is_portable_and_reported() {
+    fn an_unknown_setting_selects_portable_and_is_reported() {
         assert_eq!(ceiling(Some("avx1024")), Isa::Portable);
         let rejected = crate::testing::assert_rejects(check(Some("avx1024")), crate::Error::Config, "RLOX_SIMD");
         assert_eq!((&rejected.expected[..], &rejected.got[..]), ("portable, avx2 or avx512", "\"avx1024\""));

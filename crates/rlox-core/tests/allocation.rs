@@ -1,4 +1,4 @@
-//! Stepping and collecting allocate nothing once they run.
+//! Tests that stepping, collecting and sampling do not allocate after a start-up phase.
 
 use rlox_core::envs::{self, MakeOptions};
 use rlox_core::replay::{
@@ -23,12 +23,12 @@ fn allocations(f: impl FnOnce()) -> u64 {
 }
 
 #[test]
-fn the_counter_counts() {
+fn the_allocation_counter_works() {
     assert_eq!(allocations(|| drop(std::hint::black_box(vec![0_u8; 10]))), 1);
 }
 
 #[test]
-fn replay_allocates_nothing() {
+fn replay_buffers_do_not_allocate() {
     let mut uniform = ReplayBuffer::new(100, 4, 2).unwrap().with_n_step(NStep { n: 3, gamma: 0.9 }).unwrap();
     let mut prioritized = PrioritizedReplayBuffer::new(100, 4, 2, 0.6, 0.4).unwrap();
     let (mut rng, mut batch, mut other) = (Pcg64::seed_from(0), SampledBatch::default(), SampledBatch::default());
@@ -49,7 +49,7 @@ fn replay_allocates_nothing() {
 }
 
 #[test]
-fn a_buffer_that_is_saved_is_copied_once() {
+fn saving_a_buffer_copies_it_once() {
     let layout =
         TransitionSchema::new(FieldSpec::new("obs", &[4096], DType::U8), FieldSpec::new("actions", &[], DType::I64));
     let mut buffer = Replay::from_parts(ReplayStorage::new(2000, 1, layout).unwrap(), Uniform).unwrap();
@@ -74,7 +74,7 @@ fn a_buffer_that_is_saved_is_copied_once() {
     assert!(peak < copy + copy / 50, "{peak} for {copy}");
 }
 
-/// A buffer of stacked frames in which every transition keeps its next observation, and its older frames, aside.
+/// Creates a buffer of stacked frames whose rows all use the pools outside the ring.
 fn stacked(rows: i64) -> Replay<Uniform> {
     let layout =
         TransitionSchema::new(FieldSpec::new("obs", &[2], DType::U8), FieldSpec::new("actions", &[], DType::I64));
@@ -96,7 +96,7 @@ fn stacked(rows: i64) -> Replay<Uniform> {
 }
 
 #[test]
-fn a_state_is_loaded_without_memory_for_each_transition() {
+fn loading_a_state_needs_no_memory_per_transition() {
     let used = |rows| {
         let mut buffer = stacked(rows);
         let state = buffer.state().unwrap();
@@ -106,13 +106,13 @@ fn a_state_is_loaded_without_memory_for_each_transition() {
         assert!(same);
         (measured.count_total, measured.bytes_total)
     };
-    let few = used(10);
-    assert_eq!(used(5000), few);
-    assert!(few.1 < 8192, "{few:?}");
+    let small = used(10);
+    assert_eq!(used(5000), small);
+    assert!(small.1 < 8192, "{small:?}");
 }
 
 #[test]
-fn sequences_and_goals_allocate_nothing() {
+fn sequences_and_hindsight_goals_do_not_allocate() {
     let part = |name: &str| FieldSpec::new(name, &[2], DType::F32);
     let layout = TransitionSchema {
         obs: vec![part("achieved"), part("desired")],
@@ -138,8 +138,8 @@ fn sequences_and_goals_allocate_nothing() {
             buffer.push_batch(&steps).unwrap();
             if i >= 32 {
                 buffer.sample_with(&mut batch, 32, &mut rng).unwrap();
-                for whole in [false, true] {
-                    let of = Sequences { length: 12, burn_in: 0, whole_episodes: whole };
+                for whole_episodes in [false, true] {
+                    let of = Sequences { length: 12, burn_in: 0, whole_episodes };
                     of.sample_indices(buffer.storage(), 8, &mut rng, &mut chosen).unwrap();
                     chosen.read(buffer.storage(), Column::Obs(0), FieldMut::F32(&mut obs)).unwrap();
                 }
@@ -151,10 +151,9 @@ fn sequences_and_goals_allocate_nothing() {
 }
 
 #[test]
-fn steps_allocate_nothing() {
+fn steps_do_not_allocate() {
     for id in envs::ids() {
-        // Copies of the environment, a block of lanes that is not full, one that is with another that is not, and so
-        // many that threads share them.
+        // Plain copies, one partial block of lanes, a full and a partial block, and enough blocks for all threads.
         for (n, mode) in [4, 16, 100, 5000].into_iter().flat_map(|n| MODES.map(|mode| (n, mode))) {
             let mut env = make(id, n, mode);
             let (d, a) = (env.spec().observation.dim(), env.spec().action.dim());
@@ -190,7 +189,7 @@ fn steps_allocate_nothing() {
                     env.step(actions, out).unwrap();
                 }
             };
-            run(1); // threads are made once
+            run(1); // starts the threads
             let count = allocations(|| run(if n > 1000 { 10 } else { 200 }));
             assert_eq!(count, 0, "{n} {id} {mode:?}");
         }
@@ -198,7 +197,7 @@ fn steps_allocate_nothing() {
 }
 
 #[test]
-fn rollouts_allocate_nothing_after_the_first() {
+fn rollouts_do_not_allocate_after_the_first_ones() {
     for id in envs::ids() {
         let mut env = make(id, 16, AutoresetMode::SameStep);
         let mut policy = RandomPolicy::new(&env.spec().action).unwrap();
@@ -206,7 +205,7 @@ fn rollouts_allocate_nothing_after_the_first() {
         let mut buffer = RolloutBuffer::for_env(64, &*env).unwrap();
         let mut normalizer = Normalizer::new(16, env.spec().observation.dim(), NormalizerOptions::default()).unwrap();
         let mut collect = || collect(&mut *env, &mut policy, &mut rngs, &mut buffer, Some(&mut normalizer), 0.99, 0.95);
-        // How many episodes are truncated varies from rollout to rollout; the store for them grows to the most seen.
+        // The number of truncated episodes varies between rollouts. Their memory grows to the maximum.
         for _ in 0..20 {
             collect().unwrap();
         }

@@ -1,5 +1,5 @@
-//! Long calls ask whether to stop, by the machine's clock. In a process of its own, because what they ask is set once
-//! for all.
+//! Test that long calls poll the interrupt check, with the real clock. It runs in a separate process, because the check
+//! is set once per process.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
@@ -8,27 +8,27 @@ use rlox_core::{EpisodeEnds, Error, InterruptCheck, compute_gae, set_interrupt_c
 
 const PERIOD: Duration = Duration::from_millis(50);
 
-static ASKED: AtomicUsize = AtomicUsize::new(0);
-/// At which question to stop.
+static POLLS: AtomicUsize = AtomicUsize::new(0);
+/// Number of the poll that reports an interruption.
 const LAST: usize = 3;
 
 fn stop() -> bool {
-    ASKED.fetch_add(1, Ordering::Relaxed) + 1 >= LAST
+    POLLS.fetch_add(1, Ordering::Relaxed) + 1 >= LAST
 }
 
-/// Whether it was told to stop; if so it asked nothing after that, and never more often than it may.
+/// Returns true if the call was interrupted. Checks that it did not poll afterwards or too often.
 fn stopped(call: impl FnOnce() -> Result<(), Error>) -> bool {
-    ASKED.store(0, Ordering::Relaxed);
+    POLLS.store(0, Ordering::Relaxed);
     let began = Instant::now();
     let result = call();
-    let (asked, took) = (ASKED.load(Ordering::Relaxed), began.elapsed());
-    assert!(asked <= LAST && PERIOD * asked as u32 <= took, "{asked} questions in {took:?}");
-    assert_eq!(matches!(result, Err(Error::Interrupted)), asked == LAST, "{result:?} after {asked} questions");
-    asked == LAST
+    let (polls, elapsed) = (POLLS.load(Ordering::Relaxed), began.elapsed());
+    assert!(polls <= LAST && PERIOD * polls as u32 <= elapsed, "{polls} polls in {elapsed:?}");
+    assert_eq!(matches!(result, Err(Error::Interrupted)), polls == LAST, "{result:?} after {polls} polls");
+    polls == LAST
 }
 
 #[test]
-fn calls_stop_when_they_are_told_to_and_only_then() {
+fn calls_stop_if_and_only_if_the_check_reports_an_interruption() {
     set_interrupt_check(stop);
     set_interrupt_check(|| panic!("the first check stays"));
     assert!(stopped(|| {
@@ -37,7 +37,7 @@ fn calls_stop_when_they_are_told_to_and_only_then() {
             watch.check()?;
         }
     }));
-    // As large as makes it take long enough on this machine.
+    // Increases the length until the call takes long enough on this machine.
     let gae = |len: usize| {
         let (rewards, flags) = (vec![1.0_f32; len], vec![false; len]);
         let (mut a, mut r) = (vec![0.0; len], vec![0.0; len]);

@@ -1,18 +1,17 @@
 //! Generalised advantage estimation (Schulman et al. 2016, arXiv:1506.02438, eq. 16) with exact time limits.
 //!
-//! `delta_t = r_t + gamma * (1 - terminated_t) * next_value_t - v_t` and
-//! `A_t = delta_t + gamma * lambda * (1 - done_t) * A_{t+1}`, where `done = terminated | truncated` and `next_value_t`
-//! is the value of the true final observation where the step was truncated, else the next row's. `returns = A + v`.
-//! All of it is computed in f64, also for f32 numbers, which are rounded once, at the end.
-//! What lies behind a finished episode is masked out, not multiplied by zero, so a NaN there stays there.
+//! - `delta_t = r_t + gamma * (1 - terminated_t) * next_value_t - v_t`
+//! - `A_t = delta_t + gamma * lambda * (1 - done_t) * A_{t+1}`, with `done = terminated | truncated`
+//! - `returns = A + v`
 //!
-//! Over a `[T, N]` grid the lanes are environments. Over a single trajectory they are steps, see `lanes.rs`.
+//! `next_value_t` is the value of the true final observation if the step was truncated, else the value of the next row.
+//! All sums are f64, also for f32 inputs, and are rounded once at the end. Values behind a finished episode are masked
+//! out instead of multiplied by zero, so a NaN there does not spread.
+//!
+//! The SIMD lanes are environments for a `[T, N]` grid, and steps for a single trajectory; see `lanes.rs`.
 
-#![expect(
-    clippy::too_many_arguments,
-    reason = "free functions on slices: what they read, the settings, what they write"
-)]
-#![expect(clippy::inline_always, reason = "what is not inlined is not compiled for the wider instruction set")]
+#![expect(clippy::too_many_arguments, reason = "free functions on slices: inputs, settings and outputs")]
+#![expect(clippy::inline_always, reason = "only inlined functions are compiled for the wider instruction sets")]
 
 use std::ops::Range;
 
@@ -24,16 +23,17 @@ use crate::simd::f64x8::{F64s, on_f64s};
 use crate::simd::{LANES, multiversion};
 use crate::{Float, Result, check_len};
 
-/// Advantages and returns of one trajectory of T steps.
+/// Computes advantages and returns of one trajectory of T steps.
 ///
-/// `last_value` is the value of the observation after the last step, read unless that step is done. All slices have
-/// length T; `advantages` and `returns` are overwritten. An empty trajectory is fine and writes nothing. Sums are taken in
-/// an order of their own: where some leave the range of f64, others than in the recursion may be infinite or NaN.
+/// All slices have length T; `advantages` and `returns` are overwritten. `last_value` is the value of the observation
+/// after the last step and is not used if that step is done. An empty trajectory writes nothing.
+///
+/// The order of the sums differs from the recursion. If sums overflow f64, different elements may be infinite or NaN.
 ///
 /// # Errors
-/// [`crate::Error::Shape`] if a slice has another length than `rewards`, or if a step is truncated and not terminated
-/// but there are no final values; [`crate::Error::Config`] if `gamma` or `gae_lambda` is outside [0, 1]. Nothing is
-/// written then.
+/// - [`crate::Error::Shape`] if a slice and `rewards` differ in length, or if a step is truncated and not terminated
+///   but `final_values` is missing;
+/// - [`crate::Error::Config`] if `gamma` or `gae_lambda` is outside [0, 1]. These errors occur before any write.
 ///
 /// ```
 /// use rlox_core::{EpisodeEnds, compute_gae};
@@ -46,7 +46,7 @@ use crate::{Float, Result, check_len};
 /// };
 /// let (mut advantages, mut returns) = ([0.0; 3], [0.0; 3]);
 /// compute_gae(&rewards, &values, ends, 4.0, 0.5, 0.5, &mut advantages, &mut returns)?;
-/// // From the end: 1 + 0.5 * 4 - 0.5; 1 + 0.5 * 2 - 0.5, cut; 1 + 0.5 * 0.5 - 0.5 + 0.25 * 1.5.
+/// // From the end: 1 + 0.5 * 4 - 0.5; 1 + 0.5 * 2 - 0.5, truncated; 1 + 0.5 * 0.5 - 0.5 + 0.25 * 1.5.
 /// assert_eq!(advantages, [1.125, 1.5, 2.5]);
 /// assert_eq!(returns, [1.625, 2.0, 3.0]);
 /// # Ok::<(), rlox_core::Error>(())
@@ -66,19 +66,18 @@ pub fn compute_gae<T: Float>(
     compute_trajectory(rows, last_value, advantages, returns, &mut || interrupt.check())
 }
 
-/// Advantages and returns of N environments over T steps, time-major: row `t * num_envs + n` is step t of
-/// environment n.
+/// Computes advantages and returns of N environments over T steps, time-major.
 ///
-/// `last_values` has length N, all other slices T * N. Each environment's numbers equal [`compute_gae`]'s up to
-/// rounding.
+/// Row `t * num_envs + n` is step t of environment n. `last_values` has length N, all other slices T * N. The results
+/// of each environment equal those of [`compute_gae`] up to rounding.
 ///
 /// # Errors
-/// As [`compute_gae`]; also [`crate::Error::Shape`] if `rewards` is not a whole number of rows of `num_envs`.
+/// As [`compute_gae`]; also [`crate::Error::Shape`] if the length of `rewards` is not a multiple of `num_envs`.
 ///
 /// ```
 /// use rlox_core::{EpisodeEnds, compute_gae_time_major};
 ///
-/// // Two environments, two steps; the second environment terminates at its first.
+/// // Two environments, two steps; the second environment terminates at its first step.
 /// let (rewards, values) = ([1.0_f32, 2.0, 3.0, 4.0], [0.0; 4]);
 /// let ends = EpisodeEnds::dones(&[false, true, false, false]);
 /// let (mut advantages, mut returns) = ([0.0; 4], [0.0; 4]);
@@ -103,14 +102,13 @@ pub fn compute_gae_time_major<T: Float>(
     compute_columns(rows, last_values, advantages, returns)
 }
 
-/// Advantages and returns of N trajectories of `n_steps` each, one after the other (environment-major): row
-/// `n * n_steps + t` is step t of trajectory n.
+/// Computes advantages and returns of N trajectories of `n_steps` each, environment-major.
 ///
-/// `last_values` has length N, all other slices N * `n_steps`. Each trajectory's numbers equal [`compute_gae`]'s bit
-/// for bit.
+/// Row `n * n_steps + t` is step t of trajectory n. `last_values` has length N, all other slices N * `n_steps`. The
+/// results of each trajectory equal those of [`compute_gae`] bit for bit.
 ///
 /// # Errors
-/// As [`compute_gae`]; also [`crate::Error::Shape`] if `rewards` is not a whole number of trajectories of `n_steps`.
+/// As [`compute_gae`]; also [`crate::Error::Shape`] if the length of `rewards` is not a multiple of `n_steps`.
 ///
 /// ```
 /// use rlox_core::{EpisodeEnds, compute_gae_batched};
@@ -138,7 +136,7 @@ pub fn compute_gae_batched<T: Float>(
         check_len("last_values", last_values.len(), trajectories)?;
     }
     let rows = check(rewards, values, ends, gamma, gae_lambda, [advantages.len(), returns.len()])?;
-    // A thread takes several trajectories at a time if they are short.
+    // A thread processes several trajectories at a time if they are short.
     let trajectories_per_chunk = CHUNK_ELEMENTS.div_ceil(n_steps.max(1));
     run_chunks([advantages, returns], trajectories_per_chunk * n_steps, |i, [advantages, returns], poll| {
         let out = advantages.chunks_exact_mut(n_steps).zip(returns.chunks_exact_mut(n_steps));
@@ -148,7 +146,7 @@ pub fn compute_gae_batched<T: Float>(
     })
 }
 
-/// Checks everything before anything is written.
+/// Checks all arguments before any write.
 fn check<'a, T: Float>(
     rewards: &'a [T],
     values: &'a [T],
@@ -167,15 +165,15 @@ fn check<'a, T: Float>(
     Ok(Rows { rewards, values, terminated: ends.terminated, finals, gamma, decay: gamma * gae_lambda })
 }
 
-// The loops, compiled for each instruction set.
+// Loops, compiled for each instruction set.
 
-/// What is read, checked for equal lengths.
+/// Inputs of the kernels, checked for equal lengths.
 #[derive(Clone, Copy)]
 struct Rows<'a, T> {
     rewards: &'a [T],
     values: &'a [T],
     terminated: &'a [bool],
-    /// Truncated, and the values of final observations.
+    /// Truncated flags and values of final observations.
     finals: Option<(&'a [bool], &'a [T])>,
     gamma: f64,
     /// gamma * lambda
@@ -198,7 +196,7 @@ impl<'a, T: Float> Rows<'a, T> {
         }
     }
 
-    /// N steps from `at` on. Without final values, `truncated` and `finals` hold something else and do not count.
+    /// Returns N steps from `index` on. Without final values, the last two are unused placeholders.
     #[inline(always)]
     fn block<const N: usize>(&self, index: usize) -> Block<'a, T, N> {
         let (truncated, finals) = self.finals.unwrap_or((self.terminated, self.values));
@@ -211,7 +209,7 @@ impl<'a, T: Float> Rows<'a, T> {
         )
     }
 
-    /// One step's delta and whether the episode goes on after it, given the value of the observation after it.
+    /// Returns the delta of one step, given the next value, and true if the episode continues.
     #[inline(always)]
     fn delta<const FINALS: bool>(&self, t: usize, next: f64) -> (f64, bool) {
         let ([reward], [value], [terminated], [truncated], [last]) = self.block::<1>(t);
@@ -221,7 +219,7 @@ impl<'a, T: Float> Rows<'a, T> {
     }
 }
 
-/// One trajectory.
+/// Computes one trajectory in chunks, from the last chunk to the first.
 fn compute_trajectory<T: Float>(
     rows: Rows<'_, T>,
     last_value: T,
@@ -241,7 +239,9 @@ fn compute_trajectory<T: Float>(
 }
 
 on_f64s! {
-    /// Steps of one trajectory, given the advantage and the value behind them, in whose place come those of the first.
+    /// Computes steps of one trajectory.
+    ///
+    /// `behind` holds the advantage and the value of the following step, and is replaced by those of the first step.
     fn compute_chunk<T: Float>(
         simd: F64s,
         rows: Rows<'_, T>,
@@ -297,7 +297,7 @@ fn scan<S: F64s, T: Float, const FINALS: bool, const TINY: bool>(
     }
 }
 
-/// A time-major grid, one column per environment.
+/// Computes a time-major grid with one column per environment.
 fn compute_columns<T: Float>(
     rows: Rows<'_, T>,
     last_values: &[T],
@@ -310,7 +310,7 @@ fn compute_columns<T: Float>(
 }
 
 multiversion! {
-    /// Some of the columns.
+    /// Computes a range of columns.
     fn compute_grid<T: Float>(
         rows: Rows<'_, T>,
         last_values: &[T],
@@ -334,7 +334,7 @@ fn compute_all_strips<T: Float, const FINALS: bool>(
     mut out: [ColumnsMut<'_, T>; 2],
     poll: PollFn<'_>,
 ) -> Result<()> {
-    // Wide strips read and write memory in long runs, which counts once a rollout is larger than the caches.
+    // Wide strips access memory in long runs, which matters once a rollout exceeds the caches.
     compute_strips::<T, FINALS, 256>(rows, last_values, &mut columns, &mut out, poll)?;
     compute_strips::<T, FINALS, 64>(rows, last_values, &mut columns, &mut out, poll)?;
     compute_strips::<T, FINALS, 16>(rows, last_values, &mut columns, &mut out, poll)?;
@@ -343,7 +343,7 @@ fn compute_all_strips<T: Float, const FINALS: bool>(
     compute_strips::<T, FINALS, 1>(rows, last_values, &mut columns, &mut out, poll)
 }
 
-/// As many strips of W columns as there are; leaves the columns behind them.
+/// Computes as many strips of W columns as fit, and leaves the other columns in `columns`.
 #[inline(always)]
 fn compute_strips<T: Float, const FINALS: bool, const W: usize>(
     rows: &Rows<'_, T>,
@@ -383,7 +383,9 @@ fn compute_strip<T: Float, const FINALS: bool, const W: usize>(
     Ok(())
 }
 
-/// One step of W environments. A function of its own, because the compiler trusts only arguments not to overlap.
+/// Computes one step of W environments.
+///
+/// A separate function, because the compiler assumes only of arguments that they do not overlap.
 #[inline(always)]
 fn step<T: Float, const FINALS: bool, const W: usize>(
     rows: &Rows<'_, T>,
@@ -412,7 +414,7 @@ mod tests {
     use crate::Pcg64;
     use crate::simd::tests::on_each_isa;
 
-    /// Advantages and returns of random rows with dense ends, as bits.
+    /// Returns advantages and returns of random rows with frequent episode ends, as bits.
     fn bits(len: usize, width: Option<usize>) -> Vec<u64> {
         let mut rng = Pcg64::seed_from(len as u128);
         let mut draw = |n: usize| (0..n).map(|_| rng.uniform(-1.0, 1.0)).collect::<Vec<f64>>();
@@ -436,7 +438,7 @@ mod tests {
     }
 
     #[test]
-    fn every_instruction_set_gives_the_same_bits() {
+    fn every_instruction_set_computes_the_same_bits() {
         for (len, width) in [(1, None), (33, None), (500, None), (7 * 93, Some(93)), (64, Some(1))] {
             let results = on_each_isa(|| bits(len, width));
             assert!(results.iter().all(|result| *result == results[0]), "{len} rows, width {width:?}");

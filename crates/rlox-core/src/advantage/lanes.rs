@@ -1,7 +1,8 @@
-//! Parts of the kernels: numbers of both widths, flags, stretches of slices with a fixed length, and the recursion
-//! `x_t = offset_t + factor_t * x_{t+1}` over one trajectory, backwards, [`LANES`] steps at a time.
+//! Building blocks of the kernels: both float widths, flags, fixed-length slices and a backward recursion.
+//!
+//! The recursion is `x_t = offset_t + factor_t * x_{t+1}` over one trajectory, [`LANES`] steps at a time.
 
-#![expect(clippy::inline_always, reason = "what is not inlined is not compiled for the wider instruction set")]
+#![expect(clippy::inline_always, reason = "only inlined functions are compiled for the wider instruction sets")]
 
 use std::fmt::{Debug, Display};
 use std::ops::{Add, Mul, Sub};
@@ -13,7 +14,7 @@ use crate::simd::f64x8::F64s;
 use crate::simd::{LANES, multiversion};
 use crate::{Error, Result, check_len};
 
-/// `f32` or `f64`: kernels compute in f64 and give back what they got.
+/// `f32` or `f64`: kernels compute in f64 and return the type of their inputs.
 ///
 /// ```
 /// fn twice<T: rlox_core::Float>(x: T) -> T {
@@ -40,7 +41,7 @@ pub trait Float:
 impl Float for f32 {}
 impl Float for f64 {}
 
-/// Turns zeros and ones into flags, as programs that keep `dones` in a float array have them.
+/// Converts zeros and ones to flags, for callers that store `dones` in a float array.
 ///
 /// ```
 /// let mut flags = [true; 2];
@@ -50,7 +51,7 @@ impl Float for f64 {}
 /// ```
 ///
 /// # Errors
-/// [`Error::Space`] naming `argument` and the first number that is neither 0 nor 1, [`Error::Shape`] if the lengths
+/// [`Error::Space`] with `argument` and the first number that is neither 0 nor 1; [`Error::Shape`] if the lengths
 /// differ.
 pub fn flags_from_numbers<T: Float>(argument: &'static str, numbers: &[T], flags: &mut [bool]) -> Result<()> {
     check_len(argument, numbers.len(), flags.len())?;
@@ -70,7 +71,7 @@ pub fn flags_from_numbers<T: Float>(argument: &'static str, numbers: &[T], flags
 }
 
 multiversion! {
-    /// Whether every number was 0 or 1.
+    /// Converts numbers to flags. Returns true if every number was 0 or 1.
     fn convert<T: Float>(numbers: &[T], flags: &mut [bool]) -> bool {
         let (zero, one) = (T::from_f64(0.0), T::from_f64(1.0));
         let mut strange = 0_u8;
@@ -87,23 +88,23 @@ pub(super) mod sealed {
     use crate::simd::LANES;
     use crate::simd::f64x8::F64s;
 
-    /// To f64, in which kernels compute, and back.
+    /// Conversion to f64, the type of the kernels, and back.
     pub trait SimdFloat: Sized {
-        /// The nearest number of this width.
+        /// Returns the nearest number of this width.
         fn from_f64(number: f64) -> Self;
-        /// This number, exactly.
+        /// Returns the exact f64.
         fn to_f64(self) -> f64;
-        /// Eight numbers, exactly.
+        /// Loads eight numbers, exactly.
         fn load<S: F64s>(simd: S, from: &[Self; LANES]) -> S::Vector;
-        /// The nearest eight numbers of this width.
+        /// Stores eight numbers, rounded to this width.
         fn store<S: F64s>(simd: S, vector: S::Vector, to: &mut [Self; LANES]);
-        /// This number, or zero: branch-free, and on the bits so that nothing is multiplied by what is not wanted.
+        /// Returns the number, or zero if `keep` is false. Works on the bits, so a masked NaN has no effect.
         fn mask(self, keep: bool) -> Self;
     }
 
     macro_rules! simd_float {
         ($float:ident, $bits:ident, $load:ident, $store:ident) => {
-            // Inlined always: part of kernels that are compiled for several instruction sets.
+            // Always inlined: part of kernels that are compiled for several instruction sets.
             impl SimdFloat for $float {
                 #[inline(always)]
                 fn from_f64(number: f64) -> Self {
@@ -136,42 +137,44 @@ pub(super) mod sealed {
     simd_float!(f64, u64, load, store);
 }
 
-/// The number, or zero, as [`sealed::SimdFloat::mask`].
+/// Returns the number, or zero if `keep` is false, as [`sealed::SimdFloat::mask`].
 #[inline(always)]
 pub(super) fn mask(keep: bool, number: f64) -> f64 {
     sealed::SimdFloat::mask(number, keep)
 }
 
-/// One number or the other, branch-free.
+/// Returns `number` if `first` is true, else `other`, without a branch.
 #[inline(always)]
 pub(super) fn select(first: bool, number: f64, other: f64) -> f64 {
     let mask = u64::from(first).wrapping_neg();
     f64::from_bits((number.to_bits() & mask) | (other.to_bits() & !mask))
 }
 
-/// N elements from `at` on: their number is known when compiled, so that loops over them become vectors.
+/// Returns N elements from `start` on. The length is a constant, so loops over them are vectorised.
 #[inline(always)]
 pub(super) fn array_at<T, const N: usize>(slice: &[T], start: usize) -> &[T; N] {
     slice[start..].first_chunk().expect("the caller counted the rows")
 }
 
-/// As [`fixed`], to be changed.
+/// Returns N mutable elements, as [`array_at`].
 #[inline(always)]
 pub(super) fn array_at_mut<T, const N: usize>(slice: &mut [T], start: usize) -> &mut [T; N] {
     slice[start..].first_chunk_mut().expect("the caller counted the rows")
 }
 
-// The recursion over one trajectory is a chain: each step waits for the next one's result. Here each step is first composed with the seven after
-// it by doubling, all in registers, which waits for nothing; then the chain advances by a whole block.
+// The recursion over one trajectory is a chain: each step waits for the result of the next one. Here each step is first
+// composed with the seven steps after it by doubling, in registers. Then the chain advances by a block at a time.
 
-/// What a block of [`LANES`] steps hands to the block before it: offsets and factors composed over 1, 2 and 4 steps, and
-/// `x`. Behind the last step nothing is added and nothing changes. `TINY` says that factors of several steps
-/// may be too small for a number, which must not look like an episode's end.
+/// State that a block of [`LANES`] steps passes to the block before it.
+///
+/// The state is `x`, and offsets and factors composed over 1, 2 and 4 steps. The initial offsets are 0 and the initial
+/// factors 1. `TINY` means that products of factors may underflow; such a product must not be mistaken for the end of
+/// an episode.
 pub(super) struct Window<S: F64s, const TINY: bool> {
     pub(super) simd: S,
     offsets: [S::Vector; 3],
     factors: [S::Vector; 3],
-    /// Of the block that came last.
+    /// `x` of the last computed block.
     pub(super) x: S::Vector,
 }
 
@@ -181,7 +184,7 @@ impl<S: F64s, const TINY: bool> Window<S, TINY> {
         Self { simd, offsets: [simd.splat(0.0); 3], factors: [simd.splat(1.0); 3], x: simd.splat(x) }
     }
 
-    /// `x` of a block. Each composition of K steps with the K after them reads the block behind where it reaches over.
+    /// Returns `x` of a block. The compositions also read the block behind.
     #[inline(always)]
     pub(super) fn step(&mut self, offset: S::Vector, factor: S::Vector) -> S::Vector {
         let (offset, factor) = self.double::<1>(0, offset, factor);
@@ -191,7 +194,7 @@ impl<S: F64s, const TINY: bool> Window<S, TINY> {
         self.x
     }
 
-    /// `x` of the first step so far.
+    /// Returns `x` of the earliest step so far.
     #[inline(always)]
     pub(super) fn first(&self) -> f64 {
         let mut lanes = [0.0; LANES];
@@ -214,7 +217,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_instruction_set_takes_zeros_and_ones_and_names_what_is_neither() {
+    fn flags_from_numbers_accepts_zeros_and_ones_and_names_other_numbers() {
         let mut numbers: Vec<f32> = (0..100_u8).map(|i| f32::from(i % 3 == 0)).collect();
         for result in crate::simd::tests::on_each_isa(|| {
             let mut flags = vec![false; 100];

@@ -1,9 +1,9 @@
-//! Recursions backwards over time whose factor changes from step to step, compiled for each instruction set.
+//! Backward recursions over time with a factor per step, compiled for each instruction set.
 //!
-//! The recursion is `x_t = offset_t + factor_t * x_{t+1}`. Over a `[T, N]` grid the lanes are environments. Over a
-//! single trajectory they are steps, see `lanes.rs`. All sums are kept in f64.
+//! The recursion is `x_t = offset_t + factor_t * x_{t+1}`. The SIMD lanes are environments for a `[T, N]` grid, and
+//! steps for a single trajectory; see `lanes.rs`. All sums are f64.
 
-#![expect(clippy::inline_always, reason = "what is not inlined is not compiled for the wider instruction set")]
+#![expect(clippy::inline_always, reason = "only inlined functions are compiled for the wider instruction sets")]
 
 use std::ops::Range;
 
@@ -15,20 +15,20 @@ use crate::simd::f64x8::{F64s, on_f64s};
 use crate::simd::{LANES, multiversion};
 use crate::{Float, Result};
 
-/// How many steps' exponentials are computed at once.
+/// Number of steps whose exponentials are computed together.
 const CHUNK: usize = 64;
 
-/// The steps every estimator reads, checked for equal lengths.
+/// Inputs of every estimator, checked for equal lengths.
 #[derive(Clone, Copy)]
 pub(super) struct Steps<'a, T> {
     pub(super) rewards: &'a [T],
     pub(super) values: &'a [T],
     pub(super) terminated: &'a [bool],
-    /// Truncated, and the values of final observations.
+    /// Truncated flags and values of final observations.
     pub(super) finals: Option<(&'a [bool], &'a [T])>,
 }
 
-/// What follows after each of N steps.
+/// Values and flags that follow each of N steps.
 pub(super) struct Following<'a, T, const N: usize> {
     next: &'a [T; N],
     terminated: &'a [bool; N],
@@ -36,20 +36,21 @@ pub(super) struct Following<'a, T, const N: usize> {
 }
 
 impl<'a, T: Float> Steps<'a, T> {
-    /// What follows after the N steps from `at` on, given the values of the observations after them.
+    /// Returns what follows the N steps from `index` on, given the values of the next observations.
     #[inline(always)]
     pub(super) fn following<'b, const N: usize>(&self, index: usize, next: &'b [T; N]) -> Following<'b, T, N>
     where
         'a: 'b,
     {
-        // Without final values something else is looked at, and not used.
+        // Without final values, the arrays are placeholders that are not used.
         let (truncated, finals) = self.finals.unwrap_or((self.terminated, self.values));
         let finals = (self.finals.is_some(), array_at(truncated, index), array_at(finals, index));
         Following { next, terminated: array_at(self.terminated, index), finals }
     }
 
-    /// The values to bootstrap after a block of steps from `at` on, zero behind a termination, and which of them end the
-    /// episode, given the values of the observations after them.
+    /// Returns the bootstrap values of a block of steps from `index` on, and their `done` flags.
+    ///
+    /// `next` holds the values of the next observations. The bootstrap value of a terminated step is zero.
     #[inline(always)]
     pub(super) fn bootstrap_lanes<S: F64s>(
         &self,
@@ -66,7 +67,7 @@ impl<'a, T: Float> Steps<'a, T> {
 }
 
 impl<T: Float, const N: usize> Following<'_, T, N> {
-    /// The value to bootstrap after step i, zero behind a termination, and whether the episode goes on.
+    /// Returns the bootstrap value of step i, zero if terminated, and true if the episode continues.
     #[inline(always)]
     pub(super) fn step(&self, i: usize) -> (f64, bool) {
         let (some, truncated, finals) = self.finals;
@@ -75,26 +76,27 @@ impl<T: Float, const N: usize> Following<'_, T, N> {
     }
 }
 
-/// The recursion's terms for N steps.
+/// Terms of the recursion for N steps.
 pub(super) struct Terms<'a, const N: usize> {
     pub(super) offset: &'a mut [f64; N],
     pub(super) factor: &'a mut [f64; N],
 }
 
-/// One estimator of K results: its terms, and what it makes of the sums.
+/// An estimator with K outputs: the terms of its recursion, and its outputs as functions of the sums.
 pub(super) trait Recursion<const K: usize>: Sync {
     type Float: Float;
-    /// What is kept of N steps' terms for the results.
+    /// Values of N steps that `terms` stores for `write`.
     type Cache<const N: usize>;
-    /// What is computed of N steps at once, before they are looked at in blocks.
+    /// Values of N steps that are computed together, before the steps are processed in blocks.
     type Ready<const N: usize>;
 
     fn steps(&self) -> Steps<'_, Self::Float>;
     fn new_cache<const N: usize>() -> Self::Cache<N>;
-    /// `x` behind the last step, whose observation has this value.
+    /// Returns `x` behind the last step, whose next observation has value `last_value`.
     fn start(last_value: Self::Float) -> f64;
-    /// For N steps from `at` on, given the values of the observations after them. A factor of zero cuts: what lies
-    /// behind it is masked out, so that a NaN there stays there.
+    /// Computes the terms of N steps from `index` on, given the values of the next observations.
+    ///
+    /// A factor of zero ends an episode: `x` behind it is masked out, so that a NaN there does not spread.
     fn terms<const N: usize>(
         &self,
         index: usize,
@@ -102,7 +104,7 @@ pub(super) trait Recursion<const K: usize>: Sync {
         terms: Terms<'_, N>,
         cache: &mut Self::Cache<N>,
     );
-    /// Writes N steps' results, given `x` at these steps and after them.
+    /// Writes the outputs of N steps, given `x` at these steps and at the steps after them.
     fn write<const N: usize>(
         &self,
         index: usize,
@@ -112,8 +114,10 @@ pub(super) trait Recursion<const K: usize>: Sync {
         out: [&mut [Self::Float; N]; K],
     );
     fn prepare<const N: usize>(&self, index: usize) -> Self::Ready<N>;
-    /// Terms, sums and results of a block of steps from `at` on, given their values and the next observations'. What is
-    /// ready of them begins at the number beside it.
+    /// Computes terms, sums and outputs of a block of steps.
+    ///
+    /// `values` belong to the steps, `next` to the observations after them. `ready` is the result of `prepare`, and the
+    /// position of the block in that result.
     fn block<S: F64s, const N: usize>(
         &self,
         index: usize,
@@ -130,7 +134,7 @@ fn behind(factor: f64, x: f64) -> f64 {
     mask(factor != 0.0, factor * x)
 }
 
-/// What N steps at once, whose successors' `x` are known, are computed with.
+/// Work arrays for N steps that are computed in parallel.
 struct Row<R: Recursion<K>, const K: usize, const N: usize> {
     offset: [f64; N],
     factor: [f64; N],
@@ -163,13 +167,13 @@ impl<R: Recursion<K>, const K: usize, const N: usize> Row<R, K, N> {
     }
 }
 
-/// The value and `x` behind a stretch of steps.
+/// Value and `x` of the step behind a chunk.
 struct Behind<T> {
     value: [T; 1],
     x: [f64; 1],
 }
 
-/// One trajectory.
+/// Computes one trajectory in chunks, from the last chunk to the first.
 pub(super) fn compute_trajectory<R: Recursion<K>, const K: usize>(
     recursion: &R,
     last_value: R::Float,
@@ -187,7 +191,9 @@ pub(super) fn compute_trajectory<R: Recursion<K>, const K: usize>(
 }
 
 on_f64s! {
-    /// Steps of one trajectory, given what is behind them, in whose place comes what the first of them has.
+    /// Computes steps of one trajectory.
+    ///
+    /// `behind` belongs to the step after them and is replaced by that of the first step.
     fn compute_chunk<R: Recursion<K>, const K: usize>(
         simd: F64s,
         recursion: &R,
@@ -217,7 +223,7 @@ on_f64s! {
     }
 }
 
-/// What a block of steps hands to the block before it.
+/// State that a block of steps passes to the block before it.
 struct Blocks<S: F64s> {
     window: Window<S, true>,
     values: S::Vector,
@@ -229,7 +235,7 @@ impl<S: F64s> Blocks<S> {
         Self { window: Window::new(simd, behind.x[0]), values: simd.splat(behind.value[0].to_f64()) }
     }
 
-    /// C steps from `at` on.
+    /// Computes C steps from `index` on.
     #[inline(always)]
     fn chunk<R: Recursion<K>, const K: usize, const C: usize>(
         &mut self,
@@ -247,7 +253,7 @@ impl<S: F64s> Blocks<S> {
     }
 }
 
-/// A time-major grid, one column per environment.
+/// Computes a time-major grid with one column per environment.
 pub(super) fn compute_columns<R: Recursion<K>, const K: usize>(
     recursion: &R,
     last_values: &[R::Float],
@@ -257,7 +263,7 @@ pub(super) fn compute_columns<R: Recursion<K>, const K: usize>(
 }
 
 multiversion! {
-    /// Some of the columns.
+    /// Computes a range of columns.
     fn compute_grid<R: Recursion<K>, const K: usize>(
         recursion: &R,
         last_values: &[R::Float],
@@ -274,7 +280,7 @@ multiversion! {
     }
 }
 
-/// As many strips of W columns as there are; leaves the columns behind them.
+/// Computes as many strips of W columns as fit, and leaves the other columns in `columns`.
 #[inline(always)]
 fn compute_strips<R: Recursion<K>, const K: usize, const W: usize>(
     recursion: &R,
@@ -312,7 +318,7 @@ mod tests {
         EpisodeEnds, Pcg64, VtraceConfig, compute_lambda_returns_time_major, compute_vtrace, compute_vtrace_time_major,
     };
 
-    /// Results on random rows with dense ends, as bits.
+    /// Returns the results for random rows with frequent episode ends, as bits.
     fn bits<T: Float>(len: usize, width: usize) -> Vec<u64> {
         let mut rng = Pcg64::seed_from(len as u128);
         let mut draw = |n: usize| (0..n).map(|_| T::from_f64(rng.uniform(-1.0, 1.0))).collect::<Vec<T>>();
@@ -332,7 +338,7 @@ mod tests {
     }
 
     #[test]
-    fn every_instruction_set_gives_the_same_bits() {
+    fn every_instruction_set_computes_the_same_bits() {
         for (len, width) in [(1, 1), (33, 1), (500, 1), (7 * 93, 93), (5 * 29, 29)] {
             let results = on_each_isa(|| [bits::<f32>(len, width), bits::<f64>(len, width)]);
             assert!(results.iter().all(|result| *result == results[0]), "{len} rows, width {width}");

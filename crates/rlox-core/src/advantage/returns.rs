@@ -1,9 +1,9 @@
 //! Discounted returns, and lambda returns (Sutton and Barto 2018, eq. 12.2 and 12.18), with exact time limits.
 //!
-//! `G_t = r_t + gamma * (1 - terminated_t) * ((1 - lambda) * next_value_t + lambda * G_{t+1})`, where `G_{t+1}` is the
-//! value of the true final observation where the step was truncated and that of the observation after the last step at
-//! the end; `lambda` is 1 for discounted returns, which need no other values. What lies behind a finished episode is
-//! masked out, not multiplied by zero, so a NaN there stays there.
+//! `G_t = r_t + gamma * (1 - terminated_t) * ((1 - lambda) * next_value_t + lambda * G_{t+1})`. If step t was
+//! truncated, `next_value_t` and `G_{t+1}` are the value of the true final observation; after the last step they are
+//! `last_value`. Discounted returns have `lambda` = 1 and read no other values. Values behind a finished episode are
+//! masked out instead of multiplied by zero, so a NaN there does not spread.
 
 #![expect(
     clippy::inline_always,
@@ -18,14 +18,16 @@ use crate::simd::LANES;
 use crate::simd::f64x8::F64s;
 use crate::{Float, Result, check_len};
 
-/// Discounted returns of one trajectory of T steps.
+/// Computes discounted returns of one trajectory of T steps.
 ///
-/// `last_value` is the value of the observation after the last step, read unless that step is done; 0 gives plain sums
-/// of rewards. All slices have length T; `returns` is overwritten. An empty trajectory is fine and writes nothing.
+/// All slices have length T; `returns` is overwritten. `last_value` is the value of the observation after the last step
+/// and is not used if that step is done. A value of 0 gives discounted sums of rewards. An empty trajectory writes
+/// nothing.
 ///
 /// # Errors
-/// [`crate::Error::Shape`] if a slice has another length than `rewards`, or if a step is truncated and not terminated
-/// but there are no final values; [`crate::Error::Config`] if `gamma` is outside [0, 1]. Nothing is written then.
+/// - [`crate::Error::Shape`] if a slice and `rewards` differ in length, or if a step is truncated and not terminated
+///   but `final_values` is missing;
+/// - [`crate::Error::Config`] if `gamma` is outside [0, 1]. These errors occur before any write.
 ///
 /// ```
 /// use rlox_core::{EpisodeEnds, compute_returns};
@@ -42,17 +44,17 @@ pub fn compute_returns<T: Float>(
     gamma: f64,
     returns: &mut [T],
 ) -> Result<()> {
-    // With lambda = 1 no value is read; any slice of that length does.
+    // With lambda = 1 no value is read, so any slice of the same length is accepted.
     compute_lambda_returns(rewards, rewards, ends, last_value, gamma, 1.0, returns)
 }
 
-/// Discounted returns of N environments over T steps, time-major: row `t * num_envs + n` is step t of environment n.
+/// Computes discounted returns of N environments over T steps, time-major.
 ///
-/// `last_values` has length N, all other slices T * N. Each environment's numbers equal [`compute_returns`]' up to
-/// rounding.
+/// Row `t * num_envs + n` is step t of environment n. `last_values` has length N, all other slices T * N. The results
+/// of each environment equal those of [`compute_returns`] up to rounding.
 ///
 /// # Errors
-/// As [`compute_returns`]; also [`crate::Error::Shape`] if `rewards` is not a whole number of rows of `num_envs`.
+/// As [`compute_returns`]; also [`crate::Error::Shape`] if the length of `rewards` is not a multiple of `num_envs`.
 ///
 /// ```
 /// use rlox_core::{EpisodeEnds, compute_returns_time_major};
@@ -74,10 +76,10 @@ pub fn compute_returns_time_major<T: Float>(
     compute_lambda_returns_time_major(rewards, rewards, ends, num_envs, last_values, gamma, 1.0, returns)
 }
 
-/// Lambda returns, the targets of TD(lambda), of one trajectory of T steps.
+/// Computes lambda returns, the targets of TD(lambda), of one trajectory of T steps.
 ///
-/// `values[t]` is the value of the observation that step t acted on, as for [`crate::compute_gae`], whose returns these
-/// equal; so `values[0]` plays no part. `lambda` 0 gives one-step targets, 1 gives [`compute_returns`]'.
+/// `values[t]` is the value of the observation before step t, as for [`crate::compute_gae`], whose returns equal these;
+/// `values[0]` has no effect. `lambda` 0 gives one-step targets, `lambda` 1 gives the results of [`compute_returns`].
 ///
 /// # Errors
 /// As [`compute_returns`], for `values` and `lambda` too.
@@ -104,13 +106,13 @@ pub fn compute_lambda_returns<T: Float>(
     compute_trajectory(&check(rewards, values, ends, gamma, lambda, returns.len())?, last_value, [returns])
 }
 
-/// Lambda returns of N environments over T steps, time-major: row `t * num_envs + n` is step t of environment n.
+/// Computes lambda returns of N environments over T steps, time-major.
 ///
-/// `last_values` has length N, all other slices T * N. Each environment's numbers equal [`compute_lambda_returns`]' up
-/// to rounding.
+/// Row `t * num_envs + n` is step t of environment n. `last_values` has length N, all other slices T * N. The results
+/// of each environment equal those of [`compute_lambda_returns`] up to rounding.
 ///
 /// # Errors
-/// As [`compute_lambda_returns`]; also [`crate::Error::Shape`] if `rewards` is not a whole number of rows of
+/// As [`compute_lambda_returns`]; also [`crate::Error::Shape`] if the length of `rewards` is not a multiple of
 /// `num_envs`.
 ///
 /// ```
@@ -137,7 +139,7 @@ pub fn compute_lambda_returns_time_major<T: Float>(
     compute_columns(&check(rewards, values, ends, gamma, lambda, returns.len())?, last_values, [returns])
 }
 
-/// Checks everything before anything is written.
+/// Checks all arguments before any write.
 fn check<'a, T: Float>(
     rewards: &'a [T],
     values: &'a [T],
@@ -156,7 +158,7 @@ fn check<'a, T: Float>(
     Ok(LambdaReturns { steps, gamma, lambda })
 }
 
-/// The recursion over `G_t`.
+/// Recursion over `G_t`.
 struct LambdaReturns<'a, T> {
     steps: Steps<'a, T>,
     gamma: f64,
@@ -185,8 +187,8 @@ impl<T: Float> Recursion<1> for LambdaReturns<'_, T> {
     fn terms<const N: usize>(&self, index: usize, next: &[T; N], terms: Terms<'_, N>, (): &mut ()) {
         let following = self.steps.following(index, next);
         let rewards = array_at::<_, N>(self.steps.rewards, index);
-        // The value's share of what follows: all of it behind a truncation, else 1 - lambda. A share of nothing is
-        // masked out.
+        // Weight of the bootstrap value: 1 behind a truncation, else 1 - lambda. A weight of zero masks the
+        // value out.
         let (share, trace) = (self.gamma * (1.0 - self.lambda), self.gamma * self.lambda);
         let has_bootstrap = self.lambda < 1.0;
         for (i, reward) in rewards.iter().enumerate() {

@@ -1,11 +1,13 @@
 //! V-trace targets for learning from another policy's data (Espeholt et al. 2018, arXiv:1802.01561, eq. 1).
 //!
-//! `rho_t = min(rho_bar, exp(log_rhos_t))`, `c_t = lambda * min(c_bar, exp(log_rhos_t))`,
-//! `delta_t = r_t + gamma * (1 - terminated_t) * next_value_t - v_t`,
-//! `vs_t - v_t = rho_t * delta_t + gamma * c_t * (1 - done_t) * (vs_{t+1} - v_{t+1})`, and for the policy gradient
-//! `pg_advantage_t = min(pg_rho_bar, exp(log_rhos_t)) * (r_t + gamma * (1 - terminated_t) * next_vs_t - v_t)`, where
-//! `done = terminated | truncated`; `next_value_t` and `next_vs_t` are the value of the true final observation where the
-//! step was truncated, else the next row's. What lies behind a finished episode is masked out, not multiplied by zero.
+//! - `rho_t = min(rho_bar, exp(log_rhos_t))`, `c_t = lambda * min(c_bar, exp(log_rhos_t))`
+//! - `delta_t = r_t + gamma * (1 - terminated_t) * next_value_t - v_t`
+//! - `vs_t - v_t = rho_t * delta_t + gamma * c_t * (1 - done_t) * (vs_{t+1} - v_{t+1})`
+//! - `pg_advantage_t = min(pg_rho_bar, exp(log_rhos_t)) * (r_t + gamma * (1 - terminated_t) * next_vs_t - v_t)`
+//!
+//! Here `done = terminated | truncated`. `next_value_t` and `next_vs_t` are the value of the true final observation if the
+//! step was truncated, else those of the next row. Values behind a finished episode are masked out instead of
+//! multiplied by zero.
 
 #![expect(
     clippy::inline_always,
@@ -21,7 +23,7 @@ use crate::simd::exp::exp;
 use crate::simd::f64x8::F64s;
 use crate::{Error, Float, Result, check_len};
 
-/// V-trace's settings.
+/// Settings of V-trace.
 ///
 /// ```
 /// let config = rlox_core::VtraceConfig { gamma: 0.9, ..rlox_core::VtraceConfig::default() };
@@ -31,19 +33,20 @@ use crate::{Error, Float, Result, check_len};
 pub struct VtraceConfig {
     /// Discount in [0, 1].
     pub gamma: f64,
-    /// Ratios are at most this in the temporal difference; decides which policy's value is the fixed point. Infinity
-    /// leaves them as they are.
+    /// Upper limit of the ratios in the temporal difference; infinity disables it.
+    ///
+    /// The limit determines the policy whose value function is the fixed point.
     pub rho_bar: f64,
-    /// Ratios are at most this in the trace; the paper assumes no more than `rho_bar`.
+    /// Upper limit of the ratios in the traces. The paper assumes `c_bar <= rho_bar`.
     pub c_bar: f64,
-    /// What traces are multiplied by, in [0, 1] (the paper's remark 2).
+    /// Factor of the traces, in [0, 1] (remark 2 of the paper).
     pub lambda: f64,
-    /// Ratios are at most this in the policy gradient's advantages.
+    /// Upper limit of the ratios in the policy gradient's advantages.
     pub pg_rho_bar: f64,
 }
 
 impl Default for VtraceConfig {
-    /// The paper's: `gamma` 0.99, all else 1.
+    /// Returns the settings of the paper: `gamma` 0.99, all others 1.
     fn default() -> Self {
         Self { gamma: 0.99, rho_bar: 1.0, c_bar: 1.0, lambda: 1.0, pg_rho_bar: 1.0 }
     }
@@ -71,26 +74,26 @@ impl VtraceConfig {
     }
 }
 
-/// V-trace targets `vs` and policy gradient advantages of one trajectory of T steps.
+/// Computes V-trace targets `vs` and policy gradient advantages of one trajectory of T steps.
 ///
-/// `log_rhos` are `log pi(a|s) - log mu(a|s)`, of the policy that learns over the one that acted. `bootstrap_value` is
-/// the value of the observation after the last step, read unless that step is done. All slices have length T; `vs` and
-/// `pg_advantages` are overwritten. An empty trajectory is fine and writes nothing.
+/// `log_rhos` are `log pi(a|s) - log mu(a|s)`, with the learning policy `pi` and the acting policy `mu`. All slices
+/// have length T; `vs` and `pg_advantages` are overwritten. `bootstrap_value` is the value of the observation after the
+/// last step and is not used if that step is done. An empty trajectory writes nothing.
 ///
-/// Ratios are computed in `T`, within 1 unit in the last place (2 in f32), all else in f64.
-///
-/// A ratio of zero (a `log_rho` of minus infinity, or below -707, in f32 below -86) is one; a NaN makes NaN of its own step and of those
-/// before it, as far as their traces reach.
+/// Ratios are computed in `T`, within 1 unit in the last place (2 in f32), everything else in f64. A ratio of zero is
+/// valid: `log_rhos` of minus infinity, below -707 in f64, or below -86 in f32. A NaN makes its own step NaN, and the
+/// steps before it as far as their traces reach.
 ///
 /// # Errors
-/// [`Error::Shape`] if a slice has another length than `rewards`, or if a step is truncated and not terminated but
-/// there are no final values; [`Error::Config`] if `gamma` or `lambda` is outside [0, 1], or a bar is negative or NaN.
-/// Nothing is written then.
+/// - [`Error::Shape`] if a slice and `rewards` differ in length, or if a step is truncated and not terminated but
+///   `final_values` is missing;
+/// - [`Error::Config`] if `gamma` or `lambda` is outside [0, 1], or a limit is negative or NaN. These errors occur
+///   before any write.
 ///
 /// ```
 /// use rlox_core::{EpisodeEnds, VtraceConfig, compute_vtrace};
 ///
-/// // The policy that learns takes the first action half as often, the second four times as often.
+/// // The learning policy takes the first action half as often, the second four times as often.
 /// let log_rhos = [0.5_f64.ln(), 4.0_f64.ln()];
 /// let (rewards, values) = ([1.0, 2.0], [2.0, 1.0]);
 /// let (mut vs, mut pg_advantages) = ([0.0; 2], [0.0; 2]);
@@ -117,19 +120,18 @@ pub fn compute_vtrace<T: Float>(
     compute_trajectory(&targets, bootstrap_value, [vs, pg_advantages])
 }
 
-/// V-trace targets and policy gradient advantages of N environments over T steps, time-major: row `t * num_envs + n` is
-/// step t of environment n.
+/// Computes V-trace targets and policy gradient advantages of N environments over T steps, time-major.
 ///
-/// `bootstrap_values` has length N, all other slices T * N. Each environment's numbers equal [`compute_vtrace`]'s up to
-/// rounding.
+/// Row `t * num_envs + n` is step t of environment n. `bootstrap_values` has length N, all other slices T * N. The
+/// results of each environment equal those of [`compute_vtrace`] up to rounding.
 ///
 /// # Errors
-/// As [`compute_vtrace`]; also [`Error::Shape`] if `rewards` is not a whole number of rows of `num_envs`.
+/// As [`compute_vtrace`]; also [`Error::Shape`] if the length of `rewards` is not a multiple of `num_envs`.
 ///
 /// ```
 /// use rlox_core::{EpisodeEnds, VtraceConfig, compute_vtrace_time_major};
 ///
-/// // Two environments, two steps on policy; the second environment terminates at its first.
+/// // Two environments, two on-policy steps; the second environment terminates at its first step.
 /// let (rewards, zeros) = ([1.0_f32, 2.0, 3.0, 4.0], [0.0; 4]);
 /// let ends = EpisodeEnds::dones(&[false, true, false, false]);
 /// let (mut vs, mut pg_advantages) = ([0.0; 4], [0.0; 4]);
@@ -155,7 +157,7 @@ pub fn compute_vtrace_time_major<T: Float>(
     compute_columns(&targets, bootstrap_values, [vs, pg_advantages])
 }
 
-/// Checks everything before anything is written.
+/// Checks all arguments before any write.
 fn check<'a, T: Float>(
     log_rhos: &'a [T],
     rewards: &'a [T],
@@ -175,7 +177,7 @@ fn check<'a, T: Float>(
     Ok(Targets { log_rhos, steps, config, trace: config.gamma * config.lambda })
 }
 
-/// The recursion over `vs_t - v_t`.
+/// Recursion over `vs_t - v_t`.
 struct Targets<'a, T> {
     log_rhos: &'a [T],
     steps: Steps<'a, T>,
@@ -184,14 +186,14 @@ struct Targets<'a, T> {
     trace: f64,
 }
 
-/// What the policy gradient needs of N steps.
+/// Values of N steps for the policy gradient.
 struct StepCache<const N: usize> {
     delta: [f64; N],
     rho: [f64; N],
     open: [bool; N],
 }
 
-/// The smaller one, NaN if the ratio is NaN.
+/// Returns the smaller number, or NaN if the ratio is NaN.
 #[inline(always)]
 fn limit(rho: f64, bar: f64) -> f64 {
     if rho > bar { bar } else { rho }
@@ -200,7 +202,7 @@ fn limit(rho: f64, bar: f64) -> f64 {
 impl<T: Float> Recursion<2> for Targets<'_, T> {
     type Float = T;
     type Cache<const N: usize> = StepCache<N>;
-    /// Ratios.
+    /// Ratios of N steps.
     type Ready<const N: usize> = [T; N];
 
     #[inline(always)]
@@ -281,7 +283,7 @@ impl<T: Float> Recursion<2> for Targets<'_, T> {
 }
 
 impl<T: Float> Targets<'_, T> {
-    /// A function of its own, because the compiler trusts only arguments not to overlap.
+    /// Writes the outputs. Separate, because the compiler assumes no overlap only of arguments.
     #[inline(always)]
     fn targets<const N: usize>(
         &self,

@@ -1,4 +1,4 @@
-//! Folders that are replaced whole or not at all.
+//! Atomic replacement of folders.
 
 use std::ffi::OsString;
 use std::fs::{self, File};
@@ -7,10 +7,10 @@ use std::path::{Path, PathBuf};
 
 use super::MANIFEST;
 
-/// Asked before each change on the disk. Tests fail there.
+/// Hook that is called before each change on the disk. Tests simulate failures with it.
 pub(super) type Before<'a> = &'a mut dyn FnMut() -> io::Result<()>;
 
-/// The name of a folder with a word, hidden beside it.
+/// Returns the path of a hidden sibling of a folder, whose name ends with `word`.
 pub(super) fn sibling_path(path: &Path, word: &str) -> PathBuf {
     let mut name = OsString::from(".");
     name.push(path.file_name().unwrap_or_default());
@@ -18,7 +18,9 @@ pub(super) fn sibling_path(path: &Path, word: &str) -> PathBuf {
     path.with_file_name(name)
 }
 
-/// Where a path leads to, be there something or not: links are followed, so that what they point to is replaced.
+/// Returns the target of a path, which need not exist.
+///
+/// Links are followed, so that their target is replaced.
 pub(super) fn resolve(path: &Path) -> io::Result<PathBuf> {
     match path.canonicalize() {
         Err(error) if error.kind() == io::ErrorKind::NotFound => {}
@@ -33,7 +35,7 @@ pub(super) fn resolve(path: &Path) -> io::Result<PathBuf> {
     Ok(parent.canonicalize().unwrap_or(parent).join(name))
 }
 
-/// Whether a folder holds a checkpoint, whole or damaged, and nothing else.
+/// Returns true if a folder holds a checkpoint, valid or damaged, and nothing else.
 pub(super) fn is_checkpoint(path: &Path) -> io::Result<bool> {
     let manifest = path.join(MANIFEST);
     if !only_ours(path)? || !manifest.is_file() {
@@ -44,12 +46,12 @@ pub(super) fn is_checkpoint(path: &Path) -> io::Result<bool> {
     Ok(start.windows(7).any(|bytes| bytes == b"\"rlox\":"))
 }
 
-/// Whether a folder is there and empty.
+/// Returns true if a folder exists and is empty.
 pub(super) fn is_empty(path: &Path) -> bool {
     fs::read_dir(path).is_ok_and(|mut entries| entries.next().is_none())
 }
 
-/// Whether something is a folder with nothing but files of a checkpoint's names.
+/// Returns true if a path is a folder that contains only files with names of a checkpoint.
 fn only_ours(path: &Path) -> io::Result<bool> {
     if !path.symlink_metadata()?.is_dir() {
         return Ok(false);
@@ -65,13 +67,13 @@ fn only_ours(path: &Path) -> io::Result<bool> {
     Ok(true)
 }
 
-/// Removes what an earlier save has left, if it has.
+/// Removes the remains of an earlier save, if there are any.
 fn remove(path: &Path, before: Before<'_>) -> io::Result<()> {
     match only_ours(path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
         Err(error) => return Err(error),
         Ok(false) => {
-            let message = "expected nothing or what an earlier save left, got something else";
+            let message = "expected no folder or the remains of an earlier save, got something else";
             return Err(io::Error::new(io::ErrorKind::AlreadyExists, format!("{}: {message}", path.display())));
         }
         Ok(true) => {}
@@ -80,8 +82,9 @@ fn remove(path: &Path, before: Before<'_>) -> io::Result<()> {
     fs::remove_dir_all(path)
 }
 
-/// Puts a folder with these files in the place of the one at `path`. Whenever it ends, the old or the new one is there
-/// whole: at `path`, or while it changes places, as `previous` beside it.
+/// Replaces the folder at `path` by a folder with these files.
+///
+/// At any time, the old or the new folder is complete: at `path`, or during the swap as its sibling `previous`.
 pub(super) fn replace(path: &Path, files: &[(String, &[u8])], before: Before<'_>) -> io::Result<()> {
     let (partial, previous) = (sibling_path(path, "partial"), sibling_path(path, "previous"));
     let parent = path.parent().ok_or(io::ErrorKind::InvalidInput)?;
@@ -90,7 +93,7 @@ pub(super) fn replace(path: &Path, files: &[(String, &[u8])], before: Before<'_>
     remove(&partial, before)?;
     let done = fill(&partial, files, before).and_then(|()| swap(path, &partial, &previous, before));
     if done.is_err() {
-        // The room it takes may be what is missing.
+        // The disk may be full, so the partial folder is removed.
         let _ = remove(&partial, before);
         return done;
     }
@@ -113,7 +116,7 @@ fn fill(folder: &Path, files: &[(String, &[u8])], before: Before<'_>) -> io::Res
     flush_folder(folder)
 }
 
-/// A folder cannot be renamed onto another one: between the two renames only `previous` is there.
+/// Swaps folders by two renames. Between these, only `previous` exists.
 fn swap(path: &Path, partial: &Path, previous: &Path, before: Before<'_>) -> io::Result<()> {
     let replacing = path.exists();
     if replacing {
@@ -128,7 +131,7 @@ fn swap(path: &Path, partial: &Path, previous: &Path, before: Before<'_>) -> io:
     done
 }
 
-/// Has the names in a folder reach the disk. Windows cannot open folders, and flushes renames with its journal.
+/// Syncs a folder. Windows cannot open folders, and its journal covers renames.
 fn flush_folder(folder: &Path) -> io::Result<()> {
     if cfg!(windows) { Ok(()) } else { File::open(folder)?.sync_all() }
 }

@@ -1,5 +1,7 @@
-//! The manifest's text as Python's `json.dumps(..., indent=2, sort_keys=True)` writes it, and its seal. Of two numbers of as
-//! few digits that are as near, Python may write the other one: a seal is of the text as it is.
+//! The text of the manifest, in the format of Python's `json.dumps(..., indent=2, sort_keys=True)`, and its seal.
+//!
+//! Rust and Python may print different digits for a float if two shortest forms are equally near. Therefore the seal
+//! covers the text as it is, not the parsed values.
 
 use std::fmt::Write;
 
@@ -7,11 +9,11 @@ use serde_json::{Map, Value};
 
 use super::hex_sha256;
 
-/// The line that seals a manifest: the SHA-256 of all others.
+/// Start of the line with the seal: the SHA-256 of all other lines.
 const SEAL: &str = "\n  \"sha256\": \"";
 const DIGITS: usize = 64;
 
-/// The text of a manifest, sealed.
+/// Returns the text of a manifest with its seal.
 pub(super) fn seal(mut content: Map<String, Value>) -> String {
     content.remove("sha256");
     let digest = hex_sha256(to_json_text(&content).as_bytes());
@@ -19,11 +21,13 @@ pub(super) fn seal(mut content: Map<String, Value>) -> String {
     to_json_text(&content)
 }
 
-/// The manifest of a sealed text; what is wrong with it otherwise. Every byte is covered, white space included.
+/// Parses a sealed text, or returns a description of the error.
+///
+/// The seal covers every byte, including white space.
 pub(super) fn unseal(bytes: &[u8]) -> Result<Map<String, Value>, String> {
     let text = std::str::from_utf8(bytes).map_err(|error| format!("no JSON ({error})"))?;
-    let missing = || "no SHA-256 of it".to_owned();
-    // Strings of JSON have no line breaks: a line with this indentation is the outermost object's.
+    let missing = || "no SHA-256".to_owned();
+    // JSON strings contain no line breaks, so a line with this indentation belongs to the outermost object.
     let (before, after) = text.split_once(SEAL).ok_or_else(missing)?;
     let (digest, after) = after.split_at_checked(DIGITS).ok_or_else(missing)?;
     let content = if let Some(after) = after.strip_prefix("\",") {
@@ -34,11 +38,11 @@ pub(super) fn unseal(bytes: &[u8]) -> Result<Map<String, Value>, String> {
         return Err(missing());
     };
     if hex_sha256(content.as_bytes()) != digest {
-        return Err("another SHA-256 than it says".into());
+        return Err("a wrong SHA-256".into());
     }
     match serde_json::from_str(&content) {
         Ok(Value::Object(manifest)) => Ok(manifest),
-        Ok(_) => Err("no object".into()),
+        Ok(_) => Err("no JSON object".into()),
         Err(error) => Err(format!("no JSON ({error})")),
     }
 }
@@ -110,7 +114,7 @@ fn write_string(out: &mut String, text: &str) {
             ' '..='~' => out.push(c),
             _ => {
                 for unit in c.encode_utf16(&mut [0; 2]) {
-                    // Writing into a string does not fail.
+                    // Writing to a string cannot fail.
                     let _ = write!(out, "\\u{unit:04x}");
                 }
             }
@@ -119,7 +123,7 @@ fn write_string(out: &mut String, text: &str) {
     out.push('"');
 }
 
-/// A number as Python's `repr` writes it: the fewest digits that are read back as the same.
+/// Formats a float as Python's `repr`: the shortest text that parses to the same number.
 pub(crate) fn format_float(x: f64) -> String {
     if !x.is_finite() {
         return x.to_string().to_lowercase();
@@ -140,7 +144,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn text_is_python_s() {
+    fn text_equals_the_output_of_python() {
         let content = serde_json::json!({
             "z": [1, -2, 18_446_744_073_709_551_615_u64, true, null],
             "floats": [0.1, 1.0, -0.0, 1e-4, 1e-5, 1.5e-7, 1e15, 1e16, 1.25e22, 5e-324, 1.797_693_134_862_315_7e308],
@@ -186,14 +190,14 @@ mod tests {
     }
 
     #[test]
-    fn what_is_sealed_opens_wherever_the_seal_stands() {
+    fn sealed_manifests_round_trip_at_any_position_of_the_seal() {
         for key in ["a", "z"] {
             let content: Map<_, _> = [(key.to_owned(), Value::from(0.1 + 0.2))].into_iter().collect();
             let text = seal(content.clone());
             assert_eq!(unseal(text.as_bytes()), Ok(content));
         }
         for text in ["", "{}\n", "[]\n", "\n  \"sha256\": \"", "{\n  \"sha256\": \"\"\n}\n"] {
-            assert_eq!(unseal(text.as_bytes()), Err("no SHA-256 of it".into()), "{text}");
+            assert_eq!(unseal(text.as_bytes()), Err("no SHA-256".into()), "{text}");
         }
         let deep = format!("{{\n  \"a\": {}{}\n}}\n", "[".repeat(1000), "]".repeat(1000));
         let seal = format!(",{SEAL}{}\"\n}}\n", hex_sha256(deep.as_bytes()));

@@ -1,4 +1,4 @@
-//! Arrays of any type in a member, and out of it.
+//! Arrays of all dtypes in the members of a checkpoint.
 
 use safetensors::SafeTensors;
 use safetensors::tensor::{Dtype, Metadata, TensorInfo};
@@ -6,23 +6,24 @@ use safetensors::tensor::{Dtype, Metadata, TensorInfo};
 use super::Checkpoint;
 use crate::{DType, Error, Field, FieldData, FieldMut, Result, alloc};
 
-/// Bytes of a safetensors file before its header, which has a multiple of so many.
+/// Size of the length field of a safetensors file. The size of the header is a multiple of it.
 const LEN: usize = 8;
 
-/// An array of a member: its name, shape and type.
+/// Name, shape and dtype of an array.
 pub(crate) type Named<'a> = (&'a str, &'a [usize], DType);
 
 impl Checkpoint {
-    /// Adds a member, or replaces it: arrays by name, with their shapes.
+    /// Adds or replaces a member, given named arrays with their shapes.
     ///
     /// # Errors
-    /// Those of [`Checkpoint::insert_safetensors`], [`Error::Shape`] for shapes that do not have as many elements.
+    /// As [`Checkpoint::insert_safetensors`]; also [`Error::Shape`] if a shape and its number of elements differ, and
+    /// [`Error::Memory`] if the member does not fit into memory.
     pub fn insert_arrays(&mut self, member: &str, arrays: &[(&str, &[usize], FieldData<'_>)]) -> Result<()> {
         for (name, shape, data) in arrays {
             if shape.iter().try_fold(1, |len: usize, n| len.checked_mul(*n)) != Some(data.len()) {
                 let got = format!("{name:?} of shape {shape:?} and {} elements", data.len());
-                let hint = "pass the shape of the elements";
-                return Err(Error::shape("arrays", "as many elements as the shape has", got, hint));
+                let hint = "pass the shape of each array";
+                return Err(Error::shape("arrays", "arrays with as many elements as their shapes", got, hint));
             }
         }
         let named: Vec<_> = arrays.iter().map(|(name, shape, data)| (*name, *shape, data.dtype())).collect();
@@ -32,19 +33,21 @@ impl Checkpoint {
         })
     }
 
-    /// Adds a member, or replaces it, whose arrays are written where they stay: `fill` gets the zeroed bytes of each, in
-    /// the order of `arrays`, and writes numbers as this machine has them.
+    /// Adds or replaces a member whose arrays are written in place.
+    ///
+    /// `fill` receives the zeroed bytes of the arrays in the order of `arrays`, and writes numbers in native byte
+    /// order.
     ///
     /// # Errors
-    /// Those of [`Checkpoint::insert_safetensors`] and of `fill`, [`Error::Memory`] if there is no room.
+    /// As [`Checkpoint::insert_safetensors`] and `fill`; also [`Error::Memory`] if the member does not fit into memory.
     pub(crate) fn insert_with(
         &mut self,
         member: &str,
         arrays: &[Named<'_>],
         fill: impl FnOnce(Vec<&mut [u8]>) -> Result<()>,
     ) -> Result<()> {
-        // Byte for byte what `safetensors::serialize` gives, which takes each array whole, however: the largest of a
-        // replay buffer would be in memory once more, and too little memory an abort instead of an error.
+        // The bytes equal those of `safetensors::serialize`, which would need a copy of each array. That would double
+        // the memory of a replay buffer, and abort the process if memory is exhausted.
         let mut order: Vec<_> = (0..arrays.len()).collect();
         order.sort_by_key(|i| (std::cmp::Reverse(dtype(arrays[*i].2)), arrays[*i].0));
         let len = |i: usize| arrays[i].1.iter().product::<usize>() * arrays[i].2.size();
@@ -79,10 +82,10 @@ impl Checkpoint {
         self.insert_safetensors(member, bytes)
     }
 
-    /// Adds a member, or replaces it: each field an array `[rows, ...]`.
+    /// Adds or replaces a member, given fields: each becomes an array `[rows, ...]`.
     ///
     /// # Errors
-    /// Those of [`Checkpoint::insert_safetensors`].
+    /// As [`Checkpoint::insert_arrays`].
     pub fn insert_fields(&mut self, member: &str, fields: &[Field]) -> Result<()> {
         let shapes: Vec<_> = fields.iter().map(|field| [&[field.rows()], field.shape()].concat()).collect();
         let each = fields.iter().zip(&shapes);
@@ -90,11 +93,11 @@ impl Checkpoint {
         self.insert_arrays(member, &arrays)
     }
 
-    /// The arrays of a member as fields, in the order of their names; none if there is no such member.
+    /// Returns the arrays of a member as fields, sorted by name; empty if there is no such member.
     ///
     /// # Errors
-    /// [`Error::Corrupt`] if the member is no safetensors or has arrays of other types or without rows, and
-    /// [`Error::Memory`] if it does not fit into memory.
+    /// [`Error::Corrupt`] if the member is not in the safetensors format, or an array has another dtype, no rows axis
+    /// or an empty row. [`Error::Memory`] if the fields do not fit into memory.
     pub fn fields(&self, member: &str) -> Result<Vec<Field>> {
         let Some(file) = self.tensors(member)? else { return Ok(Vec::new()) };
         let mut fields = Vec::new();
@@ -117,10 +120,10 @@ impl Checkpoint {
         Ok(fields)
     }
 
-    /// The arrays of a member by name, with their shapes; none if there is no such member.
+    /// Returns the names and shapes of a member's arrays; empty if there is no such member.
     ///
     /// # Errors
-    /// [`Error::Corrupt`] if the member is no safetensors.
+    /// [`Error::Corrupt`] if the member is not in the safetensors format.
     pub fn shapes(&self, member: &str) -> Result<Vec<(String, Vec<usize>)>> {
         let Some(file) = self.tensors(member)? else { return Ok(Vec::new()) };
         Ok(file.iter().map(|(name, view)| (name.to_owned(), view.shape().to_vec())).collect())
@@ -129,8 +132,8 @@ impl Checkpoint {
     /// Copies an array of a member into `out`, which has as many elements as `shape`.
     ///
     /// # Errors
-    /// [`Error::Corrupt`] if there is none of this name, shape and type; `out` has not changed then. [`Error::Shape`] if
-    /// `out` has another length.
+    /// [`Error::Corrupt`] if there is no array of this name, shape and dtype, [`Error::Shape`] if the length of `out`
+    /// differs. `out` is unchanged then.
     pub fn read_array(&self, member: &str, name: &str, shape: &[usize], out: FieldMut<'_>) -> Result<()> {
         let file = self.tensors(member)?.ok_or_else(|| self.corrupt(member, "no such member"))?;
         let view = file.tensor(name).map_err(|_| self.corrupt(member, format!("no array {name:?}")))?;
@@ -150,7 +153,7 @@ impl Checkpoint {
     }
 }
 
-/// Makes elements as this machine has them such as files have: of booleans 0 and 1, of numbers the lowest byte first.
+/// Converts native elements to file format: booleans to 0 and 1, numbers to little-endian order.
 fn to_file_bytes(kind: DType, bytes: &mut [u8]) {
     if kind == DType::Bool {
         for byte in bytes {

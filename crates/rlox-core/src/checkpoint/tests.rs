@@ -1,4 +1,4 @@
-//! Checkpoints are whole or not there, and every damage is seen.
+//! Tests of atomic writes and of the detection of damage.
 #![allow(clippy::unwrap_used, reason = "tests")]
 
 use std::cell::Cell;
@@ -58,7 +58,7 @@ fn steps(path: &Path) -> u64 {
 }
 
 #[test]
-fn what_is_written_is_read() {
+fn checkpoints_round_trip() {
     let (scratch, path) = saved();
     let read = Checkpoint::read(&path).unwrap();
     let (mut mean, mut flags, mut counts) = ([0.0; 2], [9; 2], [0]);
@@ -75,7 +75,7 @@ fn what_is_written_is_read() {
 }
 
 #[test]
-fn arrays_that_are_not_as_asked_for_are_refused_and_nothing_is_copied() {
+fn missing_or_mismatched_arrays_are_rejected_and_not_copied() {
     let (_scratch, path) = saved();
     let read = Checkpoint::read(&path).unwrap();
     let mut out = [7.0; 6];
@@ -97,11 +97,11 @@ fn arrays_that_are_not_as_asked_for_are_refused_and_nothing_is_copied() {
 }
 
 #[test]
-fn a_flipped_bit_of_any_byte_and_every_truncation_is_found() {
+fn flipped_bits_and_truncations_are_detected() {
     let (_scratch, path) = saved();
     for name in ["manifest.json", "networks.safetensors", "normalizer.safetensors"] {
         let (file, data) = (path.join(name), fs::read(path.join(name)).unwrap());
-        let refused = |damaged: &[u8], what: &str| {
+        let rejects = |damaged: &[u8], what: &str| {
             fs::write(&file, damaged).unwrap();
             match Checkpoint::read(&path) {
                 Err(Error::Corrupt(wrong)) => {
@@ -113,29 +113,29 @@ fn a_flipped_bit_of_any_byte_and_every_truncation_is_found() {
         for at in 0..data.len() {
             let mut damaged = data.clone();
             damaged[at] ^= 1 << (at % 8);
-            refused(&damaged, &format!("byte {at}"));
-            refused(&data[..at], &format!("{at} bytes"));
+            rejects(&damaged, &format!("byte {at}"));
+            rejects(&data[..at], &format!("{at} bytes"));
         }
-        refused(&[&data[..], b"\n"].concat(), "one more");
+        rejects(&[&data[..], b"\n"].concat(), "one more");
         fs::write(&file, &data).unwrap();
     }
     assert_eq!(steps(&path), 5);
 }
 
-/// A manifest that somebody changed and sealed again.
+/// Changes a manifest and seals it again.
 fn forge(path: &Path, change: impl FnOnce(&mut Map<String, Value>)) {
     let mut manifest = Checkpoint::read(path).unwrap().manifest;
     change(&mut manifest);
     fs::write(path.join(MANIFEST), manifest::seal(manifest)).unwrap();
 }
 
-/// Checks that a file of the checkpoint `path` is found to be corrupt.
+/// Checks that reading `path` reports the file as corrupt.
 fn corrupt(path: &Path, file: &str) -> Mismatch {
     assert_rejects(Checkpoint::read(path), Error::Corrupt, &path.join(file).display().to_string())
 }
 
 #[test]
-fn names_cannot_leave_the_folder() {
+fn member_names_cannot_refer_to_other_folders() {
     for name in ["../networks", "/etc/passwd", "a/b", "..", "", "A", "é", "9", &"a".repeat(65)] {
         assert_rejects(checkpoint(1).insert_safetensors(name, Vec::new()), Error::Config, "members");
         let (_scratch, path) = saved();
@@ -154,7 +154,7 @@ fn links_to_other_files_are_not_followed() {
     let rejected = corrupt(&path, "networks.safetensors");
     assert_eq!(rejected.at.section.as_deref(), Some("networks"));
     assert_eq!(rejected.got, "a link, a folder or a device");
-    // The checkpoint itself may be behind one, and is replaced where it is.
+    // A link to the checkpoint itself is followed when the checkpoint is replaced.
     fs::remove_file(&file).unwrap();
     fs::rename(&moved, &file).unwrap();
     let link = scratch.path().join("link");
@@ -165,7 +165,7 @@ fn links_to_other_files_are_not_followed() {
 }
 
 #[test]
-fn manifests_of_others_are_refused() {
+fn invalid_manifests_are_rejected() {
     let forged = |change: fn(&mut Map<String, Value>)| {
         let (scratch, path) = saved();
         forge(&path, change);
@@ -189,7 +189,7 @@ fn manifests_of_others_are_refused() {
     fs::remove_file(path.join("networks.safetensors")).unwrap();
     let missing = corrupt(&path, "networks.safetensors");
     assert_eq!((&missing.got[..], missing.at.section.as_deref()), ("no such file", Some("networks")));
-    // What claims to be enormous is not read.
+    // A member of enormous size is not read.
     forge_size(&path);
     assert!(corrupt(&path, "networks.safetensors").got.ends_with("bytes instead of 9223372036854775807"));
 }
@@ -203,7 +203,7 @@ fn forge_size(path: &Path) {
 }
 
 #[test]
-fn what_is_not_a_checkpoint_is_not_overwritten() {
+fn other_files_are_not_overwritten() {
     let scratch = tempfile::tempdir().unwrap();
     let (mine, folder) = (scratch.path().join("mine"), scratch.path().join("folder"));
     fs::write(&mine, "mine").unwrap();
@@ -219,7 +219,7 @@ fn what_is_not_a_checkpoint_is_not_overwritten() {
     }
     assert_eq!((fs::read(&mine).unwrap(), steps(&saved)), (b"mine".to_vec(), 5));
     assert!(checkpoint(1).write("").is_err() && checkpoint(1).write(mine.join("below")).is_err());
-    // What stands where files of an earlier save might is not ours either.
+    // A sibling folder with other content is not removed either.
     fs::remove_file(&extra).unwrap();
     fs::create_dir_all(scratch.path().join(".saved.previous/x")).unwrap();
     assert!(checkpoint(6).write(&saved).is_err());
@@ -230,7 +230,7 @@ fn what_is_not_a_checkpoint_is_not_overwritten() {
 }
 
 #[test]
-fn nothing_an_empty_folder_and_a_file_are_no_damaged_checkpoints() {
+fn reading_a_path_without_a_checkpoint_is_not_found() {
     let (scratch, file) = (tempfile::tempdir().unwrap(), tempfile::NamedTempFile::new().unwrap());
     let [folder, nowhere, parent] = ["", "nowhere", "a/../b"].map(|name| scratch.path().join(name));
     for path in [folder, nowhere, parent, PathBuf::new(), file.path().to_path_buf()] {
@@ -249,7 +249,7 @@ fn nothing_an_empty_folder_and_a_file_are_no_damaged_checkpoints() {
     fs::remove_dir_all(run).unwrap();
 }
 
-/// Refuses the `first` change of the disk; all that follow, too, as after a kill, or none of them.
+/// Creates a hook that fails at call `first`, and at all later calls if `kill` is true.
 fn failing(first: u32, kill: bool) -> (impl FnMut() -> io::Result<()>, std::rc::Rc<Cell<u32>>) {
     let calls = std::rc::Rc::new(Cell::new(0));
     let count = calls.clone();
@@ -262,7 +262,7 @@ fn failing(first: u32, kill: bool) -> (impl FnMut() -> io::Result<()>, std::rc::
 }
 
 #[test]
-fn an_end_or_an_error_at_any_call_leaves_the_old_or_the_new_checkpoint() {
+fn kills_and_failures_at_any_call_leave_the_old_or_the_new_checkpoint() {
     for kill in [true, false] {
         let mut failed = 0;
         for first in 1.. {
@@ -278,7 +278,7 @@ fn an_end_or_an_error_at_any_call_leaves_the_old_or_the_new_checkpoint() {
             let there = steps(&path);
             assert!(there == 5 || there == 6, "{first}");
             if !kill && there == 5 {
-                // An error that the process lives to see leaves nothing behind.
+                // A failed save that is not killed removes its partial folder.
                 assert_eq!(names(&scratch), ["saved"], "{first}");
             }
             checkpoint(7).write(&path).unwrap();
@@ -289,7 +289,7 @@ fn an_end_or_an_error_at_any_call_leaves_the_old_or_the_new_checkpoint() {
 }
 
 #[test]
-fn members_are_what_the_format_s_own_library_writes() {
+fn members_equal_the_output_of_the_safetensors_crate() {
     use safetensors::tensor::{Dtype, TensorView, serialize};
 
     let (a, b) = ([1.5_f32, -0.25, 3.0, 0.0, 1e-9, f32::MAX], [i64::MIN, 7]);

@@ -1,4 +1,4 @@
-//! By a clock that each look at it moves on, so that nothing depends on how fast the machine is or what else it does.
+//! Tests with a simulated clock that advances at each reading, so that the machine's speed has no effect.
 
 use std::cell::Cell;
 use std::time::Duration;
@@ -16,11 +16,11 @@ use crate::{
 
 thread_local! {
     static NOW: Cell<Duration> = const { Cell::new(Duration::ZERO) };
-    /// What a look takes. In other tests the clock stands still, so that nothing is asked.
-    static LOOK: Cell<Duration> = const { Cell::new(Duration::ZERO) };
+    /// Advance per reading of the clock. Zero in other tests, so that the check is never polled.
+    static TICK: Cell<Duration> = const { Cell::new(Duration::ZERO) };
     static ASKED: Cell<usize> = const { Cell::new(0) };
     static STOP_AT: Cell<usize> = const { Cell::new(usize::MAX) };
-    /// Whether what is asked panics.
+    /// If true, the next poll panics.
     static PANICS: Cell<bool> = const { Cell::new(false) };
 }
 
@@ -29,7 +29,7 @@ pub(super) struct Instant(Duration);
 
 impl Instant {
     pub(super) fn now() -> Self {
-        NOW.set(NOW.get() + LOOK.get());
+        NOW.set(NOW.get() + TICK.get());
         Self(NOW.get())
     }
 
@@ -38,47 +38,48 @@ impl Instant {
     }
 }
 
-/// What comes of a call whose looks at the clock take so long each, and how often it asked whether to stop. It is told
-/// to at question number `stop_at`.
-pub(crate) fn asked<R>(look: Duration, stop_at: usize, call: impl FnOnce() -> R) -> (R, usize) {
+/// Returns the result of a call and the number of polls.
+///
+/// The clock advances by `tick` per reading. The check reports an interruption from poll number `stop_at` on.
+pub(crate) fn asked<R>(tick: Duration, stop_at: usize, call: impl FnOnce() -> R) -> (R, usize) {
     set_interrupt_check(|| {
-        assert!(!PANICS.replace(false), "as it was told to");
+        assert!(!PANICS.replace(false), "the check panics on purpose");
         ASKED.set(ASKED.get() + 1);
         ASKED.get() >= STOP_AT.get()
     });
     ASKED.set(0);
     STOP_AT.set(stop_at);
-    LOOK.set(look);
+    TICK.set(tick);
     let result = call();
-    LOOK.set(Duration::ZERO);
+    TICK.set(Duration::ZERO);
     (result, ASKED.get())
 }
 
-/// Calls something whose looks at the clock take so long each, and which panics at its first question.
-pub(crate) fn asked_to_panic<R>(look: Duration, call: impl FnOnce() -> R) -> R {
+/// Runs a call whose first poll panics, with a clock that advances by `tick` per reading.
+pub(crate) fn asked_to_panic<R>(tick: Duration, call: impl FnOnce() -> R) -> R {
     PANICS.set(true);
-    asked(look, usize::MAX, call).0
+    asked(tick, usize::MAX, call).0
 }
 
 #[test]
-fn a_watch_asks_once_in_a_period() {
-    let look = PERIOD / 10;
-    let ((), count) = asked(look, usize::MAX, || {
+fn interrupt_check_polls_once_per_period() {
+    let tick = PERIOD / 10;
+    let ((), count) = asked(tick, usize::MAX, || {
         let mut watch = InterruptCheck::default();
-        // 10 looks for the first question, and then 11, of which one begins a period.
+        // 10 readings up to the first poll, then 11 per poll: one of them starts the period.
         for _ in 0..10 + 4 * 11 {
             watch.check().unwrap();
         }
     });
     assert_eq!(count, 5);
-    let (checks, count) = asked(look, 3, || {
+    let (checks, count) = asked(tick, 3, || {
         let mut watch = InterruptCheck::default();
         (0..1000).take_while(|_| watch.check().is_ok()).count()
     });
     assert_eq!((checks, count), (9 + 2 * 10, 3));
 }
 
-/// Advantages of `len` steps, as columns of 1024 or end to end.
+/// Computes advantages of `len` steps, as 1024 columns or as 1024 trajectories end to end.
 fn gae(len: usize, columns: bool) -> Result<()> {
     let (rewards, flags, last) = (vec![1.0_f32; len], vec![false; len], vec![0.0; 1 << 10]);
     let (mut a, mut r) = (vec![0.0; len], vec![0.0; len]);
@@ -90,7 +91,7 @@ fn gae(len: usize, columns: bool) -> Result<()> {
     }
 }
 
-/// Advantages of `len` rewards, of which the first one may be missing.
+/// Computes advantages of `len` rewards, of which the first is `first` and may be NaN.
 fn groups(len: usize, group_size: usize, first: f32, scale: RewardScale) -> Result<()> {
     let (mut rewards, mut out) = (vec![1.0_f32; len], vec![0.0; len]);
     (rewards[0], rewards[1]) = (first, 2.0);
@@ -146,9 +147,9 @@ const CALLS: [(&str, Call); 18] = [
 ];
 
 #[test]
-fn calls_end_at_the_question_that_tells_them_to() {
+fn calls_stop_at_the_poll_that_reports_an_interruption() {
     for (name, call) in CALLS {
-        // Threads that help leave fewer looks to this one; longer calls leave it more.
+        // Helper threads reduce the polls of this thread; longer calls have more of them.
         let questions = |len| {
             let (result, count) = asked(PERIOD, usize::MAX, || call(len));
             assert!(result.is_ok(), "{name}: {result:?}");
@@ -156,24 +157,24 @@ fn calls_end_at_the_question_that_tells_them_to() {
         };
         let lens = (22..27).map(|power| 1 << power);
         let len = lens.clone().find(|len| questions(*len) > 2);
-        let len = len.unwrap_or_else(|| panic!("{name} never asks, of {} threads", num_threads()));
+        let len = len.unwrap_or_else(|| panic!("{name} never polls with {} threads", num_threads()));
         for stop_at in [1, 2] {
             let stopped = (0..100).any(|_| {
                 let (result, count) = asked(PERIOD, stop_at, || call(len));
-                assert!(count <= stop_at, "{name} went on after question {stop_at}, up to {count}");
+                assert!(count <= stop_at, "{name} continued after poll {stop_at}, up to {count}");
                 assert_eq!(matches!(result, Err(Error::Interrupted)), count == stop_at, "{name}: {result:?}");
                 count == stop_at
             });
-            assert!(stopped, "{name} never came to question {stop_at}");
+            assert!(stopped, "{name} never reached poll {stop_at}");
         }
     }
 }
 
 #[test]
-fn statistics_that_are_interrupted_stay_as_they_were() {
+fn interrupted_updates_leave_the_statistics_unchanged() {
     let rows: Vec<f64> = (0..1 << 23).map(f64::from).collect();
     for dim in [1, 1 << 22] {
-        let (mut statistics, mut whole) = (RunningMeanStd::new(dim), 0);
+        let (mut statistics, mut interrupted) = (RunningMeanStd::new(dim), 0);
         statistics.update(&vec![3.0; 2 * dim]).unwrap();
         let before = format!("{:?}", (&statistics.mean()[..1], &statistics.var()[..1], statistics.count()));
         for stop_at in 1.. {
@@ -181,11 +182,11 @@ fn statistics_that_are_interrupted_stay_as_they_were() {
             if result.is_ok() {
                 break;
             }
-            whole += 1;
+            interrupted += 1;
             let after = format!("{:?}", (&statistics.mean()[..1], &statistics.var()[..1], statistics.count()));
-            assert_eq!(before, after, "question {stop_at} of rows of {dim}");
+            assert_eq!(before, after, "poll {stop_at}, rows of {dim}");
         }
-        assert!(whole > 8, "{whole} questions");
+        assert!(interrupted > 8, "{interrupted} polls");
         assert_eq!(statistics.count(), (2 + rows.len() / dim) as f64 + 1e-4);
     }
 }

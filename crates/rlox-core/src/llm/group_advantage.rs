@@ -1,10 +1,11 @@
-//! Advantages of completions relative to the other completions of their prompt: GRPO (Shao et al. 2024,
-//! arXiv:2402.03300, section 4.1.2), Dr. GRPO without the scale (Liu et al. 2025, arXiv:2503.20783) and RLOO's
-//! leave-one-out baseline (Ahmadian et al. 2024, arXiv:2402.14740).
+//! Advantages of completions relative to the other completions of their prompt.
 //!
-//! NaN stands for a reward that is missing, as in TRL: it counts in no mean and no deviation, and its advantage is 0.
+//! The options cover GRPO (Shao et al. 2024, arXiv:2402.03300, section 4.1.2), Dr. GRPO without the scale (Liu et al.
+//! 2025, arXiv:2503.20783) and the leave-one-out baseline of RLOO (Ahmadian et al. 2024, arXiv:2402.14740).
+//!
+//! NaN marks a missing reward, as in TRL: means and deviations exclude the reward, and its advantage is 0.
 
-#![expect(clippy::inline_always, reason = "what is not inlined is not compiled for the wider instruction set")]
+#![expect(clippy::inline_always, reason = "only inlined functions are compiled for the wider instruction sets")]
 
 use super::rewards::check_size;
 use crate::interrupt::InterruptCheck;
@@ -12,37 +13,38 @@ use crate::simd::f64x8::{F64s, on_f64s};
 use crate::simd::{LANES, multiversion};
 use crate::{Error, Float, Result, check_len};
 
-/// Groups whose divisions and roots are computed together.
+/// Number of groups whose divisions and roots are computed together.
 const BLOCK: usize = 16;
 
-/// What the differences from the baseline are divided by.
+/// Divisor of the differences from the baseline.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum RewardScale {
-    /// The standard deviation of the group's rewards: GRPO.
+    /// Standard deviation of the group's rewards: GRPO.
     #[default]
     Group,
-    /// The standard deviation of all rewards of the call (Hu et al. 2025, arXiv:2508.08221).
+    /// Standard deviation of all rewards of the call (Hu et al. 2025, arXiv:2508.08221).
     Batch,
-    /// Nothing: Dr. GRPO, RLOO.
+    /// No division: Dr. GRPO, RLOO.
     None,
 }
 
-/// How advantages are made of rewards. The default is `(r - mean) / std` of the group.
+/// Options of the group advantages. The default is `(r - mean) / std` of the group.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct GroupOptions {
-    /// Deviations divide the sum of squares by `count - ddof`: 0, or 1 as PyTorch and TRL do.
+    /// Delta degrees of freedom: deviations divide by `count - ddof`. PyTorch and TRL use 1.
     pub ddof: usize,
-    /// Added to the deviation; TRL adds 1e-4.
+    /// Number added to the deviation; TRL uses 1e-4.
     pub eps: f64,
-    /// What the differences are divided by.
+    /// Divisor of the differences.
     pub scale: RewardScale,
-    /// Whether the baseline is the mean of the *other* rewards of the group: RLOO.
+    /// If true, the baseline is the mean of the *other* rewards of the group, as in RLOO.
     pub leave_one_out: bool,
 }
 
-/// Advantages of one group: `rewards` of all completions of one prompt.
+/// Computes the advantages of one group: `rewards` of all completions of one prompt.
 ///
-/// All 0 where the rewards are equal, two roundings or 1e-150 apart at most, or are no more than `ddof`.
+/// All advantages are 0 if the rewards are equal up to two roundings, if the squares of their differences underflow
+/// (differences below about 1e-162), or if there are at most `ddof` rewards.
 ///
 /// # Errors
 /// As [`compute_batch_group_advantages`].
@@ -60,20 +62,19 @@ pub fn compute_group_advantages<T: Float>(rewards: &[T], options: &GroupOptions,
     compute_batch_group_advantages(rewards, rewards.len(), options, advantages)
 }
 
-/// Advantages of many groups of `group_size` rewards each, one after the other.
+/// Computes the advantages of groups of `group_size` rewards each, one after the other.
 ///
-/// A group's advantages are all 0 where its rewards are equal, two roundings or 1e-150 apart at most, or are no more
-/// than `ddof`.
+/// The advantages of a group are all 0 under the conditions of [`compute_group_advantages`].
 ///
 /// # Errors
-/// [`Error::Shape`] if `rewards` is not a whole number of groups or `advantages` has another length;
-/// [`Error::Config`] if `eps` is negative or not finite, or a reward is infinite or beyond 1e140 in size (1e37 in
-/// f32). Nothing is written then.
+/// - [`Error::Shape`] if the length of `rewards` is not a multiple of `group_size`, or `advantages` has another length;
+/// - [`Error::Config`] if `eps` is negative or not finite, or the magnitude of a reward exceeds 1e140 (f32: 1e37).
 ///
+/// Nothing is written then.
 /// ```
 /// use rlox_core::llm::{GroupOptions, RewardScale, compute_batch_group_advantages};
 ///
-/// // Leave-one-out: 1 - (0 + 0) / 2 and 0 - (1 + 0) / 2; the second group has nothing to tell apart.
+/// // Leave-one-out: 1 - (0 + 0) / 2 and 0 - (1 + 0) / 2; the rewards of the second group are equal.
 /// let rewards = [1.0_f32, 0.0, 0.0, 0.1, 0.1, 0.1];
 /// let options = GroupOptions { scale: RewardScale::None, leave_one_out: true, ..Default::default() };
 /// let mut advantages = [0.0; 6];
@@ -92,7 +93,7 @@ pub fn compute_batch_group_advantages<T: Float>(
             "rewards",
             format!("a multiple of group_size = {group_size} elements"),
             rewards.len().to_string(),
-            "pass whole groups, prompt by prompt",
+            "pass complete groups, prompt by prompt",
         ));
     }
     check_len("advantages", advantages.len(), rewards.len())?;
@@ -120,12 +121,12 @@ pub fn compute_batch_group_advantages<T: Float>(
     Ok(())
 }
 
-/// The options, resolved for a call.
+/// Options, resolved for one call.
 struct ScaleParams {
     ddof: f64,
     eps: f64,
     by_group: bool,
-    /// Of all groups, if not by group.
+    /// Scale of all groups, unless `by_group` is true.
     scale: f64,
     leave_one_out: bool,
 }
@@ -152,7 +153,7 @@ on_f64s! {
     }
 }
 
-/// One group that takes so long that there are interruptions in between.
+/// Computes one group that is long enough to need interruption checks.
 fn large<T: Float>(
     rewards: &[T],
     params: &ScaleParams,
@@ -174,13 +175,13 @@ multiversion! {
     fn write_advantages<T: Float>(rewards: &[T], group: &Sums, mean: f64, factor: f64, advantages: &mut [T]) {
         for (advantage, reward) in advantages.iter_mut().zip(rewards) {
             let centred = (reward.to_f64() - group.origin) - mean;
-            // What is missing is no better or worse than the others.
+            // A missing reward has the advantage of an average reward.
             *advantage = T::from_f64(if factor == 0.0 || centred.is_nan() { 0.0 } else { centred * factor + 0.0 });
         }
     }
 }
 
-/// Up to [`BLOCK`] groups: first the sums of all, then in lanes across groups what is slow, then the results.
+/// Computes up to [`BLOCK`] groups: sums, then divisions and roots across groups, then results.
 #[inline(always)]
 fn block<T: Float>(simd: impl F64s, rewards: &[T], group_size: usize, params: &ScaleParams, advantages: &mut [T]) {
     let mut sums = [[0.0; BLOCK]; 3];
@@ -204,7 +205,7 @@ fn block<T: Float>(simd: impl F64s, rewards: &[T], group_size: usize, params: &S
     }
 }
 
-/// The advantages of one group: what its rewards are beyond the origin and the mean of that, times a factor.
+/// Writes the advantages of one group: `((reward - origin) - mean) * factor`.
 #[inline(always)]
 fn scaled<T: Float>(simd: impl F64s, rewards: &[T], [origin, mean, factor]: [f64; 3], advantages: &mut [T]) {
     let (blocks, rest) = rewards.as_chunks::<LANES>();
@@ -212,7 +213,7 @@ fn scaled<T: Float>(simd: impl F64s, rewards: &[T], [origin, mean, factor]: [f64
     let [origins, means, factors, zero] = [origin, mean, factor, 0.0].map(|x| simd.splat(x));
     for (advantages, rewards) in to_blocks.iter_mut().zip(blocks) {
         let centred = simd.sub(simd.sub(T::load(simd, rewards), origins), means);
-        // Adding 0 makes no negative zeros.
+        // Adding 0 turns negative zeros into zeros.
         T::store(simd, simd.add(simd.mul(centred, factors), zero), advantages);
     }
     for (advantage, reward) in to_rest.iter_mut().zip(rest) {
@@ -220,7 +221,7 @@ fn scaled<T: Float>(simd: impl F64s, rewards: &[T], [origin, mean, factor]: [f64
     }
 }
 
-/// Does those groups again in which rewards are missing.
+/// Computes the groups with missing rewards again.
 #[cold]
 fn incomplete<T: Float>(rewards: &[T], group_size: usize, params: &ScaleParams, advantages: &mut [T]) {
     for (rewards, advantages) in rewards.chunks_exact(group_size).zip(advantages.chunks_exact_mut(group_size)) {
@@ -233,15 +234,16 @@ fn incomplete<T: Float>(rewards: &[T], group_size: usize, params: &ScaleParams, 
     }
 }
 
-/// What a group's rewards sum to, relative to its first one: equal rewards have no spread at all, and nothing is lost
-/// to cancellation.
+/// Sums over the rewards of a group, relative to `origin`, its first reward.
+///
+/// Equal rewards have a spread of exactly zero, and large offsets cause no cancellation.
 #[derive(Clone, Copy)]
 struct Sums {
     count: f64,
     origin: f64,
-    /// Of the differences from `origin`; NaN if a reward is missing.
+    /// Sum of the differences from `origin`; NaN if a reward is missing.
     sum: f64,
-    /// Of their squares.
+    /// Sum of the squared differences.
     square: f64,
 }
 
@@ -272,7 +274,7 @@ impl Sums {
         Self { count: rewards.len() as f64, origin, sum, square }
     }
 
-    /// The same of many rewards, of which some may be missing.
+    /// Returns the sums over many rewards, some of which may be missing.
     fn from_long_slice<T: Float>(rewards: &[T], interrupt: &mut InterruptCheck) -> Result<Self> {
         let mut all = Self { count: 0.0, origin: rewards[0].to_f64(), sum: 0.0, square: 0.0 };
         for (i, rewards) in rewards.chunks(InterruptCheck::POLL_ELEMENTS).enumerate() {
@@ -295,14 +297,14 @@ impl Sums {
         Ok(all)
     }
 
-    /// Adds what others sum to, about the same origin.
+    /// Adds sums about the same origin.
     fn add(&mut self, other: &Self) {
         self.count += other.count;
         self.sum += other.sum;
         self.square += other.square;
     }
 
-    /// The same of the rewards that are there.
+    /// Returns the sums over the rewards that are not missing.
     #[cold]
     fn from_present<T: Float>(rewards: &[T]) -> Self {
         let origin = rewards.iter().map(|x| x.to_f64()).find(|x| !x.is_nan());
@@ -323,17 +325,17 @@ impl Sums {
         self.sum / self.count
     }
 
-    /// The standard deviation; 0 where no reward is more than two roundings to T away from the first, or undefined.
+    /// Returns the standard deviation; 0 if undefined or if all rewards are equal up to two roundings.
     #[inline(always)]
     fn std<T: Float>(&self, ddof: f64) -> f64 {
         let ulp = if size_of::<T>() == 4 { f64::from(f32::EPSILON) } else { f64::EPSILON };
         let mean = self.mean();
         let std = ((self.square - self.sum * mean) / (self.count - ddof)).sqrt();
-        // The root of the sum is at least the largest difference. False for NaN too, which too few rewards give.
+        // The root of the sum is at least the largest difference. The comparison is false for NaN, too.
         if self.count > ddof && self.square.sqrt() > 2.0 * ulp * self.origin.abs() { std } else { 0.0 }
     }
 
-    /// What the differences from the mean are multiplied by; 0 where there is nothing to tell apart.
+    /// Returns the factor of the differences from the mean; 0 if the rewards do not differ.
     #[inline(always)]
     fn factor<T: Float>(&self, params: &ScaleParams) -> f64 {
         let std = self.std::<T>(params.ddof);
@@ -373,19 +375,19 @@ mod tests {
         advantages
     }
 
-    /// The formula, one mean and one deviation after the other.
+    /// Reference: the formula with one mean and one deviation after the other.
     fn slow(rewards: &[f64], group_size: usize, options: &GroupOptions) -> Vec<f64> {
-        let there = |group: &[f64]| group.iter().copied().filter(|x| !x.is_nan()).collect::<Vec<_>>();
+        let without_nan = |group: &[f64]| group.iter().copied().filter(|x| !x.is_nan()).collect::<Vec<_>>();
         let mean = |x: &[f64]| x.iter().sum::<f64>() / x.len() as f64;
         let std = |x: &[f64]| {
             let square = x.iter().map(|y| (y - mean(x)).powi(2)).sum::<f64>();
             if x.len() > options.ddof { (square / (x.len() - options.ddof) as f64).sqrt() } else { 0.0 }
         };
         let of_group = |group: &[f64]| {
-            let present = there(group);
+            let present = without_nan(group);
             let scale = match options.scale {
                 RewardScale::Group => std(&present) + options.eps,
-                RewardScale::Batch => std(&there(rewards)) + options.eps,
+                RewardScale::Batch => std(&without_nan(rewards)) + options.eps,
                 RewardScale::None => 1.0,
             };
             let n = present.len() as f64;
@@ -400,7 +402,7 @@ mod tests {
     }
 
     #[test]
-    fn by_hand() {
+    fn group_advantages_equal_values_computed_by_hand() {
         // Mean 3, squares 4 + 1 + 0 + 9.
         let rewards = [1.0, 2.0, 3.0, 6.0];
         let std = 3.5_f64.sqrt();
@@ -413,7 +415,7 @@ mod tests {
     }
 
     #[test]
-    fn equal_rewards_have_no_advantage_whatever_their_rounding() {
+    fn equal_rewards_have_zero_advantages() {
         for scale in [RewardScale::Group, RewardScale::Batch, RewardScale::None] {
             let options = GroupOptions { scale, leave_one_out: true, ..Default::default() };
             let rewards = [0.1, 0.1, 0.1, 0.1 + 0.2, 0.3, 0.3, 5.0, 5.0, 7.0];
@@ -427,7 +429,7 @@ mod tests {
     }
 
     #[test]
-    fn a_small_difference_in_a_large_group_counts() {
+    fn small_differences_in_large_groups_count() {
         let mut rewards = vec![1.0_f32; 65_536];
         rewards[0] += 1e-5;
         let advantages = batch(&rewards, 65_536, &GroupOptions::default());
@@ -438,7 +440,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn equals_the_slow_form(
+        fn group_advantages_equal_the_reference(
             rewards in prop::collection::vec(prop_oneof![9 => -10.0..10.0, 1 => Just(f64::NAN)], 6 * 20),
             group_size in prop::sample::select(vec![1_usize, 2, 3, 8, 10, 12, 20, 24, 60]),
             ddof in 0..3_usize,
@@ -447,7 +449,7 @@ mod tests {
             leave_one_out: bool,
         ) {
             let options = GroupOptions { ddof, eps, scale, leave_one_out };
-            // With two equal deviations (count - ddof small) the slow form is no less right, so the tolerance is small.
+            // If count - ddof is small, the reference is as accurate as the kernel, so a small tolerance suffices.
             for (got, expected) in batch(&rewards, group_size, &options).iter().zip(slow(&rewards, group_size, &options)) {
                 let expected = if expected.is_finite() { expected } else { 0.0 };
                 prop_assert!((got - expected).abs() <= 1e-9 * (1.0 + expected.abs()), "{} {}", got, expected);
@@ -455,7 +457,7 @@ mod tests {
         }
 
         #[test]
-        fn every_instruction_set_gives_the_same_bits(
+        fn every_instruction_set_computes_the_same_bits(
             rewards in prop::collection::vec(prop_oneof![9 => -1.0..1.0_f32, 1 => Just(f32::NAN)], 90),
             group_size in prop::sample::select(vec![2_usize, 9, 15, 45, 90]),
         ) {
@@ -467,14 +469,14 @@ mod tests {
     }
 
     #[test]
-    fn large_offsets_cost_no_accuracy() {
+    fn large_offsets_do_not_reduce_accuracy() {
         let rewards: Vec<f64> = [0.0, 1.0, 2.0, 5.0].iter().map(|x| 1e9 + x).collect();
         let near = batch(&[0.0, 1.0, 2.0, 5.0], 4, &GroupOptions::default());
         assert!(batch(&rewards, 4, &GroupOptions::default()).iter().zip(near).all(|(a, b)| (a - b).abs() < 1e-12));
     }
 
     #[test]
-    fn wrong_arguments_are_named_and_nothing_is_written() {
+    fn invalid_arguments_are_rejected_before_any_write() {
         let rejects = |rewards: &[f64], group_size, options: &GroupOptions, variant: Variant, argument| {
             let mut advantages = vec![9.0; rewards.len()];
             let result = compute_batch_group_advantages(rewards, group_size, options, &mut advantages);

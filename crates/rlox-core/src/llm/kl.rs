@@ -1,10 +1,10 @@
-//! The Kullback-Leibler divergence of a policy from a reference, token by token.
+//! Kullback-Leibler divergence of a policy from a reference, per token.
 //!
 //! For tokens sampled from the policy, with `x = ref - policy` the difference of their log-probabilities, each of
 //! `k1 = -x`, `k2 = x^2 / 2` and `k3 = e^x - 1 - x` estimates KL(policy || ref) (Schulman 2020,
-//! <http://joschu.net/blog/kl-approx.html>): k1 and k3 without bias, k3 with less variance and never negative.
+//! <http://joschu.net/blog/kl-approx.html>). k1 and k3 are unbiased; k3 has less variance and is never negative.
 
-#![expect(clippy::inline_always, reason = "what is not inlined is not compiled for the wider instruction set")]
+#![expect(clippy::inline_always, reason = "only inlined functions are compiled for the wider instruction sets")]
 
 use crate::interrupt::{InterruptCheck, PollFn};
 use crate::pool::{CHUNK_ELEMENTS, run_chunks, run_rows};
@@ -13,7 +13,7 @@ use crate::{Float, Result, check_len};
 
 const LANES: usize = 16;
 
-/// Tokens whose terms are made before they are summed.
+/// Number of tokens whose terms are computed before they are summed.
 const BLOCK: usize = 256;
 
 /// An estimator of KL(policy || ref).
@@ -21,26 +21,28 @@ const BLOCK: usize = 256;
 pub enum KlEstimator {
     /// `policy - ref`: unbiased, of either sign.
     K1,
-    /// `(policy - ref)^2 / 2`: biased where the two differ much.
+    /// `(policy - ref)^2 / 2`: biased if the two differ much.
     K2,
     /// `e^(ref - policy) - (ref - policy) - 1`: unbiased, never negative.
     K3,
-    /// `e^policy * (policy - ref)`: not for samples. Over all tokens of a vocabulary its sum is the divergence itself.
+    /// `e^policy * (policy - ref)`, which sums to the exact divergence over a whole vocabulary.
+    ///
+    /// This estimator is not for sampled tokens.
     Full,
 }
 
-/// What becomes of the tokens of a sequence.
+/// Reduction over the tokens of a sequence.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reduction {
-    /// Their sum.
+    /// Sum of the tokens.
     Sum,
-    /// Their mean; 0 of no tokens.
+    /// Mean of the tokens; 0 if there are none.
     Mean,
 }
 
-/// The divergence of each token; 0 where `mask` is false, whatever the log-probabilities are there.
+/// Computes the divergence of each token; 0 where `mask` is false, also for NaN log-probabilities.
 ///
-/// All slices have one length. Results are within 16 units in the last place of what exact arithmetic makes of the
+/// All slices have the same length. Results are within 16 units in the last place of the exact function of the rounded
 /// difference of the log-probabilities.
 ///
 /// # Errors
@@ -76,11 +78,13 @@ pub fn token_kl<T: Float>(
     })
 }
 
-/// The sum or mean over the tokens of each sequence whose `mask` is true: `kl.len()` sequences of equal length, one
-/// after the other.
+/// Computes the sum or mean of the divergence over the selected tokens of each sequence.
+///
+/// A token is selected if its `mask` is true. The inputs hold `kl.len()` sequences of equal length, one after the
+/// other.
 ///
 /// # Errors
-/// [`crate::Error::Shape`] if the lengths do not fit. Nothing is written then.
+/// [`crate::Error::Shape`] if the lengths do not match. Nothing is written then.
 ///
 /// ```
 /// use rlox_core::llm::{KlEstimator, Reduction, sequence_kl};
@@ -119,7 +123,7 @@ pub fn sequence_kl<T: Float>(
     })
 }
 
-/// How many times longer than a difference of log-probabilities a term takes, about.
+/// Returns the approximate cost of a term, in units of one subtraction.
 fn work<T: Float>(estimator: KlEstimator) -> usize {
     match estimator {
         KlEstimator::K1 | KlEstimator::K2 => 1,
@@ -127,7 +131,7 @@ fn work<T: Float>(estimator: KlEstimator) -> usize {
     }
 }
 
-/// Whether multiplying and adding is one instruction; where it is not, it would be a slow call.
+/// Returns true if a fused multiply-add is one instruction. Otherwise it would be a slow call.
 fn fuses() -> bool {
     isa() >= Isa::Avx2
 }
@@ -148,7 +152,7 @@ fn term<T: Float, const K: u8, const FUSED: bool>(policy: T, reference: T) -> T 
         K3 => (reference - policy).exp_minus_1_minus_x::<FUSED>(),
         _ => {
             let p = policy.exp::<FUSED>();
-            // What has no probability adds nothing, however improbable the reference thinks it.
+            // A token of probability zero adds nothing, also if its reference is minus infinity.
             (p * (policy - reference)).mask(p != T::from_f64(0.0))
         }
     }
@@ -192,7 +196,7 @@ fn write<T: Float, const K: u8, const FUSED: bool>(
     }
 }
 
-/// The same in stretches, with interruptions in between.
+/// Sums the terms of a long sequence in chunks, with a poll before each chunk.
 fn long_total<T: Float>(
     log_probs: &[T],
     ref_log_probs: &[T],
@@ -240,7 +244,7 @@ fn sum<T: Float, const K: u8, const FUSED: bool>(
     mask: Option<&[bool]>,
     all: &mut [f64; LANES],
 ) {
-    // Terms and sums are loops of their own, or the terms would not become lanes of T.
+    // Separate loops for terms and sums, so that the terms are vectorised in T.
     let mut terms = [T::from_f64(0.0); BLOCK];
     let mut sums = *all;
     for (b, (policy, reference)) in log_probs.chunks(BLOCK).zip(ref_log_probs.chunks(BLOCK)).enumerate() {
@@ -281,10 +285,11 @@ mod tests {
         }
     }
 
-    /// Sampling from the policy, k1 and k3 have the exact divergence of a vocabulary of 5 as their mean, and neither
-    /// that of the other direction. Shares of 20,000 tokens each give the standard error.
+    /// Checks that over samples of the policy, k1 and k3 estimate KL(policy || ref), not KL(ref || policy).
+    ///
+    /// The exact divergence is that of a vocabulary of 5 tokens. 50 shares of 20,000 tokens give the standard error.
     #[test]
-    fn means_over_samples_of_the_policy_are_the_exact_divergence_in_that_direction() {
+    fn sample_means_of_k1_and_k3_equal_the_exact_divergence() {
         let (policy, reference) = ([0.6, 0.2, 0.1, 0.08, 0.02], [0.1, 0.2, 0.3, 0.2, 0.2_f64]);
         let exact = |p: [f64; 5], q: [f64; 5]| (0..5).map(|i| p[i] * (p[i] / q[i]).ln()).sum::<f64>();
         let (forward, backward) = (exact(policy, reference), exact(reference, policy));
@@ -322,7 +327,7 @@ mod tests {
     }
 
     #[test]
-    fn tiny_differences_keep_their_digits() {
+    fn k3_is_accurate_for_tiny_differences() {
         let policy = vec![-1.0_f32; 300];
         let reference: Vec<f32> = (0..300_u16).map(|i| -1.0 + f32::from(i) * f32::EPSILON).collect();
         let mut kl = vec![0.0; 300];
@@ -335,7 +340,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_masked_counts_for_nothing() {
+    fn masked_tokens_do_not_contribute() {
         let log_probs = [f32::NAN, -1.0, f32::NEG_INFINITY, f32::INFINITY];
         for estimator in ALL {
             let mut kl = [9.0; 4];
@@ -356,7 +361,7 @@ mod tests {
     }
 
     #[test]
-    fn lengths_that_differ_are_named() {
+    fn mismatched_lengths_are_rejected() {
         let (three, two) = ([0.0; 3], [0.0; 2]);
         let token = |reference: &[f64], mask: Option<&[bool]>, kl: &mut [f64]| {
             token_kl(&three, reference, mask, KlEstimator::K1, kl)
@@ -372,7 +377,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn equals_the_slow_form(
+        fn sequence_kl_equals_the_scalar_formula(
             rows in prop::collection::vec((-8.0..0.0_f64, -8.0..0.0_f64, any::<bool>()), 1..700),
             masked: bool,
         ) {

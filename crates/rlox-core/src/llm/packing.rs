@@ -1,24 +1,23 @@
-//! Packing sequences of different lengths into rows of at most a given length: best fit, longest first.
+//! Packing of sequences into rows of a maximum length: best fit, longest first.
 //!
-//! Each sequence goes, in falling order of length, into the row with the least room that still takes it. Rows are found
-//! by the room they have left, in a table with a bitmap over it, so that each
-//! sequence costs a few steps; the lengths are sorted by counting.
+//! In descending order of length, each sequence goes to the row with the least free space that fits the sequence. A
+//! table with a bitmap finds rows by their free space in a few steps. The lengths are sorted by counting.
 
 use crate::alloc::{push, with_capacity, zeroed};
 use crate::interrupt::InterruptCheck;
 use crate::{Error, Result};
 
-/// What becomes of sequences that are longer than a row.
+/// Treatment of sequences that are longer than a row.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Overflow {
-    /// They are refused.
+    /// Rejects the sequences with an error.
     #[default]
     Error,
-    /// What exceeds the row is cut off at the end.
+    /// Truncates the sequences at the end.
     Truncate,
 }
 
-/// Which sequences share a row.
+/// Assignment of sequences to rows.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Packing {
     sources: Vec<usize>,
@@ -26,7 +25,7 @@ pub struct Packing {
 }
 
 impl Packing {
-    /// How many rows there are.
+    /// Returns the number of rows.
     ///
     /// ```
     /// assert_eq!(rlox_core::llm::Packing::default().num_bins(), 0);
@@ -35,7 +34,7 @@ impl Packing {
         self.starts.len().saturating_sub(1)
     }
 
-    /// The sequences of all rows, row by row, as indices of what was packed.
+    /// Returns the sequences of all rows, row by row, as indices into the packed lengths.
     ///
     /// ```
     /// use rlox_core::llm::{Overflow, pack};
@@ -47,7 +46,7 @@ impl Packing {
         &self.sources
     }
 
-    /// The sequences of each row: indices of what was packed, the longest first.
+    /// Returns an iterator over the rows: indices into the packed lengths, the longest sequence first.
     ///
     /// ```
     /// use rlox_core::llm::{Overflow, pack};
@@ -61,19 +60,21 @@ impl Packing {
     }
 }
 
-/// Packs sequences of these lengths into rows of at most `max_length`, the fuller rows first where there is a choice.
+/// Packs sequences of the given lengths into rows of `max_length`, each into the fullest row that fits.
 ///
-/// Empty sequences are left out. Sequences of equal length keep their order.
+/// Empty sequences are omitted. Sequences of equal length keep their order.
 ///
 /// # Errors
-/// [`Error::Config`] if `max_length` is 0, [`Error::Shape`] if a sequence is longer and `overflow` is
-/// [`Overflow::Error`], [`Error::Memory`] if there is no room for a table of `max_length` entries or for a place for
-/// each sequence.
+/// - [`Error::Config`] if `max_length` is 0;
+/// - [`Error::Shape`] if a sequence is longer and `overflow` is [`Overflow::Error`], or there are 2^32 or more
+///   sequences;
+/// - [`Error::Memory`] if the tables do not fit: one entry per sequence and per possible length of a row;
+/// - [`Error::Interrupted`] if the interrupt check of the process stops the call.
 ///
 /// ```
 /// use rlox_core::llm::{Overflow, pack};
 ///
-/// // 5 opens a row, 4 a second one, 3 fits the first exactly, 2 the second.
+/// // 5 opens a row, 4 opens another; 3 fits the first row exactly, 2 fits the second.
 /// let packing = pack(&[3, 5, 0, 2, 4], 8, Overflow::Error)?;
 /// assert_eq!(packing.bins().collect::<Vec<_>>(), [&[1, 0][..], &[4, 3]]);
 /// # Ok::<(), rlox_core::Error>(())
@@ -82,7 +83,7 @@ pub fn pack(lengths: &[usize], max_length: usize, overflow: Overflow) -> Result<
     if max_length == 0 {
         return Err(Error::config("max_length", "at least 1", "0", "pass the length of a row"));
     }
-    // Where everything fits one row, rows need no more room than that.
+    // If all sequences fit into one row, the rows need no more space than that.
     let (mut interrupt, mut total) = (InterruptCheck::default(), 0_usize);
     for (i, lengths) in lengths.chunks(InterruptCheck::POLL_ELEMENTS).enumerate() {
         if i > 0 {
@@ -92,7 +93,7 @@ pub fn pack(lengths: &[usize], max_length: usize, overflow: Overflow) -> Result<
             && let Some(index) = lengths.iter().position(|&length| length > max_length)
         {
             let (expected, got) = (format!("at most max_length = {max_length} tokens each"), lengths[index]);
-            let hint = "raise max_length, split the sequence or truncate what is too long";
+            let hint = "raise max_length, split the sequence or truncate it";
             return Err(Error::shape("lengths", expected, got.to_string(), hint)
                 .at_index(i * InterruptCheck::POLL_ELEMENTS + index));
         }
@@ -100,7 +101,7 @@ pub fn pack(lengths: &[usize], max_length: usize, overflow: Overflow) -> Result<
     }
     if u32::try_from(lengths.len()).is_err() {
         let got = lengths.len().to_string();
-        return Err(Error::shape("lengths", "less than 2^32 sequences", got, "pack them in several calls"));
+        return Err(Error::shape("lengths", "less than 2^32 sequences", got, "split them into several calls"));
     }
     let bin_len = max_length.min(total);
     if bin_len == 0 {
@@ -110,10 +111,10 @@ pub fn pack(lengths: &[usize], max_length: usize, overflow: Overflow) -> Result<
     assign_bins(&longest_first(lengths.len() as u32, clipped, bin_len)?, clipped, bin_len)
 }
 
-/// After so many sequences it is time to look for interruptions.
+/// Number of sequences between two interruption checks.
 const POLL_EVERY_ITEMS: u32 = 1 << 14;
 
-/// Sorted by counting: which sequences have each length, from `room` down to 1.
+/// Returns the indices of the non-empty sequences, the longest first, sorted by counting.
 fn longest_first(len: u32, clipped: impl Fn(u32) -> usize, bin_len: usize) -> Result<Vec<u32>> {
     let mut positions: Vec<u32> = zeroed("max_length", bin_len.saturating_add(1))?;
     let mut interrupt = InterruptCheck::default();
@@ -146,7 +147,7 @@ fn longest_first(len: u32, clipped: impl Fn(u32) -> usize, bin_len: usize) -> Re
 
 fn assign_bins(order: &[u32], clipped: impl Fn(u32) -> usize, bin_len: usize) -> Result<Packing> {
     let mut spaces = Spaces::new(bin_len)?;
-    // The row of each sequence, and how many each row has.
+    // The row of each sequence, and the number of sequences of each row.
     let (mut bins, mut counts) = (with_capacity::<u32>("lengths", order.len())?, Vec::new());
     let mut interrupt = InterruptCheck::default();
     for (i, &index) in (0_u32..).zip(order) {
@@ -187,13 +188,13 @@ fn assign_bins(order: &[u32], clipped: impl Fn(u32) -> usize, bin_len: usize) ->
     Ok(Packing { sources, starts })
 }
 
-/// Rows by the room they have left.
+/// Rows, indexed by their free space.
 struct Spaces {
-    /// For each room the last row that has it, plus 1; 0 where there is none.
+    /// For each size of free space, the last row of that size, plus 1; 0 if there is none.
     heads: Vec<u32>,
-    /// For each row another one with the same room, plus 1.
+    /// For each row, another row with the same free space, plus 1.
     next: Vec<u32>,
-    /// Level 0 has a bit for each room that some row has; each further level a bit for each word before it.
+    /// Bitmap: level 0 has a bit per size of free space, level k + 1 a bit per word of level k.
     levels: Vec<Vec<u64>>,
 }
 
@@ -201,15 +202,15 @@ impl Spaces {
     fn new(bin_len: usize) -> Result<Self> {
         let heads = zeroed("max_length", bin_len.saturating_add(1))?;
         let mut levels = Vec::new();
-        let mut words = bin_len + 1;
-        while words > 1 || levels.is_empty() {
-            words = words.div_ceil(64);
-            levels.push(zeroed("max_length", words)?);
+        let mut len = bin_len + 1;
+        while len > 1 || levels.is_empty() {
+            len = len.div_ceil(64);
+            levels.push(zeroed("max_length", len)?);
         }
         Ok(Self { heads, next: Vec::new(), levels })
     }
 
-    /// Takes out the row with the least room that is at least `room`, and says how much that is.
+    /// Removes the row with the least free space that is at least `length`, and returns that row and space.
     fn take(&mut self, length: usize) -> Option<(u32, usize)> {
         let space = self.first_from(length)?;
         let head = &mut self.heads[space];
@@ -237,7 +238,7 @@ impl Spaces {
         }
     }
 
-    /// The lowest set bit from `from` on: up while the rest of a word is empty, then down along the lowest bits.
+    /// Returns the lowest set bit from `from` on: up the levels until a word is not empty, then down.
     fn first_from(&self, from: usize) -> Option<usize> {
         let mut index = from;
         for (height, level) in self.levels.iter().enumerate() {
@@ -263,35 +264,35 @@ mod tests {
 
     use super::*;
 
-    /// Best fit decreasing, row by row.
+    /// Reference: best fit decreasing. Returns the sorted free space of the rows.
     fn slow(lengths: &[usize], max_length: usize) -> Vec<usize> {
         let mut lengths: Vec<usize> = lengths.iter().copied().filter(|length| *length > 0).collect();
         lengths.sort_unstable_by_key(|length| Reverse(*length));
-        let mut left: Vec<usize> = vec![];
+        let mut spaces: Vec<usize> = vec![];
         for length in lengths {
-            match left.iter_mut().filter(|space| **space >= length).min() {
+            match spaces.iter_mut().filter(|space| **space >= length).min() {
                 Some(space) => *space -= length,
-                None => left.push(max_length - length),
+                None => spaces.push(max_length - length),
             }
         }
-        left.sort_unstable();
-        left
+        spaces.sort_unstable();
+        spaces
     }
 
     proptest! {
         #[test]
-        fn rows_are_as_full_as_by_the_slow_form(
+        fn rows_are_as_full_as_in_the_reference(
             lengths in prop::collection::vec(0..300_usize, 0..200),
             extra in prop::sample::select(vec![0_usize, 1, 37, 5000, 1 << 40]),
         ) {
             let max_length = lengths.iter().copied().max().unwrap_or(0).max(1) + extra;
             let packing = pack(&lengths, max_length, Overflow::Error).unwrap();
-            let mut left: Vec<usize> = packing
+            let mut spaces: Vec<usize> = packing
                 .bins()
                 .map(|bin| max_length - bin.iter().map(|&at| lengths[at]).sum::<usize>())
                 .collect();
-            left.sort_unstable();
-            prop_assert_eq!(left, slow(&lengths, max_length));
+            spaces.sort_unstable();
+            prop_assert_eq!(spaces, slow(&lengths, max_length));
             let mut sources = packing.sources().to_vec();
             sources.sort_unstable();
             let expected: Vec<usize> = (0..lengths.len()).filter(|&at| lengths[at] > 0).collect();
@@ -303,7 +304,7 @@ mod tests {
     }
 
     #[test]
-    fn long_sequences_are_refused_or_cut() {
+    fn long_sequences_are_rejected_or_truncated() {
         let error = pack(&[3, 9, 10], 8, Overflow::Error).unwrap_err();
         let wrong = error.mismatch().unwrap();
         assert_eq!((&*wrong.argument, &*wrong.got, wrong.at.index), ("lengths", "9", Some(1)));
@@ -314,7 +315,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_and_too_much() {
+    fn empty_inputs_and_extreme_lengths_are_handled() {
         assert_eq!(pack(&[], 8, Overflow::Error).unwrap(), pack(&[0, 0], 8, Overflow::Error).unwrap());
         assert_eq!(pack(&[], 8, Overflow::Error).unwrap().num_bins(), 0);
         assert!(matches!(pack(&[1], 0, Overflow::Error), Err(Error::Config(_))));

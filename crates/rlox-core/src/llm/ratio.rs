@@ -1,14 +1,16 @@
-//! How far a policy has moved from the one that sampled the tokens: importance ratios (PPO, Schulman et al. 2017,
-//! arXiv:1707.06347), of tokens or of whole sequences (GSPO, Zheng et al. 2025, arXiv:2507.18071).
+//! Importance ratios between a policy and the policy that sampled the tokens.
+//!
+//! Ratios are per token (PPO, Schulman et al. 2017, arXiv:1707.06347) or per sequence (GSPO, Zheng et al. 2025,
+//! arXiv:2507.18071).
 
-#![expect(clippy::inline_always, reason = "what is not inlined is not compiled for the wider instruction set")]
+#![expect(clippy::inline_always, reason = "only inlined functions are compiled for the wider instruction sets")]
 
 use crate::interrupt::InterruptCheck;
 use crate::pool::{CHUNK_ELEMENTS, run_chunks, run_rows};
 use crate::simd::{Isa, exp, isa, multiversion};
 use crate::{Error, Float, Result, check_len};
 
-/// `e^(log_prob - old_log_prob)` of each token; 1 where `mask` is false.
+/// Computes `e^(log_prob - old_log_prob)` of each token; 1 where `mask` is false.
 ///
 /// # Errors
 /// [`Error::Shape`] if the lengths differ. Nothing is written then.
@@ -36,12 +38,13 @@ pub fn policy_ratios<T: Float>(
     })
 }
 
-/// `e` to the mean of `log_prob - old_log_prob` over the tokens of each sequence whose `mask` is true; 1 for none.
+/// Computes `e^mean(log_prob - old_log_prob)` over the selected tokens of each sequence.
 ///
+/// A token is selected if its `mask` is true. The ratio of a sequence without selected tokens is 1. The inputs hold
 /// `ratios.len()` sequences of equal length, one after the other.
 ///
 /// # Errors
-/// [`Error::Shape`] if the lengths do not fit. Nothing is written then.
+/// [`Error::Shape`] if the lengths do not match. Nothing is written then.
 ///
 /// ```
 /// let mut ratios = [0.0; 2];
@@ -77,31 +80,33 @@ pub fn sequence_ratios<T: Float>(
     })
 }
 
-/// What a batch's ratios say about an update; all means are over the tokens that count, and 0 where there are none.
+/// Statistics of a batch's ratios over the selected tokens.
+///
+/// Fractions and `approx_kl` are 0, and ratios are 1, if no token is selected.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct RatioStats {
-    /// Tokens that count.
+    /// Number of selected tokens.
     pub count: usize,
-    /// Mean, smallest and largest ratio; 1 where there is no token.
+    /// Mean ratio.
     pub mean: f64,
-    /// The smallest ratio.
+    /// Smallest ratio.
     pub min: f64,
-    /// The largest ratio.
+    /// Largest ratio.
     pub max: f64,
-    /// Share of ratios below `1 - clip_low`; with advantages, of those where the clip takes effect (advantage < 0).
+    /// Fraction of ratios below `1 - clip_low`; with advantages, only of tokens with advantage < 0.
     pub clip_fraction_low: f64,
-    /// Share of ratios above `1 + clip_high`; with advantages, of those where the clip takes effect (advantage > 0).
+    /// Fraction of ratios above `1 + clip_high`; with advantages, only of tokens with advantage > 0.
     pub clip_fraction_high: f64,
-    /// Mean of `(ratio - 1) - ln ratio`, which estimates KL(old || new).
+    /// Mean of `(ratio - 1) - ln ratio`, an estimate of KL(old || new).
     pub approx_kl: f64,
 }
 
-/// Statistics of the ratios of all tokens whose `mask` is true.
+/// Computes statistics of the ratios of all tokens whose `mask` is true.
 ///
-/// `advantages` has one number for each sequence, of equal length, one after the other, or one for each token.
+/// `advantages` holds one number per token, or one per sequence if all sequences have equal length.
 ///
 /// # Errors
-/// [`Error::Shape`] if the lengths do not fit, [`Error::Config`] if a clip range is negative or not a number.
+/// [`Error::Shape`] if the lengths do not match; [`Error::Config`] if a clip range is negative or NaN.
 ///
 /// ```
 /// use rlox_core::llm::ratio_stats;
@@ -109,7 +114,7 @@ pub struct RatioStats {
 /// let (new, old) = ([0.5_f64.ln(), 1.1_f64.ln(), 1.5_f64.ln(), 0.0], [0.0; 4]);
 /// let stats = ratio_stats(&new, &old, None, 0.2, 0.2, None)?;
 /// assert_eq!((stats.clip_fraction_low, stats.clip_fraction_high), (0.25, 0.25));
-/// // The clip holds back what already went too far in the direction that the advantage asks for.
+/// // The clip affects ratios that moved too far in the direction of the advantage.
 /// let stats = ratio_stats(&new, &old, None, 0.2, 0.2, Some(&[1.0]))?;
 /// assert_eq!((stats.clip_fraction_low, stats.clip_fraction_high), (0.0, 0.25));
 /// # Ok::<(), rlox_core::Error>(())
@@ -172,7 +177,7 @@ impl Tally {
         self.count += 1;
         self.sum += ratio;
         self.kl += kl;
-        // A NaN stays: the extremes of numbers of which one is unknown are unknown.
+        // NaN persists: a minimum or maximum over an unknown number is unknown.
         self.min = if self.min <= ratio || self.min.is_nan() { self.min } else { ratio };
         self.max = if self.max >= ratio || self.max.is_nan() { self.max } else { ratio };
         self.low += usize::from(ratio < 1.0 - clip_low && advantage.is_none_or(|advantage| advantage < 0.0));
@@ -216,7 +221,7 @@ multiversion! {
 }
 
 multiversion! {
-    /// The ratios, and `(ratio - 1) - ln ratio`.
+    /// Writes the ratios, and `(ratio - 1) - ln ratio`.
     fn terms<T: Float>(log_probs: &[T], old_log_probs: &[T], ratios: &mut [T], kl: &mut [T]) {
         compute_ratios(log_probs, old_log_probs, None, ratios);
         let fused = isa() >= Isa::Avx2;
@@ -234,7 +239,7 @@ mod tests {
     use crate::simd::tests::on_each_isa;
 
     #[test]
-    fn statistics_equal_the_formulas_on_every_instruction_set() {
+    fn ratio_stats_equals_the_formulas_on_every_instruction_set() {
         let mut rng = Pcg64::seed_from(5);
         let n = 2 * 700;
         let new: Vec<f64> = (0..n).map(|_| rng.uniform(-3.0, 0.0)).collect();
@@ -261,7 +266,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_that_counts_and_numbers_that_are_none() {
+    fn empty_selections_nan_and_wrong_lengths_are_handled() {
         let stats = ratio_stats(&[f32::NAN; 3], &[0.0; 3], Some(&[false; 3]), 0.2, 0.2, None).unwrap();
         assert_eq!((stats.count, stats.mean, stats.min, stats.max, stats.approx_kl), (0, 1.0, 1.0, 1.0, 0.0));
         let stats = ratio_stats(&[0.0, f64::NAN, 0.0], &[0.0; 3], None, 0.2, 0.2, None).unwrap();

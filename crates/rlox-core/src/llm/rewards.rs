@@ -1,26 +1,26 @@
-//! Rewards of several functions as one.
+//! Weighted sums of several reward functions.
 
 use crate::interrupt::InterruptCheck;
 use crate::simd::multiversion;
 use crate::{Error, Float, Result, check_len};
 
-/// Weights and rewards are at most this in size, so that squares can be summed.
+/// Maximum magnitude of weights and rewards. Squares of such numbers can be summed without overflow.
 const LIMIT: f64 = 1e140;
 
-/// The same of rewards of a width, whose differences must be numbers of that width, too.
+/// Returns the limit for rewards of type `T`, so that their differences do not overflow `T`.
 fn limit<T: Float>() -> f64 {
     if size_of::<T>() == 4 { 1e37 } else { LIMIT }
 }
 
-/// The weighted sum of several reward functions: row n of `rewards` holds what each of `weights.len()` functions gave
-/// completion n. The sums are f64, whatever the rewards are.
+/// Computes the weighted sum of several reward functions, in f64.
 ///
-/// NaN, for a function that does not apply, is left out of the sum; where no function applies the sum is NaN.
+/// Row n of `rewards` holds the `weights.len()` rewards of completion n. A NaN marks a function that does not apply and
+/// is excluded from the sum. The sum is NaN if no function applies.
 ///
 /// # Errors
-/// [`Error::Shape`] if `rewards` does not hold one row for each element of `combined`; [`Error::Config`] if there are
-/// no weights, or a weight, reward or sum is infinite or beyond 1e140 in size - rewards and sums of f32 beyond 1e37 - or
-/// a weight is NaN.
+/// - [`Error::Shape`] if `rewards` does not hold one row for each element of `combined`;
+/// - [`Error::Config`] if there are no weights, if a weight is NaN or its magnitude exceeds 1e140, or if the magnitude
+///   of a reward or a sum exceeds 1e140 (f32 rewards: 1e37).
 ///
 /// ```
 /// let rewards = [1.0, 0.5, f64::NAN, 0.25, f64::NAN, f64::NAN];
@@ -43,14 +43,14 @@ pub fn combine_rewards<T: Float>(rewards: &[T], weights: &[f64], combined: &mut 
             *sum = weighted(row, weights, &mut interrupt)?;
             if sum.abs() > limit::<T>() {
                 let (expected, got) = (format!("weighted sums of at most {:e}", limit::<T>()), format!("{sum:e}"));
-                return Err(Error::config("weights", expected, got, "pass smaller ones"));
+                return Err(Error::config("weights", expected, got, "pass smaller weights"));
             }
         }
     }
     Ok(())
 }
 
-/// The weighted sum of the rewards that are there; NaN if none is.
+/// Returns the weighted sum of the rewards that are not NaN, or NaN if all are NaN.
 fn weighted<T: Float>(row: &[T], weights: &[f64], interrupt: &mut InterruptCheck) -> Result<f64> {
     let (mut applies, mut total) = (false, 0.0);
     for (i, (row, weights)) in
@@ -71,8 +71,8 @@ fn weighted<T: Float>(row: &[T], weights: &[f64], interrupt: &mut InterruptCheck
 }
 
 fn check_weights(weights: &[f64]) -> Result<()> {
-    const EXPECTED: &str = "a finite number, of at most 1e140, for each reward function";
-    let error = |got: String| Error::config("weights", EXPECTED, got, "correct it, or leave that reward function out");
+    const EXPECTED: &str = "a finite weight of magnitude at most 1e140 for each reward function";
+    let error = |got: String| Error::config("weights", EXPECTED, got, "correct it, or remove that reward function");
     if weights.is_empty() {
         return Err(error("none".into()));
     }
@@ -88,7 +88,7 @@ fn check_weights(weights: &[f64]) -> Result<()> {
     Ok(())
 }
 
-/// Refuses what is infinite or so large that its squares cannot be summed.
+/// Rejects infinite rewards and rewards whose squares cannot be summed without overflow.
 pub(super) fn check_size<T: Float>(argument: &'static str, numbers: &[T]) -> Result<()> {
     let mut interrupt = InterruptCheck::default();
     for (i, chunk) in numbers.chunks(InterruptCheck::POLL_ELEMENTS).enumerate() {
@@ -99,9 +99,9 @@ pub(super) fn check_size<T: Float>(argument: &'static str, numbers: &[T]) -> Res
             continue;
         }
         if let Some(index) = chunk.iter().position(|x| x.to_f64().abs() > limit::<T>()) {
-            let expected = format!("numbers of at most {:e} in size, or NaN for missing ones", limit::<T>());
+            let expected = format!("magnitudes of at most {:e}, or NaN for missing rewards", limit::<T>());
             let got = format!("{:?}", chunk[index].to_f64());
-            let error = Error::config(argument, expected, got, "clip what the reward functions return");
+            let error = Error::config(argument, expected, got, "clip the results of the reward functions");
             return Err(error.at_index(i * InterruptCheck::POLL_ELEMENTS + index));
         }
     }
@@ -125,7 +125,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn weights_that_do_not_fit_are_refused() {
+    fn combine_rewards_rejects_wrong_lengths_and_weights() {
         assert!(combine_rewards(&[1.0; 3], &[1.0, 1.0], &mut [0.0; 2]).is_err());
         assert!(combine_rewards(&[1.0; 2], &[f64::NAN], &mut [0.0; 2]).is_err());
         assert!(combine_rewards::<f64>(&[], &[], &mut []).is_err());
@@ -143,7 +143,7 @@ mod tests {
     }
 
     #[test]
-    fn sums_of_single_precision_are_not_rounded() {
+    fn f32_rewards_are_summed_in_f64() {
         let mut combined = [0.0];
         combine_rewards(&[1e9_f32, 1.0], &[1.0, 1e-3], &mut combined).unwrap();
         assert_eq!(combined, [1e9 + 1e-3]);

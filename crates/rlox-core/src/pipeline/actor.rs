@@ -1,4 +1,4 @@
-//! An actor with environments of its own.
+//! An actor with its own environments.
 
 use super::{Collect, RolloutJob};
 use crate::{
@@ -9,21 +9,21 @@ use crate::{
 /// A rollout, and the episodes that ended in it.
 #[derive(Debug)]
 pub struct Rollout {
-    /// The steps, with advantages by the values of the policy that acted.
+    /// Steps, with advantages computed from the values of the acting policy.
     pub steps: RolloutBuffer,
-    /// Returns of the newest episodes that ended meanwhile, oldest first.
+    /// Returns of the newest episodes that ended in the rollout, oldest first.
     pub returns: Vec<f64>,
-    /// Their lengths.
+    /// Lengths of these episodes.
     pub lengths: Vec<u32>,
-    /// How many have ended, with those whose returns were dropped because there were too many.
+    /// Number of episodes that ended, including those whose returns were dropped.
     pub episodes: u64,
 }
 
 impl Rollout {
-    /// Room for `n_steps` steps of each environment; see [`RolloutBuffer::for_env`].
+    /// Creates a rollout of `n_steps` steps of each environment; see [`RolloutBuffer::for_env`].
     ///
     /// # Errors
-    /// Those of [`RolloutBuffer::new`].
+    /// As [`RolloutBuffer::new`].
     ///
     /// ```
     /// use rlox_core::{AutoresetMode, Rollout, VecEnv, envs::CartPole};
@@ -36,14 +36,16 @@ impl Rollout {
         Ok(Self::from_buffer(RolloutBuffer::for_env(n_steps, env)?))
     }
 
-    /// A rollout of these steps, and no episodes.
+    /// Creates a rollout of these steps without episodes.
     pub fn from_buffer(steps: RolloutBuffer) -> Self {
-        // No more episodes can end in it, or are kept.
+        // No more episodes can end in the rollout or be stored in the log.
         let most = (steps.n_steps() * steps.num_envs()).min(EpisodeLog::CAPACITY);
         Self { steps, returns: Vec::with_capacity(most), lengths: Vec::with_capacity(most), episodes: 0 }
     }
 
-    /// Takes the episodes that environments have finished since they were last asked; `known` is how many that were.
+    /// Moves the environments' finished episodes to the rollout.
+    ///
+    /// `known` is the number of earlier episodes, and is updated.
     pub fn drain(&mut self, env: &mut dyn VectorEnv, known: &mut u64) {
         self.returns.clear();
         self.lengths.clear();
@@ -54,28 +56,28 @@ impl Rollout {
     }
 }
 
-/// How advantages are estimated ([`crate::compute_gae`]).
+/// Options of the advantage estimation ([`crate::compute_gae`]).
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct RolloutOptions {
-    /// Discount.
+    /// Discount factor.
     pub gamma: f64,
-    /// From one-step advantages (0) to Monte Carlo (1).
+    /// Lambda of GAE, from one-step advantages (0) to Monte Carlo (1).
     pub gae_lambda: f64,
 }
 
 impl Default for RolloutOptions {
-    /// 0.99 and 0.95.
+    /// Returns a discount of 0.99 and a lambda of 0.95.
     fn default() -> Self {
         Self { gamma: 0.99, gae_lambda: 0.95 }
     }
 }
 
-/// A policy that acts with weights which a learner has published.
+/// A policy that acts with weights from a learner.
 ///
 /// ```
 /// use rlox_core::{LearnedPolicy, Pcg64, Policy, PolicyOut, RandomPolicy, Result, Space};
 ///
-/// /// Says the value that was learned, and does anything.
+/// /// Returns a learned value, and acts randomly.
 /// struct Constant {
 ///     value: f32,
 ///     actions: RandomPolicy,
@@ -101,14 +103,14 @@ impl Default for RolloutOptions {
 /// }
 /// ```
 pub trait LearnedPolicy<W>: Policy + Send {
-    /// Takes weights.
+    /// Loads weights.
     ///
     /// # Errors
-    /// Any one ends the pipeline.
+    /// Any error ends the pipeline.
     fn load(&mut self, weights: &W) -> Result<()>;
 }
 
-/// There is nothing to be learned.
+/// A random policy has no weights.
 impl LearnedPolicy<()> for RandomPolicy {
     fn load(&mut self, (): &()) -> Result<()> {
         Ok(())
@@ -120,12 +122,12 @@ pub struct Actor<P> {
     env: Box<dyn VectorEnv>,
     policy: P,
     version: Option<u64>,
-    /// For the first reset.
+    /// Base seed of the first reset.
     seed: Option<u64>,
     options: RolloutOptions,
     normalizer: Option<Normalizer>,
     rngs: Vec<Pcg64>,
-    /// How many episodes the environments had finished.
+    /// Number of episodes that the environments had finished after the last rollout.
     known: u64,
 }
 
@@ -136,18 +138,18 @@ impl<P> std::fmt::Debug for Actor<P> {
 }
 
 impl<P: Policy> Actor<P> {
-    /// An actor whose environments are reset with the seeds from `seed` on.
+    /// Creates an actor whose environments are reset with seeds from `seed` on.
     pub fn new(env: Box<dyn VectorEnv>, policy: P, seed: u64, options: RolloutOptions) -> Self {
         let (version, known) = (None, 0);
         Self { env, policy, version, seed: Some(seed), options, normalizer: None, rngs: Vec::new(), known }
     }
 }
 
-/// Where an actor of this process stands between two rollouts.
+/// State of an actor of this process between two rollouts.
 pub struct ActorParts<'a> {
-    /// Its environments.
+    /// Environments of the actor.
     pub env: &'a mut dyn VectorEnv,
-    /// The base seed of the reset with which its next rollout begins; `None`: that goes on from where they stand.
+    /// Base seed of a reset at the start of the next rollout; `None` continues the current episodes.
     pub reset: &'a mut Option<u64>,
 }
 
@@ -188,7 +190,7 @@ impl<W: Send + Sync, P: LearnedPolicy<W>> Collect<W, Rollout> for Actor<P> {
     }
 }
 
-/// A policy that ends its rollout when it is told to.
+/// A policy that ends its rollout when `stop` returns true.
 struct StoppablePolicy<'a, P> {
     policy: &'a mut P,
     stop: &'a dyn Fn() -> bool,

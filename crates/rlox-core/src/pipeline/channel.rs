@@ -1,4 +1,4 @@
-//! Buffers and weights on their way between actors and learner. Nobody holds the lock while stepping or learning.
+//! Transfer of buffers and weights between actors and learner. No thread holds the lock while stepping or learning.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -9,61 +9,61 @@ use super::schedule::RolloutScheduler;
 use super::{Collect, RolloutTicket, StalenessPolicy, release, stop_timed_out};
 use crate::{Error, InterruptCheck, Pcg64, Result};
 
-/// How often the learner looks for interruptions while it waits.
+/// Interval at which the waiting learner checks for interruptions.
 const POLL_INTERVAL: Duration = Duration::from_millis(50);
 
-/// What an actor begins a rollout with.
+/// The task of an actor: to fill a buffer with a rollout.
 #[derive(Debug)]
 pub struct RolloutJob<W, B> {
-    /// Its place among the others.
+    /// Identification of the rollout.
     pub ticket: RolloutTicket,
-    /// Of the version that the turn says.
+    /// Weights of the ticket's version.
     pub weights: Arc<W>,
-    /// What is to be filled.
+    /// Buffer to fill.
     pub buffer: B,
 }
 
-/// What has been counted and timed so far.
+/// Counters and timings of a pipeline.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct PipelineStats {
-    /// Rollouts handed to the learner.
+    /// Number of rollouts that the learner received.
     pub rollouts: u64,
-    /// Of all their lags.
+    /// Sum of the staleness of all rollouts.
     pub total_staleness: u64,
-    /// The largest one.
+    /// Largest staleness of a rollout.
     pub max_staleness: u64,
-    /// How long the learner waited for rollouts.
+    /// Time for which the learner waited for rollouts.
     pub learner_wait: Duration,
-    /// How long actors waited for buffers and weights, all together.
+    /// Time for which actors waited for buffers and weights, summed over all actors.
     pub actor_wait: Duration,
 }
 
-/// An actor, whatever it is.
+/// An actor of any type.
 pub(super) type Boxed<W, B> = Box<dyn Collect<W, B>>;
 
 struct State<W, B> {
     scheduler: RolloutScheduler,
-    /// Those that are not in anybody's hands.
+    /// Buffers that neither an actor nor the learner holds.
     buffers: Vec<Option<B>>,
-    /// The newest last, that of the turns' version.
+    /// Weights by version; the last are those of the scheduler's version.
     weights: VecDeque<Arc<W>>,
     seeds: Pcg64,
     error: Option<Error>,
-    /// Threads that have not ended.
+    /// Number of threads that have not ended.
     alive: usize,
     stats: PipelineStats,
-    /// Actors whose threads have ended, with their numbers, where they are wanted back.
+    /// Actors of ended threads, with their numbers, if they are to be returned.
     idle_actors: Option<Vec<(usize, Boxed<W, B>)>>,
 }
 
-/// The bounded ring of buffers.
+/// Bounded ring of buffers.
 pub(super) struct Channel<W, B> {
     state: Mutex<State<W, B>>,
-    /// Set with the lock held.
+    /// True after `stop` or an error. Only set with the lock held.
     stopped: AtomicBool,
-    /// For actors, and for who waits for their end.
+    /// Wakes actors, and waits for their end.
     slot_freed: Condvar,
-    /// For the learner.
+    /// Wakes the learner.
     rollout_ready: Condvar,
 }
 
@@ -88,7 +88,7 @@ impl<W, B> Channel<W, B> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// An actor's next rollout, once there is a buffer; `None` where it is to end.
+    /// Waits for a buffer and returns the next job of an actor, or `None` if the actor must end.
     pub(super) fn begin(&self, actor: usize) -> Option<RolloutJob<W, B>> {
         let (mut state, start) = (self.state(), Instant::now());
         loop {
@@ -110,7 +110,7 @@ impl<W, B> Channel<W, B> {
         }
     }
 
-    /// An actor is through with a buffer.
+    /// Accepts the buffer of an actor that has finished its job.
     pub(super) fn end(&self, ticket: RolloutTicket, buffer: B, done: Result<()>) {
         let mut state = self.state();
         state.buffers[ticket.slot] = Some(buffer);
@@ -122,7 +122,7 @@ impl<W, B> Channel<W, B> {
         self.rollout_ready.notify_all();
     }
 
-    /// The first error ends everything.
+    /// Records the first error, which ends the pipeline.
     pub(super) fn fail(&self, error: Error) {
         self.record_error(&mut self.state(), error);
         self.rollout_ready.notify_all();
@@ -134,10 +134,10 @@ impl<W, B> Channel<W, B> {
         self.slot_freed.notify_all();
     }
 
-    /// The next rollout to learn from, and its lag; `None` where `stop` says so.
+    /// Waits for the next rollout and returns it with its staleness, or `None` if `stop` returns true.
     ///
     /// # Errors
-    /// The first one of an actor; [`Error::Interrupted`]; [`Error::Closed`] where everything has ended.
+    /// The first error of an actor; [`Error::Interrupted`]; [`Error::Closed`] if the pipeline has ended.
     pub(super) fn take(&self, stop: &mut dyn FnMut() -> bool) -> Result<Option<(RolloutTicket, u64, B)>> {
         let (mut state, start, mut interrupt) = (self.state(), Instant::now(), InterruptCheck::default());
         state.scheduler.request();
@@ -172,7 +172,7 @@ impl<W, B> Channel<W, B> {
         }
     }
 
-    /// The learner is through with a rollout and gives its buffer back, with new weights where it has learned.
+    /// Accepts the buffer of a rollout from the learner, with new weights if it has learned.
     pub(super) fn release(&self, ticket: RolloutTicket, buffer: B, weights: Option<W>) {
         let new = weights.map(Arc::new);
         let mut state = self.state();
@@ -187,11 +187,11 @@ impl<W, B> Channel<W, B> {
         }
         self.slot_freed.notify_all();
         drop(state);
-        // They are the caller's: what their end takes, or waits for, is not waited for by actors.
+        // Dropping weights runs the caller's code, which must not block the actors.
         drop(oldest);
     }
 
-    /// The stream after the rollouts that were begun, and those that are due.
+    /// Returns the stream after the seeds of started and pending rollouts.
     pub(super) fn seeds(&self) -> Pcg64 {
         let state = self.state();
         let mut seeds = state.seeds.clone();
@@ -231,10 +231,10 @@ impl<W, B> Channel<W, B> {
         self.rollout_ready.notify_all();
     }
 
-    /// Ends the threads, whose actors are wanted back.
+    /// Ends the threads and requests their actors.
     ///
     /// # Errors
-    /// The first one of an actor; [`Error::Closed`] where everything had ended before.
+    /// The first error of an actor; [`Error::Closed`] if the pipeline had already ended.
     pub(super) fn cancel(&self) -> Result<()> {
         let mut state = self.state();
         if self.is_stopped() || state.alive == 0 {
@@ -246,10 +246,10 @@ impl<W, B> Channel<W, B> {
         Ok(())
     }
 
-    /// The actors that were recalled, in order; what they collected and nobody took is lost.
+    /// Returns the requested actors in order. Rollouts that were not received are lost.
     ///
     /// # Errors
-    /// The first one of an actor; [`Error::Backend`] where one has not ended yet. All has ended then.
+    /// The first error of an actor; [`Error::Backend`] if an actor has not ended. The pipeline has ended then.
     pub(super) fn gather(&self) -> Result<Vec<Boxed<W, B>>> {
         let mut state = self.state();
         let mut idle_actors = state.idle_actors.take().unwrap_or_default();
@@ -272,7 +272,7 @@ impl<W, B> Channel<W, B> {
         Ok(idle_actors.into_iter().map(|(_, actor)| actor).collect())
     }
 
-    /// What a thread is to drop of an actor that it no longer needs.
+    /// Stores an actor if it was requested, and otherwise returns it for its thread to drop.
     pub(super) fn join_actors(&self, number: usize, actor: Boxed<W, B>) -> Option<Boxed<W, B>> {
         match &mut self.state().idle_actors {
             Some(idle_actors) => idle_actors.push((number, actor)),
@@ -281,7 +281,7 @@ impl<W, B> Channel<W, B> {
         None
     }
 
-    /// Has it begin after so many rollouts with other weights and another stream, while there are no threads.
+    /// Restarts after `rollouts` rollouts with other weights and seeds, while there are no threads.
     pub(super) fn restart_from(&self, rollouts: u64, weights: W, seeds: Pcg64) {
         let new = Arc::new(weights);
         let mut state = self.state();
@@ -292,13 +292,13 @@ impl<W, B> Channel<W, B> {
         drop(before);
     }
 
-    /// There will be threads.
+    /// Prepares for new threads.
     pub(super) fn wake(&self) {
         let _state = self.state();
         self.stopped.store(false, Ordering::Relaxed);
     }
 
-    /// Whether all threads have ended within so long.
+    /// Waits for the end of all threads. Returns false after the timeout.
     pub(super) fn wait_all_ended(&self, timeout: Duration) -> bool {
         let waited = self.slot_freed.wait_timeout_while(self.state(), timeout, |state| state.alive > 0);
         waited.unwrap_or_else(PoisonError::into_inner).0.alive == 0
@@ -306,7 +306,7 @@ impl<W, B> Channel<W, B> {
 }
 
 fn closed_error() -> Error {
-    Error::closed("collector", "one whose actors work", "one that was stopped, or has failed before", "make a new one")
+    Error::closed("collector", "", "is stopped or has failed", "create a new one")
 }
 
 #[cfg(test)]
@@ -314,11 +314,11 @@ mod tests {
     use super::*;
     use std::sync::Weak;
 
-    /// Asks, when it is dropped, whether anybody has the lock.
+    /// Checks, when dropped, that the lock is free.
     #[derive(Default)]
-    struct Asks(Mutex<Weak<Channel<Arc<Asks>, u8>>>, Arc<AtomicBool>);
+    struct LockProbe(Mutex<Weak<Channel<Arc<LockProbe>, u8>>>, Arc<AtomicBool>);
 
-    impl Drop for Asks {
+    impl Drop for LockProbe {
         fn drop(&mut self) {
             let ring = self.0.lock().unwrap_or_else(PoisonError::into_inner).upgrade();
             self.1.store(ring.is_some_and(|ring| ring.state.try_lock().is_ok()), Ordering::Relaxed);
@@ -326,9 +326,9 @@ mod tests {
     }
 
     #[test]
-    fn weights_that_nobody_needs_are_dropped_without_the_lock() {
+    fn unneeded_weights_are_dropped_without_the_lock() {
         let (first, staleness_policy) =
-            (Arc::new(Asks::default()), StalenessPolicy { max_staleness: 0, deterministic: true });
+            (Arc::new(LockProbe::default()), StalenessPolicy { max_staleness: 0, deterministic: true });
         let free = Arc::clone(&first.1);
         let ring = Channel::new(1, staleness_policy, Arc::clone(&first), Pcg64::seed_from(0), || Ok(0)).unwrap();
         let ring = Arc::new(ring);

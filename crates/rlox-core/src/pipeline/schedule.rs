@@ -1,12 +1,12 @@
-//! Schedules actors: assigns free buffers and weight versions, and picks the next rollout to learn from.
+//! Scheduling of actors: assigns free buffers and weight versions, and picks the next rollout to learn from.
 
 use crate::{Error, Pcg64, Result};
 
-/// How far actors may run ahead of the learner.
+/// Limit of the age of the actors' weights.
 ///
-/// A rollout's lag is how many others were learned from between its first step and its own turn: that many updates its
-/// policy is behind. With a bound of `max_staleness` there are `max_staleness + 1` buffers; two of them are one that is filled while
-/// the other one is learned from.
+/// The staleness of a rollout is the number of rollouts that were learned from between its first step and its own turn:
+/// its policy is that many updates old. There are `max_staleness + 1` buffers. With two buffers, one is filled while
+/// the learner uses the other.
 ///
 /// ```
 /// let staleness_policy = rlox_core::StalenessPolicy::default();
@@ -14,11 +14,12 @@ use crate::{Error, Pcg64, Result};
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StalenessPolicy {
-    /// The bound of every rollout's lag. Actors wait where it would be passed; so does the learner, for a slow actor.
+    /// Maximum staleness of a rollout. At the limit actors wait, and the learner waits for a slow actor.
     pub max_staleness: usize,
-    /// Rollouts are learned from in the order in which they were begun, by the actors in turn, with weights that are as
-    /// old as the bound says, however fast anybody is: runs are repeatable. With a bound of 0 actors and learner take
-    /// turns, else they work at the same time.
+    /// If true, runs are repeatable, independent of the speed of actors and learner.
+    ///
+    /// Actors start rollouts in turn, and the learner receives them in that order. The weights are always
+    /// `max_staleness` versions old. With 0, actors and learner take turns; otherwise they work concurrently.
     pub deterministic: bool,
 }
 
@@ -29,10 +30,10 @@ impl Default for StalenessPolicy {
 }
 
 impl StalenessPolicy {
-    /// Checks that so many actors can work.
+    /// Checks that `actors` actors can work.
     ///
     /// # Errors
-    /// [`Error::Config`] for no actors, a bound of 0 without deterministic, or one below the number of actors.
+    /// [`Error::Config`] if `actors` is 0, or if `max_staleness` is 0 or below `actors` without `deterministic`.
     pub fn check(self, actors: usize) -> Result<()> {
         if actors == 0 {
             return Err(Error::config("num_actors", "at least 1", "0", "pass a positive number"));
@@ -41,35 +42,30 @@ impl StalenessPolicy {
             return Ok(());
         }
         if self.max_staleness == 0 {
-            let hint = "pass 1 or more, or deterministic, in which actors and learner may take turns";
-            return Err(Error::config(
-                "max_staleness",
-                "at least 1 where actors do not wait for the learner",
-                "0",
-                hint,
-            ));
+            let hint = "pass 1 or more, or set deterministic to true";
+            return Err(Error::config("max_staleness", "at least 1, unless deterministic is true", "0", hint));
         }
         if self.max_staleness < actors {
-            let expected = format!("at least {actors}, as there are so many actors");
-            let hint = "pass a larger one or fewer actors: each is one rollout ahead, else some would always wait";
+            let expected = format!("at least {actors}, the number of actors");
+            let hint = "pass a larger max_staleness or fewer actors, so that no actor always waits";
             return Err(Error::config("max_staleness", expected, self.max_staleness.to_string(), hint));
         }
         Ok(())
     }
 }
 
-/// A rollout's place among the others.
+/// Identification of a rollout.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RolloutTicket {
-    /// Its buffer.
+    /// Index of the buffer.
     pub slot: usize,
-    /// How many rollouts were begun before.
+    /// Number of rollouts that were started before.
     pub number: u64,
-    /// Who fills it.
+    /// Index of the actor that fills the buffer.
     pub actor: usize,
-    /// How many rollouts were learned from when its weights were published.
+    /// Version of the weights: the number of rollouts that were returned before they were published.
     pub version: u64,
-    /// Decides what is random in it.
+    /// Seed of the rollout's randomness.
     pub seed: u64,
 }
 
@@ -77,27 +73,27 @@ pub struct RolloutTicket {
 enum Slot {
     Free,
     Filling(RolloutTicket),
-    /// The count says when it came.
+    /// The count is the position in the order of completion.
     Ready(RolloutTicket, u64),
     Learning,
 }
 
-/// Which buffer is in whose hands.
+/// State of all buffers.
 #[derive(Debug)]
 pub(super) struct RolloutScheduler {
     staleness_policy: StalenessPolicy,
     actors: usize,
     slots: Vec<Slot>,
-    /// How many rollouts were begun, have come, were taken by the learner, and were learned from.
+    /// Numbers of started, completed, received and returned rollouts.
     num_started: u64,
     num_ready: u64,
     num_received: u64,
     version: u64,
-    /// How many the learner has asked for.
+    /// Number of rollouts that the learner has requested.
     num_requested: u64,
-    /// What all of them were when it began, or began again.
+    /// Initial value of the counters after `new` or `restart`.
     first: u64,
-    /// The versions of rollouts under way, to be sorted.
+    /// Scratch memory for the versions of pending rollouts.
     waiting: Vec<u64>,
 }
 
@@ -124,28 +120,28 @@ impl RolloutScheduler {
         Ok(scheduler)
     }
 
-    /// Begins again after so many rollouts, where nobody has a buffer.
+    /// Restarts after `rollouts` rollouts, when all buffers are free.
     pub(super) fn restart(&mut self, rollouts: u64) {
         self.slots.fill(Slot::Free);
         (self.num_started, self.num_ready, self.num_received) = (rollouts, rollouts, rollouts);
         (self.version, self.num_requested, self.first) = (rollouts, rollouts, rollouts);
     }
 
-    /// Whether actors wait for each other, too.
+    /// Returns true if actors also wait for each other.
     pub(super) fn is_round_robin(&self) -> bool {
         self.staleness_policy.deterministic && self.actors > 1
     }
 
-    /// How many rollouts were learned from.
+    /// Returns the number of returned rollouts.
     pub(super) fn version(&self) -> u64 {
         self.version
     }
 
-    /// The next rollout of an actor, with the next seed, if it may begin.
+    /// Starts the next rollout of an actor, with the next seed, if the actor may start.
     pub(super) fn begin(&mut self, actor: usize, seeds: &mut Pcg64) -> Option<RolloutTicket> {
         let (number, max_staleness) = (self.num_started, self.staleness_policy.max_staleness as u64);
         let version = if self.staleness_policy.deterministic {
-            // Between two rollouts nothing is under way but what the bound allows: a learner that stops there can go on.
+            // Only requested rollouts within the limit start, so that a learner can stop between two rollouts.
             let is_next = number % self.actors as u64 == actor as u64 && number < self.num_requested + max_staleness;
             if !is_next {
                 return None;
@@ -166,7 +162,7 @@ impl RolloutScheduler {
         seeds.integers_inclusive(0, i64::MAX).cast_unsigned()
     }
 
-    /// Draws the seeds of rollouts that are due: in lockstep it is known which will be begun, however fast anybody is.
+    /// Draws the seeds of pending rollouts, which are known in advance if `deterministic` is true.
     pub(super) fn draw_pending(&self, seeds: &mut Pcg64) {
         if self.staleness_policy.deterministic {
             for _ in self.num_started..self.num_requested + self.staleness_policy.max_staleness as u64 {
@@ -175,7 +171,7 @@ impl RolloutScheduler {
         }
     }
 
-    /// A rollout is there.
+    /// Marks a rollout as complete.
     pub(super) fn mark_ready(&mut self, slot: usize) {
         if let Slot::Filling(ticket) = self.slots[slot] {
             self.slots[slot] = Slot::Ready(ticket, self.num_ready);
@@ -183,12 +179,12 @@ impl RolloutScheduler {
         }
     }
 
-    /// The learner waits for one more rollout.
+    /// Requests one more rollout for the learner.
     pub(super) fn request(&mut self) {
         self.num_requested = self.num_received + 1;
     }
 
-    /// What is learned from next, and its lag, if it is there.
+    /// Returns the next rollout to learn from and its staleness, if it is complete.
     pub(super) fn take(&mut self) -> Option<(RolloutTicket, u64)> {
         let ready = |slot: &Slot| if let Slot::Ready(ticket, order) = *slot { Some((order, ticket)) } else { None };
         let next = if self.staleness_policy.deterministic {
@@ -215,12 +211,12 @@ impl RolloutScheduler {
         })
     }
 
-    /// The one whose policy is the oldest.
+    /// Returns the pending rollout with the oldest weights.
     fn oldest(&self) -> Option<RolloutTicket> {
         self.in_flight().min_by_key(|ticket| (ticket.version, ticket.number))
     }
 
-    /// Whether all but one can be learned from after it, the oldest first, without passing the bound.
+    /// Returns true if all other pending rollouts can be received after `slot` within the limit.
     fn others_can_wait(&mut self, slot: usize) -> bool {
         let mut waiting = std::mem::take(&mut self.waiting);
         waiting.clear();
@@ -232,7 +228,7 @@ impl RolloutScheduler {
         fit
     }
 
-    /// The learner is through with a rollout, whether it learned from it or not.
+    /// Frees the buffer of a rollout that the learner has returned.
     pub(super) fn release(&mut self, slot: usize) {
         if matches!(self.slots[slot], Slot::Learning) {
             self.slots[slot] = Slot::Free;
@@ -251,12 +247,12 @@ mod tests {
     }
 
     #[test]
-    fn one_buffer_is_filled_while_the_other_is_learned_from() {
+    fn one_buffer_is_filled_while_the_learner_uses_the_other() {
         let mut turns = turns(1, 1, false);
         let first = turns.begin(0, &mut Pcg64::seed_from(0)).unwrap();
         turns.mark_ready(first.slot);
         let second = turns.begin(0, &mut Pcg64::seed_from(0)).unwrap();
-        assert_eq!(turns.begin(0, &mut Pcg64::seed_from(0)), None, "both are in use");
+        assert_eq!(turns.begin(0, &mut Pcg64::seed_from(0)), None, "both buffers are in use");
         assert_eq!(turns.take(), Some((first, 0)));
         assert_eq!(turns.begin(0, &mut Pcg64::seed_from(0)), None);
         turns.release(first.slot);
@@ -266,7 +262,7 @@ mod tests {
     }
 
     #[test]
-    fn a_slow_actor_is_waited_for_once_the_bound_is_reached() {
+    fn the_learner_waits_for_a_slow_actor_at_the_limit() {
         let mut turns = turns(2, 2, false);
         let slow = turns.begin(1, &mut Pcg64::seed_from(0)).unwrap();
         for lag in 0..3 {
@@ -276,7 +272,7 @@ mod tests {
                 assert_eq!(turns.take(), Some((fast, 0)));
                 turns.release(fast.slot);
             } else {
-                assert_eq!(turns.take(), None, "the slow one's policy would be 3 updates behind");
+                assert_eq!(turns.take(), None, "the slow actor's policy would be 3 updates old");
             }
         }
         turns.mark_ready(slow.slot);
@@ -304,7 +300,7 @@ mod tests {
     }
 
     #[test]
-    fn bounds_that_let_somebody_starve_are_refused() {
+    fn limits_that_starve_an_actor_are_rejected() {
         for (actors, max_staleness, deterministic) in [(0, 1, false), (1, 0, false), (3, 2, false), (0, 1, true)] {
             assert!(RolloutScheduler::new(actors, StalenessPolicy { max_staleness, deterministic }).is_err());
         }
@@ -312,10 +308,13 @@ mod tests {
     }
 
     proptest! {
-        /// Whoever is fast or slow: nothing is lost or doubled, no rollout is older than the bound, and somebody can go on.
+        /// In any order of events, no rollout is lost or duplicated, and there is always progress.
         #[test]
-        fn every_rollout_is_learned_from_once_within_the_bound(
-            actors in 1..5_usize, more in 0..4_usize, deterministic: bool, choices in proptest::collection::vec(0..6_usize, 1..300),
+        fn every_rollout_is_received_once_within_the_limit(
+            actors in 1..5_usize,
+            more in 0..4_usize,
+            deterministic: bool,
+            choices in proptest::collection::vec(0..6_usize, 1..300),
         ) {
             let max_staleness = if deterministic { more } else { actors + more };
             let mut turns = turns(actors, max_staleness, deterministic);
@@ -323,7 +322,7 @@ mod tests {
             let mut learned = std::collections::BTreeSet::new();
             for (i, choice) in choices.iter().enumerate() {
                 let mut moved = false;
-                // Everybody in an order that differs from round to round; the first who can do something does it.
+                // All parties in an order that differs per round; the first that can act does.
                 for who in (0..=actors).map(|k| (k + choice + i) % (actors + 1)) {
                     if let Some(actor) = who.checked_sub(1) {
                         if let Some(turn) = filling[actor].take() {
@@ -347,7 +346,7 @@ mod tests {
                         if let Some((turn, lag)) = turns.take() {
                             prop_assert!(lag <= max_staleness as u64);
                             prop_assert!(!deterministic || lag == max_staleness.min(turn.number as usize) as u64);
-                            prop_assert!(learned.insert(turn.number), "learned from twice");
+                            prop_assert!(learned.insert(turn.number), "received twice");
                             learning = Some(turn);
                             moved = true;
                         }
@@ -356,7 +355,7 @@ mod tests {
                         break;
                     }
                 }
-                prop_assert!(moved, "nobody can go on");
+                prop_assert!(moved, "no party can act");
             }
         }
     }

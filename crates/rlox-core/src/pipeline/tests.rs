@@ -7,7 +7,7 @@ use crate::envs::CartPole;
 use crate::testing::assert_rejects;
 use crate::{AutoresetMode, Error, FieldData, RandomPolicy, VecEnv, VectorEnv};
 
-/// Writes who filled it, with which weights.
+/// Actor that writes its number, the rollout's number, the weights and their version.
 struct Writer {
     number: usize,
     pause: Duration,
@@ -57,7 +57,7 @@ fn ring(actors: usize, staleness_policy: StalenessPolicy, change: impl Fn(&mut W
     (Ring::new(actors, staleness_policy, 0, Pcg64::seed_from(1), || Ok(Vec::with_capacity(4))).unwrap(), live)
 }
 
-/// Every weight is the version it belongs to: a hand-over that mixes them up shows.
+/// Every weight equals its version, so that mixed-up weights are detected.
 fn learn(ring: &mut Ring, rounds: u64) -> Vec<(Vec<u64>, u64)> {
     (1..=rounds)
         .map(|version| {
@@ -71,7 +71,7 @@ fn learn(ring: &mut Ring, rounds: u64) -> Vec<(Vec<u64>, u64)> {
 }
 
 #[test]
-fn every_rollout_comes_once_with_the_weights_of_its_version_and_within_the_bound() {
+fn every_rollout_arrives_once_with_the_weights_of_its_version() {
     for (actors, max_staleness) in [(1, 1), (1, 4), (2, 2), (3, 5), (8, 8)] {
         let (mut ring, live) = ring(actors, StalenessPolicy { max_staleness, deterministic: false }, |writer| {
             writer.pause = Duration::from_micros(writer.number as u64 * 20);
@@ -83,14 +83,14 @@ fn every_rollout_comes_once_with_the_weights_of_its_version_and_within_the_bound
         staleness_values.sort_by_key(|(buffer, _)| buffer[1]);
         staleness_values.dedup_by_key(|(buffer, _)| buffer[1]);
         assert_eq!(staleness_values.len(), 2000);
-        assert!(staleness_values[1990].0[1] <= 1990 + max_staleness as u64, "one of those before is lost");
+        assert!(staleness_values[1990].0[1] <= 1990 + max_staleness as u64, "an earlier rollout is lost");
         ring.stop().unwrap();
         assert_eq!(live.load(Ordering::SeqCst), 0);
     }
 }
 
 #[test]
-fn lockstep_is_the_same_however_fast_anybody_is() {
+fn deterministic_results_do_not_depend_on_speed() {
     for (actors, max_staleness) in [(1, 0), (1, 1), (2, 0), (2, 3), (3, 2)] {
         let results = [0, 30].map(|micros| {
             let (mut ring, _) = ring(actors, StalenessPolicy { max_staleness, deterministic: true }, |writer| {
@@ -108,7 +108,7 @@ fn lockstep_is_the_same_however_fast_anybody_is() {
 }
 
 #[test]
-fn the_first_error_ends_everything_and_so_does_a_panic() {
+fn the_first_error_or_panic_ends_the_pipeline() {
     for panics in [false, true] {
         let (mut ring, live) = ring(3, StalenessPolicy { max_staleness: 4, deterministic: false }, |writer| {
             let at = Some(50);
@@ -129,7 +129,7 @@ fn the_first_error_ends_everything_and_so_does_a_panic() {
 }
 
 #[test]
-fn dropping_it_ends_the_actors_wherever_they_are() {
+fn dropping_the_collector_ends_the_actors() {
     for pause in [0, 100, 3_600_000_000] {
         let (ring, live) = ring(4, StalenessPolicy { max_staleness: 4, deterministic: false }, |writer| {
             writer.pause = Duration::from_micros(pause);
@@ -141,7 +141,7 @@ fn dropping_it_ends_the_actors_wherever_they_are() {
 }
 
 #[test]
-fn rollouts_that_were_not_learned_from_leave_the_weights_as_they_are() {
+fn rollouts_returned_without_learning_leave_the_weights_unchanged() {
     let (mut ring, _) = ring(1, StalenessPolicy { max_staleness: 0, deterministic: true }, |_| ());
     for number in 0..3 {
         let collected = ring.recv().unwrap();
@@ -152,19 +152,19 @@ fn rollouts_that_were_not_learned_from_leave_the_weights_as_they_are() {
 }
 
 #[test]
-fn weights_without_a_rollout_they_were_learned_from_are_refused() {
+fn publishing_without_a_received_rollout_is_rejected() {
     let (mut ring, _) = ring(1, StalenessPolicy { max_staleness: 0, deterministic: true }, |_| ());
     let rejects = |ring: &mut Ring| assert_rejects(ring.publish(7), Error::Config, "publish");
     rejects(&mut ring);
     ring.recv().unwrap();
     ring.publish(1).unwrap();
     rejects(&mut ring);
-    // Actors have version 1 as it was published.
+    // Actors have received version 1.
     assert_eq!(ring.recv().unwrap().buffer[..], [0, 1, 1, 1]);
 }
 
 #[test]
-fn what_actors_collect_is_what_the_loop_collects() {
+fn actors_collect_the_same_rollouts_as_a_loop() {
     let make = || VecEnv::new(3, None, AutoresetMode::SameStep, CartPole::default).unwrap();
     let actor = || -> Box<dyn Collect<(), Rollout>> {
         let policy = RandomPolicy::new(&make().spec().action).unwrap();
@@ -188,13 +188,13 @@ fn what_actors_collect_is_what_the_loop_collects() {
     };
     let alone = rows(0, true);
     assert!(alone.1 > 10);
-    // The weights never change, so that the lag makes no difference.
+    // The weights never change, so the staleness has no effect.
     assert_eq!(alone, rows(1, false));
     assert_eq!(alone, rows(3, true));
 }
 
 #[test]
-fn paused_actors_go_on_in_their_turns_as_if_nothing_had_happened() {
+fn quiesced_actors_continue_exactly() {
     let rounds = |pauses: bool| {
         let (mut ring, live) = ring(3, StalenessPolicy { max_staleness: 0, deterministic: true }, |_| ());
         let mut seeds = Vec::new();
@@ -209,14 +209,14 @@ fn paused_actors_go_on_in_their_turns_as_if_nothing_had_happened() {
         }
         let after = ring.seeds().unwrap();
         ring.stop().unwrap();
-        assert_eq!(live.load(Ordering::SeqCst), 0, "paused ones end, too");
+        assert_eq!(live.load(Ordering::SeqCst), 0, "quiesced actors end, too");
         (seeds, after.state())
     };
     assert_eq!(rounds(true), rounds(false));
 }
 
 #[test]
-fn a_pause_leaves_what_is_under_way_and_versions_go_on_within_the_bound() {
+fn quiescing_drops_pending_rollouts_and_versions_continue() {
     for (actors, deterministic) in [(1, false), (3, false), (2, true)] {
         let max_staleness = 3;
         let (mut ring, _) = ring(actors, StalenessPolicy { max_staleness, deterministic }, |writer| {
@@ -232,7 +232,7 @@ fn a_pause_leaves_what_is_under_way_and_versions_go_on_within_the_bound() {
             assert!(collected.staleness <= max_staleness as u64);
             seeds.push(collected.ticket.seed);
             if version % 7 == 0 {
-                ring.quiesce().unwrap(); // with a rollout that was taken: it is given back
+                ring.quiesce().unwrap(); // also returns the received rollout
                 ring.restart_from(version, version, ring.seeds().unwrap()).unwrap();
             } else {
                 ring.publish(version).unwrap();
@@ -241,12 +241,12 @@ fn a_pause_leaves_what_is_under_way_and_versions_go_on_within_the_bound() {
         let count = seeds.len();
         seeds.sort_unstable();
         seeds.dedup();
-        assert_eq!(seeds.len(), count, "a seed came twice");
+        assert_eq!(seeds.len(), count, "a seed was used twice");
     }
 }
 
 #[test]
-fn in_lockstep_seeds_stand_where_they_will_however_fast_anybody_is() {
+fn deterministic_seed_streams_do_not_depend_on_speed() {
     let after = [0, 300].map(|micros| {
         let (mut ring, _) = ring(2, StalenessPolicy { max_staleness: 2, deterministic: true }, |writer| {
             writer.pause = Duration::from_micros(micros);
@@ -272,7 +272,7 @@ fn restart_needs_quiesced_actors() {
 }
 
 #[test]
-fn what_failed_cannot_be_paused() {
+fn failed_collectors_cannot_be_quiesced() {
     let (mut ring, live) =
         ring(2, StalenessPolicy { max_staleness: 3, deterministic: false }, |writer| writer.panics_at = Some(3));
     let first = loop {
@@ -288,7 +288,7 @@ fn what_failed_cannot_be_paused() {
     assert_eq!(live.load(Ordering::SeqCst), 0);
 }
 
-/// An actor in a step that takes longer than it is waited for, and than the test.
+/// Returns a collector whose actor is in a step that outlasts the timeout and the test.
 fn stuck() -> Ring {
     let (ring, _) = ring(1, StalenessPolicy::default(), |writer| {
         (writer.pause, writer.deaf) = (Duration::from_secs(30), true);
@@ -298,18 +298,18 @@ fn stuck() -> Ring {
 }
 
 #[test]
-fn an_actor_that_hangs_is_waited_for_once() {
+fn a_hanging_actor_is_awaited_once() {
     std::thread::scope(|scope| {
         scope.spawn(|| {
             let (ring, start) = (stuck(), Instant::now());
             let message = ring.stop().unwrap_err().to_string();
-            assert!(message.contains("an actor is in a step that has taken 2 s: it was left alone"), "{message}");
+            assert!(message.contains("an actor did not finish its step within 2 s and was abandoned"), "{message}");
             assert!(start.elapsed() < Duration::from_millis(3500));
         });
         scope.spawn(|| {
             let (mut ring, start) = (stuck(), Instant::now());
             let message = ring.quiesce().err().unwrap().to_string();
-            assert!(message.contains("it was left alone"), "{message}");
+            assert!(message.contains("was abandoned"), "{message}");
             assert!(matches!(ring.quiesce(), Err(Error::Closed(_))));
             assert!(matches!(ring.recv(), Err(Error::Closed(_))));
             drop(ring);
@@ -319,7 +319,7 @@ fn an_actor_that_hangs_is_waited_for_once() {
 }
 
 #[test]
-fn actors_and_learner_allocate_nothing_for_a_step() {
+fn actors_and_learner_do_not_allocate_per_step() {
     let counted = |n_steps, rollouts| {
         let make = || VecEnv::new(4, None, AutoresetMode::SameStep, CartPole::default).unwrap();
         let policy = RandomPolicy::new(&make().spec().action).unwrap();
@@ -340,11 +340,11 @@ fn actors_and_learner_allocate_nothing_for_a_step() {
             (acted.join().unwrap(), learned.count_total)
         })
     };
-    // Of 100 rollouts after the first 100.
+    // Allocations of 100 rollouts after the first 100.
     let [short, long] = [16, 64].map(|n_steps| {
         let (one, both) = (counted(n_steps, 100), counted(n_steps, 200));
         (both.0 - one.0, both.1 - one.1)
     });
     assert_eq!(short, long);
-    assert!(long.0 <= 300 && long.1 <= 100, "{long:?}: a few for a rollout, and its weights");
+    assert!(long.0 <= 300 && long.1 <= 100, "{long:?}: a few per rollout and its weights");
 }

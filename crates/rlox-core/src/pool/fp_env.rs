@@ -1,27 +1,28 @@
-//! The floating-point environment of a thread: the settings of a caller hold for the threads that help it, too.
+//! The floating-point environment of threads: workers use the settings of their caller.
 //!
-//! A processor keeps for each thread how results are rounded and whether numbers next to 0 count as 0, which
-//! `torch.set_flush_denormal` and `-ffast-math` set. Parts of one call that were computed differently would make its
-//! result depend on who computed which.
+//! A processor has settings per thread for rounding, and for treating subnormal numbers as 0, which
+//! `torch.set_flush_denormal` and `-ffast-math` change. With different settings, the result of a call would depend on
+//! the threads that computed its parts.
 
 #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
 use std::arch::asm;
 
-/// Rounding, and flushing to 0, of a thread.
+/// Rounding mode and flush-to-zero flags of a thread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct FloatMode(u64);
 
 impl FloatMode {
-    /// Denormals are zeros, rounding control, flush to zero. The rest of MXCSR, which exceptions trap and which came, is
-    /// each thread's own.
+    /// MXCSR bits: denormals are zeros, rounding control, flush to zero.
+    ///
+    /// All other bits (exception masks and flags) remain each thread's own.
     #[cfg(target_arch = "x86_64")]
     const BITS: u64 = 1 << 6 | 3 << 13 | 1 << 15;
 
-    /// FPCR's rounding mode, and flush to zero.
+    /// FPCR bits: rounding mode and flush to zero.
     #[cfg(target_arch = "aarch64")]
     const BITS: u64 = 7 << 22;
 
-    /// This thread's.
+    /// Returns the settings of this thread.
     pub(super) fn current() -> Self {
         #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
         return Self(read_register() & Self::BITS);
@@ -29,7 +30,7 @@ impl FloatMode {
         Self(0)
     }
 
-    /// Calls `f` in this mode.
+    /// Calls `f` with these settings.
     pub(super) fn scoped<R>(self, f: impl FnOnce() -> R) -> R {
         let before = Self::current();
         if before == self {
@@ -46,7 +47,7 @@ impl FloatMode {
     }
 }
 
-/// Sets the mode back when dropped, after a panic, too.
+/// Restores the settings when dropped, also after a panic.
 struct RestoreOnDrop(FloatMode);
 
 impl Drop for RestoreOnDrop {
@@ -58,33 +59,34 @@ impl Drop for RestoreOnDrop {
 #[cfg(target_arch = "x86_64")]
 fn read_register() -> u64 {
     let mut control = 0_u32;
-    // SAFETY: every x86-64 has SSE; it writes the four bytes it is shown.
+    // SAFETY: every x86-64 CPU has SSE. The instruction writes four bytes to `control`.
     unsafe { asm!("stmxcsr [{}]", in(reg) &raw mut control, options(nostack, preserves_flags)) };
     control.into()
 }
 
-/// Sets MXCSR, all but [`FloatMode::BITS`] of which is what it was.
+/// Sets MXCSR to a value that differs from its current one only in [`FloatMode::BITS`].
 #[cfg(target_arch = "x86_64")]
 fn write_register(control: u64) {
     let control = control as u32;
-    // SAFETY: every x86-64 has SSE; no reserved bit is set, as the rest was read from the register. Rust computes as if the
-    // mode were the usual one and only fails to know better; the calling thread runs the same code in this mode already.
+    // SAFETY: every x86-64 CPU has SSE, and no reserved bit changes. Rust may only misjudge the results of
+    // floating-point operations, because it assumes the default mode; the calling thread runs the same code in this
+    // mode already.
     unsafe { asm!("ldmxcsr [{}]", in(reg) &raw const control, options(nostack, readonly, preserves_flags)) };
 }
 
 #[cfg(target_arch = "aarch64")]
 fn read_register() -> u64 {
     let control: u64;
-    // SAFETY: only reads a register that programs may read.
+    // SAFETY: reads a register that programs may read.
     unsafe { asm!("mrs {}, fpcr", out(reg) control, options(nomem, nostack, preserves_flags)) };
     control
 }
 
-/// Sets FPCR, all but [`FloatMode::BITS`] of which is what it was.
+/// Sets FPCR to a value that differs from its current one only in [`FloatMode::BITS`].
 #[cfg(target_arch = "aarch64")]
 fn write_register(control: u64) {
-    // SAFETY: a register that programs may write. Rust computes as if the mode were the usual one and only fails to know
-    // better; the calling thread runs the same code in this mode already.
+    // SAFETY: programs may write this register. Rust may only misjudge the results of floating-point operations,
+    // because it assumes the default mode; the calling thread runs the same code in this mode already.
     unsafe { asm!("msr fpcr, {}", in(reg) control, options(nostack, preserves_flags)) };
 }
 
@@ -97,7 +99,7 @@ pub(super) mod tests {
     pub(in super::super) const FLUSHING: FloatMode = FloatMode(1 << 6 | 1 << 15);
 
     #[test]
-    fn a_mode_holds_during_a_call_and_is_restored_after_it() {
+    fn settings_apply_during_a_call_and_are_restored_after_it() {
         let halved = || black_box(1e-40_f32) / black_box(2.0);
         let usual = FloatMode::current();
         assert!(FLUSHING.scoped(|| halved() == 0.0 && FloatMode::current() == FLUSHING));

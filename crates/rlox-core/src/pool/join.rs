@@ -1,16 +1,16 @@
-//! Two pieces of work at once.
+//! Two concurrent pieces of work.
 
 use std::sync::{Mutex, PoisonError};
 
 use super::{num_threads, run_uninterrupted};
 use crate::{Error, Result};
 
-/// Does two pieces of work, at once where a second thread is free, and gives what they give. Nothing interrupts them.
+/// Runs two pieces of work, concurrently if a second thread is free, and returns their results.
 ///
-/// They should take 10 us at least: to wake a thread that has slept costs more.
+/// Interruptions are ignored. Each piece should take at least 10 us, because waking a thread costs more.
 ///
 /// # Errors
-/// [`crate::Error::Closed`] in a child process that was forked meanwhile.
+/// [`crate::Error::Closed`] in a process that was forked during the call.
 ///
 /// ```
 /// let (sum, product) = rlox_core::join(|| 2 + 3, || 2 * 3)?;
@@ -33,7 +33,7 @@ pub fn join<A: Send, B: Send>(a: impl FnOnce() -> A + Send, b: impl FnOnce() -> 
     Ok((a.result()?, b.result()?))
 }
 
-/// Work that is done once, by any thread.
+/// Work that any thread runs once.
 struct Piece<F, R> {
     work: Mutex<Option<F>>,
     result: Mutex<Option<R>>,
@@ -60,18 +60,18 @@ mod tests {
     use super::*;
 
     #[test]
-    fn both_are_done_whatever_the_threads_do() {
+    fn join_runs_both_pieces_on_any_threads() {
         for i in 0..1000_u64 {
             let mut numbers = [i; 2];
-            let [left, right] = &mut numbers;
+            let [first, second] = &mut numbers;
             let both = join(
                 || {
-                    *left += 1;
-                    "left"
+                    *first += 1;
+                    "first"
                 },
-                || *right += 2,
+                || *second += 2,
             );
-            assert_eq!(both.unwrap(), ("left", ()));
+            assert_eq!(both.unwrap(), ("first", ()));
             assert_eq!(numbers, [i + 1, i + 2]);
         }
     }

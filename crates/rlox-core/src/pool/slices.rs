@@ -1,6 +1,6 @@
-//! Slices that several threads write side by side: columns of row-major grids, and runs of chunks.
+//! Slices that several threads write concurrently: columns of row-major grids, and chunks.
 
-#![expect(unsafe_code, reason = "columns are no slices, and threads take chunks in any order")]
+#![expect(unsafe_code, reason = "columns are not slices, and threads process chunks in any order")]
 
 use std::marker::PhantomData;
 use std::ops::Range;
@@ -10,19 +10,19 @@ use super::{Work, num_threads, run, run_uninterrupted};
 use crate::Result;
 use crate::interrupt::PollFn;
 
-/// Fewer elements are not worth a second thread.
+/// Number of elements below which a second thread does not pay.
 const MIN_PARALLEL_ELEMENTS: usize = 1 << 17;
 
-/// As many elements as a thread takes at a time, where that is free: some 20 us of work.
+/// Number of elements that a thread processes at a time: about 20 us of simple work.
 pub(crate) const CHUNK_ELEMENTS: usize = 1 << 15;
 
-/// As wide as rows are still read and written in long runs and the columns' sums fit the innermost cache.
+/// Maximum number of columns per part: rows are long runs, and the columns' sums fit into the L1 cache.
 const MAX_COLUMNS: usize = 256;
 
-/// Narrower parts would leave vectors half empty.
+/// Minimum number of columns per part, so that vectors are full.
 const MIN_COLUMNS: usize = 16;
 
-/// Some columns of a row-major grid, to be changed.
+/// Mutable columns of a row-major grid.
 pub(crate) struct ColumnsMut<'a, T> {
     start: *mut T,
     rows: usize,
@@ -32,24 +32,27 @@ pub(crate) struct ColumnsMut<'a, T> {
 }
 
 impl<T> ColumnsMut<'_, T> {
-    /// `N` columns of row `t` from column `first` on.
+    /// Returns `N` columns of row `t`, starting at column `first`.
+    ///
+    /// # Panics
+    /// If an element is outside these columns of the grid.
     #[inline]
     pub(crate) fn row<const N: usize>(&mut self, t: usize, first: usize) -> &mut [T; N] {
         let (columns, offset) = (&self.columns, t * self.width + first);
         let inside = t < self.rows && columns.start <= first && first + N <= columns.end;
-        assert!(inside, "these columns of the grid");
-        // SAFETY: inside of the grid, which is borrowed as long as `self`, and in columns that `self` alone has.
+        assert!(inside, "access outside the columns of this part");
+        // SAFETY: inside the grid, which is borrowed as long as `self`, and in columns that only `self` accesses.
         unsafe { &mut *self.start.add(offset).cast() }
     }
 }
 
-/// Where a slice begins that threads take parts of.
+/// Start of a slice that threads divide.
 struct Start<T>(*mut T);
 
-// SAFETY: `run_columns` and `run_chunks` give every thread elements of its own, as if `&mut [T]` had been split.
+// SAFETY: the functions below give every thread distinct elements, as if `&mut [T]` had been split.
 unsafe impl<T: Send> Sync for Start<T> {}
 
-/// Calls `work` with all columns of row-major grids of `width` columns, in parts, on all threads.
+/// Calls `work` with ranges of columns of row-major grids of `width` columns, on all threads.
 ///
 /// # Errors
 /// As [`run`].
@@ -75,9 +78,10 @@ pub(crate) fn run_columns<T: Send, const K: usize>(
     })
 }
 
-/// Calls `work` with the number of each chunk of `chunk` elements of the slices, which are of one length, and with the
-/// chunks, of which the last one may be shorter; on all threads. Of elements that take long, chunks shorter than
-/// [`CHUNK_ELEMENTS`] are right.
+/// Calls `work` with the number of each chunk and the chunks of the slices, on all threads.
+///
+/// All slices have the same length. Chunks have `chunk` elements; the last ones may be shorter. Expensive elements need
+/// chunks shorter than [`CHUNK_ELEMENTS`].
 ///
 /// # Errors
 /// As [`run`].
@@ -89,7 +93,7 @@ pub(crate) fn run_chunks<T: Send, const K: usize>(
     run_chunked(run, slices, chunk, work)
 }
 
-/// As [`run_chunks`], for work that no interruption ends.
+/// Calls `work` as [`run_chunks`], without interruption.
 pub(crate) fn run_chunks_uninterrupted<T: Send, const K: usize>(
     slices: [&mut [T]; K],
     chunk: usize,
@@ -112,14 +116,15 @@ fn run_chunked<T: Send, const K: usize>(
     let starts = slices.map(|slice| Start(slice.as_mut_ptr()));
     run_if_worthwhile(run, len.saturating_mul(CHUNK_ELEMENTS.div_ceil(chunk)), len.div_ceil(chunk), &|i, poll| {
         let (offset, count) = (i * chunk, chunk.min(len - i * chunk));
-        // SAFETY: inside of the slices, which are borrowed until `run` returns; every chunk comes once.
+        // SAFETY: inside the slices, which are borrowed until `run_if_worthwhile` returns; every chunk is passed once.
         let chunks = starts.each_ref().map(|start| unsafe { from_raw_parts_mut(start.0.add(offset), count) });
         work(i, chunks, poll)
     })
 }
 
-/// Calls `work` with the number of each element of `out` and the element, which stands for `row` elements that are read;
-/// on all threads.
+/// Calls `work` with the index of each element of `out` and the element, on all threads.
+///
+/// Each element stands for a row of `row` elements that `work` reads.
 ///
 /// # Errors
 /// As [`run`].
@@ -128,14 +133,14 @@ pub(crate) fn run_rows<T: Send>(
     row: usize,
     work: impl Fn(usize, &mut T, PollFn<'_>) -> Result<()> + Sync,
 ) -> Result<()> {
-    // A row of nothing takes a look, too.
+    // An empty row also takes some time.
     let row = row.max(1);
     let (len, each) = (out.len(), CHUNK_ELEMENTS.div_ceil(row));
     let start = Start(out.as_mut_ptr());
     let start = &start;
     run_if_worthwhile(run, len.saturating_mul(row), len.div_ceil(each), &|part, poll| {
         for i in part * each..len.min((part + 1) * each) {
-            // SAFETY: inside of `out`, which is borrowed until `run_if_worthwhile` returns; every element comes once.
+            // SAFETY: inside `out`, which is borrowed until `run_if_worthwhile` returns; every element is passed once.
             work(i, unsafe { &mut *start.0.add(i) }, &mut *poll)?;
         }
         Ok(())
@@ -145,7 +150,7 @@ pub(crate) fn run_rows<T: Send>(
 /// [`run`] or [`run_uninterrupted`].
 type Runner = fn(usize, Work<'_>) -> Result<()>;
 
-/// Has the parts of work on `len` elements done by all threads, or by this one where it is little.
+/// Runs the parts of work on `len` elements on all threads, or on this thread if `len` is small.
 fn run_if_worthwhile(run: Runner, len: usize, parts: usize, work: Work<'_>) -> Result<()> {
     if len < MIN_PARALLEL_ELEMENTS {
         (0..parts).try_for_each(|part| work(part, &mut || Ok(())))
@@ -183,8 +188,8 @@ mod tests {
     }
 
     #[test]
-    #[should_panic(expected = "these columns of the grid")]
-    fn other_columns_are_out_of_reach() {
+    #[should_panic(expected = "access outside the columns of this part")]
+    fn access_to_other_columns_panics() {
         let mut grid = vec![0; 4 * 40_000];
         let _ = run_columns([&mut grid], 40_000, |columns, [mut part], _| {
             part.row::<2>(0, columns.end - 1);

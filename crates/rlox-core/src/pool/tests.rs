@@ -13,14 +13,14 @@ fn sum_of_parts(parts: usize) -> u64 {
 }
 
 #[test]
-fn every_part_is_done_once() {
+fn every_part_runs_once() {
     for parts in (0..200).chain([10_000]) {
         assert_eq!(sum_of_parts(parts), (parts * (parts + 1) / 2) as u64);
     }
 }
 
 #[test]
-fn callers_on_many_threads_and_inside_of_jobs_all_finish() {
+fn concurrent_and_nested_calls_finish() {
     std::thread::scope(|scope| {
         for _ in 0..8 {
             scope.spawn(|| {
@@ -39,14 +39,14 @@ fn callers_on_many_threads_and_inside_of_jobs_all_finish() {
     assert_eq!(nested.into_inner(), 20 * 55);
 }
 
-/// A pool of its own with workers, however few CPUs there are.
+/// Creates a separate pool with two workers, independent of the number of CPUs.
 fn pool() -> &'static Pool {
     let pool: &'static Pool = Box::leak(Box::new(Pool::new(std::process::id())));
     pool.spawn_workers(2);
     pool
 }
 
-/// Waits until `done`, or long enough to say that it never will be.
+/// Waits until `done` returns true. Returns false after a timeout.
 fn wait(done: impl Fn() -> bool) -> bool {
     let began = Instant::now();
     while !done() {
@@ -59,14 +59,14 @@ fn wait(done: impl Fn() -> bool) -> bool {
 }
 
 #[test]
-fn workers_take_parts_also_after_they_slept() {
+fn workers_run_parts_also_after_sleeping() {
     let pool = pool();
     for pause in [0, 0, 20] {
         std::thread::sleep(Duration::from_millis(pause));
         let num_started = AtomicUsize::new(0);
         let work = |_: usize, _: PollFn<'_>| {
             num_started.fetch_add(1, Ordering::SeqCst);
-            // Three parts at once take three threads.
+            // Three concurrent parts need three threads.
             assert!(wait(|| num_started.load(Ordering::SeqCst) == 3));
             Ok(())
         };
@@ -76,13 +76,13 @@ fn workers_take_parts_also_after_they_slept() {
 
 #[cfg(target_arch = "x86_64")]
 #[test]
-fn workers_round_as_the_caller_does_and_only_for_it() {
+fn workers_use_the_caller_s_rounding_for_its_job_only() {
     let pool = pool();
     let modes = || {
         let (num_started, modes) = (AtomicUsize::new(0), Mutex::new(Vec::new()));
         let work = |_: usize, _: PollFn<'_>| {
             num_started.fetch_add(1, Ordering::SeqCst);
-            // Three parts at once take three threads.
+            // Three concurrent parts need three threads.
             assert!(wait(|| num_started.load(Ordering::SeqCst) == 3));
             modes.lock().unwrap().push(FloatMode::current());
             Ok(())
@@ -96,7 +96,7 @@ fn workers_round_as_the_caller_does_and_only_for_it() {
 }
 
 #[test]
-fn a_second_job_meanwhile_is_left_to_its_caller() {
+fn a_concurrent_job_is_rejected() {
     let pool = pool();
     let work = |_: usize, _: PollFn<'_>| {
         assert!(pool.run_shared(&Job::new(2, &|_, _| Ok(()))).is_none());
@@ -107,13 +107,13 @@ fn a_second_job_meanwhile_is_left_to_its_caller() {
 }
 
 #[test]
-fn a_workers_error_or_panic_reaches_the_caller() {
+fn errors_and_panics_of_workers_reach_the_caller() {
     let (pool, caller) = (pool(), std::thread::current().id());
     let of_worker = |fail: &(dyn Fn() -> Result<()> + Sync)| {
         let failed = AtomicBool::new(false);
         let work = |_: usize, pause: PollFn<'_>| {
             if std::thread::current().id() == caller {
-                // Told of the end by the worker's failure, and by nothing else.
+                // Only the worker's failure stops the caller.
                 assert!(wait(|| failed.load(Ordering::SeqCst)));
                 while pause().is_ok() {}
                 return pause();
@@ -131,7 +131,7 @@ fn a_workers_error_or_panic_reaches_the_caller() {
 }
 
 #[test]
-fn the_first_error_ends_the_job() {
+fn the_first_error_stops_the_job() {
     for bad in [0, 7, 99] {
         let done = AtomicUsize::new(0);
         let error = run(100_000, &|part, _| {
@@ -145,7 +145,7 @@ fn the_first_error_ends_the_job() {
 }
 
 #[test]
-fn a_panic_reaches_the_caller_and_the_pool_goes_on() {
+fn panics_reach_the_caller_and_the_pool_remains_usable() {
     for bad in [0, 1, 50] {
         let caught = catch_unwind(|| {
             run(100, &|part, _| {
@@ -160,7 +160,7 @@ fn a_panic_reaches_the_caller_and_the_pool_goes_on() {
 }
 
 #[test]
-fn a_setting_is_a_number_of_threads() {
+fn the_number_of_threads_is_parsed() {
     assert_eq!((parsed("2"), parsed("1024")), (Some(2), Some(1024)));
     assert!(["", "0", "-1", "1025", "two", "1.5"].into_iter().all(|text| parsed(text).is_none()));
 }

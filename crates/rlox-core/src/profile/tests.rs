@@ -10,7 +10,7 @@ thread_local! {
 
 const MS: Duration = Duration::from_millis(1);
 
-/// A clock that these tests move; reading it takes time as well, if they say so.
+/// Simulated clock. A reading takes `READING`.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Instant(Duration);
 
@@ -42,8 +42,8 @@ fn assert_near(seconds: [f64; 6], expected: [f64; 6]) {
     assert!(near, "{seconds:?} are not {expected:?}");
 }
 
-/// A stretch whose steps take 1 ms to act and 3 ms in the environments.
-fn stretch(num_envs: usize, count: usize) {
+/// Runs a sequence of steps with 1 ms for acting and 3 ms for the environments.
+fn run_steps(num_envs: usize, count: usize) {
     let mut steps = StepTimer::new(num_envs);
     for _ in 0..count {
         steps.begin(Phase::Inference);
@@ -54,7 +54,7 @@ fn stretch(num_envs: usize, count: usize) {
 }
 
 #[test]
-fn phases_add_up_to_what_went_by() {
+fn phases_add_up_to_the_elapsed_time() {
     pass(MS);
     start();
     pass(MS);
@@ -71,10 +71,10 @@ fn phases_add_up_to_what_went_by() {
 }
 
 #[test]
-fn nothing_is_counted_while_no_clock_runs() {
+fn nothing_is_counted_without_a_clock() {
     let passing = || {
         enter(Phase::Buffer);
-        stretch(1, 10);
+        run_steps(1, 10);
         pass(MS);
     };
     passing();
@@ -91,7 +91,7 @@ fn nothing_is_counted_while_no_clock_runs() {
 }
 
 #[test]
-fn a_clock_runs_until_it_was_stopped_as_often_as_started() {
+fn a_clock_runs_until_stops_match_starts() {
     start();
     enter(Phase::Buffer);
     pass(MS);
@@ -105,7 +105,7 @@ fn a_clock_runs_until_it_was_stopped_as_often_as_started() {
 }
 
 #[test]
-fn other_threads_have_clocks_of_their_own() {
+fn threads_have_separate_clocks() {
     start();
     let other = std::thread::spawn(|| {
         enter(Phase::Buffer);
@@ -118,13 +118,13 @@ fn other_threads_have_clocks_of_their_own() {
 }
 
 #[test]
-fn a_stretch_divides_as_its_steps_do() {
+fn a_sequence_is_divided_like_its_steps() {
     for (num_envs, count) in [(1, 1000), (8, 100), (1, 1), (500, 3)] {
         start();
         pass(MS);
         enter(Phase::GaeCompute);
         pass(MS);
-        stretch(num_envs, count);
+        run_steps(num_envs, count);
         let n = count as f64 / 1000.0;
         assert_near(read(), [3.0 * n, n, 0.001, 0.0, 0.0, 0.001]);
         pass(MS);
@@ -134,10 +134,10 @@ fn a_stretch_divides_as_its_steps_do() {
 }
 
 #[test]
-fn stretches_share_what_they_saw() {
+fn sequences_share_their_samples() {
     start();
-    stretch(1, 40);
-    // None of these is looked into: the next is the 64th.
+    run_steps(1, 40);
+    // None of these steps is sampled: the next sample is the 64th step.
     let mut steps = StepTimer::new(1);
     for _ in 0..10 {
         steps.begin(Phase::Buffer);
@@ -149,8 +149,8 @@ fn stretches_share_what_they_saw() {
 }
 
 #[test]
-fn one_step_in_about_64_is_looked_into() {
-    for (num_envs, looked, most) in [(1, 20, 22), (8, 113, 116), (64, 1000, 1000), (4096, 1000, 1000)] {
+fn one_step_in_64_is_sampled_on_average() {
+    for (num_envs, least, most) in [(1, 20, 22), (8, 113, 116), (64, 1000, 1000), (4096, 1000, 1000)] {
         start();
         let mut steps = StepTimer::new(num_envs);
         let sampled = (0..1000).filter(|_| {
@@ -158,19 +158,19 @@ fn one_step_in_about_64_is_looked_into() {
             steps.now.is_some()
         });
         let num_sampled = sampled.count();
-        assert!((looked..=most).contains(&num_sampled), "{num_sampled} of 1000 steps of {num_envs}");
+        assert!((least..=most).contains(&num_sampled), "{num_sampled} of 1000 steps of {num_envs}");
         drop(steps);
         stop();
     }
 }
 
 #[test]
-fn reading_the_clock_is_no_part_of_a_step() {
+fn clock_readings_are_not_part_of_a_step() {
     READING.set(2 * MS);
     start();
     enter(Phase::Buffer);
     let before = read();
-    stretch(1, 1);
+    run_steps(1, 1);
     let [env_step, inference, ..] = read();
     assert!((env_step / inference - 3.0).abs() < 1e-9 && before[Phase::EnvStep as usize] == 0.0);
     READING.set(Duration::ZERO);

@@ -1,4 +1,4 @@
-//! A sampler that is chosen when the program runs.
+//! A sampler that is selected at run time.
 
 use std::ops::Range;
 
@@ -10,16 +10,16 @@ use super::state::{PersistSampler, SamplerConfig};
 use super::storage::ReplayStorage;
 use crate::{Field, Pcg64, Result};
 
-/// One of the samplers of this crate, for buffers whose kind is known only when the program runs.
+/// One of the samplers of this crate, for buffers whose sampler is selected at run time.
 ///
-/// It does what the sampler inside does. What only one of them can do, such as taking new priorities, is reached by a
-/// match.
+/// All calls are forwarded to the inner sampler. Functions of a single sampler, such as new priorities, need a match.
 ///
 /// ```
 /// use rlox_core::DType;
-/// use rlox_core::replay::{AnySampler, TransitionSchema, FieldSpec, Prioritized, Replay, ReplayStorage, Uniform};
+/// use rlox_core::replay::{AnySampler, FieldSpec, Prioritized, Replay, ReplayStorage, TransitionSchema, Uniform};
 ///
-/// let schema = TransitionSchema::new(FieldSpec::new("obs", &[1], DType::F32), FieldSpec::new("actions", &[1], DType::F32));
+/// let field = |name| FieldSpec::new(name, &[1], DType::F32);
+/// let schema = TransitionSchema::new(field("obs"), field("actions"));
 /// let storage = ReplayStorage::new(1000, 1, schema)?;
 /// let prioritized = std::env::args().any(|argument| argument == "--prioritized");
 /// let sampler = if prioritized { Prioritized::new(&storage, 0.6, 0.4)?.into() } else { Uniform.into() };
@@ -32,11 +32,11 @@ use crate::{Field, Pcg64, Result};
 /// ```
 #[derive(Debug)]
 pub enum AnySampler {
-    /// Every transition is as likely as another.
+    /// Uniform sampling.
     Uniform(Uniform),
-    /// Those that surprise are drawn more often.
+    /// Sampling by priority.
     Prioritized(Prioritized),
-    /// Uniform, with goals that were reached in place of those that were meant.
+    /// Uniform sampling with hindsight goals.
     Hindsight(Hindsight),
 }
 
@@ -58,7 +58,7 @@ impl From<Hindsight> for AnySampler {
     }
 }
 
-/// What the sampler inside does, without a table of functions between.
+/// Forwards a call to the inner sampler without a virtual table.
 macro_rules! inside {
     ($sampler:expr, $it:ident => $done:expr) => {
         match $sampler {

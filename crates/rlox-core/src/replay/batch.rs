@@ -1,4 +1,4 @@
-//! Batches of sampled transitions: their numbers, and their columns, read from the ring into memory of the caller.
+//! Batches of sampled transitions: their indices, and their columns in the caller's memory.
 
 use std::ops::Range;
 
@@ -8,35 +8,35 @@ use super::storage::{ReplayStorage, STORED, TERMINATED, TRUNCATED};
 use crate::simd::prefetch::prefetch;
 use crate::{DType, Error, Field, FieldData, FieldMut, InterruptCheck, Result, alloc, check_len};
 
-/// Bytes of a row, and of the next one, that are asked for before they are copied: longer ones come in by themselves.
+/// Bytes of a row and the next one that are prefetched. The hardware prefetches longer rows.
 const PREFETCH_BYTES: usize = 512;
 const CACHE_LINE: usize = 64;
-/// Rows, and bytes of a column, that are read between two looks for an interruption.
+/// Maximum number of rows, and of bytes of a column, between two interruption checks.
 const MAX_PIECE: (usize, usize) = (1 << 14, 1 << 20);
 
-/// Something that is stored of each transition.
+/// A stored column of transitions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Column {
-    /// A part of the observation, by its number.
+    /// A field of the observation, by its position in the schema.
     Obs(usize),
-    /// The same part of the next observation: the episode's last one where it ended.
+    /// The same field of the next observation; of the final observation if the episode ended.
     NextObs(usize),
-    /// The action.
+    /// Action.
     Action,
-    /// A further part, by its number.
+    /// An extra field, by its position in the schema.
     Extra(usize),
-    /// The reward, f32.
+    /// Reward, f32.
     Reward,
-    /// Whether the task itself ended.
+    /// True if the task ended.
     Terminated,
-    /// Whether the episode was cut.
+    /// True if the episode was truncated.
     Truncated,
 }
 
 impl TransitionSchema {
-    /// What is stored of each transition, in the layout's order: name, row shape, dtype and column.
+    /// Returns the columns in the order of the schema: name, row shape, dtype and column.
     ///
-    /// Next observations are called as observations are, with `next_` before it.
+    /// The names of next observations are those of observations with the prefix `next_`.
     pub fn columns(&self) -> Vec<(String, Vec<usize>, DType, Column)> {
         let schema = self;
         let each = |spec: &FieldSpec, name: String, column| (name, spec.shape.clone(), spec.dtype, column);
@@ -58,16 +58,16 @@ impl TransitionSchema {
     }
 }
 
-/// Which parts of observations are the goal that was reached, and the one to reach, by their numbers.
+/// Positions of the observation fields that hold goals.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct GoalRelabel {
-    /// The goal that was reached.
+    /// Field of the achieved goal.
     pub achieved: usize,
-    /// The goal to reach, in whose place others are put.
+    /// Field of the desired goal, which relabelling replaces.
     pub desired: usize,
 }
 
-/// Which transitions were chosen.
+/// Indices of sampled transitions, with their weights and locations.
 #[derive(Clone, Debug, Default)]
 pub struct SampleIndices {
     pub(crate) indices: Vec<usize>,
@@ -75,39 +75,40 @@ pub struct SampleIndices {
     rows: Vec<usize>,
     spans: Spans,
     n_step: Option<NStep>,
-    /// The transitions whose next observations hold the goals of the first ones, and their rows.
+    /// Transitions whose next observations hold the new goals of the first samples.
     pub(crate) goals: Vec<usize>,
     goal_rows: Vec<usize>,
     pub(crate) relabel: Option<GoalRelabel>,
-    /// The transitions themselves, where they had to be read from a file.
+    /// Bytes of the transitions, if they were read from a file.
     pub(crate) records: Vec<u8>,
-    /// How many rows the storage has, and how many transitions it had taken; none before all of them are found.
+    /// State of the storage when all rows were located; `None` before.
     generation: Option<(usize, usize)>,
 }
 
 impl SampleIndices {
-    /// The transitions' numbers, `[B]`.
+    /// Returns the indices of the transitions, `[B]`.
     pub fn indices(&self) -> &[usize] {
         &self.indices
     }
 
-    /// Importance weights, `[B]`; all 1 where every transition was as likely as another.
+    /// Returns the importance weights, `[B]`; all 1 for uniform sampling.
     pub fn weights(&self) -> &[f32] {
         &self.weights
     }
 
-    /// What the value of the next observation counts, `[B]`: gamma for each step that was made; empty without
-    /// [`NStep`].
+    /// Returns the discounts of the next observation's value, `[B]`; empty without [`NStep`].
+    ///
+    /// The discount after k steps is `gamma^k`.
     pub fn discounts(&self) -> &[f32] {
         if self.n_step.is_some() { &self.spans.discounts } else { &[] }
     }
 
-    /// How many of them, the first ones, have another goal than the one that was meant.
+    /// Returns the number of transitions with a new goal. These are the first ones.
     pub fn relabelled(&self) -> usize {
         self.goals.len()
     }
 
-    /// Bytes of memory, which the next choice uses again.
+    /// Returns the allocated bytes, which the next sample reuses.
     pub fn memory(&self) -> usize {
         let numbers = [&self.indices, &self.rows, &self.goals, &self.goal_rows].map(alloc::allocated_bytes);
         let own = numbers.iter().sum::<usize>()
@@ -116,7 +117,7 @@ impl SampleIndices {
         own + self.spans.memory()
     }
 
-    /// Room for so many.
+    /// Resizes the arrays for `count` transitions.
     pub(crate) fn prepare(&mut self, count: usize) -> Result<()> {
         self.generation = None;
         self.records.clear();
@@ -132,7 +133,7 @@ impl SampleIndices {
         Ok(())
     }
 
-    /// Finds where those are whose numbers are there.
+    /// Locates the rows of the indices.
     pub(crate) fn locate(&mut self, storage: &ReplayStorage, n_step: Option<NStep>) -> Result<()> {
         storage.locate(&self.indices, &mut self.rows)?;
         storage.locate(&self.goals, &mut self.goal_rows)?;
@@ -142,7 +143,7 @@ impl SampleIndices {
         Ok(())
     }
 
-    /// Reads the transitions whose numbers are there into records, each with what `read` appends to them.
+    /// Reads the transitions of the indices into `records` with the given function.
     pub(crate) fn fetch(&mut self, read: impl FnOnce(&[usize], &mut Vec<u8>) -> Result<()>) -> Result<()> {
         self.records.clear();
         read(&self.indices, &mut self.records)?;
@@ -150,10 +151,10 @@ impl SampleIndices {
         Ok(())
     }
 
-    /// Drops the transitions whose flag in `keep`, `[B]`, is false; the others stay in their order.
+    /// Keeps the transitions whose flag in `keep`, `[B]`, is true, in their order.
     ///
     /// # Errors
-    /// [`Error::Shape`] for another number of flags.
+    /// [`Error::Shape`] if the number of flags is wrong.
     pub fn retain(&mut self, keep: &[bool]) -> Result<()> {
         crate::check_len("keep", keep.len(), self.indices.len())?;
         let (bytes, mut positions) = (self.records.len() / keep.len().max(1), 0..);
@@ -167,7 +168,7 @@ impl SampleIndices {
         Ok(())
     }
 
-    /// Whether all of them are found, and can be read.
+    /// Returns true if all transitions are located and can be read.
     pub(crate) fn is_found(&self) -> bool {
         self.generation.is_some()
     }
@@ -176,15 +177,14 @@ impl SampleIndices {
         if self.generation == Some(storage.generation()) {
             return Ok(());
         }
-        let hint = "read what was chosen before the next push";
-        Err(Error::config("sample_indices", "transitions of this storage as it is", "others", hint))
+        let hint = "read a sample before the next push";
+        Err(Error::config("sample_indices", "a sample of the storage's current state", "another sample", hint))
     }
 
-    /// Copies one column of them, `[B, ...]`.
+    /// Copies one column of the transitions, `[B, ...]`.
     ///
     /// # Errors
-    /// Those of [`ReplayStorage::gather`], and [`crate::Error::Config`] for another storage, or one that has taken more
-    /// since.
+    /// As [`ReplayStorage::gather`]; also [`Error::Config`] for another storage, or after another push.
     pub fn read(&self, storage: &ReplayStorage, column: Column, out: FieldMut<'_>) -> Result<()> {
         self.check(storage)?;
         match (column, self.n_step, out) {
@@ -200,12 +200,12 @@ impl SampleIndices {
         }
     }
 
-    /// Whether a part of observations has other goals.
+    /// Returns true if a field of the observation contains new goals.
     fn is_relabelled(&self, part: usize) -> bool {
         self.relabel.is_some_and(|relabel| relabel.desired == part)
     }
 
-    /// Copies the goals to reach: of the first transitions those that other steps reached.
+    /// Copies the desired goals. The first ones are goals that other steps achieved.
     fn read_goals(&self, storage: &ReplayStorage, column: Column, out: FieldMut<'_>) -> Result<()> {
         let Some(relabel) = self.relabel else { return Ok(()) };
         let (count, rows) = (self.goal_rows.len(), self.rows_of(storage, column));
@@ -215,10 +215,10 @@ impl SampleIndices {
         storage.read_bytes(column, &rows[count..], rest)
     }
 
-    /// As [`SampleIndices::read`], of a column of booleans.
+    /// Copies one column of booleans as [`SampleIndices::read`] does.
     ///
     /// # Errors
-    /// Those of [`SampleIndices::read`].
+    /// As [`SampleIndices::read`].
     pub fn read_bools(&self, storage: &ReplayStorage, column: Column, out: &mut [bool]) -> Result<()> {
         self.check(storage)?;
         storage.read_bools(column, self.rows_of(storage, column), out)?;
@@ -233,7 +233,7 @@ impl SampleIndices {
         }
     }
 
-    /// Where a column is read: what is told of next states is that of the last step, the rest that of the first.
+    /// Returns the rows of a column: the last step's for next states, else the first step's.
     fn rows_of(&self, storage: &ReplayStorage, column: Column) -> &[usize] {
         let last = match column {
             Column::Obs(_) | Column::Action | Column::Reward => false,
@@ -255,10 +255,10 @@ impl SampleIndices {
     }
 }
 
-/// A batch of B transitions, in memory that the next one can use again.
+/// A batch of B transitions, whose memory the next sample reuses.
 ///
-/// Its fields are `obs`, `next_obs`, `actions`, `rewards`, `terminated`, `truncated`, or as the [`TransitionSchema`] calls
-/// them, each `[B, ...]`.
+/// The fields are `obs`, `next_obs`, `actions`, `rewards`, `terminated` and `truncated`, or have the names of the
+/// [`TransitionSchema`]; each is `[B, ...]`.
 #[derive(Clone, Debug, Default)]
 pub struct SampledBatch {
     pub(crate) sample_indices: SampleIndices,
@@ -267,53 +267,53 @@ pub struct SampledBatch {
 }
 
 impl SampledBatch {
-    /// Forgets the transitions and keeps the memory.
+    /// Removes the transitions and keeps the memory.
     pub fn clear(&mut self) {
         self.sample_indices.clear();
         self.fields.iter_mut().for_each(Field::clear);
     }
 
-    /// How many transitions there are.
+    /// Returns the number of transitions.
     pub fn len(&self) -> usize {
         self.sample_indices.indices.len()
     }
 
-    /// Whether there are none.
+    /// Returns true if there are no transitions.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// Which they are.
+    /// Returns the sampled indices with weights and locations.
     pub fn sample_indices(&self) -> &SampleIndices {
         &self.sample_indices
     }
 
-    /// The transitions' numbers, `[B]`.
+    /// Returns the indices of the transitions, `[B]`.
     pub fn indices(&self) -> &[usize] {
         self.sample_indices.indices()
     }
 
-    /// Importance weights, `[B]`.
+    /// Returns the importance weights, `[B]`.
     pub fn weights(&self) -> &[f32] {
         self.sample_indices.weights()
     }
 
-    /// What the value of the next observation counts, `[B]`; empty without [`NStep`].
+    /// Returns the discounts of the next observation's value, `[B]`; empty without [`NStep`].
     pub fn discounts(&self) -> &[f32] {
         self.sample_indices.discounts()
     }
 
-    /// A field by its name.
+    /// Returns a field by its name.
     pub fn field(&self, name: &str) -> Option<&Field> {
         self.fields.iter().find(|field| field.name() == name)
     }
 
-    /// A field's elements, to be changed in place, as normalisation does.
+    /// Returns the elements of a field for changes in place, such as normalisation.
     pub fn field_mut(&mut self, name: &str) -> Option<FieldMut<'_>> {
         self.fields.iter_mut().find(|field| field.name() == name).map(Field::data_mut)
     }
 
-    /// The numbers of an f32 field; none if there is no such field.
+    /// Returns the numbers of an f32 field; empty if there is no such field.
     pub fn f32s(&self, name: &str) -> &[f32] {
         match self.field(name).map(Field::data) {
             Some(FieldData::F32(numbers)) => numbers,
@@ -321,7 +321,7 @@ impl SampledBatch {
         }
     }
 
-    /// The integers of an i64 field; none if there is no such field.
+    /// Returns the numbers of an i64 field; empty if there is no such field.
     pub fn i64s(&self, name: &str) -> &[i64] {
         match self.field(name).map(Field::data) {
             Some(FieldData::I64(numbers)) => numbers,
@@ -329,7 +329,7 @@ impl SampledBatch {
         }
     }
 
-    /// The flags of a field of booleans, a byte each; none if there is no such field.
+    /// Returns the flags of a boolean field as bytes; empty if there is no such field.
     pub fn flags(&self, name: &str) -> &[u8] {
         match self.field(name).map(Field::data) {
             Some(FieldData::Bool(flags)) => flags,
@@ -337,7 +337,7 @@ impl SampledBatch {
         }
     }
 
-    /// Room for so many transitions of a layout.
+    /// Resizes the fields for `count` transitions of a schema.
     pub(crate) fn prepare(&mut self, schema: &TransitionSchema, count: usize) -> Result<()> {
         if !self.fits(schema) {
             let columns = schema.columns();
@@ -351,7 +351,7 @@ impl SampledBatch {
         self.sample_indices.prepare(count)
     }
 
-    /// Whether the fields are those of a layout; asked without an allocation.
+    /// Returns true if the fields match a schema. Does not allocate.
     fn fits(&self, schema: &TransitionSchema) -> bool {
         let next = |name: &str, base: &str| name.strip_prefix("next_") == Some(base);
         let fit = |(field, column): (&Field, &Column)| {
@@ -371,7 +371,7 @@ impl SampledBatch {
             && self.fields.iter().zip(&self.columns).all(fit)
     }
 
-    /// Fills the fields with what `read` copies of each column.
+    /// Fills each field with the given function.
     pub(crate) fn fill_by(&mut self, read: impl Fn(&SampleIndices, Column, FieldMut<'_>) -> Result<()>) -> Result<()> {
         let Self { sample_indices, columns, fields } = self;
         columns.iter().zip(fields).try_for_each(|(column, field)| read(sample_indices, *column, field.data_mut()))
@@ -379,15 +379,17 @@ impl SampledBatch {
 }
 
 impl ReplayStorage {
-    /// What is stored of each transition, as [`TransitionSchema::columns`] tells.
+    /// Returns the columns of the schema, as [`TransitionSchema::columns`] does.
     pub fn columns(&self) -> Vec<(String, Vec<usize>, DType, Column)> {
         self.schema.columns()
     }
 
-    /// The rows of transitions, for [`ReplayStorage::read`], in place of those that `rows` held.
+    /// Replaces `rows` by the rows of the transitions, for [`ReplayStorage::read`].
     ///
     /// # Errors
-    /// [`Error::Config`] naming a number that is not among [`ReplayStorage::indices`].
+    /// - [`Error::Config`] that names an index outside [`ReplayStorage::indices`];
+    /// - [`Error::Memory`] if an allocation fails;
+    /// - [`Error::Interrupted`] if the interrupt check of the process stops the call.
     pub(crate) fn locate(&self, indices: &[usize], rows: &mut Vec<usize>) -> Result<()> {
         let valid = self.indices();
         rows.clear();
@@ -396,7 +398,7 @@ impl ReplayStorage {
             return Err(invalid_index(*invalid, &valid));
         }
         let (all, stride) = (self.capacity_steps() * self.num_envs, self.row_layout.stride);
-        // What is held is at most one lap behind.
+        // Stored transitions are at most one lap behind.
         let base = valid.start / all * all;
         let mut interrupt = InterruptCheck::default();
         for (i, indices) in indices.chunks(MAX_PIECE.0).enumerate() {
@@ -407,7 +409,7 @@ impl ReplayStorage {
                 let row = index - base;
                 let row = if row >= all { row - all } else { row };
                 rows.push(row);
-                // A whole row of small observations, and what comes after it.
+                // Prefetches a small row and the start of the next one.
                 let from = row * stride;
                 for line in (from..(from + 2 * stride).min(from + PREFETCH_BYTES)).step_by(CACHE_LINE) {
                     if let Some(place) = self.data.get(line) {
@@ -419,24 +421,27 @@ impl ReplayStorage {
         Ok(())
     }
 
-    /// Copies one column of transitions, told by their numbers, `[B, ...]`.
+    /// Copies one column of the transitions with the given indices, `[B, ...]`.
     ///
     /// # Errors
-    /// [`Error::Config`] naming a number that is not among [`ReplayStorage::indices`] or a column that is not there,
-    /// [`Error::Space`] for memory of another dtype, [`Error::Shape`] for memory of another length. Nothing is written
-    /// then. [`Error::Interrupted`] if it was told to stop: of many rows the first ones are written then.
+    /// - [`Error::Config`] that names an index outside [`ReplayStorage::indices`] or an unknown column;
+    /// - [`Error::Space`] if the dtype of `out` differs, [`Error::Shape`] if its length differs;
+    /// - [`Error::Memory`] if an allocation fails;
+    /// - [`Error::Interrupted`] if the interrupt check of the process stops the call.
+    ///
+    /// Nothing is written then, except that an interrupted call may have written the first rows.
     pub fn gather(&self, column: Column, indices: &[usize], out: FieldMut<'_>) -> Result<()> {
         let mut rows = Vec::new();
         self.locate(indices, &mut rows)?;
         self.read(column, &rows, out)
     }
 
-    /// As [`ReplayStorage::gather`], of rows that were located.
+    /// Copies one column of located rows.
     pub(crate) fn read(&self, column: Column, rows: &[usize], out: FieldMut<'_>) -> Result<()> {
         self.read_bytes(column, rows, self.memory_of(column, rows.len(), out)?)
     }
 
-    /// Checks memory for a column of so many rows, and gives its bytes.
+    /// Checks the memory for `rows` rows of a column, and returns its bytes.
     pub(super) fn memory_of<'a>(&self, column: Column, rows: usize, out: FieldMut<'a>) -> Result<&'a mut [u8]> {
         let (dtype, width) = self.shape_of(column)?;
         if out.dtype() != dtype {
@@ -446,10 +451,10 @@ impl ReplayStorage {
         Ok(out.into_bytes())
     }
 
-    /// Copies a column that is there into memory that fits.
+    /// Copies an existing column into memory of the right size.
     ///
     /// # Errors
-    /// [`Error::Interrupted`]; the first rows are written then.
+    /// [`Error::Interrupted`]; the first rows may be written then.
     pub(super) fn read_bytes(&self, column: Column, rows: &[usize], out: &mut [u8]) -> Result<()> {
         if rows.is_empty() {
             return Ok(());
@@ -487,7 +492,7 @@ impl ReplayStorage {
         }
     }
 
-    /// As [`ReplayStorage::read`], of a column of booleans.
+    /// Copies a column of booleans of located rows.
     pub(crate) fn read_bools(&self, column: Column, rows: &[usize], out: &mut [bool]) -> Result<()> {
         let (dtype, width) = self.shape_of(column)?;
         if dtype != DType::Bool {
@@ -510,7 +515,7 @@ impl ReplayStorage {
         })
     }
 
-    /// The dtype and the number of elements of a column's rows.
+    /// Returns the dtype and the number of elements per row of a column.
     pub(crate) fn shape_of(&self, column: Column) -> Result<(DType, usize)> {
         let schema = &self.schema;
         let spec = match column {
@@ -524,7 +529,7 @@ impl ReplayStorage {
         Ok((spec.dtype, spec.width()))
     }
 
-    /// Where a column that is not a flag or a next observation lies in a row.
+    /// Returns the offset of a column in a row. Flags and next observations have no offset.
     fn offset_of(&self, column: Column) -> usize {
         let (schema, row_layout) = (&self.schema, &self.row_layout);
         let bytes = |specs: &[FieldSpec]| specs.iter().map(FieldSpec::bytes).sum::<usize>();
@@ -561,10 +566,10 @@ impl ReplayStorage {
     }
 }
 
-/// Has `read` write rows of `each` elements in pieces. Between them it is asked whether to stop.
+/// Calls `read` for pieces of rows of `each` elements, with an interruption check before each piece.
 ///
 /// # Errors
-/// [`Error::Interrupted`]; the first rows are written then.
+/// [`Error::Interrupted`]; the first rows may be written then.
 pub(super) fn for_each_piece<T>(
     rows: usize,
     each: usize,
@@ -584,27 +589,27 @@ pub(super) fn for_each_piece<T>(
     Ok(())
 }
 
-/// The error for a column that a layout does not have.
+/// Returns the error for a column that a schema does not have.
 #[cold]
 pub(super) fn unknown_column(schema: &TransitionSchema, column: Column) -> Error {
-    let expected = format!("one of {} observation and {} further parts", schema.obs.len(), schema.extra.len());
-    Error::config("column", expected, format!("{column:?}"), "count from 0")
+    let expected = format!("one of {} observation fields and {} extra fields", schema.obs.len(), schema.extra.len());
+    Error::config("column", expected, format!("{column:?}"), "pass a position counted from 0")
 }
 
-/// The error for memory of another dtype than a column's.
+/// Returns the error for an output of another dtype than the column's.
 #[cold]
 pub(super) fn dtype_mismatch(dtype: DType, out: DType) -> Error {
-    Error::space("out", format!("{dtype:?}"), format!("{out:?}"), "pass memory of the column's dtype")
+    Error::space("out", format!("{dtype:?}"), format!("{out:?}"), "pass an array of the column's dtype")
 }
 
-/// The error for a transition that cannot be sampled.
+/// Returns the error for a transition that cannot be sampled.
 #[cold]
 pub(crate) fn invalid_index(index: usize, valid: &Range<usize>) -> Error {
-    let expected = format!("numbers of stored transitions, {} to {}", valid.start, valid.end.saturating_sub(1));
-    Error::config("indices", expected, index.to_string(), "pass what sampling gave")
+    let expected = format!("indices of stored transitions, {} to {}", valid.start, valid.end.saturating_sub(1));
+    Error::config("indices", expected, index.to_string(), "pass indices from a sample")
 }
 
-/// Copies `width` bytes for each row from where `at` says. Small widths are copied without a call.
+/// Copies `width` bytes per row from the slices of `at`. Small widths are copied without a call.
 #[inline(always)]
 pub(super) fn copy<'a>(
     rows: impl Iterator<Item = usize>,

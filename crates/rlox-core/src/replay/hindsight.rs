@@ -1,4 +1,4 @@
-//! Goals that were reached in place of those that were meant.
+//! Hindsight experience replay: sampling with goals that were achieved later.
 
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -11,17 +11,17 @@ use super::state::{PersistSampler, SamplerConfig, check_sampler, invalid_field, 
 use super::storage::{ReplayStorage, draw};
 use crate::{Error, Field, InterruptCheck, Pcg64, Result, alloc};
 
-/// Goals between two looks for an interruption.
+/// Goals between two interruption checks.
 const POLL_EVERY_ROWS: usize = 1 << 12;
 
-/// Which goals stand in for the one that was meant (Andrychowicz et al. 2017, section 4.5).
+/// Selection of the new goals (Andrychowicz et al. 2017, section 4.5).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Strategy {
-    /// One that is reached by this or a later step of the episode, each as likely as another.
+    /// A goal that this or a later step of the episode achieves, drawn uniformly.
     Future,
-    /// The one that the episode's last step reaches.
+    /// The goal that the last step of the episode achieves.
     Final,
-    /// One that any step of the episode reaches.
+    /// A goal that any step of the episode achieves, drawn uniformly.
     Episode,
 }
 
@@ -29,14 +29,14 @@ impl Strategy {
     const NAMES: [(Self, &'static str); 3] =
         [(Self::Future, "future"), (Self::Final, "final"), (Self::Episode, "episode")];
 
-    /// The strategy of a name: "future", "final" or "episode".
+    /// Returns the strategy with the given name: "future", "final" or "episode".
     ///
     /// # Errors
-    /// [`Error::Config`] for any other.
+    /// [`Error::Config`] for any other name.
     pub fn from_name(name: &str) -> Result<Self> {
         let found = Self::NAMES.iter().find(|named| named.1 == name).map(|named| named.0);
         let invalid =
-            || Error::config("strategy", "future, final or episode", format!("{name:?}"), "choose one of them");
+            || Error::config("strategy", "future, final or episode", format!("{name:?}"), "pass one of these names");
         found.ok_or_else(invalid)
     }
 
@@ -45,21 +45,24 @@ impl Strategy {
     }
 }
 
-/// Uniform sampling with goals in hindsight (Andrychowicz et al. 2017, "Hindsight Experience Replay",
-/// <https://arxiv.org/abs/1707.01495>): of `n_sampled_goal + 1` transitions all but one have a goal that the same episode
-/// reached in place of the one that was meant.
+/// Uniform sampling with hindsight goals.
 ///
-/// Those are the first of a batch, `B * n / (n + 1)` rounded down ([`super::SampleIndices::relabelled`]). Their rewards, and flags
-/// that depend on the goal, are the caller's to compute again. Transitions of all episodes that are stored are chosen, each
-/// as likely as another. Of an episode that still runs, the steps until now are what counts, and of one whose oldest steps
-/// are gone, those that are stored.
+/// The method is that of Andrychowicz et al. 2017, "Hindsight Experience Replay", <https://arxiv.org/abs/1707.01495>.
+/// Of every `n_sampled_goal + 1` transitions, all but one get a goal that their own episode achieved.
+///
+/// These transitions are the first of a batch, `B * n / (n + 1)` rounded down ([`super::SampleIndices::relabelled`]).
+/// The caller must recompute their rewards, and the flags that depend on the goal. Transitions of all stored episodes
+/// are equally likely. An unfinished episode counts up to its newest step, a partly overwritten one from its oldest
+/// stored step.
 ///
 /// ```
-/// use rlox_core::replay::{Hindsight, TransitionSchema, FieldSpec, Replay, ReplayStorage, SampledBatch, TransitionBatch, Strategy};
+/// use rlox_core::replay::{FieldSpec, Hindsight, Replay, ReplayStorage, SampledBatch, Strategy};
+/// use rlox_core::replay::{TransitionBatch, TransitionSchema};
 /// use rlox_core::{DType, FieldData};
 ///
-/// let part = |name| FieldSpec::new(name, &[1], DType::F32);
-/// let schema = TransitionSchema { obs: vec![part("achieved"), part("desired")], ..TransitionSchema::new(part("achieved"), part("actions")) };
+/// let field = |name| FieldSpec::new(name, &[1], DType::F32);
+/// let schema = TransitionSchema::new(field("achieved"), field("actions"));
+/// let schema = TransitionSchema { obs: vec![field("achieved"), field("desired")], ..schema };
 /// let storage = ReplayStorage::new(100, 1, schema)?;
 /// let sampler = Hindsight::new(&storage, (0, 1), Strategy::Final, 4)?;
 /// let mut buffer = Replay::from_parts(storage, sampler)?;
@@ -77,7 +80,7 @@ impl Strategy {
 /// }
 /// let mut batch = SampledBatch::default();
 /// buffer.sample_into(&mut batch, 3, 7)?;
-/// // Two of three have the goal that the last step reached.
+/// // Two of three transitions have the goal that the last step achieved.
 /// assert_eq!((batch.f32s("desired"), batch.sample_indices().relabelled()), (&[3.0, 3.0, 9.0][..], 2));
 /// # Ok::<(), rlox_core::Error>(())
 /// ```
@@ -86,19 +89,21 @@ pub struct Hindsight {
     relabel: GoalRelabel,
     strategy: Strategy,
     n_sampled_goal: usize,
-    /// The time steps with which episodes begin, in rising order, by environment.
+    /// First time steps of the episodes in ascending order, per environment.
     starts: Vec<VecDeque<usize>>,
 }
 
-/// A replay buffer with goals in hindsight.
+/// Replay buffer with hindsight goals.
 pub type HindsightReplayBuffer = Replay<Hindsight>;
 
 impl Hindsight {
-    /// A sampler of a storage, of whose observations' parts `parts` are the goal that was reached, and the one to reach.
+    /// Creates a sampler for a storage.
+    ///
+    /// `parts` are the positions of the observation fields that hold the achieved and the desired goal.
     ///
     /// # Errors
-    /// [`Error::Config`] for parts that are not there, [`Error::Space`] for parts of different shapes or dtypes,
-    /// [`Error::Memory`] if it does not fit into memory.
+    /// [`Error::Config`] for a field that does not exist, [`Error::Space`] if the fields are the same or differ in
+    /// shape or dtype, [`Error::Memory`] if an allocation fails.
     pub fn new(
         storage: &ReplayStorage,
         parts: (usize, usize),
@@ -107,13 +112,14 @@ impl Hindsight {
     ) -> Result<Self> {
         let obs = &storage.schema().obs;
         let (Some(achieved), Some(desired)) = (obs.get(parts.0), obs.get(parts.1)) else {
-            let (expected, got) = (format!("two of {} parts", obs.len()), format!("{parts:?}"));
-            return Err(Error::config("parts", expected, got, "count from 0"));
+            let (expected, got) = (format!("two of {} observation fields", obs.len()), format!("{parts:?}"));
+            return Err(Error::config("parts", expected, got, "pass positions counted from 0"));
         };
         if (&achieved.shape, achieved.dtype) != (&desired.shape, desired.dtype) || parts.0 == parts.1 {
             let describe = |spec: &super::FieldSpec| format!("{:?} {:?}", spec.dtype, spec.shape);
-            let expected = format!("{}, as {} is", describe(achieved), achieved.name);
-            return Err(Error::space(desired.name.clone(), expected, describe(desired), "give both goals one form"));
+            let expected = format!("{}, as {} has", describe(achieved), achieved.name);
+            let (got, hint) = (describe(desired), "use two fields of the same shape and dtype");
+            return Err(Error::space(desired.name.clone(), expected, got, hint));
         }
         let mut starts = alloc::with_capacity("num_envs", storage.num_envs())?;
         starts.resize_with(storage.num_envs(), VecDeque::new);
@@ -121,7 +127,7 @@ impl Hindsight {
         Ok(Self { relabel, strategy, n_sampled_goal, starts })
     }
 
-    /// The time steps of the episode that a time step of an environment is of, as far as they can be sampled.
+    /// Returns the samplable time steps of the episode that contains a time step of an environment.
     fn episode(&self, env: usize, step: usize, valid: &Range<usize>) -> Range<usize> {
         let (starts, n) = (&self.starts[env], self.starts.len());
         let after = starts.partition_point(|start| *start <= step);
@@ -130,7 +136,7 @@ impl Hindsight {
         first.max(valid.start / n)..end.min(valid.end / n)
     }
 
-    /// What a state must have in common with a sampler; a strategy is its place among their names.
+    /// Returns the settings that a state must share. The strategy is its position in `Strategy::NAMES`.
     fn settings(&self) -> [(&'static str, usize); 4] {
         let GoalRelabel { achieved, desired } = self.relabel;
         let strategy = Strategy::NAMES.iter().position(|named| named.0 == self.strategy).unwrap_or(0);
@@ -238,7 +244,7 @@ impl Sampler for Hindsight {
 impl PersistSampler for Hindsight {
     fn to_config(&self) -> SamplerConfig {
         let names = [("sampler", "hindsight"), ("strategy", self.strategy.name())];
-        // The strategy's name comes last, in place of its number.
+        // The name of the strategy comes last and replaces its position.
         let numbers = self.settings().map(|(key, number)| (key.to_owned(), number.into()));
         numbers.into_iter().chain(names.map(|(key, name)| (key.to_owned(), name.into()))).collect()
     }
@@ -247,7 +253,7 @@ impl PersistSampler for Hindsight {
         check_sampler(config, "hindsight")?;
         let number = |key| {
             count(config, key)
-                .map_err(|got| Error::config("replay", "a buffer with hindsight", got, "use another copy"))
+                .map_err(|got| Error::config("replay", "the settings of a hindsight buffer", got, "use another copy"))
         };
         let strategy = config.get("strategy").and_then(|name| name.as_str()).unwrap_or("none");
         let parts = (number("achieved")?, number("desired")?);

@@ -1,4 +1,4 @@
-//! A replay buffer that is larger than memory and outlives its process.
+//! A replay buffer in a file: larger than memory and persistent.
 
 mod back;
 mod file;
@@ -20,38 +20,38 @@ use super::storage::draw;
 use crate::interrupt::InterruptCheck;
 use crate::{Error, FieldData, FieldMut, Pcg64, Result, alloc, check_len};
 
-/// Bytes of rows that are written together, as soon as there are so many.
+/// Size in bytes of the pending rows that triggers a write.
 const WRITE_BATCH_BYTES: usize = 1 << 18;
-/// Bytes of rows between two commits: an eighth of what is held, but at least the first and at most the second.
+/// Minimum and maximum bytes of rows between two commits; in between, an eighth of the capacity.
 const SLACK_BYTES: (usize, usize) = (1 << 22, 1 << 26);
-/// Bytes, and rows at most, that are taken or copied from memory between two looks for an interruption.
+/// Bytes, and maximum rows, copied from memory between two interruption checks.
 const POLL_EVERY_BYTES: usize = 1 << 22;
 const POLL_EVERY_ROWS: usize = 1 << 10;
-/// Rows that are read from the file between two looks for an interruption.
+/// Rows read from the file between two interruption checks.
 const POLL_EVERY_READS: usize = 8;
 
-/// A replay buffer whose newest rows are in memory, and which holds the others in a file; sampled uniformly.
+/// Replay buffer with the newest rows in memory and all rows in a file, sampled uniformly.
 ///
-/// Rows go to the file in batches, before they leave memory. [`MmapReplayBuffer::flush`] has all of them reach the disk.
-/// After a crash [`MmapReplayBuffer::open`] finds every row that was flushed and that newer ones have not replaced, and
-/// with a little luck newer ones. Dropping the buffer flushes it, and can tell nobody if that fails.
+/// Rows are written to the file in batches, before they leave memory. [`MmapReplayBuffer::flush`] writes all rows to
+/// the disk. After a crash, [`MmapReplayBuffer::open`] finds every flushed row that newer rows have not replaced, and
+/// possibly some newer rows. Dropping the buffer flushes it and ignores errors.
 ///
-/// Each row has its number and a checksum, which are checked whenever it is read. While a buffer is open its file is
-/// locked, and no other buffer opens it.
+/// Each row stores its index and a checksum, which are verified at every read. The file of an open buffer is locked, so
+/// that no other buffer can open it.
 ///
-/// The file is read and written by position and not mapped into memory: what happens to it then, such as another
-/// program's truncating it, is an error and never a signal that ends the process. The system keeps in memory what it has
-/// room for either way.
+/// The file is not mapped into memory, but read and written by position. If another program truncates the file, calls
+/// return errors, and no signal ends the process. The system caches the file either way.
 ///
-/// Transitions are told by the number they have in the order of pushing, counted from 0.
+/// The index of a transition is its position in the order of pushes, counted from 0.
 ///
 /// ```
 /// use rlox_core::DType;
-/// use rlox_core::replay::{TransitionSchema, MmapReplayBuffer, FieldSpec, SampledBatch};
+/// use rlox_core::replay::{FieldSpec, MmapReplayBuffer, SampledBatch, TransitionSchema};
 ///
-/// let part = |name, dim| FieldSpec::new(name, &[dim], DType::F32);
+/// let field = |name, dim| FieldSpec::new(name, &[dim], DType::F32);
+/// let schema = TransitionSchema::new(field("obs", 2), field("actions", 1));
 /// let path = std::env::temp_dir().join(format!("rlox-replay-{}", std::process::id()));
-/// let mut buffer = MmapReplayBuffer::create(&path, 100, 10_000, TransitionSchema::new(part("obs", 2), part("actions", 1)))?;
+/// let mut buffer = MmapReplayBuffer::create(&path, 100, 10_000, schema)?;
 /// for i in 0..1000 {
 ///     buffer.push_slices(&[i as f32, 0.0], &[i as f32 + 1.0, 0.0], &[1.0], 0.5, false, false)?;
 /// }
@@ -71,25 +71,28 @@ pub struct MmapReplayBuffer {
     schema: TransitionSchema,
     total_capacity: usize,
     cold: Cold,
-    /// A ring of records, `[hot_capacity]`.
+    /// Ring of records, `[hot_capacity]`.
     hot: Vec<u8>,
     hot_capacity: usize,
-    /// The first row that is in memory.
+    /// Index of the first row in memory.
     hot_from: usize,
-    /// Rows pushed so far.
+    /// Number of rows pushed so far.
     pushed: usize,
-    /// No other file's.
+    /// Unique id of the file.
     id: u64,
 }
 
 impl MmapReplayBuffer {
-    /// An empty buffer of `total_capacity` rows, of which the newest `hot_capacity` stay in memory, and its file at
-    /// `path`, where nothing is.
+    /// Creates an empty buffer of `total_capacity` rows, with a new file at `path`.
+    ///
+    /// The newest `hot_capacity` rows stay in memory.
     ///
     /// # Errors
-    /// [`Error::Config`] if a capacity is 0, more is to stay in memory than is held, the layout makes no sense or stacks
-    /// frames, [`Error::Shape`] for a row without elements, [`Error::Memory`] with the number of bytes if what stays in
-    /// memory does not fit, [`Error::Io`] if anything is at `path` or the system refuses. What is at `path` stays as it is.
+    /// - [`Error::Config`] if a capacity is 0, `hot_capacity` exceeds `total_capacity`, or the schema is invalid or
+    ///   stacks frames;
+    /// - [`Error::Shape`] for a row without elements or with too many axes;
+    /// - [`Error::Memory`] with the number of bytes if the rows in memory do not fit;
+    /// - [`Error::Io`] if `path` exists, which leaves it unchanged, or the system reports an error.
     pub fn create(
         path: impl AsRef<Path>,
         hot_capacity: usize,
@@ -108,7 +111,7 @@ impl MmapReplayBuffer {
     ) -> Result<Self> {
         check_capacities(hot, total)?;
         if schema.frame_stack != 1 {
-            let (got, hint) = (schema.frame_stack.to_string(), "store whole observations, or use a ReplayBuffer");
+            let (got, hint) = (schema.frame_stack.to_string(), "store complete observations, or use a ReplayBuffer");
             return Err(Error::config("frame_stack", "1", got, hint));
         }
         RowLayout::new(&schema)?;
@@ -128,13 +131,18 @@ impl MmapReplayBuffer {
         Self { schema, total_capacity, cold, hot, hot_capacity, hot_from: pushed, pushed, id }
     }
 
-    /// The buffer whose file is at `path`. `hot_capacity` rows stay in memory; without it as many as it was created with.
+    /// Opens the buffer whose file is at `path`.
+    ///
+    /// `hot_capacity` rows stay in memory; `None` stands for the capacity at creation. Rows in memory are verified now,
+    /// all others when they are read.
     ///
     /// # Errors
-    /// [`Error::Io`] if nothing is there or the system refuses, [`Error::Closed`] if another buffer has the file open,
-    /// [`Error::Corrupt`] naming the file and the section that is damaged, missing or not a replay buffer's,
-    /// [`Error::Config`] for a newer format or a capacity that makes no sense, [`Error::Memory`] if what stays in memory
-    /// does not fit. Rows older than those are checked when they are read.
+    /// - [`Error::Io`] if there is no file or the system reports an error;
+    /// - [`Error::Closed`] if another buffer has opened the file;
+    /// - [`Error::Corrupt`] that names the file and its damaged or missing section;
+    /// - [`Error::Config`] for another version of the format, another byte order, or an invalid capacity;
+    /// - [`Error::Memory`] if the rows in memory do not fit;
+    /// - [`Error::Interrupted`] if the interrupt check of the process stops the call.
     pub fn open(path: impl AsRef<Path>, hot_capacity: impl Into<Option<usize>>) -> Result<Self> {
         let mut interrupt = InterruptCheck::default();
         let (cold, header) = Cold::open(path.as_ref(), &mut || interrupt.check())?;
@@ -151,66 +159,71 @@ impl MmapReplayBuffer {
         Ok(buffer)
     }
 
-    /// What transitions are made of.
+    /// Returns the schema of the transitions.
     pub fn schema(&self) -> &TransitionSchema {
         &self.schema
     }
 
-    /// Where the file is.
+    /// Returns the path of the file.
     pub fn path(&self) -> &Path {
         self.cold.disk.path()
     }
 
-    /// How many transitions can be held.
+    /// Returns the maximum number of stored transitions.
     pub fn capacity(&self) -> usize {
         self.total_capacity
     }
 
-    /// How many of them stay in memory.
+    /// Returns the maximum number of transitions in memory.
     pub fn hot_capacity(&self) -> usize {
         self.hot_capacity
     }
 
-    /// How many transitions are held.
+    /// Returns the number of stored transitions.
     pub fn len(&self) -> usize {
         self.pushed.min(self.total_capacity)
     }
 
-    /// Whether there are none.
+    /// Returns true if no transitions are stored.
     pub fn is_empty(&self) -> bool {
         self.pushed == 0
     }
 
-    /// The numbers of the transitions that are held.
+    /// Returns the indices of the stored transitions.
     pub fn indices(&self) -> Range<usize> {
         self.pushed - self.len()..self.pushed
     }
 
-    /// Bytes of memory.
+    /// Returns the allocated bytes.
     pub fn memory(&self) -> usize {
         self.hot.len()
     }
 
-    /// Adds any number of rows, each with its next observation.
+    /// Appends any number of rows, each with its next observation.
     ///
-    /// More rows than stay in memory are taken in pieces of so many: where the system refuses in the middle, those before
-    /// are taken, and the error says how many. So they are where it is told to stop; [`MmapReplayBuffer::indices`] tells
-    /// how many then.
+    /// More rows than fit into memory are stored in pieces. If a piece fails, the pieces before it are stored, which
+    /// [`MmapReplayBuffer::indices`] shows. The text of an [`Error::Io`] then contains their number of rows.
     ///
     /// # Errors
-    /// [`Error::Shape`] for another number of rows or elements, [`Error::Space`] for other dtypes or numbers that are not
-    /// finite, [`Error::Config`] without next observations, [`Error::Io`] if the system refuses to write rows that were
-    /// pushed before, as on a full disk: they stay in memory, and pushing again tries again. Nothing has changed then.
-    /// [`Error::Interrupted`] if it was told to stop.
+    /// - [`Error::Shape`] for a wrong number of rows or elements;
+    /// - [`Error::Space`] for wrong dtypes;
+    /// - [`Error::NotFinite`] for numbers that are not finite;
+    /// - [`Error::Config`] if next observations are missing;
+    /// - [`Error::Closed`] in a forked process;
+    /// - [`Error::Io`] if the system cannot write earlier rows, as on a full disk. These rows stay in memory, and the
+    ///   next push tries again;
+    /// - [`Error::Interrupted`] if the interrupt check of the process stops the call.
+    ///
+    /// Nothing of the failed piece is stored.
     pub fn push_batch(&mut self, batch: &TransitionBatch<'_>) -> Result<()> {
         let mut interrupt = InterruptCheck::default();
         batch.check(&self.schema, &mut interrupt)?;
         batch.check_obs(&self.schema, &mut interrupt)?;
         if batch.next_obs.is_none() {
-            let hint = "pass next_obs, which every row of a file has of its own: of an episode that ended its last";
+            let hint = "pass next_obs with every row; where an episode ends, pass its final observation";
             return Err(Error::config("next_obs", "the observation after each row", "none", hint));
         }
-        // A forked child could not keep what it was given.
+        // A forked process cannot write rows to the file.
         self.cold.disk.check_process()?;
         let rows = batch.rows();
         for first in (0..rows).step_by(self.hot_capacity) {
@@ -220,13 +233,13 @@ impl MmapReplayBuffer {
         Ok(())
     }
 
-    /// Whether pushing so many rows would write to the file, and wait for the disk.
+    /// Returns true if a push of `rows` rows would write to the file and wait for the disk.
     pub fn is_write_due(&self, rows: usize) -> bool {
         let batch = self.hot_capacity.min(WRITE_BATCH_BYTES / self.cold.record.len).max(1);
         (self.pushed - self.cold.written).saturating_add(rows) > batch
     }
 
-    /// Adds no more rows than stay in memory: all of them or none.
+    /// Appends all rows of a piece or none. A piece has at most as many rows as fit into memory.
     fn push_piece(
         &mut self,
         batch: &TransitionBatch<'_>,
@@ -244,17 +257,17 @@ impl MmapReplayBuffer {
             self.pushed += 1;
             self.hot_from = self.hot_from.max(self.pushed.saturating_sub(self.hot_capacity));
             if self.pushed.is_multiple_of(poll_rows) {
-                // Rows that were replaced in memory are in the file.
+                // The file holds the rows that were replaced in memory.
                 interrupt.check().inspect_err(|_| self.pushed = before)?;
             }
         }
         Ok(())
     }
 
-    /// Adds one transition.
+    /// Appends one transition.
     ///
     /// # Errors
-    /// Those of [`MmapReplayBuffer::push_batch`].
+    /// As [`MmapReplayBuffer::push_batch`].
     pub fn push_slices(
         &mut self,
         obs: &[f32],
@@ -275,36 +288,40 @@ impl MmapReplayBuffer {
         })
     }
 
-    /// Adds one transition.
+    /// Appends one transition.
     ///
     /// # Errors
-    /// Those of [`MmapReplayBuffer::push_batch`].
+    /// As [`MmapReplayBuffer::push_batch`].
     pub fn push(&mut self, record: &ExperienceRecord) -> Result<()> {
         let ExperienceRecord { obs, next_obs, action, reward, terminated, truncated } = record;
         self.push_slices(obs, next_obs, action, *reward, *terminated, *truncated)
     }
 
-    /// Has all rows reach the disk: after a crash they are there.
+    /// Writes all rows to the disk, so that they survive a crash.
     ///
     /// # Errors
-    /// [`Error::Io`] if the system refuses, as on a full disk: nothing is lost, and flushing again tries again.
-    /// [`Error::Closed`] in a forked process.
+    /// - [`Error::Io`] if the system reports an error, as on a full disk. No row is lost, and another flush tries
+    ///   again;
+    /// - [`Error::Closed`] in a forked process;
+    /// - [`Error::Interrupted`] if the interrupt check of the process stops the call.
     pub fn flush(&mut self) -> Result<()> {
         let mut interrupt = InterruptCheck::default();
         self.cold.write(&self.hot, self.hot_from..self.pushed, &mut || interrupt.check())?;
         self.cold.commit()
     }
 
-    /// Whether all rows have reached the disk, as after a flush, or where none was pushed since the file was opened.
+    /// Returns true if the disk has all rows: after a flush, or without a push since the file was opened.
     pub fn is_flushed(&self) -> bool {
         self.cold.safe == self.pushed
     }
 
-    /// Reads and checks the whole file: its header, its commits and every transition that it holds.
+    /// Reads and verifies the complete file: header, commits and every stored transition.
     ///
     /// # Errors
-    /// [`Error::Corrupt`] naming the file and the section that is damaged, [`Error::Io`] if the system refuses,
-    /// [`Error::Closed`] in a forked process.
+    /// - [`Error::Corrupt`] that names the file and its damaged section;
+    /// - [`Error::Io`] if the system reports an error;
+    /// - [`Error::Closed`] in a forked process;
+    /// - [`Error::Interrupted`] if the interrupt check of the process stops the call.
     pub fn verify(&self) -> Result<()> {
         self.cold.disk.check_process()?;
         self.cold.verify()?;
@@ -314,19 +331,20 @@ impl MmapReplayBuffer {
 }
 
 impl MmapReplayBuffer {
-    /// Samples `batch_size` transitions with what `seed` draws. The same seed gives the same transitions of the same
-    /// buffer, wherever they lie.
+    /// Samples `batch_size` transitions with a generator of the given seed.
+    ///
+    /// The same seed samples the same transitions from the same buffer, in memory or in the file.
     ///
     /// # Errors
-    /// Those of [`MmapReplayBuffer::sample_indices`].
+    /// As [`MmapReplayBuffer::sample_indices`].
     pub fn sample_into(&self, batch: &mut SampledBatch, batch_size: usize, seed: u64) -> Result<()> {
         self.sample_with(batch, batch_size, &mut Pcg64::seed_from(seed.into()))
     }
 
-    /// Samples `batch_size` transitions with what a generator draws.
+    /// Samples `batch_size` transitions with the given generator.
     ///
     /// # Errors
-    /// Those of [`MmapReplayBuffer::sample_indices`].
+    /// As [`MmapReplayBuffer::sample_indices`].
     pub fn sample_with(&self, batch: &mut SampledBatch, batch_size: usize, rng: &mut Pcg64) -> Result<()> {
         self.check_batch_size(batch_size)?;
         let before = rng.clone();
@@ -340,24 +358,31 @@ impl MmapReplayBuffer {
             })
     }
 
-    /// Chooses `batch_size` transitions, each as likely as another, and reads them, to be copied column by column
-    /// ([`MmapReplayBuffer::read`]).
+    /// Samples `batch_size` transitions uniformly and reads their records.
+    ///
+    /// [`MmapReplayBuffer::read`] copies the columns.
     ///
     /// # Errors
-    /// [`Error::Config`] for no transitions or more than are held, [`Error::Memory`] if there is no room,
-    /// [`Error::Corrupt`] naming the file and a record that is damaged, [`Error::Io`] if the system refuses,
-    /// [`Error::Closed`] in a forked process.
+    /// - [`Error::Config`] if `batch_size` is 0 or exceeds the number of stored transitions;
+    /// - [`Error::Memory`] if an allocation fails;
+    /// - [`Error::Corrupt`] that names the file and a damaged record;
+    /// - [`Error::Io`] if the system reports an error;
+    /// - [`Error::Closed`] in a forked process;
+    /// - [`Error::Interrupted`] if the interrupt check of the process stops the call.
+    ///
+    /// The generator is unchanged then.
     pub fn sample_indices(&self, sample_indices: &mut SampleIndices, batch_size: usize, rng: &mut Pcg64) -> Result<()> {
         let before = rng.clone();
         self.draw(sample_indices, batch_size, rng)?;
         self.find(sample_indices).inspect_err(|_| *rng = before)
     }
 
-    /// The first half of [`MmapReplayBuffer::sample_indices`], all that draws: threads that share a generator need it no longer
-    /// than that.
+    /// Draws indices: the first half of [`MmapReplayBuffer::sample_indices`].
+    ///
+    /// This half alone uses the generator, so threads that share a generator can release it afterwards.
     ///
     /// # Errors
-    /// Those of [`MmapReplayBuffer::sample_indices`] but for damage.
+    /// As [`MmapReplayBuffer::sample_indices`], except for errors of reading.
     pub fn draw(&self, sample_indices: &mut SampleIndices, batch_size: usize, rng: &mut Pcg64) -> Result<()> {
         self.check_batch_size(batch_size)?;
         self.cold.disk.check_process()?;
@@ -367,16 +392,16 @@ impl MmapReplayBuffer {
         Ok(())
     }
 
-    /// The second half of [`MmapReplayBuffer::sample_indices`]: reads transitions that were drawn.
+    /// Reads drawn transitions: the second half of [`MmapReplayBuffer::sample_indices`].
     ///
     /// # Errors
-    /// Those of [`MmapReplayBuffer::sample_indices`], and [`Error::Config`] if they are not held any more. Nothing can be
-    /// read from `sample_indices` then.
+    /// As [`MmapReplayBuffer::sample_indices`]; also [`Error::Config`] if a transition is no longer stored. The indices
+    /// are cleared then.
     pub fn find(&self, sample_indices: &mut SampleIndices) -> Result<()> {
         sample_indices.fetch(|indices, records| self.fetch(indices, records)).inspect_err(|_| sample_indices.clear())
     }
 
-    /// Appends the records of transitions.
+    /// Appends the records of transitions to `records`.
     fn fetch(&self, indices: &[usize], records: &mut Vec<u8>) -> Result<()> {
         self.cold.disk.check_process()?;
         let (valid, len) = (self.indices(), self.cold.record.len);
@@ -401,19 +426,23 @@ impl MmapReplayBuffer {
         Ok(())
     }
 
-    /// Copies one column of transitions that this buffer chose, `[B, ...]`.
+    /// Copies one column of the transitions that this buffer sampled, `[B, ...]`.
     ///
     /// # Errors
-    /// [`Error::Config`] for a column that is not there, [`Error::Space`] for memory of another dtype,
-    /// [`Error::Shape`] for memory of another length or transitions of another buffer. Nothing is written then.
+    /// - [`Error::Config`] for an unknown column;
+    /// - [`Error::Space`] if the dtype of `out` differs;
+    /// - [`Error::Shape`] if the length of `out` differs, or for a sample of another buffer;
+    /// - [`Error::Interrupted`] if the interrupt check of the process stops the call.
+    ///
+    /// Nothing is written then, except that an interrupted call may have written the first rows.
     pub fn read(&self, sample_indices: &SampleIndices, column: Column, out: FieldMut<'_>) -> Result<()> {
         self.cold.record.read(&self.schema, self.records(sample_indices)?, column, out)
     }
 
-    /// As [`MmapReplayBuffer::read`], of a column of booleans.
+    /// Copies one column of booleans as [`MmapReplayBuffer::read`] does.
     ///
     /// # Errors
-    /// Those of [`MmapReplayBuffer::read`].
+    /// As [`MmapReplayBuffer::read`].
     pub fn read_bools(&self, sample_indices: &SampleIndices, column: Column, out: &mut [bool]) -> Result<()> {
         self.cold.record.read_bools(&self.schema, self.records(sample_indices)?, column, out)
     }
@@ -424,10 +453,10 @@ impl MmapReplayBuffer {
         Ok(&sample_indices.records)
     }
 
-    /// Checks that so many transitions can be sampled.
+    /// Checks that `batch_size` transitions can be sampled.
     ///
     /// # Errors
-    /// [`Error::Config`] for no transitions or more than there are.
+    /// [`Error::Config`] if `batch_size` is 0 or exceeds the number of stored transitions.
     pub fn check_batch_size(&self, batch_size: usize) -> Result<()> {
         check_count(self.len(), self.len(), batch_size)
     }
@@ -435,7 +464,7 @@ impl MmapReplayBuffer {
 
 impl Drop for MmapReplayBuffer {
     fn drop(&mut self) {
-        // What was only read is not written to. The parent's rows are the parent's to write.
+        // A buffer that was only read leaves its file unchanged, and a forked process leaves it to its parent.
         if !self.is_flushed() && self.cold.write(&self.hot, self.hot_from..self.pushed, &mut || Ok(())).is_ok() {
             let _ = self.cold.commit();
         }
@@ -449,19 +478,19 @@ fn check_capacities(hot: usize, total: usize) -> Result<()> {
         }
     }
     if hot > total {
-        let (expected, hint) = (format!("at most total_capacity = {total}"), "keep no more in memory than there is");
+        let (expected, hint) = (format!("at most total_capacity = {total}"), "pass a smaller hot_capacity");
         return Err(Error::config("hot_capacity", expected, hot.to_string(), hint));
     }
     Ok(())
 }
 
-/// Memory for the newest rows.
+/// Allocates the memory of the newest rows.
 fn hot_memory(rows: usize, bytes_each: usize) -> Result<Vec<u8>> {
     alloc::check_available("hot_capacity", rows, bytes_each)?;
     alloc::zeroed("hot_capacity", rows.saturating_mul(bytes_each))
 }
 
-/// The error of a push in pieces, of which some were taken.
+/// Adds the number of stored rows to the error of a push in pieces.
 fn with_progress(error: Error, num_pushed: usize, rows: usize) -> Error {
     match error {
         Error::Io { path, source } if num_pushed > 0 => {

@@ -1,25 +1,27 @@
-//! Returns over several steps.
+//! N-step returns.
 
 use super::storage::{CONTINUES, ReplayStorage, TERMINATED, TRUNCATED};
 use crate::{Error, InterruptCheck, Result, alloc};
 
-/// Transitions that span up to n steps: rewards are summed with discounts, and what comes next is what came after the last
-/// of them (Sutton 1988; Hessel et al. 2018, "Rainbow").
+/// Settings of n-step returns (Sutton 1988; Hessel et al. 2018, "Rainbow").
 ///
-/// They end where the episode ends, and before that where it is not stored any further: a truncated episode and one that
-/// still goes on are worth the value of the observation they stopped at, a terminated one nothing more. Further parts
-/// whose names begin with `next_` are those of the last step, others those of the first.
+/// The reward of a sampled transition is the discounted sum over up to n steps, and its next observation is that of the
+/// last of these steps. Transitions end with their episode, and with the last step that is stored. A truncated or
+/// unfinished episode bootstraps from the observation where it stops; a terminated one does not bootstrap. Extra fields
+/// whose names begin with `next_` come from the last step, all others from the first step.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct NStep {
-    /// The number of steps, at least 1.
+    /// Number of steps, at least 1.
     pub n: usize,
-    /// The discount of a step.
+    /// Discount per step, in [0, 1].
     pub gamma: f64,
 }
 
 impl NStep {
+    /// Checks the settings.
+    ///
     /// # Errors
-    /// [`Error::Config`] for no steps or a discount outside of [0, 1].
+    /// [`Error::Config`] if `n` is 0 or `gamma` is outside [0, 1].
     pub(crate) fn check(self) -> Result<()> {
         if self.n == 0 {
             return Err(Error::config("n_step", "at least 1", "0", "pass a positive number"));
@@ -32,14 +34,14 @@ impl NStep {
     }
 }
 
-/// What transitions over several steps are.
+/// Sampled transitions that span several steps.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Spans {
-    /// The row of the last step of each.
+    /// Row of the last step of each transition.
     pub(crate) last_rows: Vec<usize>,
-    /// The discounted sums of rewards.
+    /// Discounted sums of rewards.
     pub(crate) returns: Vec<f32>,
-    /// What the value of the next observation counts, `gamma^k` after k steps.
+    /// Discounts of the next observation's value: `gamma^k` after k steps.
     pub(crate) discounts: Vec<f32>,
 }
 
@@ -50,24 +52,25 @@ impl Spans {
         self.discounts.clear();
     }
 
-    /// Drops the transitions whose flag is false.
+    /// Keeps the transitions whose flag is true.
     pub(crate) fn retain(&mut self, keep: &[bool]) {
         retain(&mut self.last_rows, keep);
         retain(&mut self.returns, keep);
         retain(&mut self.discounts, keep);
     }
 
-    /// Bytes of memory.
+    /// Returns the allocated bytes.
     pub(crate) fn memory(&self) -> usize {
         alloc::allocated_bytes(&self.last_rows)
             + alloc::allocated_bytes(&self.returns)
             + alloc::allocated_bytes(&self.discounts)
     }
 
-    /// Finds them for rows that were located.
+    /// Computes the spans that start at located rows.
     ///
     /// # Errors
-    /// Those of [`NStep::check`], [`Error::Memory`] if there is no room.
+    /// As [`NStep::check`]; [`Error::Memory`] if an allocation fails; [`Error::Interrupted`] if the interrupt check of
+    /// the process stops the call.
     pub(crate) fn find(&mut self, storage: &ReplayStorage, n_step: NStep, rows: &[usize]) -> Result<()> {
         n_step.check()?;
         self.clear();
@@ -101,7 +104,7 @@ impl Spans {
     }
 }
 
-/// Drops the values whose flag is false; there may be more flags than values.
+/// Keeps the values whose flag is true. There may be more flags than values.
 pub(super) fn retain<T>(values: &mut Vec<T>, keep: &[bool]) {
     let mut keep = keep.iter();
     values.retain(|_| keep.next().is_some_and(|keep| *keep));

@@ -1,4 +1,4 @@
-//! Transitions that surprise are drawn more often.
+//! Prioritized sampling: transitions with large errors are drawn more often.
 
 use std::ops::Range;
 
@@ -11,35 +11,35 @@ use super::storage::ReplayStorage;
 use super::sum_tree::SumTree;
 use crate::{DType, Error, Field, FieldData, Pcg64, Result, alloc, check_len};
 
-/// Added to priorities, so that a transition whose error was 0 can be drawn again.
+/// Number added to priorities, so that a transition with an error of 0 can be drawn again.
 const EPS: f32 = 1e-6;
 
-/// Proportional prioritized sampling (Schaul et al. 2016, "Prioritized Experience Replay", section 3.3): a transition of
-/// priority p is drawn with probability `p^alpha / sum(p^alpha)`, and weighs `(N P)^-beta`, divided by the largest weight
-/// of all that are stored.
+/// Proportional prioritized sampling.
 ///
-/// New transitions have the largest priority there was. A batch is stratified: one draw in each of B equal parts of the
-/// sum, in rising order of where transitions are stored.
+/// The method is that of Schaul et al. 2016, "Prioritized Experience Replay", section 3.3. A transition of priority p
+/// is drawn with probability `P = p^alpha / sum(p^alpha)`. Its weight is `(N P)^-beta`, divided by the largest weight
+/// of all stored transitions. New transitions have the largest priority so far. A batch is stratified: one draw from
+/// each of B equal parts of the sum, in ascending order of the rows.
 #[derive(Debug)]
 pub struct Prioritized {
     tree: SumTree,
     alpha: f32,
     beta: f32,
-    /// The largest priority so far.
+    /// Largest priority so far.
     largest: f32,
-    /// Transitions below this number have, or had, a priority.
+    /// Transitions below this index have, or had, a priority.
     known: usize,
-    /// Transitions below this number have none any more.
+    /// Transitions below this index have lost their priority.
     gone: usize,
-    /// Memory of an update: leaves, and what becomes of them.
+    /// Work memory of an update: leaves and their new priorities.
     changes: (Vec<usize>, Vec<f32>),
 }
 
-/// A replay buffer that samples by priority.
+/// Replay buffer with prioritized sampling.
 pub type PrioritizedReplayBuffer = Replay<Prioritized>;
 
 impl PrioritizedReplayBuffer {
-    /// A buffer of one environment's transitions: observations of `obs_dim` and actions of `act_dim` f32.
+    /// Creates a buffer for one environment, with f32 observations and actions of the given sizes.
     ///
     /// ```
     /// use rlox_core::replay::{PrioritizedReplayBuffer, SampledBatch};
@@ -51,14 +51,14 @@ impl PrioritizedReplayBuffer {
     /// buffer.update_priorities(&[0, 1, 2], &[0.0; 3])?;
     /// let mut batch = SampledBatch::default();
     /// buffer.sample_into(&mut batch, 4, 0)?;
-    /// // Nearly all of the sum is the last one's, which is drawn most often and weighs least.
+    /// // Nearly all of the sum belongs to the last transition, which is drawn most often and has the least weight.
     /// assert_eq!(batch.indices(), [3; 4]);
     /// assert!(batch.weights().iter().all(|weight| *weight < 0.1));
     /// # Ok::<(), rlox_core::Error>(())
     /// ```
     ///
     /// # Errors
-    /// Those of [`ReplayStorage::new`] and [`Prioritized::new`].
+    /// As [`ReplayStorage::new`] and [`Prioritized::new`].
     pub fn new(capacity: usize, obs_dim: usize, act_dim: usize, alpha: f32, beta: f32) -> Result<Self> {
         let field = |name, dim| FieldSpec::new(name, &[dim], DType::F32);
         let schema = TransitionSchema::new(field("obs", obs_dim), field("actions", act_dim));
@@ -67,12 +67,17 @@ impl PrioritizedReplayBuffer {
         Self::from_parts(storage, sampler)
     }
 
-    /// Gives transitions, told by their numbers, new priorities, `[B]` each; what is not stored any more is passed over,
-    /// and of doubled numbers the last one counts.
+    /// Sets the priorities of transitions, `[B]` each.
+    ///
+    /// Transitions that are no longer stored are ignored. If an index is repeated, its last priority counts.
     ///
     /// # Errors
-    /// [`Error::Shape`] for slices of different lengths, [`Error::Config`] naming a number that was never stored, or a
-    /// priority that is negative or not finite. Nothing has changed then.
+    /// - [`Error::Shape`] if the lengths differ;
+    /// - [`Error::Config`] that names an index that was never stored, or a negative priority;
+    /// - [`Error::NotFinite`] that names a priority that is not finite;
+    /// - [`Error::Memory`] if an allocation fails.
+    ///
+    /// Nothing has changed then.
     pub fn update_priorities(&mut self, indices: &[usize], priorities: &[f32]) -> Result<()> {
         let (storage, sampler) = self.parts_mut();
         sampler.update_priorities(storage, indices, priorities)
@@ -80,10 +85,11 @@ impl PrioritizedReplayBuffer {
 }
 
 impl Prioritized {
-    /// A sampler of a storage.
+    /// Creates a sampler for a storage.
     ///
     /// # Errors
-    /// [`Error::Config`] for an `alpha` or a `beta` outside of [0, 1], [`Error::Memory`] if it does not fit into memory.
+    /// [`Error::Config`] if `alpha` or `beta` is outside [0, 1], [`Error::Memory`] if the tree does not fit into
+    /// memory.
     pub fn new(storage: &ReplayStorage, alpha: f32, beta: f32) -> Result<Self> {
         check_share("alpha", alpha)?;
         check_share("beta", beta)?;
@@ -99,30 +105,30 @@ impl Prioritized {
         Ok(Self { tree, alpha, beta, largest: 1.0, known: 0, gone: 0, changes: Default::default() })
     }
 
-    /// How much weights make up for priorities: 0 not at all, 1 wholly.
+    /// Returns the exponent of the importance weights: 0 for no correction, 1 for full correction.
     pub fn beta(&self) -> f32 {
         self.beta
     }
 
-    /// The same to be raised over a run, as usual from 0.4 to 1.
+    /// Sets the exponent of the importance weights, usually raised from 0.4 to 1 over a run.
     ///
     /// # Errors
-    /// [`Error::Config`] for a number outside of [0, 1].
+    /// [`Error::Config`] if the number is outside [0, 1].
     pub fn set_beta(&mut self, beta: f32) -> Result<()> {
         check_share("beta", beta)?;
         self.beta = beta;
         Ok(())
     }
 
-    /// How much priorities count: 0 not at all, 1 in proportion.
+    /// Returns the exponent of the priorities: 0 for uniform sampling, 1 for proportional sampling.
     pub fn alpha(&self) -> f32 {
         self.alpha
     }
 
-    /// As [`Replay::update_priorities`], of the storage that it samples.
+    /// Sets priorities as [`Replay::update_priorities`] does, for the storage that the sampler belongs to.
     ///
     /// # Errors
-    /// Those of [`Replay::update_priorities`].
+    /// As [`Replay::update_priorities`].
     pub fn update_priorities(&mut self, storage: &ReplayStorage, indices: &[usize], priorities: &[f32]) -> Result<()> {
         check_len("priorities", priorities.len(), indices.len())?;
         let valid = storage.indices();
@@ -130,8 +136,8 @@ impl Prioritized {
             return Err(invalid_index(*invalid, &valid));
         }
         if let Some(pos) = priorities.iter().position(|priority| !(0.0..=f32::MAX).contains(priority)) {
-            let (expected, got) = ("finite numbers, at least 0", priorities[pos].to_string());
-            let hint = "pass the errors' absolute values";
+            let (expected, got) = ("finite numbers >= 0", priorities[pos].to_string());
+            let hint = "pass absolute values of the errors";
             let error = if priorities[pos].is_finite() {
                 Error::config("priorities", expected, got, hint)
             } else {
@@ -153,7 +159,7 @@ impl Prioritized {
         Ok(())
     }
 
-    /// The fields of a state in which so many transitions can be sampled: priorities as they are in the tree.
+    /// Returns the fields of a state with `count` samplable transitions. Priorities are those of the tree.
     fn descriptor(count: usize) -> [FieldDescriptor; 4] {
         let number = |name| FieldDescriptor::new(name, &[], DType::F32, 1);
         [
@@ -164,7 +170,7 @@ impl Prioritized {
         ]
     }
 
-    /// What a priority is in the tree: a positive number, however small or large it is.
+    /// Returns the priority in the tree: a positive finite number.
     fn power(&self, priority: f32) -> f32 {
         (priority + EPS).powf(self.alpha).clamp(f32::MIN_POSITIVE, f32::MAX)
     }
@@ -174,7 +180,7 @@ fn check_share(name: &'static str, share: f32) -> Result<()> {
     if (0.0..=1.0).contains(&share) {
         return Ok(());
     }
-    Err(Error::config(name, "a number in [0, 1]", share.to_string(), "correct it"))
+    Err(Error::config(name, "a number in [0, 1]", share.to_string(), "pass a number from 0 to 1"))
 }
 
 impl Sampler for Prioritized {
@@ -188,7 +194,7 @@ impl Sampler for Prioritized {
         self.tree.sample_stratified(rng, indices)?;
         let least = self.tree.min().unwrap_or(1.0);
         for (index, weight) in indices.iter_mut().zip(weights) {
-            // The number and the sum of priorities are the same in both weights.
+            // The count and the sum of priorities cancel out in the ratio of the weights.
             *weight = (self.tree.priorities()[*index] / least).powf(-self.beta);
             *index = storage.index_of(*index);
         }
@@ -198,7 +204,7 @@ impl Sampler for Prioritized {
     fn on_push(&mut self, storage: &ReplayStorage, _: Range<usize>) -> Result<()> {
         let valid = storage.indices();
         let rows = storage.capacity_steps() * storage.num_envs();
-        // Rows that were overwritten in between are those of other transitions now.
+        // Rows that were overwritten since the last push belong to other transitions now.
         let gone = self.gone.max(valid.start.saturating_sub(rows))..valid.start;
         let fresh = self.known.max(valid.start)..valid.end;
         let largest = self.power(self.largest);
@@ -218,7 +224,7 @@ impl Sampler for Prioritized {
     fn state(&self, storage: &ReplayStorage) -> Result<Vec<Field>> {
         let mut fields = Self::descriptor(storage.indices().len())
             .into_iter()
-            .map(|kept| kept.field())
+            .map(|descriptor| descriptor.field())
             .collect::<Result<Vec<_>>>()?;
         let mut index = 0;
         for leaves in storage.rows_of(storage.indices()) {

@@ -1,48 +1,52 @@
-//! Pushes of transitions into the ring: row by row, or column by column where environments go on after their last steps.
+//! Pushes of transitions into the ring: by row, or by column for environments whose episodes continue.
 
 use super::schema::{TransitionBatch, next_obs_matches, observation, row_bytes};
 use super::storage::{CONTINUES, HEAD, NextObs, ReplayStorage, STORED, TERMINATED, TRUNCATED};
 use crate::{Error, InterruptCheck, Result, alloc, check_len};
 
-/// Rows between two looks for an interruption.
+/// Rows between two interruption checks.
 const ROWS: usize = 1 << 6;
 
-/// How rows follow each other.
+/// Relation between the rows of a batch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Order {
-    /// One for each environment.
+    /// One row per environment.
     Environments,
-    /// They do not.
+    /// Independent rows of one environment.
     Independent,
-    /// Each is the next step of the one before.
+    /// Consecutive steps of one environment.
     Sequential,
 }
 
 impl ReplayStorage {
-    /// Adds a time step, one row for each environment in their order. To a storage of one environment any number of rows
-    /// can be added at once; they are taken for transitions that do not follow each other then.
+    /// Appends a time step: one row per environment, in the order of the environments.
     ///
-    /// Whether a row goes on where the environment's former one ended is seen by its observation. After a row without a
-    /// next observation it is taken at its word: that it is of the same environment cannot be seen.
+    /// A storage of one environment accepts any number of rows; several rows are treated as independent transitions.
+    /// The push compares observations to detect that a row continues the environment's last one. After a row without a
+    /// next observation the storage cannot check this, and assumes that the row belongs to the same environment.
     ///
     /// # Errors
-    /// [`Error::Shape`] for another number of rows or elements, [`Error::Space`] for other dtypes or numbers that are not
-    /// finite, [`Error::Config`] for a next observation that is missing where nothing can hold it later, or for rows that
-    /// do not follow each other where the last one is still without its own, [`Error::Memory`] if there is no room for
-    /// what lies aside. Nothing has changed then. [`Error::Interrupted`] if it was told to stop in the middle of many rows:
-    /// those before are stored then, which [`ReplayStorage::indices`] tells.
+    /// - [`Error::Shape`] for a wrong number of rows or elements;
+    /// - [`Error::Space`] for wrong dtypes;
+    /// - [`Error::NotFinite`] for numbers that are not finite;
+    /// - [`Error::Config`] if a required next observation is missing, or if independent rows follow a row without one;
+    /// - [`Error::Memory`] if the memory outside the ring does not suffice;
+    /// - [`Error::Interrupted`] if the interrupt check of the process stops the call.
+    ///
+    /// The storage is unchanged then, except that an interrupted push of many rows may have stored the first ones,
+    /// which [`ReplayStorage::indices`] shows.
     pub fn push(&mut self, batch: &TransitionBatch<'_>) -> Result<()> {
         let order = if self.num_envs == 1 && batch.rows() != 1 { Order::Independent } else { Order::Environments };
         self.push_as(batch, order)
     }
 
-    /// Adds time steps of the only environment that follow each other, as they were recorded.
+    /// Appends consecutive time steps of the only environment, as they were recorded.
     ///
     /// # Errors
-    /// Those of [`ReplayStorage::push`], and [`Error::Config`] if there are several environments.
+    /// As [`ReplayStorage::push`]; also [`Error::Config`] if the storage has several environments.
     pub fn push_in_order(&mut self, batch: &TransitionBatch<'_>) -> Result<()> {
         if self.num_envs != 1 {
-            let hint = "push a row for each environment at a time";
+            let hint = "push one row per environment at a time";
             return Err(Error::config("num_envs", "1", self.num_envs.to_string(), hint));
         }
         self.push_as(batch, Order::Sequential)
@@ -59,7 +63,7 @@ impl ReplayStorage {
         written
     }
 
-    /// The memory for a row of observations of several parts. A push that panicked may have taken it along.
+    /// Returns the scratch row for observations of several fields. A push that panicked may have lost it.
     fn take_scratch_row(&mut self) -> Result<Vec<u8>> {
         let len = if self.schema.obs.len() > 1 { 2 * self.row_layout.obs } else { 0 };
         if self.scratch_row.len() == len {
@@ -68,7 +72,7 @@ impl ReplayStorage {
         alloc::zeroed("obs_shape", len)
     }
 
-    /// Writes rows that were checked: of several environments all, or else whole ones until it is told to stop.
+    /// Writes checked rows: one per environment, or consecutive rows until an interruption.
     fn write_all(
         &mut self,
         batch: &TransitionBatch<'_>,
@@ -107,17 +111,16 @@ impl ReplayStorage {
             check_deferred(batch, order)?;
         }
         if order == Order::Independent && batch.rows() > 0 && self.last_next_obs[0] == NextObs::Deferred {
-            // The first of them would be taken for what the last row has promised.
-            let expected = "the next step first, which holds the next observation that the last row was pushed without";
-            let got = format!("{} rows that stand for themselves", batch.rows());
-            let hint =
-                "push that step alone, or these rows in order if it is the first of them, or pass next_obs before";
+            // The first row would be mistaken for the next step of the last one.
+            let expected = "the next step first, because the last row was pushed without next_obs";
+            let got = format!("{} independent rows", batch.rows());
+            let hint = "push that step alone, push these rows in order if they continue it, or always pass next_obs";
             return Err(Error::config("obs", expected, got, hint));
         }
         Ok(())
     }
 
-    /// Finds out which observations are already there, ahead of the environment's last row, and checks the others.
+    /// Finds observations that equal the stored next observations, and checks the others.
     fn find_links(
         &mut self,
         batch: &TransitionBatch<'_>,
@@ -140,13 +143,13 @@ impl ReplayStorage {
         if known { Ok(()) } else { batch.check_obs(&self.schema, interrupt) }
     }
 
-    /// Whether an observation is what lies in an environment's next row, ahead of its last one.
+    /// Returns true if an observation equals the next observation in an environment's next row.
     fn follows(&self, row: usize, obs: &[u8]) -> bool {
         let (older, newest) = obs.split_at(obs.len() - self.row_layout.frame);
         newest == self.newest(row) && self.shifts(self.row_before(row), older)
     }
 
-    /// Whether frames are all but the oldest of a row's observation.
+    /// Returns true if `older` equals the observation of a row without its oldest frame.
     fn shifts(&self, row: usize, older: &[u8]) -> bool {
         if older.is_empty() {
             return true;
@@ -156,7 +159,7 @@ impl ReplayStorage {
         frames.enumerate().all(|(i, frame)| frame == self.frame(row, count - 1 - i))
     }
 
-    /// Makes room for what will lie aside: as much as the rows take, or as the ring can hold if that is less.
+    /// Reserves the maximum memory outside the ring that the rows need, limited to what a full ring needs.
     fn reserve(&mut self, batch: &TransitionBatch<'_>, order: Order, interrupt: &mut InterruptCheck) -> Result<()> {
         let (num_overflow, num_heads) = match order {
             Order::Sequential => self.max_overflow(batch, interrupt)?,
@@ -172,7 +175,7 @@ impl ReplayStorage {
         self.frame_heads.reserve(num_heads.min((most + 1).saturating_sub(self.frame_heads.in_use())), promised)
     }
 
-    /// How many next observations, and how many older frames, consecutive steps may have aside.
+    /// Returns the maximum numbers of next observations and older frames outside the ring.
     fn max_overflow(&self, batch: &TransitionBatch<'_>, interrupt: &mut InterruptCheck) -> Result<(usize, usize)> {
         let (mut num_overflow, mut num_heads) = (0_usize, 0_usize);
         for index in 0..batch.rows() {
@@ -188,7 +191,7 @@ impl ReplayStorage {
         Ok((num_overflow, num_heads))
     }
 
-    /// Makes room for episodes that end.
+    /// Reserves memory for the episodes that end.
     fn reserve_episodes(&mut self, batch: &TransitionBatch<'_>, order: Order) -> Result<()> {
         let mut ended = (0..batch.rows()).filter(|row| batch.is_done(*row));
         if order == Order::Environments {
@@ -198,7 +201,7 @@ impl ReplayStorage {
         self.episodes.reserve(0, ended.min(self.capacity_steps()))
     }
 
-    /// Whether the older frames of a row are those of the row before.
+    /// Returns true if the older frames of a row are those of the previous row.
     fn is_shifted(&self, batch: &TransitionBatch<'_>, row: usize) -> bool {
         let older = self.row_layout.obs - self.row_layout.frame;
         older == 0 || {
@@ -207,7 +210,7 @@ impl ReplayStorage {
         }
     }
 
-    /// Whether the next observation of a row can lie ahead of it.
+    /// Returns true if the ring's next row can hold the next observation of a row.
     fn continues(&self, batch: &TransitionBatch<'_>, row: usize) -> bool {
         let Some(next_obs) = batch.next_obs else { return true };
         let older = self.row_layout.obs - self.row_layout.frame;
@@ -218,7 +221,7 @@ impl ReplayStorage {
         shifted && !batch.is_done(row)
     }
 
-    /// Writes a row of an environment, which was checked.
+    /// Writes a checked row of an environment.
     fn write(
         &mut self,
         batch: &TransitionBatch<'_>,
@@ -240,7 +243,7 @@ impl ReplayStorage {
         self.episodes.record_step(env, self.pushed, self.oldest_step(), (first, batch.is_done(index)));
     }
 
-    /// Gives back what the row that was there had aside.
+    /// Releases the pool slots of the row that is overwritten.
     fn evict(&mut self, row: usize) {
         if self.pushed < self.capacity_steps() {
             return;
@@ -254,7 +257,7 @@ impl ReplayStorage {
         }
     }
 
-    /// Takes in the observation, and says whether its older frames are aside.
+    /// Writes the observation, and returns the `HEAD` flag if its older frames are in the pool.
     fn begin_row(&mut self, row: usize, env: usize, obs: &[u8], order: Order) -> u8 {
         let before = self.row_before(row);
         let (older, newest) = obs.split_at(obs.len() - self.row_layout.frame);
@@ -267,7 +270,7 @@ impl ReplayStorage {
             NextObs::None => false,
             NextObs::InNextRow if is_contiguous => true,
             NextObs::InNextRow => {
-                // What lay ahead moves aside, as something else comes here.
+                // Another observation overwrites the stored next observation, so that moves to the pool.
                 let slot = self.overflow_obs.acquire();
                 self.move_next_to_overflow(before, slot);
                 false
@@ -300,7 +303,7 @@ impl ReplayStorage {
         HEAD
     }
 
-    /// Copies what comes after a row, whose newest frame lies ahead, aside.
+    /// Copies the next observation of a row, whose newest frame is in the next row, to the pool.
     fn move_next_to_overflow(&mut self, row: usize, slot: u32) {
         let (frames, size) = (self.schema.frame_stack, self.row_layout.frame);
         let mut overflow_obs = std::mem::take(&mut self.overflow_obs);
@@ -319,12 +322,12 @@ impl ReplayStorage {
         *self.flags_mut(row) |= STORED;
     }
 
-    /// Writes all but the observations and flags.
+    /// Writes action, extra fields and reward.
     fn write_fields(&mut self, row: usize, batch: &TransitionBatch<'_>, index: usize) {
         let (mut from, end, rows) = (self.row_layout.action, self.row_layout.reward, batch.rows());
         for data in std::iter::once(&batch.actions).chain(batch.extra) {
             let remaining = end - from;
-            // The action alone takes all of it.
+            // Without extra fields, the action takes all remaining bytes.
             let field_bytes = if batch.extra.is_empty() {
                 &data.bytes()[index * remaining..][..remaining]
             } else {
@@ -336,7 +339,7 @@ impl ReplayStorage {
         self.bytes_mut(row, end, 4).copy_from_slice(&batch.rewards[index].to_ne_bytes());
     }
 
-    /// Writes the flags, and the next observation to where it belongs.
+    /// Writes the flags, and the next observation to its location.
     fn end_row(&mut self, row: usize, env: usize, (obs, next): (&[u8], Option<&[u8]>), flags: u8, independent: bool) {
         *self.flags_mut(row) = flags;
         let Some(next) = next else {
@@ -359,16 +362,17 @@ impl ReplayStorage {
     }
 }
 
-// Steps of environments that go on where their last ones ended, which is what most steps do: written column by column.
+// Column-wise writes of environments whose episodes continue, the most frequent case.
 
 impl ReplayStorage {
-    /// Whether rows are nothing but an observation of one part, whole, an action and a reward.
+    /// Returns true if rows have one unstacked observation field, an action and a reward.
     fn is_plain(&self) -> bool {
         self.schema.obs.len() == 1 && self.schema.frame_stack == 1 && self.schema.extra.is_empty()
     }
 
-    /// Finds out which observations lie ahead of their environments' last rows, and of which episodes go on besides;
-    /// whether all observations do.
+    /// Finds observations that equal the stored next observations, and continuing episodes.
+    ///
+    /// Returns true if all observations equal the stored ones.
     fn find_plain_links(&mut self, batch: &TransitionBatch<'_>) -> bool {
         let Self { data, is_contiguous, continues, last_next_obs, row_layout, num_envs, .. } = self;
         let bytes = row_layout.stride * *num_envs;
@@ -391,13 +395,13 @@ impl ReplayStorage {
         all
     }
 
-    /// Writes the rows of the environments that [`ReplayStorage::find_plain_links`] has found to go on.
+    /// Writes the rows of environments that [`ReplayStorage::find_plain_links`] marked as continuing.
     fn write_continuing(&mut self, batch: &TransitionBatch<'_>, first: usize) {
         let Some([next_obs]) = batch.next_obs else { return };
         let (before, after) = (self.row_before(first), self.row_after(first, 1));
         let Self { data, continues, row_layout, num_envs, overflow_obs, .. } = self;
         let (stride, bytes) = (row_layout.stride, row_layout.stride * *num_envs);
-        // Only of a full ring there is a row to give back from.
+        // Only a full ring overwrites rows that may have a pool slot.
         let evicted = if self.pushed >= self.capacity_steps { STORED } else { 0 };
         let rows = data[first * stride..][..bytes].chunks_exact_mut(stride);
         let actions = batch.actions.bytes().chunks_exact(row_layout.reward - row_layout.action);
@@ -424,9 +428,9 @@ impl ReplayStorage {
     }
 }
 
-/// Whether the next row of each will hold its next observation.
+/// Checks that next observations may be deferred: the next row of each environment will hold them.
 fn check_deferred(batch: &TransitionBatch<'_>, order: Order) -> Result<()> {
-    let hint = "pass next_obs; it may only be left out where the same environment's next row follows";
+    let hint = "pass next_obs; it may be omitted only if the next row of the same environment follows";
     if order == Order::Independent && batch.rows() > 0 {
         let got = format!("none for {} rows of one environment", batch.rows());
         return Err(Error::config("next_obs", "the observation after each row", got, hint));
@@ -434,13 +438,13 @@ fn check_deferred(batch: &TransitionBatch<'_>, order: Order) -> Result<()> {
     match (0..batch.rows()).find(|row| batch.is_done(*row)) {
         None => Ok(()),
         Some(row) => {
-            let expected = "the episode's last observation where an episode ends";
+            let expected = "the final observation of each episode that ends";
             Err(Error::config("next_obs", expected, "none", hint).at_row(row))
         }
     }
 }
 
-/// Compares a few bytes without a call.
+/// Compares bytes; 16 bytes are compared without a call.
 #[inline]
 fn is_same(one: &[u8], other: &[u8]) -> bool {
     match (<&[u8; 16]>::try_from(one), <&[u8; 16]>::try_from(other)) {
@@ -449,7 +453,7 @@ fn is_same(one: &[u8], other: &[u8]) -> bool {
     }
 }
 
-/// Copies a few bytes without a call.
+/// Copies bytes; small sizes are copied without a call.
 #[inline]
 fn copy(to: &mut [u8], from: &[u8]) {
     match from.len() {

@@ -1,4 +1,4 @@
-//! Samplers: the trait that chooses transitions of a storage, and uniform sampling.
+//! The trait of samplers, and uniform sampling.
 
 use std::ops::Range;
 
@@ -6,12 +6,14 @@ use super::batch::GoalRelabel;
 use super::storage::{ReplayStorage, draw};
 use crate::{Error, Field, Pcg64, Result};
 
-/// Chooses transitions of a storage.
+/// Strategy that selects transitions of a storage.
 pub trait Sampler: Send + Sync {
-    /// Writes the numbers of transitions, and their importance weights, `[B]` each. There is at least one to choose from.
+    /// Writes the indices of transitions and their importance weights, `[B]` each.
+    ///
+    /// At least one transition can be sampled when this method is called.
     ///
     /// # Errors
-    /// Whatever the sampler cannot do, before it wrote anything.
+    /// Any error of the sampler, before any write.
     fn sample_indices(
         &self,
         storage: &ReplayStorage,
@@ -20,11 +22,13 @@ pub trait Sampler: Send + Sync {
         weights: &mut [f32],
     ) -> Result<()>;
 
-    /// Adds the numbers of transitions whose next observations hold other goals for the first of those that were chosen,
-    /// and says which parts of observations goals are; by default there are none.
+    /// Appends to `goals` the indices of transitions whose next observations provide new goals.
+    ///
+    /// Element i of `goals` belongs to element i of `indices`. Returns the observation fields that hold goals, or
+    /// `None` if the sampler relabels no goals, as by default.
     ///
     /// # Errors
-    /// [`Error::Memory`] if there is no room for them.
+    /// [`Error::Memory`] if an allocation fails.
     fn relabel_goals(
         &self,
         storage: &ReplayStorage,
@@ -36,35 +40,35 @@ pub trait Sampler: Send + Sync {
         Ok(None)
     }
 
-    /// Whether what it chooses may span several steps.
+    /// Returns true if sampled transitions may span several steps.
     fn supports_n_step(&self) -> bool {
         true
     }
 
-    /// Takes notice of what a push has added.
+    /// Updates the sampler after a push of the given transitions.
     ///
     /// # Errors
-    /// None is expected: the transitions are stored already.
+    /// None is expected, because the transitions are already stored.
     fn on_push(&mut self, storage: &ReplayStorage, indices: Range<usize>) -> Result<()> {
         let _ = (storage, indices);
         Ok(())
     }
 
-    /// Bytes of memory; none by default.
+    /// Returns the allocated bytes; 0 by default.
     fn memory(&self) -> usize {
         0
     }
 
-    /// What it remembers of a storage, as fields of its own names; nothing by default.
+    /// Returns the sampler's state as named fields; empty by default.
     ///
     /// # Errors
-    /// [`Error::Memory`] if there is no room for it.
+    /// [`Error::Memory`] if an allocation fails.
     fn state(&self, storage: &ReplayStorage) -> Result<Vec<Field>> {
         let _ = storage;
         Ok(Vec::new())
     }
 
-    /// Forgets all transitions, of a storage that has done so.
+    /// Removes the state of all transitions, after the storage was cleared.
     ///
     /// # Errors
     /// None is expected.
@@ -72,16 +76,16 @@ pub trait Sampler: Send + Sync {
         Ok(())
     }
 
-    /// Checks what is its own of a state in which `count` transitions can be sampled, and gives its fields' names.
+    /// Checks the sampler's fields of a state with `count` samplable transitions, and returns their names.
     ///
     /// # Errors
-    /// [`Error::Config`], [`Error::Space`] or [`Error::Shape`] naming the array that makes no sense.
+    /// [`Error::Config`], [`Error::Space`] or [`Error::Shape`] that names the invalid field.
     fn check_state(&self, count: usize, state: &[Field]) -> Result<Vec<String>> {
         let _ = (count, state);
         Ok(Vec::new())
     }
 
-    /// Takes back a state that was checked, after it was cleared. The storage has taken its own.
+    /// Loads a checked state into a cleared sampler. The storage has already loaded its state.
     ///
     /// # Errors
     /// None is expected.
@@ -91,7 +95,7 @@ pub trait Sampler: Send + Sync {
     }
 }
 
-/// Every transition is as likely as another, and may be chosen several times.
+/// Uniform sampling with replacement.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Uniform;
 
@@ -109,24 +113,27 @@ impl Sampler for Uniform {
     }
 }
 
-/// Checks that so many of `sampleable` transitions can be sampled, where so many are stored.
+/// Checks `batch_size` against the numbers of samplable and of stored transitions.
 pub(super) fn check_count(sampleable: usize, stored: usize, batch_size: usize) -> Result<()> {
     if (1..=sampleable).contains(&batch_size) {
         return Ok(());
     }
-    let unknown = "next observation is not known yet";
+    let unknown = "next observation is unknown";
     let requested = batch_size.to_string();
     let (expected, got, hint) = match (sampleable, stored) {
-        (0, 0) => ("a buffer with transitions".to_owned(), "an empty one".to_owned(), "push some first"),
+        (0, 0) => ("a buffer with transitions".to_owned(), "an empty buffer".to_owned(), "push transitions first"),
         (0, _) => {
-            let expected = format!("more than a last row, whose {unknown}");
-            (expected, "that row alone".to_owned(), "push on, or pass next_obs")
+            let expected = format!("rows besides the last one, whose {unknown}");
+            (expected, "only the last row".to_owned(), "push more rows, or pass next_obs")
         }
         _ if sampleable < stored => {
-            let expected = format!("1 to {sampleable}, all but the last row, whose {unknown}");
-            (expected, requested, "sample fewer, push on, or pass next_obs")
+            let expected = format!("1 to {sampleable}: all rows except the last one, whose {unknown}");
+            (expected, requested, "use a smaller batch_size, push more rows, or pass next_obs")
         }
-        _ => (format!("1 to {sampleable}, as many as are stored"), requested, "sample fewer, or push more first"),
+        _ => {
+            let expected = format!("1 to {sampleable}, the number of stored transitions");
+            (expected, requested, "use a smaller batch_size, or push more transitions")
+        }
     };
     Err(Error::config("batch_size", expected, got, hint))
 }

@@ -1,4 +1,4 @@
-//! The schema of transitions: their parts, where these lie in a row of bytes, the rows that are pushed, and their checks.
+//! The schema of transitions, the layout of a row, and the checks of pushed batches.
 
 use std::cmp::Ordering;
 
@@ -7,15 +7,15 @@ use serde_json::{Map, Value, json};
 use crate::rollout::record::first_not_finite;
 use crate::{DType, Error, FieldData, InterruptCheck, Result, check_len};
 
-/// What sampling calls other things.
+/// Names of columns that every sample has.
 const RESERVED_NAMES: [&str; 6] = ["rewards", "terminated", "truncated", "discounts", "weights", "indices"];
-/// What sampling sequences does, beside.
+/// Names that samples of sequences add.
 const SEQUENCE_NAMES: [&str; 3] = ["mask", "episode_starts", "lengths"];
 
 const DTYPES: [(DType, &str); 5] =
     [(DType::F32, "f32"), (DType::F64, "f64"), (DType::I64, "i64"), (DType::U8, "u8"), (DType::Bool, "bool")];
 
-/// A part of every transition: its name, the shape of one row and the element type.
+/// A field of every transition: name, shape of one row and element type.
 ///
 /// ```
 /// use rlox_core::DType;
@@ -26,80 +26,83 @@ const DTYPES: [(DType, &str); 5] =
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FieldSpec {
-    /// What it is called.
+    /// Name of the field.
     pub name: String,
-    /// The shape of one row; empty for a single number.
+    /// Shape of one row; empty for a single number.
     pub shape: Vec<usize>,
-    /// The element type.
+    /// Element type.
     pub dtype: DType,
 }
 
 impl FieldSpec {
-    /// A part of this name, shape and type.
+    /// Creates a field with the given name, row shape and element type.
     pub fn new(name: impl Into<String>, shape: &[usize], dtype: DType) -> Self {
         Self { name: name.into(), shape: shape.to_vec(), dtype }
     }
 
-    /// How many elements a row has; `usize::MAX` if that is more than can be counted.
+    /// Returns the number of elements of a row; `usize::MAX` if it overflows.
     pub fn width(&self) -> usize {
         self.shape.iter().fold(1, |width: usize, n| width.saturating_mul(*n))
     }
 
-    /// How many bytes a row has, however many.
+    /// Returns the number of bytes of a row without overflow of `usize`.
     fn all_bytes(&self) -> u128 {
         self.shape.iter().fold(self.dtype.size() as u128, |bytes, n| bytes.saturating_mul(*n as u128))
     }
 
-    /// How many bytes a row has.
+    /// Returns the number of bytes of a row; `usize::MAX` if it overflows.
     pub fn bytes(&self) -> usize {
         self.width().saturating_mul(self.dtype.size())
     }
 }
 
-/// What a transition is made of.
+/// Schema of a transition.
 ///
-/// An observation has one part or, as those of Gymnasium's `Dict` spaces, several. Rewards (f32) and the flags
-/// `terminated` and `truncated` are always there.
+/// An observation has one field, or several as in Gymnasium's `Dict` spaces. Rewards (f32) and the flags `terminated`
+/// and `truncated` are part of every transition.
 ///
 /// ```
 /// use rlox_core::DType;
 /// use rlox_core::replay::{TransitionSchema, FieldSpec};
 ///
-/// let schema = TransitionSchema::new(FieldSpec::new("obs", &[4, 84, 84], DType::U8), FieldSpec::new("actions", &[], DType::I64));
+/// let (obs, action) = (FieldSpec::new("obs", &[4, 84, 84], DType::U8), FieldSpec::new("actions", &[], DType::I64));
+/// let schema = TransitionSchema::new(obs, action);
 /// assert_eq!(schema.frame_stack, 1);
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TransitionSchema {
-    /// The parts of an observation.
+    /// Fields of an observation.
     pub obs: Vec<FieldSpec>,
-    /// The action.
+    /// Field of the action.
     pub action: FieldSpec,
-    /// What else is stored of each step.
+    /// Additional fields of each step.
     pub extra: Vec<FieldSpec>,
-    /// How many frames an observation stacks along its first axis, oldest first. Where it is more than 1, the frames are
-    /// stored once.
+    /// Number of frames that an observation stacks along its first axis, oldest first.
+    ///
+    /// If it exceeds 1, shared frames are stored once.
     pub frame_stack: usize,
 }
 
 impl TransitionSchema {
-    /// Transitions of an observation of one part and an action.
+    /// Creates a schema of one observation field and an action.
     pub fn new(obs: FieldSpec, action: FieldSpec) -> Self {
         Self { obs: vec![obs], action, extra: Vec::new(), frame_stack: 1 }
     }
 
-    /// All parts that a caller gives rows of.
+    /// Returns all fields whose rows callers pass.
     pub(crate) fn fields(&self) -> impl Iterator<Item = &FieldSpec> {
         self.obs.iter().chain([&self.action]).chain(&self.extra)
     }
 
     fn check(&self) -> Result<()> {
         if self.obs.is_empty() {
-            return Err(Error::config("obs_dim", "one part or more", "none", "say what an observation is made of"));
+            let hint = "add an observation field to the schema";
+            return Err(Error::config("obs_dim", "at least one observation field", "none", hint));
         }
         let mut names: Vec<&str> = RESERVED_NAMES.to_vec();
         let following: Vec<_> = self.obs.iter().map(|spec| format!("next_{}", spec.name)).collect();
         names.extend(following.iter().map(String::as_str));
-        // Parts of an observation stand under one name.
+        // The dotted fields of an observation share their prefix as a name.
         let prefixes = self.obs.iter().filter_map(|spec| Some(spec.name.split_once('.')?.0.to_owned()));
         let prefixes: Vec<_> = prefixes.flat_map(|name| [format!("next_{name}"), name]).collect();
         names.extend(prefixes.iter().map(String::as_str));
@@ -115,7 +118,7 @@ impl TransitionSchema {
             };
             if spec.shape.len() > crate::field::AXES {
                 let (expected, got) = (format!("at most {} axes", crate::field::AXES), spec.shape.len().to_string());
-                return Err(shape_error(expected, got, "flatten some of them"));
+                return Err(shape_error(expected, got, "flatten some axes"));
             }
             if spec.shape.contains(&0) {
                 let got = format!("{:?}", spec.shape);
@@ -130,13 +133,13 @@ impl TransitionSchema {
         self.check_frames()
     }
 
-    /// Checks that sequences of such transitions call nothing else by the name of a part.
+    /// Checks that no extra field has a name that samples of sequences use.
     pub(crate) fn check_sequences(&self) -> Result<()> {
         let clash = self.extra.iter().find(|spec| SEQUENCE_NAMES.contains(&spec.name.as_str()));
         clash.map_or(Ok(()), |spec| Err(reserved_name("extra", &SEQUENCE_NAMES, spec)))
     }
 
-    /// Checks that the bytes of a row can be counted.
+    /// Checks that the size of a row can be represented.
     fn check_bytes(&self) -> Result<()> {
         let bytes = |parts: &[FieldSpec]| parts.iter().fold(0, |sum: u128, spec| sum.saturating_add(spec.all_bytes()));
         let parts: [(_, &[FieldSpec]); 3] =
@@ -152,7 +155,7 @@ impl TransitionSchema {
             }
         }
         let shapes: Vec<_> = largest.1.iter().map(|spec| format!("{:?}", spec.shape)).collect();
-        let got = format!("{}, of which a row needs {} bytes", shapes.join(", "), bytes(largest.1));
+        let got = format!("{}, which need {} bytes per row", shapes.join(", "), bytes(largest.1));
         Err(Error::memory(largest.0, "rows that fit into memory", got, "pass smaller shapes"))
     }
 
@@ -162,30 +165,32 @@ impl TransitionSchema {
         if self.frame_stack == 1 || (fits && stacked > 0) {
             return Ok(());
         }
-        let expected = "1, or a number of frames that divides the first axis of observations of one part";
+        let expected = "1, or a divisor of the first axis of a single observation field";
         let got = format!("{} for {:?}", self.frame_stack, self.obs.iter().map(|spec| &spec.shape).collect::<Vec<_>>());
         Err(Error::config("frame_stack", expected, got, "stack frames along the first axis"))
     }
 }
 
-/// What happened in each of B environments, or in B steps: rows of what the [`TransitionSchema`] says.
+/// Steps of B environments, or B steps of one environment, in rows of a [`TransitionSchema`].
 #[derive(Clone, Copy, Debug)]
 pub struct TransitionBatch<'a> {
-    /// Each part of the observations, `[B, ...]`.
+    /// Observations before the step, one `[B, ...]` array per field.
     pub obs: &'a [FieldData<'a>],
-    /// The actions, `[B, ...]`.
+    /// Actions, `[B, ...]`.
     pub actions: FieldData<'a>,
-    /// The rewards, `[B]`.
+    /// Rewards, `[B]`.
     pub rewards: &'a [f32],
-    /// The task itself ended, `[B]`.
+    /// True if the task ended, `[B]`.
     pub terminated: &'a [bool],
-    /// The episode was cut, `[B]`.
+    /// True if the episode was truncated, `[B]`.
     pub truncated: &'a [bool],
-    /// Each part of the next observations, `[B, ...]`: of an episode that ended its last, never one after a reset. `None`
-    /// is a promise that each environment's next observation is the one that its next row will have. Nothing tells rows of
-    /// several environments apart that are pushed in turns to a storage of one: pass it there.
+    /// Observations after the step, one `[B, ...]` array per field, or `None`.
+    ///
+    /// If an episode ended, this is its final observation, never one after a reset. `None` declares that the next row
+    /// of each environment will hold the next observation. If rows of several environments are pushed in turns to a
+    /// storage of one environment, the rows cannot be told apart; pass the next observations in that case.
     pub next_obs: Option<&'a [FieldData<'a>]>,
-    /// Each further part, `[B, ...]`.
+    /// Extra fields, one `[B, ...]` array per field.
     pub extra: &'a [FieldData<'a>],
 }
 
@@ -194,7 +199,7 @@ impl TransitionBatch<'_> {
         self.rewards.len()
     }
 
-    /// Checks all but whether observations are finite, which may be known, and whether next ones are needed.
+    /// Checks everything except finite observations and missing next observations.
     pub(super) fn check(&self, schema: &TransitionSchema, interrupt: &mut InterruptCheck) -> Result<()> {
         let rows = self.rows();
         check_len("terminated", self.terminated.len(), rows)?;
@@ -226,31 +231,33 @@ impl TransitionBatch<'_> {
     }
 }
 
-// Places in a row of bytes.
+// Layout of a row in bytes.
 
-/// Where the parts of a transition lie in a row.
+/// Byte offsets of the fields in a row.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct RowLayout {
-    /// Bytes of an observation as callers give it: all frames of all parts.
+    /// Size of a complete observation: all frames of all fields.
     pub(crate) obs: usize,
-    /// Bytes of what a row holds of it, from its start on: the newest frame.
+    /// Size of the part of the observation that a row stores at its start: the newest frame.
     pub(crate) frame: usize,
-    /// Where the action begins, and after it each further part.
+    /// Offset of the action. The extra fields follow it.
     pub(crate) action: usize,
     pub(crate) reward: usize,
-    /// A `u32`: where [`super::storage::STORED`] observations are.
+    /// Offset of a `u32`: the pool slot of a [`super::storage::STORED`] next observation.
     pub(crate) stored: usize,
-    /// A `u32`: where the older frames of a row that is a [`super::storage::HEAD`] are.
+    /// Offset of a `u32`: the pool slot of the older frames of a [`super::storage::HEAD`] row.
     pub(crate) head: usize,
     pub(crate) flags: usize,
-    /// From a row to the next.
+    /// Distance between two rows.
     pub(crate) stride: usize,
 }
 
 impl RowLayout {
+    /// Computes the layout of a schema.
+    ///
     /// # Errors
-    /// [`Error::Config`] and [`Error::Shape`] for a layout that makes no sense, [`Error::Memory`] if a row has more bytes
-    /// than can be counted.
+    /// [`Error::Config`] and [`Error::Shape`] for an invalid schema, [`Error::Memory`] if the size of a row cannot be
+    /// represented.
     pub(crate) fn new(schema: &TransitionSchema) -> Result<Self> {
         schema.check()?;
         schema.check_bytes()?;
@@ -266,19 +273,19 @@ impl RowLayout {
     }
 }
 
-// The text of a schema in a file.
+// JSON form of a schema in a file.
 
 fn dtype_name(dtype: DType) -> &'static str {
     DTYPES.iter().find(|named| named.0 == dtype).map_or("", |named| named.1)
 }
 
 impl FieldSpec {
-    /// What [`FieldSpec::from_json`] reads.
+    /// Returns the JSON form, which [`FieldSpec::from_json`] reads.
     pub(super) fn to_json(&self) -> Value {
         json!({"name": self.name, "shape": self.shape, "dtype": dtype_name(self.dtype)})
     }
 
-    /// The part of a text, if it is one's.
+    /// Parses a field, or returns `None` if the entry is invalid.
     pub(super) fn from_json(entry: &Value) -> Option<Self> {
         let shape = entry.get("shape")?.as_array()?;
         let shape: Option<Vec<_>> = shape.iter().map(|n| usize::try_from(n.as_u64()?).ok()).collect();
@@ -289,7 +296,7 @@ impl FieldSpec {
 }
 
 impl TransitionSchema {
-    /// What [`TransitionSchema::from_json`] reads.
+    /// Returns the JSON form, which [`TransitionSchema::from_json`] reads.
     pub(super) fn to_json(&self) -> Map<String, Value> {
         let parts = |parts: &[FieldSpec]| Value::from(parts.iter().map(FieldSpec::to_json).collect::<Vec<_>>());
         [
@@ -303,7 +310,9 @@ impl TransitionSchema {
         .collect()
     }
 
-    /// The layout of entries; else says what is wrong with them. Entries that say nothing of frames stack none.
+    /// Parses a schema, or returns a description of the invalid entry.
+    ///
+    /// `frame_stack` is optional and defaults to 1.
     pub(super) fn from_json(entries: &Map<String, Value>) -> std::result::Result<Self, String> {
         let field = |entry: &Value| FieldSpec::from_json(entry).ok_or_else(|| format!("{entry} as a part"));
         let parts = |key: &str| {
@@ -316,29 +325,29 @@ impl TransitionSchema {
     }
 }
 
-/// A number of things, of an entry; else says what is wrong with it.
+/// Parses a count, or returns a description of the invalid entry.
 pub(super) fn count(entries: &Map<String, Value>, key: &str) -> std::result::Result<usize, String> {
     let number = entries.get(key).and_then(Value::as_u64).ok_or(format!("no number {key:?}"))?;
     usize::try_from(number).map_err(|error| error.to_string())
 }
 
-// Rows that are pushed, as bytes.
+// Pushed rows as bytes.
 
-/// Whether the row after one holds its next observation.
+/// Returns true if the next row's observation is this row's next observation, or none was passed.
 pub(super) fn next_obs_matches(batch: &TransitionBatch<'_>, row: usize) -> bool {
     let rows = batch.rows();
     let pairs = batch.next_obs.map(|next_obs| next_obs.iter().zip(batch.obs));
     pairs.is_none_or(|mut pairs| pairs.all(|(next, obs)| row_bytes(*next, row, rows) == row_bytes(*obs, row + 1, rows)))
 }
 
-/// The bytes of a row of one part.
+/// Returns the bytes of a row of one field.
 pub(super) fn row_bytes(data: FieldData<'_>, row: usize, rows: usize) -> &[u8] {
     let bytes = data.bytes();
     let each = bytes.len() / rows;
     &bytes[row * each..][..each]
 }
 
-/// The bytes of a row's observation: those of its parts one after another.
+/// Returns the bytes of a row's observation: its fields, concatenated.
 pub(super) fn observation<'a>(
     parts: &[FieldData<'a>],
     row: usize,
@@ -347,7 +356,7 @@ pub(super) fn observation<'a>(
     scratch_row: &'a mut [u8],
 ) -> &'a [u8] {
     if let [part] = parts {
-        // Without a division, which takes longer than copying a few numbers.
+        // Avoids a division, which would take longer than copying a few numbers.
         return &part.bytes()[row * len..][..len];
     }
     let scratch_row = &mut scratch_row[..len];
@@ -360,35 +369,35 @@ pub(super) fn observation<'a>(
     scratch_row
 }
 
-// Checks.
+// Checks of batches.
 
-/// What a next observation's part is called.
+/// Returns the name of a field of the next observation.
 pub(super) fn next_name(spec: &FieldSpec) -> String {
     format!("next_{}", spec.name)
 }
 
-/// Checks the dtypes and lengths of so many rows of each part.
+/// Checks the number of arrays, and their dtypes and lengths.
 fn check_parts(name: &'static str, parts: &[FieldSpec], data: &[FieldData<'_>], rows: usize) -> Result<()> {
     if parts.len() != data.len() {
-        let (expected, got) = (format!("{} parts", parts.len()), data.len().to_string());
-        return Err(Error::shape(name, expected, got, "pass each part of the layout"));
+        let (expected, got) = (format!("{} arrays", parts.len()), data.len().to_string());
+        return Err(Error::shape(name, expected, got, "pass one array for each field of the schema"));
     }
     for (spec, data) in parts.iter().zip(data) {
         let named = || if name == "next_obs" { next_name(spec) } else { spec.name.clone() };
         if data.dtype() != spec.dtype {
             let (expected, got) = (format!("{:?}", spec.dtype), format!("{:?}", data.dtype()));
-            return Err(Error::space(named(), expected, got, "pass the dtype that the buffer was made for"));
+            return Err(Error::space(named(), expected, got, "pass the dtype of the buffer's schema"));
         }
         let wanted = rows.saturating_mul(spec.width());
         if data.len() != wanted {
             let (expected, got) = (format!("{rows} rows of {:?}", spec.shape), format!("{} elements", data.len()));
-            return Err(Error::shape(named(), expected, got, "pass whole rows"));
+            return Err(Error::shape(named(), expected, got, "pass complete rows"));
         }
     }
     Ok(())
 }
 
-/// Checks rows of `width` numbers.
+/// Checks that the numbers are finite, in rows of `width` numbers.
 pub(super) fn check_finite(
     name: &str,
     data: FieldData<'_>,
@@ -398,7 +407,7 @@ pub(super) fn check_finite(
     check_finite_as(|| name.to_owned(), data, width, interrupt)
 }
 
-/// The same of what is named only if it is wrong.
+/// Checks as [`check_finite`], and computes the name only for an error.
 fn check_finite_as(
     name: impl Fn() -> String,
     data: FieldData<'_>,
@@ -409,7 +418,7 @@ fn check_finite_as(
         return Ok(());
     }
     let non_finite = |(row, got): (usize, f64)| {
-        Error::not_finite(name(), "finite numbers", got.to_string(), "find out where it comes from").at_row(row)
+        Error::not_finite(name(), "finite numbers", got.to_string(), "check the source of the data").at_row(row)
     };
     if data.len() <= InterruptCheck::POLL_ELEMENTS {
         return first_not_finite(data, width).map_or(Ok(()), |found| Err(non_finite(found)));
@@ -427,8 +436,8 @@ fn check_finite_as(
     Ok(())
 }
 
-/// The error for a part that is called as something else is.
+/// Returns the error for a field with a reserved or duplicate name.
 fn reserved_name(argument: &'static str, names: &[&str], spec: &FieldSpec) -> Error {
-    let expected = format!("a name that is none of {}", names.join(", "));
-    Error::config(argument, expected, format!("{:?}", spec.name), "choose another")
+    let expected = format!("a name other than {}", names.join(", "));
+    Error::config(argument, expected, format!("{:?}", spec.name), "choose another name")
 }

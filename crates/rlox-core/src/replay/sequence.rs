@@ -1,4 +1,4 @@
-//! Stretches of episodes, for policies that remember.
+//! Sampling of sequences, for recurrent policies.
 
 use std::ops::Range;
 
@@ -7,16 +7,15 @@ use super::sampler::check_count;
 use super::storage::{CONTINUES, ReplayStorage, draw};
 use crate::{DType, Error, FieldMut, InterruptCheck, Pcg64, Result, alloc, check_len};
 
-/// Steps between two looks for an interruption.
+/// Steps between two interruption checks.
 const POLL_EVERY_STEPS: usize = 1 << 6;
 
-/// Chooses stretches of episodes: steps of one environment that follow each other, never across an episode's end, and
-/// never beyond what is stored.
+/// Sampler of sequences: consecutive stored steps of one environment within one episode.
 ///
-/// Every transition that is stored is as likely to be a start as another. A stretch goes on from there for `length` steps,
-/// or fewer where the episode ends before, or still runs. Up to `burn_in` steps come before it, as many as the episode has
-/// that are stored; a recurrent state is brought up to date on them (Kapturowski et al. 2019, "Recurrent Experience Replay
-/// in Distributed Reinforcement Learning").
+/// Every transition that can be sampled is equally likely as a start. A sequence has up to `length` steps from its
+/// start, fewer if the episode ends or is still running. Up to `burn_in` stored steps of the episode precede the start,
+/// to warm up a recurrent state (Kapturowski et al. 2019, "Recurrent Experience Replay in Distributed Reinforcement
+/// Learning").
 ///
 /// ```
 /// use rlox_core::replay::{SequenceIndices, Column, ReplayBuffer, Sequences};
@@ -36,16 +35,17 @@ const POLL_EVERY_STEPS: usize = 1 << 6;
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Sequences {
-    /// The most steps from the start on, at least 1.
+    /// Maximum number of steps from the start on, at least 1.
     pub length: usize,
-    /// The most steps before the start.
+    /// Maximum number of steps before the start.
     pub burn_in: usize,
-    /// Whether only the first steps of episodes are starts, each as likely as another, of which every step to the end is
-    /// stored. Of a longer episode the first `length` steps come.
+    /// If true, the starts are the first steps of complete episodes, all equally likely.
+    ///
+    /// An episode is complete if all its steps are stored. A sequence contains at most its first `length` steps.
     pub whole_episodes: bool,
 }
 
-/// Which sequences were chosen: B of T = `burn_in + length` steps, `[T, B]`.
+/// Sampled sequences: B of T = `burn_in + length` steps, `[T, B]`.
 #[derive(Clone, Debug, Default)]
 pub struct SequenceIndices {
     indices: Vec<usize>,
@@ -53,19 +53,22 @@ pub struct SequenceIndices {
     rows: Vec<usize>,
     mask: Vec<bool>,
     starts: Vec<bool>,
-    /// How many whole episodes there are of the environments up to each.
+    /// Cumulative numbers of complete episodes, per environment.
     counts: Vec<usize>,
-    /// The storage as it was; none before all steps are found.
+    /// State of the storage when all steps were located; `None` before.
     generation: Option<(usize, usize)>,
 }
 
 impl Sequences {
-    /// Chooses `batch_size` sequences with what a generator draws, in place of those that `sequence_indices` had.
+    /// Samples `batch_size` sequences with the given generator into `sequence_indices`.
     ///
     /// # Errors
-    /// [`Error::Config`] for a length of 0, steps before whole episodes, no transitions or more sequences than there are,
-    /// and where no episode is stored whole; [`Error::Memory`] if there is no room, [`Error::Interrupted`] if it was told
-    /// to stop. Nothing is drawn then, and nothing can be read from `sequence_indices`.
+    /// - [`Error::Config`] if `length` is 0, `burn_in` is used with `whole_episodes`, `batch_size` is 0 or exceeds the
+    ///   number of transitions that can be sampled, or no episode is complete;
+    /// - [`Error::Memory`] if an allocation fails;
+    /// - [`Error::Interrupted`] if the interrupt check of the process stops the call.
+    ///
+    /// The generator is unchanged then, and nothing can be read from `sequence_indices`.
     pub fn sample_indices(
         self,
         storage: &ReplayStorage,
@@ -78,11 +81,12 @@ impl Sequences {
         self.find(storage, sequence_indices).inspect_err(|_| *rng = before)
     }
 
-    /// The first half of [`Sequences::sample_indices`], all that draws: threads that share a generator need it no longer than
-    /// that.
+    /// Draws the starts: the first half of [`Sequences::sample_indices`].
+    ///
+    /// This half alone uses the generator, so threads that share a generator can release it afterwards.
     ///
     /// # Errors
-    /// Those of [`Sequences::sample_indices`].
+    /// As [`Sequences::sample_indices`].
     pub fn draw(
         self,
         storage: &ReplayStorage,
@@ -100,11 +104,14 @@ impl Sequences {
         Ok(())
     }
 
-    /// The second half of [`Sequences::sample_indices`]: finds the steps of sequences whose starts were drawn.
+    /// Locates the steps of drawn sequences: the second half of [`Sequences::sample_indices`].
     ///
     /// # Errors
-    /// [`Error::Config`] if the starts are not held any more, [`Error::Memory`] if there is no room,
-    /// [`Error::Interrupted`] if it was told to stop. Nothing can be read from `sequence_indices` then.
+    /// - [`Error::Config`] if a start is no longer stored;
+    /// - [`Error::Memory`] if an allocation fails;
+    /// - [`Error::Interrupted`] if the interrupt check of the process stops the call.
+    ///
+    /// Nothing can be read from `sequence_indices` then.
     pub fn find(self, storage: &ReplayStorage, sequence_indices: &mut SequenceIndices) -> Result<()> {
         sequence_indices.generation = None;
         let valid = storage.indices();
@@ -116,25 +123,25 @@ impl Sequences {
         Ok(())
     }
 
-    /// Checks that so many sequences of a storage can be chosen, but for whether episodes are stored whole.
+    /// Checks that `batch_size` sequences can be sampled, except that complete episodes exist.
     ///
     /// # Errors
-    /// Those of [`Sequences::sample_indices`].
+    /// As [`Sequences::sample_indices`].
     pub fn check(self, storage: &ReplayStorage, batch_size: usize) -> Result<()> {
         if self.length == 0 {
             return Err(Error::config("length", "at least 1", "0", "pass a positive number"));
         }
         if self.whole_episodes && self.burn_in > 0 {
-            let hint = "nothing comes before an episode's first step";
-            return Err(Error::config("burn_in", "0 with whole episodes", self.burn_in.to_string(), hint));
+            let hint = "set burn_in to 0, because no step precedes the first step of an episode";
+            return Err(Error::config("burn_in", "0 with whole_episodes", self.burn_in.to_string(), hint));
         }
-        // More steps than fit are refused of an empty buffer, too.
+        // An empty buffer also rejects sequences that do not fit into memory.
         self.check_memory(1)?;
         check_count(storage.indices().len(), storage.len(), batch_size)?;
         self.check_memory(batch_size)
     }
 
-    /// Checks that the steps of so many sequences fit into memory.
+    /// Checks that the steps of `batch_size` sequences fit into memory.
     fn check_memory(self, batch_size: usize) -> Result<()> {
         let Self { length, burn_in, .. } = self;
         let argument = if burn_in > length { "burn_in" } else { "length" };
@@ -149,7 +156,7 @@ impl Sequences {
 }
 
 impl ReplayStorage {
-    /// The environment's next transition, if it is of the same episode and can be sampled.
+    /// Returns the environment's next transition, if it belongs to the same episode and can be sampled.
     pub(super) fn next_in_episode(&self, index: usize, valid: &Range<usize>) -> Option<usize> {
         let next = index + self.num_envs;
         (next < valid.end && self.flags(self.row_of(index)) & CONTINUES != 0).then_some(next)
@@ -157,52 +164,52 @@ impl ReplayStorage {
 }
 
 impl SequenceIndices {
-    /// The numbers of the transitions that sequences start with, `[B]`.
+    /// Returns the indices of the transitions at the starts, `[B]`.
     pub fn indices(&self) -> &[usize] {
         &self.indices
     }
 
-    /// How many steps there are from the start on, `[B]`.
+    /// Returns the numbers of steps from the start on, `[B]`.
     pub fn lengths(&self) -> &[usize] {
         &self.lengths
     }
 
-    /// Which steps there are, `[T, B]`; the others are zeros.
+    /// Returns the mask of existing steps, `[T, B]`; all others are zeros.
     pub fn mask(&self) -> &[bool] {
         &self.mask
     }
 
-    /// Which steps are the first of an episode, `[T, B]`.
+    /// Returns flags of the first steps of episodes, `[T, B]`.
     pub fn episode_starts(&self) -> &[bool] {
         &self.starts
     }
 
-    /// Bytes of memory, which the next choice uses again.
+    /// Returns the allocated bytes, which the next sample reuses.
     pub fn memory(&self) -> usize {
         let numbers = [&self.indices, &self.lengths, &self.rows, &self.counts].map(alloc::allocated_bytes);
         numbers.iter().sum::<usize>() + alloc::allocated_bytes(&self.mask) + alloc::allocated_bytes(&self.starts)
     }
 
-    /// Room for so many starts.
+    /// Resizes the arrays for `batch_size` starts.
     fn prepare(&mut self, batch_size: usize) -> Result<()> {
         self.generation = None;
         resize(&mut self.indices, batch_size)?;
         resize(&mut self.lengths, batch_size)
     }
 
-    /// Room for the steps of all sequences, none of which is there yet.
+    /// Resizes the arrays for the steps of all sequences, and marks all steps as missing.
     fn clear_steps(&mut self, all: usize, interrupt: &mut InterruptCheck) -> Result<()> {
         refill(&mut self.rows, all, 0, interrupt)?;
         refill(&mut self.mask, all, false, interrupt)?;
         refill(&mut self.starts, all, false, interrupt)
     }
 
-    /// Finds the steps of each sequence.
+    /// Locates the steps of each sequence.
     fn fill_rows(&mut self, storage: &ReplayStorage, valid: &Range<usize>, config: Sequences) -> Result<()> {
         let (batch, mut interrupt) = (self.indices.len(), InterruptCheck::default());
         self.clear_steps(config.burn_in.saturating_add(config.length).saturating_mul(batch), &mut interrupt)?;
         let mut steps = 0_usize;
-        // One sequence may be all there is.
+        // Polls by step, because a single sequence may be very long.
         let mut poll = || {
             steps += 1;
             if steps.is_multiple_of(POLL_EVERY_STEPS) { interrupt.check() } else { Ok(()) }
@@ -237,11 +244,14 @@ impl SequenceIndices {
         Ok(())
     }
 
-    /// Copies one column of the steps, `[T, B, ...]`; zeros where there are none.
+    /// Copies one column of the steps, `[T, B, ...]`; zeros for missing steps.
     ///
     /// # Errors
-    /// [`Error::Config`] for another storage, or one that has taken more since, or a column that is not there,
-    /// [`Error::Space`] and [`Error::Shape`] for memory of another dtype or length. Nothing is written then.
+    /// - [`Error::Config`] for another storage, after another push, or for an unknown column;
+    /// - [`Error::Space`] if the dtype of `out` differs, [`Error::Shape`] if its length differs;
+    /// - [`Error::Interrupted`] if the interrupt check of the process stops the call.
+    ///
+    /// Nothing is written then, except that an interrupted call may have written some rows.
     pub fn read(&self, storage: &ReplayStorage, column: Column, out: FieldMut<'_>) -> Result<()> {
         self.check(storage)?;
         let bytes = storage.memory_of(column, self.rows.len(), out)?;
@@ -253,10 +263,10 @@ impl SequenceIndices {
         })
     }
 
-    /// As [`SequenceIndices::read`], of a column of booleans.
+    /// Copies one column of booleans as [`SequenceIndices::read`] does.
     ///
     /// # Errors
-    /// Those of [`SequenceIndices::read`].
+    /// As [`SequenceIndices::read`].
     pub fn read_bools(&self, storage: &ReplayStorage, column: Column, out: &mut [bool]) -> Result<()> {
         self.check(storage)?;
         let (dtype, width) = storage.shape_of(column)?;
@@ -278,12 +288,12 @@ impl SequenceIndices {
         if self.generation == Some(storage.generation()) {
             return Ok(());
         }
-        let hint = "read what was chosen before the next push";
-        Err(Error::config("sequence_indices", "sequences of this storage as it is", "others", hint))
+        let hint = "read a sample before the next push";
+        Err(Error::config("sequence_indices", "a sample of the storage's current state", "another sample", hint))
     }
 }
 
-/// Has so many, all of this value.
+/// Resizes a vector to `len` elements and sets all of them to `value`.
 fn refill<T: Copy>(all: &mut Vec<T>, len: usize, value: T, interrupt: &mut InterruptCheck) -> Result<()> {
     alloc::try_reserve("length", all, len.saturating_sub(all.len()))?;
     all.clear();
@@ -296,7 +306,7 @@ fn refill<T: Copy>(all: &mut Vec<T>, len: usize, value: T, interrupt: &mut Inter
     Ok(())
 }
 
-/// Has so many numbers.
+/// Resizes a vector to `len` elements.
 fn resize(numbers: &mut Vec<usize>, len: usize) -> Result<()> {
     alloc::try_reserve("length", numbers, len.saturating_sub(numbers.len()))?;
     numbers.resize(len, 0);

@@ -1,8 +1,7 @@
-//! States of replay buffers: as fields with names, taken back, and in the folders of checkpoints.
+//! State of replay buffers, as named fields and in checkpoints.
 //!
-//! A copy that takes a state goes on exactly as the original would. Fields say what they hold whatever a row of the ring
-//! looks like in memory, so that another version reads them, and leave out what is stored twice or not any more: they take
-//! no more than what they hold.
+//! A buffer that loads a state continues exactly as the original. The fields do not depend on the layout of a row in
+//! memory, so that other versions can read them. Duplicates and rows that are no longer stored are omitted.
 
 use std::fmt::Display;
 use std::ops::Range;
@@ -17,38 +16,38 @@ use super::schema::{FieldSpec, TransitionSchema, check_finite, count};
 use super::storage::{CONTINUES, HEAD, NextObs, ReplayStorage, STORED, TERMINATED, TRUNCATED};
 use crate::{Checkpoint, DType, Error, Field, FieldData, InterruptCheck, Result, alloc};
 
-/// The member of a checkpoint that holds a buffer, and the manifest's entry that says how to make it.
+/// Member of a checkpoint that holds a buffer, and manifest entry of the buffer's configuration.
 const MEMBER: &str = "replay";
-/// The field of a random stream, which callers may put beside a buffer's own.
+/// Field of a random stream, which callers may add to the fields of a buffer.
 const STREAM: &str = "stream";
 
-const HINT: &str = "pass what a buffer made with the same arguments gave";
-/// Rows, and bytes of them, between two looks for an interruption.
+const HINT: &str = "pass the state of a buffer with the same arguments";
+/// Rows, and bytes of rows, between two interruption checks.
 const POLL_EVERY_ROWS: usize = 1 << 12;
 const POLL_EVERY_BYTES: usize = 1 << 20;
 
-/// Flags of stored transitions, and what they are called.
+/// Names and flags of stored transitions.
 const FLAGS: [(&str, u8); 4] =
     [("step.terminated", TERMINATED), ("step.truncated", TRUNCATED), ("continues", CONTINUES), ("next_aside", STORED)];
-/// Whether older frames are in `older.obs`.
+/// Name of the flags of rows whose older frames are in `older.obs`.
 const OLDER: &str = "older_aside";
-/// Whether the oldest stored transition of an environment goes on from one that is not stored any more.
+/// Name of the flags of environments whose oldest stored transition continues an overwritten one.
 const CUT: &str = "cut";
-/// Where environments' last next observations are, by the place in this list.
+/// Codes of the locations of the last next observations: their positions in this list.
 const NEXT_OBS_CODES: [NextObs; 4] = [NextObs::None, NextObs::InNextRow, NextObs::Overflow, NextObs::Deferred];
 
-/// How to make a buffer, as entries of a manifest.
+/// Configuration of a buffer, as entries of a manifest.
 pub type SamplerConfig = Map<String, Value>;
 
-/// A sampler that files can tell how to make.
+/// A sampler that can be recreated from a file.
 pub trait PersistSampler: Sampler + Sized {
-    /// Its name, as `sampler`, and its settings.
+    /// Returns the name, as `sampler`, and the settings.
     fn to_config(&self) -> SamplerConfig;
 
-    /// The sampler of a description.
+    /// Creates the sampler of a configuration.
     ///
     /// # Errors
-    /// [`Error::Config`] if it is another's, or makes no sense.
+    /// [`Error::Config`] if the configuration is invalid or that of another sampler.
     fn from_config(config: &SamplerConfig, storage: &ReplayStorage) -> Result<Self>;
 }
 
@@ -63,8 +62,10 @@ impl PersistSampler for Uniform {
 }
 
 impl<S: Sampler> Replay<S> {
-    /// Everything that the buffer holds, as fields: transitions in the order of pushing, what says how the next pushes go
-    /// on, and what the sampler knows. Only what is stored is among them, whatever the capacity.
+    /// Returns the state of the buffer as fields.
+    ///
+    /// The fields hold the stored transitions in the order of pushes, the data that later pushes need, and the state of
+    /// the sampler. The size depends on the stored transitions, not on the capacity.
     ///
     /// ```
     /// use rlox_core::replay::{ReplayBuffer, SampledBatch};
@@ -83,14 +84,15 @@ impl<S: Sampler> Replay<S> {
     /// ```
     ///
     /// # Errors
-    /// [`Error::Memory`] if there is no room for it.
+    /// [`Error::Memory`] if an allocation fails; [`Error::Interrupted`] if the interrupt check of the process stops the
+    /// call.
     pub fn state(&self) -> Result<Vec<Field>> {
         let mut fields = self.storage().state()?;
         fields.extend(self.settings()?);
         Ok(fields)
     }
 
-    /// What a state has beside the storage's fields.
+    /// Returns the fields of a state besides the storage's.
     fn settings(&self) -> Result<Vec<Field>> {
         let mut fields = Vec::new();
         let (n, gamma) = self.n_step().map_or((0, 0.0), |n_step| (n_step.n, n_step.gamma));
@@ -102,13 +104,15 @@ impl<S: Sampler> Replay<S> {
         Ok(fields)
     }
 
-    /// Goes back to a state of a buffer that was made with the same arguments: samples and pushes go on exactly as there.
+    /// Loads a state of a buffer with the same arguments. Later samples and pushes continue exactly.
     ///
     /// # Errors
-    /// [`Error::Config`], [`Error::Space`] or [`Error::Shape`] naming the array that is missing, too many, another
-    /// buffer's or makes no sense, [`Error::Memory`] if there is no room for it. Nothing has changed then.
-    /// [`Error::Interrupted`] if it was told to stop: nothing has changed while the state was checked, and the buffer is
-    /// empty after that.
+    /// - [`Error::Config`], [`Error::Space`], [`Error::Shape`] or [`Error::NotFinite`] that names the missing,
+    ///   additional or invalid array;
+    /// - [`Error::Memory`] if an allocation fails;
+    /// - [`Error::Interrupted`] if the interrupt check of the process stops the call.
+    ///
+    /// Nothing has changed then, except that an interruption after the checks leaves the buffer empty.
     pub fn load_state(&mut self, state: &[Field]) -> Result<()> {
         let checked = self.storage().check_state(state)?;
         let (n, gamma) = self.n_step().map_or((0, 0.0), |n_step| (n_step.n, n_step.gamma));
@@ -125,8 +129,7 @@ impl<S: Sampler> Replay<S> {
         names.extend(["n_step", "gamma"].map(str::to_owned));
         names.extend_from_slice(checked.names());
         if let Some(field) = state.iter().find(|field| !names.iter().any(|name| name == field.name())) {
-            let hint = "pass what a buffer made with the same arguments gave";
-            return Err(Error::config(key(field.name()), "no such array", "one", hint));
+            return Err(Error::config(key(field.name()), "no array of that name", "an array", HINT));
         }
         let (storage, sampler) = self.all_mut();
         storage.reserve_state(state, &checked)?;
@@ -142,7 +145,7 @@ impl<S: Sampler> Replay<S> {
 }
 
 impl<S: PersistSampler> Replay<S> {
-    /// How to make a buffer that takes this one's state: sizes, layout, the number of steps, the sampler's settings.
+    /// Returns the configuration of the buffer: sizes, schema, n-step settings and the sampler's settings.
     pub fn to_config(&self) -> SamplerConfig {
         let mut config = self.storage().schema().to_json();
         config.insert("capacity".into(), self.storage().capacity().into());
@@ -155,12 +158,13 @@ impl<S: PersistSampler> Replay<S> {
         config
     }
 
-    /// An empty buffer of a description.
+    /// Creates an empty buffer from a configuration.
     ///
     /// # Errors
-    /// [`Error::Config`], [`Error::Shape`] for what is none, [`Error::Memory`] if it does not fit into memory.
+    /// [`Error::Config`] or [`Error::Shape`] for an invalid configuration, [`Error::Memory`] if it does not fit into
+    /// memory.
     pub fn from_config(config: &SamplerConfig) -> Result<Self> {
-        let invalid = |got: String| Error::config("replay", "the description of a buffer", got, "use another copy");
+        let invalid = |got: String| Error::config("replay", "the settings of a replay buffer", got, "use another copy");
         let number = |key| count(config, key).map_err(invalid);
         let schema = TransitionSchema::from_json(config).map_err(invalid)?;
         let storage = ReplayStorage::new(number("capacity")?, number("num_envs")?, schema)?;
@@ -172,10 +176,10 @@ impl<S: PersistSampler> Replay<S> {
         Ok(buffer)
     }
 
-    /// Puts the buffer, and further fields of the caller's, into a checkpoint, whose copy of it is the only one.
+    /// Writes the buffer and the fields `beside` to a checkpoint, without a second copy of the buffer.
     ///
     /// # Errors
-    /// Those of [`Replay::state`].
+    /// As [`Replay::state`].
     pub fn write_to_checkpoint(&self, checkpoint: &mut Checkpoint, beside: Vec<Field>) -> Result<()> {
         let mut fields = self.storage().counters()?;
         fields.extend(self.settings()?);
@@ -185,7 +189,7 @@ impl<S: PersistSampler> Replay<S> {
         let shapes: Vec<_> = fields.iter().map(|field| shape(field.rows(), field.shape())).collect();
         let each = fields.iter().zip(&shapes);
         let mut named: Vec<_> = each.map(|(field, shape)| (field.name(), &shape[..], field.dtype())).collect();
-        let row_shapes: Vec<_> = descriptors.iter().flatten().map(|kept| shape(kept.rows, &kept.shape)).collect();
+        let row_shapes: Vec<_> = descriptors.iter().flatten().map(|field| shape(field.rows, &field.shape)).collect();
         let each = descriptors.iter().flatten().zip(&row_shapes);
         named.extend(each.map(|(descriptor, shape)| (descriptor.name.as_str(), &shape[..], descriptor.dtype)));
         checkpoint.insert_with(MEMBER, &named, |mut memory| {
@@ -201,11 +205,12 @@ impl<S: PersistSampler> Replay<S> {
         Ok(())
     }
 
-    /// The buffer of a checkpoint, and the fields that are not its own but among `beside`.
+    /// Reads a buffer and the fields named in `beside` from a checkpoint.
     ///
     /// # Errors
-    /// [`Error::Corrupt`] naming the file and the section that is none of a buffer, [`Error::Config`] for another
-    /// sampler, [`Error::Memory`] if it does not fit into memory.
+    /// - [`Error::Corrupt`] that names the file and its invalid section;
+    /// - [`Error::Config`] for another sampler;
+    /// - [`Error::Memory`] if the buffer does not fit into memory.
     pub fn from_checkpoint(checkpoint: &Checkpoint, beside: &[&str]) -> Result<(Self, Vec<Field>)> {
         let damaged = |error: Error| match error {
             Error::Config(mismatch) if mismatch.argument == "sampler" => Error::Config(mismatch),
@@ -218,8 +223,7 @@ impl<S: PersistSampler> Replay<S> {
         Ok((buffer, others))
     }
 
-    /// Writes the folder `path` as [`Checkpoint::write`] does: `manifest.json`, and the member `replay` with what is
-    /// stored.
+    /// Writes the folder `path` as [`Checkpoint::write`] does: `manifest.json` and the member `replay`.
     ///
     /// ```
     /// use rlox_core::replay::ReplayBuffer;
@@ -234,30 +238,30 @@ impl<S: PersistSampler> Replay<S> {
     /// ```
     ///
     /// # Errors
-    /// [`Error::Io`] if something else is at `path` or the system refuses; what was there stays. [`Error::Memory`] if there
-    /// is no room for a copy.
+    /// [`Error::Io`] if `path` exists and is not a checkpoint, or the system reports an error; existing files are
+    /// unchanged then. [`Error::Memory`] if an allocation fails.
     pub fn save(&self, path: impl AsRef<Path>) -> Result<()> {
         let mut checkpoint = Checkpoint::default();
         self.write_to_checkpoint(&mut checkpoint, Vec::new())?;
         checkpoint.write(path)
     }
 
-    /// The buffer that [`Replay::save`] wrote, or the Python package's.
+    /// Reads a buffer that [`Replay::save`] or the Python package has written.
     ///
     /// # Errors
-    /// Those of [`Checkpoint::read`] and [`Replay::from_checkpoint`].
+    /// As [`Checkpoint::read`] and [`Replay::from_checkpoint`].
     pub fn load(path: impl AsRef<Path>) -> Result<Self> {
         Ok(Self::from_checkpoint(&Checkpoint::read(path)?, &[STREAM])?.0)
     }
 }
 
-/// Checks that a description is of the sampler of this name.
+/// Checks that a configuration is that of the named sampler.
 pub(super) fn check_sampler(config: &SamplerConfig, name: &str) -> Result<()> {
     let got = config.get("sampler").and_then(Value::as_str).unwrap_or("none");
-    if got == name { Ok(()) } else { Err(Error::config("sampler", name, got, "load it as what it was")) }
+    if got == name { Ok(()) } else { Err(Error::config("sampler", name, got, "load it with that sampler")) }
 }
 
-/// A number of a description.
+/// Returns a number of a configuration.
 pub(super) fn float(config: &SamplerConfig, name: &'static str) -> Result<f64> {
     let entry = config.get(name);
     entry
@@ -265,7 +269,7 @@ pub(super) fn float(config: &SamplerConfig, name: &'static str) -> Result<f64> {
         .ok_or_else(|| Error::config(name, "a number", format!("{entry:?}"), "use another copy"))
 }
 
-/// What the caller said of steps: a single one where nothing was, which is 0 in a state.
+/// Returns the text for a number of steps; a state stores 0 if n-step returns are not used.
 fn describe_n_step(n: usize) -> String {
     match n {
         0 => "1".to_owned(),
@@ -274,9 +278,9 @@ fn describe_n_step(n: usize) -> String {
     }
 }
 
-// A state of a storage, field by field.
+// State of a storage, field by field.
 
-/// A field of a state: its name, the shape of a row, the dtype and the number of rows.
+/// Descriptor of a field of a state: name, shape of a row, dtype and number of rows.
 pub(crate) struct FieldDescriptor {
     pub(crate) name: String,
     pub(crate) shape: Vec<usize>,
@@ -289,20 +293,20 @@ impl FieldDescriptor {
         Self { name: name.into(), shape: shape.to_vec(), dtype, rows }
     }
 
-    /// A field of zeros.
+    /// Creates a field of zeros.
     pub(crate) fn field(&self) -> Result<Field> {
         Field::new(self.name.clone(), self.rows, &self.shape, self.dtype)
     }
 
-    /// Bytes of a row.
+    /// Returns the size of a row in bytes.
     fn bytes_each(&self) -> usize {
         self.shape.iter().product::<usize>() * self.dtype.size()
     }
 
-    /// The elements of this field of a state.
+    /// Returns the elements of this field in a state.
     ///
     /// # Errors
-    /// [`Error::Config`] if there is none, [`Error::Space`] and [`Error::Shape`] for another dtype and shape.
+    /// [`Error::Config`] if the field is missing, [`Error::Space`] or [`Error::Shape`] if its dtype or shape differs.
     pub(crate) fn lookup<'a>(&self, state: &'a [Field]) -> Result<FieldData<'a>> {
         let Some(field) = state.iter().find(|field| field.name() == self.name) else {
             return Err(Error::config(key(&self.name), "an array", "none", HINT));
@@ -320,54 +324,54 @@ impl FieldDescriptor {
     }
 }
 
-/// What an array of a state is called in errors.
+/// Returns the name of an array of a state in errors.
 pub(crate) fn key(name: &str) -> String {
     format!("arrays[{name:?}]")
 }
 
-/// The error for an array of a state that says something else than this buffer.
+/// Returns the error for an array of a state that contradicts the buffer.
 pub(crate) fn invalid_field(name: &str, expected: impl Display, got: impl Display) -> Error {
     Error::config(key(name), expected.to_string(), got.to_string(), HINT)
 }
 
-/// A whole number of a state, of at least 0.
+/// Returns an integer of a state that is at least 0.
 pub(crate) fn number(state: &[Field], name: &str) -> Result<usize> {
     let FieldData::I64(&[number]) = FieldDescriptor::new(name, &[], DType::I64, 1).lookup(state)? else { return Ok(0) };
     usize::try_from(number).map_err(|_| invalid_field(name, "at least 0", number))
 }
 
-/// A whole number as a field.
+/// Creates a field that holds an integer.
 pub(crate) fn number_field(name: &str, number: usize) -> Result<Field> {
     let mut field = FieldDescriptor::new(name, &[], DType::I64, 1).field()?;
     field.write_at(0, FieldData::I64(&[number as i64]));
     Ok(field)
 }
 
-/// Which transitions a storage keeps something of.
+/// Ranges of transitions that a state contains.
 struct Ranges {
-    /// Those that are stored, be their next observation still to come.
+    /// Stored transitions, including those whose next observation is deferred.
     transitions: Range<usize>,
-    /// Those whose frames are, too.
+    /// Transitions whose newest frame is stored.
     frame_rows: Range<usize>,
 }
 
-/// A name, a flag and the transitions it is kept of.
+/// Name, flag and transitions of a field of flags.
 type Flagged = (&'static str, u8, Range<usize>);
 
 impl ReplayStorage {
-    /// Which transitions there are after so many time steps.
+    /// Returns the ranges after `pushed` time steps.
     fn ranges(&self, pushed: usize) -> Ranges {
         let steps = self.capacity() / self.num_envs;
         let from = |steps: usize| pushed.saturating_sub(steps) * self.num_envs..pushed * self.num_envs;
         Ranges { transitions: from(steps), frame_rows: from(steps + self.schema.frame_stack - 1) }
     }
 
-    /// What a state must have in common with a storage.
+    /// Returns the settings that a state must share.
     fn settings(&self) -> [(&'static str, usize); 3] {
         [("capacity", self.capacity()), ("num_envs", self.num_envs), ("frame_stack", self.schema.frame_stack)]
     }
 
-    /// The flags that a state has.
+    /// Returns the flags that a state contains.
     fn flagged(&self, ranges: &Ranges) -> Vec<Flagged> {
         let mut all: Vec<_> = FLAGS.iter().map(|(name, flag)| (*name, *flag, ranges.transitions.clone())).collect();
         if self.schema.frame_stack > 1 {
@@ -376,7 +380,7 @@ impl ReplayStorage {
         all
     }
 
-    /// What is stored of each transition but for observations and flags, in the order of a row of the ring.
+    /// Returns the fields of a transition besides observations and flags, in the order of a row.
     fn row_fields(&self, rows: usize) -> Vec<FieldDescriptor> {
         let parts = std::iter::once(&self.schema.action).chain(&self.schema.extra);
         let named =
@@ -384,7 +388,7 @@ impl ReplayStorage {
         named.chain([FieldDescriptor::new("step.rewards", &[], DType::F32, rows)]).collect()
     }
 
-    /// So many rows of so many frames of observations.
+    /// Returns the fields for `rows` rows of observations with `frames` frames each.
     fn obs_fields(&self, kind: &str, frames: usize, rows: usize) -> Vec<FieldDescriptor> {
         let stacked = self.schema.frame_stack;
         let descriptor = |spec: &FieldSpec| {
@@ -397,11 +401,13 @@ impl ReplayStorage {
         self.schema.obs.iter().map(descriptor).collect()
     }
 
-    /// Everything that is stored, as fields: transitions in the order of pushing, next observations only where they are
-    /// no other row's, and what says how the next pushes go on. [`Replay::load_state`] takes it back.
+    /// Returns the storage's fields of a state, which [`Replay::load_state`] reads.
+    ///
+    /// Next observations are included only if no row holds them.
     ///
     /// # Errors
-    /// [`Error::Memory`] if there is no room for it.
+    /// [`Error::Memory`] if an allocation fails, [`Error::Interrupted`] if the process's interrupt check stops the
+    /// call.
     fn state(&self) -> Result<Vec<Field>> {
         let mut fields = self.counters()?;
         for (descriptors, rows) in self.rows() {
@@ -415,7 +421,7 @@ impl ReplayStorage {
         Ok(fields)
     }
 
-    /// What a state has beside bytes of transitions, as fields.
+    /// Returns the fields of a state besides the bytes of transitions.
     fn counters(&self) -> Result<Vec<Field>> {
         let ranges = self.ranges(self.pushed);
         let mut fields = Vec::new();
@@ -436,12 +442,12 @@ impl ReplayStorage {
         Ok(fields)
     }
 
-    /// Whether a transition goes on from the environment's one before, be that stored any more or not.
+    /// Returns true if a transition continues the previous one of its environment, stored or not.
     pub(super) fn is_cut(&self, index: usize) -> bool {
         index >= self.num_envs && self.flags(self.row_of(index - self.num_envs)) & CONTINUES != 0
     }
 
-    /// All that has bytes of its own: fields, and their rows.
+    /// Returns the fields with bytes of transitions, and their rows.
     fn rows(&self) -> Vec<(Vec<FieldDescriptor>, RowBytes<'_>)> {
         let (row_layout, frames) = (&self.row_layout, self.schema.frame_stack);
         let Ranges { transitions, frame_rows } = self.ranges(self.pushed);
@@ -477,10 +483,10 @@ impl ReplayStorage {
     }
 }
 
-/// The bytes of each row of some fields, one field's after another's; none where they are zeros.
+/// Bytes of each row of some fields, concatenated; empty for a row of zeros.
 type RowBytes<'a> = Box<dyn Iterator<Item = &'a [u8]> + 'a>;
 
-/// Copies rows of fields into their zeroed memory.
+/// Copies rows into the zeroed memory of fields.
 fn copy_rows(descriptors: &[FieldDescriptor], rows: RowBytes<'_>, mut memory: Vec<&mut [u8]>) -> Result<()> {
     let each: Vec<_> = descriptors.iter().map(FieldDescriptor::bytes_each).collect();
     let mut interrupt = InterruptCheck::default();
@@ -497,7 +503,7 @@ fn copy_rows(descriptors: &[FieldDescriptor], rows: RowBytes<'_>, mut memory: Ve
     Ok(())
 }
 
-/// A field of bytes.
+/// Creates a field of bytes.
 fn bytes_field(name: &str, dtype: DType, bytes: impl ExactSizeIterator<Item = u8>) -> Result<Field> {
     let mut field = FieldDescriptor::new(name, &[], dtype, bytes.len()).field()?;
     let (memory, mut interrupt) = (field.data_mut().into_bytes(), InterruptCheck::default());
@@ -510,19 +516,19 @@ fn bytes_field(name: &str, dtype: DType, bytes: impl ExactSizeIterator<Item = u8
     Ok(field)
 }
 
-// A state is taken back: all of it is checked, then put in place.
+// Loading a state: all checks come before the first change.
 
-/// Looks for an interruption every so many rows.
+/// Checks for an interruption every [`POLL_EVERY_ROWS`] rows.
 fn poll_interrupt(row: usize, interrupt: &mut InterruptCheck) -> Result<()> {
     if row.is_multiple_of(POLL_EVERY_ROWS) { interrupt.check() } else { Ok(()) }
 }
 
-/// A state that was found to be one of a storage.
+/// State that belongs to a storage.
 struct Checked {
     pushed: usize,
     ranges: Ranges,
     last_next_obs: Vec<NextObs>,
-    /// How many next observations and older frames lie aside.
+    /// Numbers of next observations and of older frames outside the ring.
     stored: usize,
     heads: usize,
     names: Vec<String>,
@@ -530,30 +536,32 @@ struct Checked {
 }
 
 impl Checked {
-    /// The names of all its fields.
+    /// Returns the names of all fields.
     fn names(&self) -> &[String] {
         &self.names
     }
 
-    /// How many transitions can be sampled.
+    /// Returns the number of transitions that can be sampled.
     fn sampled(&self, num_envs: usize) -> usize {
         let waiting = if self.last_next_obs.first() == Some(&NextObs::Deferred) { num_envs } else { 0 };
         self.ranges.transitions.len() - waiting
     }
 }
 
-/// What has bytes of its own, found before anything changes: once something has, no memory is asked for.
+/// Descriptors of the fields with bytes of transitions.
+///
+/// They are created before the first change, so that no allocation can fail later.
 #[derive(Default)]
 struct Kinds {
     row: Vec<FieldDescriptor>,
     step: Vec<FieldDescriptor>,
     in_next_row: Vec<FieldDescriptor>,
     next: Vec<FieldDescriptor>,
-    /// None where frames are not stacked.
+    /// Empty if frames are not stacked.
     older: Vec<FieldDescriptor>,
 }
 
-/// The flags of a state by name: bytes, of which all but 0 are true.
+/// Returns the flags of a state by name: bytes, all of which except 0 are true.
 fn read_flags<'a>(state: &'a [Field], name: &str, rows: usize) -> Result<&'a [u8]> {
     match FieldDescriptor::new(name, &[], DType::Bool, rows).lookup(state)? {
         FieldData::Bool(flags) => Ok(flags),
@@ -561,17 +569,16 @@ fn read_flags<'a>(state: &'a [Field], name: &str, rows: usize) -> Result<&'a [u8
     }
 }
 
-/// Which of the flags are set.
+/// Returns an iterator over the positions of set flags.
 fn set_indices(flags: &[u8]) -> impl Iterator<Item = usize> {
     flags.iter().enumerate().filter(|(_, flag)| **flag != 0).map(|(i, _)| i)
 }
 
 impl ReplayStorage {
-    /// Checks that a state can be put in the place of what is stored.
+    /// Checks that a state can replace the stored transitions.
     ///
     /// # Errors
-    /// [`Error::Config`], [`Error::Space`] or [`Error::Shape`] naming the array that is another
-    /// buffer's or makes no sense.
+    /// [`Error::Config`], [`Error::Space`], [`Error::Shape`] or [`Error::NotFinite`] that names the invalid array.
     fn check_state(&self, state: &[Field]) -> Result<Checked> {
         for (name, expected) in self.settings() {
             let got = number(state, name)?;
@@ -595,7 +602,7 @@ impl ReplayStorage {
         Ok(checked)
     }
 
-    /// Whether older frames lie aside; of no row where frames are not stacked.
+    /// Returns the flags of rows whose older frames are outside the ring; empty if frames are not stacked.
     fn older<'a>(&self, state: &'a [Field], ranges: &Ranges) -> Result<&'a [u8]> {
         if self.schema.frame_stack > 1 { read_flags(state, OLDER, ranges.frame_rows.len()) } else { Ok(&[]) }
     }
@@ -612,7 +619,7 @@ impl ReplayStorage {
         Ok(all)
     }
 
-    /// Checks that flags are such as pushes leave.
+    /// Checks that the flags are possible results of pushes.
     fn check_flags(&self, state: &[Field], checked: &Checked) -> Result<()> {
         let transitions = &checked.ranges.transitions;
         let [terminated, truncated, continues, stored] =
@@ -623,7 +630,7 @@ impl ReplayStorage {
             poll_interrupt(i, &mut interrupt)?;
             let done = terminated[i] != 0 || truncated[i] != 0;
             if done && stored[i] == 0 {
-                return Err(invalid_field(FLAGS[3].0, "true where an episode ended", "false").at_row(i));
+                return Err(invalid_field(FLAGS[3].0, "true where an episode ends", "false").at_row(i));
             }
             if continues[i] != 0 && (done || i >= last) {
                 return Err(invalid_field(FLAGS[2].0, "false where no row of the episode follows", "true").at_row(i));
@@ -631,7 +638,7 @@ impl ReplayStorage {
         }
         let cut = read_flags(state, CUT, self.num_envs)?;
         if transitions.start == 0 && cut.iter().any(|cut| *cut != 0) {
-            return Err(invalid_field(CUT, "false where every transition is stored", "true"));
+            return Err(invalid_field(CUT, "false, because every transition is stored", "true"));
         }
         let first =
             if checked.ranges.frame_rows.start == 0 { self.num_envs.min(checked.ranges.frame_rows.len()) } else { 0 };
@@ -642,29 +649,30 @@ impl ReplayStorage {
         Ok(())
     }
 
-    /// Checks that what comes after the last rows is where it can be.
+    /// Checks the locations of the last next observations.
     fn check_last_next_obs(&self, state: &[Field], checked: &Checked) -> Result<()> {
         let (last_next_obs, n) = (&checked.last_next_obs, self.num_envs);
         let promised = last_next_obs.iter().filter(|location| **location == NextObs::Deferred).count();
         if promised != 0 && promised != n {
-            return Err(invalid_field("tails", "a promise of all environments or of none", promised));
+            let expected = "deferred next observations in all environments or in none";
+            return Err(invalid_field("tails", expected, format!("{promised} of {n}")));
         }
         let stored = read_flags(state, FLAGS[3].0, checked.ranges.transitions.len())?;
         let Some(last) = stored.len().checked_sub(n) else {
             let fits = last_next_obs.iter().all(|location| *location == NextObs::None);
-            return if fits { Ok(()) } else { Err(invalid_field("tails", "0 in an empty buffer", "others")) };
+            return if fits { Ok(()) } else { Err(invalid_field("tails", "0 in an empty buffer", "other numbers")) };
         };
         for (env, location) in last_next_obs.iter().enumerate() {
             let in_overflow = matches!(location, NextObs::None | NextObs::Overflow);
             if in_overflow != (stored[last + env] != 0) {
-                let expected = "where next_aside says that the last next observation is";
+                let expected = "the location that next_aside implies";
                 return Err(invalid_field("tails", expected, format!("{location:?}").to_lowercase()).at_env(env));
             }
         }
         Ok(())
     }
 
-    /// Checks all that has bytes of its own, and finds the names of all fields.
+    /// Checks all fields with bytes of transitions, and collects the names of all fields.
     fn check_rows(&self, state: &[Field], checked: &mut Checked) -> Result<()> {
         let frames = self.schema.frame_stack;
         let Checked { ranges: Ranges { transitions, frame_rows }, stored, heads, .. } = &*checked;
@@ -690,10 +698,10 @@ impl ReplayStorage {
         Ok(())
     }
 
-    /// Makes room for what will lie aside.
+    /// Reserves the memory outside the ring.
     ///
     /// # Errors
-    /// [`Error::Memory`] if there is none; what is stored has not changed then.
+    /// [`Error::Memory`] if the memory does not suffice; the stored transitions are unchanged then.
     fn reserve_state(&mut self, state: &[Field], checked: &Checked) -> Result<()> {
         let (rows, mut ended) = (checked.ranges.transitions.len(), alloc::zeroed("num_envs", self.num_envs)?);
         let [terminated, truncated] = [FLAGS[0], FLAGS[1]].map(|(name, _)| read_flags(state, name, rows));
@@ -710,7 +718,7 @@ impl ReplayStorage {
         self.frame_heads.reserve_all(checked.heads, promised)
     }
 
-    /// Finds the episodes of transitions whose flags are there, and for which there is room.
+    /// Rebuilds the index of episodes from the flags. The memory is already reserved.
     fn find_episodes(&mut self, transitions: &Range<usize>, interrupt: &mut InterruptCheck) -> Result<()> {
         let n = self.num_envs;
         self.episodes.clear();
@@ -723,7 +731,7 @@ impl ReplayStorage {
         Ok(())
     }
 
-    /// Forgets all transitions, and keeps the memory.
+    /// Removes all transitions and keeps the memory.
     fn clear(&mut self) {
         self.pushed = 0;
         self.last_next_obs.fill(NextObs::None);
@@ -732,10 +740,10 @@ impl ReplayStorage {
         self.episodes.clear();
     }
 
-    /// Puts the flags of a state where its transitions will be.
+    /// Writes the flags of a state to the rows of its transitions.
     fn restore_flags(&mut self, state: &[Field], ranges: &Ranges, interrupt: &mut InterruptCheck) -> Result<()> {
         let n = self.num_envs;
-        // Of all rows that there are then: what former transitions had aside is not theirs any more.
+        // Clears all rows first, because pool slots of former transitions are released.
         for index in ranges.transitions.end.saturating_sub(self.capacity_steps() * n)..ranges.transitions.end {
             let row = self.row_of(index);
             *self.flags_mut(row) = 0;
@@ -758,10 +766,10 @@ impl ReplayStorage {
         Ok(())
     }
 
-    /// Puts a state that was checked, and for which there is room, into a storage that was cleared.
+    /// Loads a checked state, for which memory is reserved, into a cleared storage.
     ///
     /// # Errors
-    /// [`Error::Interrupted`] if it was told to stop: it has to be cleared once more then.
+    /// [`Error::Interrupted`] if the interrupt check of the process stops the call; the storage must be cleared then.
     fn restore_state(&mut self, state: &[Field], checked: Checked) -> Result<()> {
         let mut interrupt = InterruptCheck::default();
         self.restore_flags(state, &checked.ranges, &mut interrupt)?;
@@ -802,7 +810,7 @@ impl ReplayStorage {
     }
 }
 
-/// Hands each row of fields to `to`, with the place where its bytes begin.
+/// Calls `to` with the row number, the byte offset and the bytes of each row of the fields.
 fn copy_fields(
     descriptors: &[FieldDescriptor],
     state: &[Field],

@@ -1,4 +1,4 @@
-//! The ring that holds transitions, the rows that lie beside it, and the episodes that are stored from start to end.
+//! The ring buffer of transitions, the pools for rows outside the ring, and the index of complete episodes.
 
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -6,34 +6,36 @@ use std::ops::Range;
 use super::schema::{RowLayout, TransitionSchema};
 use crate::{Error, Pcg64, Result, alloc};
 
-/// The task itself ended after this step.
+/// Flag: the task ended after this step.
 pub(crate) const TERMINATED: u8 = 1;
-/// The episode was cut after this step.
+/// Flag: the episode was truncated after this step.
 pub(crate) const TRUNCATED: u8 = 2;
-/// The next observation lies aside, as the environment's next row does not hold it.
+/// Flag: the next observation is in the overflow pool, not in the environment's next row.
 pub(crate) const STORED: u8 = 4;
-/// The environment's next row belongs to the same episode.
+/// Flag: the environment's next row belongs to the same episode.
 pub(crate) const CONTINUES: u8 = 8;
-/// The older frames lie aside, as the environment's former rows do not hold them.
+/// Flag: the older frames are in the pool of heads, not in the environment's previous rows.
 pub(crate) const HEAD: u8 = 16;
 
-/// So many bytes more are asked for without a look at what is free, which takes some 20 us.
+/// Size in bytes up to which growth skips the check of the free memory, which takes about 20 us.
 const MEMINFO_CHECK_ABOVE: usize = 1 << 20;
 
-/// A ring of transitions of one environment, or of several that step together.
+/// Ring buffer of transitions of one environment, or of several environments that step together.
 ///
-/// One row holds a whole transition, so that sampling it touches one place. The next observation is stored once where the
-/// environment's next row holds it, and frames that observations stack are stored once; both are found by comparing
-/// bytes, so that what is sampled is always what was pushed. `terminated` and `truncated` are never merged.
+/// A row holds a complete transition, so that sampling reads one place. A next observation that equals the
+/// environment's next row is stored once, and so are the frames that stacked observations share. The push compares
+/// bytes to find them, so sampled observations always equal the pushed ones. `terminated` and `truncated` are never
+/// merged.
 ///
-/// Transitions are told by the number they have in the order of pushing, counted from 0: it stays theirs for good, so that
-/// a priority that comes late never meets another transition.
+/// The index of a transition is its position in the order of pushes, counted from 0. Indices are never reused, so a
+/// late priority update cannot change another transition.
 ///
 /// ```
 /// use rlox_core::{DType, FieldData};
 /// use rlox_core::replay::{TransitionSchema, FieldSpec, ReplayStorage, TransitionBatch};
 ///
-/// let schema = TransitionSchema::new(FieldSpec::new("obs", &[2], DType::F32), FieldSpec::new("actions", &[], DType::I64));
+/// let field = |name, shape: &[usize], dtype| FieldSpec::new(name, shape, dtype);
+/// let schema = TransitionSchema::new(field("obs", &[2], DType::F32), field("actions", &[], DType::I64));
 /// let mut storage = ReplayStorage::new(1000, 1, schema)?;
 /// let (obs, next_obs) = ([FieldData::F32(&[0.0, 0.1])], [FieldData::F32(&[0.2, 0.3])]);
 /// storage.push(&TransitionBatch {
@@ -55,36 +57,38 @@ pub struct ReplayStorage {
     pub(crate) num_envs: usize,
     /// Time steps that can be sampled.
     steps: usize,
-    /// Time steps there is room for: one more for what lies ahead, and those whose frames the oldest ones need.
+    /// Time steps of the ring: one more for the next observation, and more for stacked frames.
     pub(crate) capacity_steps: usize,
-    /// `[capacity_steps, num_envs, stride]`.
+    /// Rows, `[capacity_steps, num_envs, stride]`.
     pub(crate) data: Vec<u8>,
-    /// Next observations that lie aside.
+    /// Next observations that no row of the ring holds.
     pub(crate) overflow_obs: RowPool,
-    /// Older frames that lie aside.
+    /// Older frames that no row of the ring holds.
     pub(crate) frame_heads: RowPool,
     /// Time steps pushed so far.
     pub(crate) pushed: usize,
     pub(crate) last_next_obs: Vec<NextObs>,
     pub(crate) episodes: Episodes,
-    /// Which observations are what lay ahead, of the step that is being pushed.
+    /// Per environment: true if the observation being pushed equals the last next observation.
     pub(crate) is_contiguous: Vec<bool>,
-    /// Which of those episodes go on besides, of plain rows.
+    /// Per environment: true if `is_contiguous` is true and the episode continues (plain rows only).
     pub(crate) continues: Vec<bool>,
-    /// A row of observations of several parts, made by the first push.
+    /// Scratch row for observations of several fields, allocated by the first push.
     pub(crate) scratch_row: Vec<u8>,
 }
 
 impl ReplayStorage {
-    /// Room for `capacity` transitions of `num_envs` environments: rounded down to whole time steps, at least one.
+    /// Creates a storage for `capacity` transitions of `num_envs` environments.
     ///
-    /// Memory is taken when rows are first written. What will lie aside depends on what is pushed: nothing where rows
-    /// follow each other but at the ends of episodes, a next observation for each row that stands for itself. It is not
-    /// asked for here; a push for which there is not enough beside the rest of the ring is refused.
+    /// The capacity is rounded down to full time steps, at least one. The system provides the ring's memory when rows
+    /// are first written. Memory outside the ring depends on the transitions: none for consecutive rows except at the
+    /// ends of episodes, and one next observation for each independent row. That memory is not reserved here. A push
+    /// fails if it does not fit beside the unwritten rows of the ring.
     ///
     /// # Errors
-    /// [`Error::Config`] if one of them is 0 or the layout makes no sense, [`Error::Shape`] for a row without elements,
-    /// [`Error::Memory`] with the number of bytes if the ring does not fit into memory.
+    /// - [`Error::Config`] if `capacity` or `num_envs` is 0, or the schema is invalid;
+    /// - [`Error::Shape`] for a row without elements or with too many axes;
+    /// - [`Error::Memory`] with the number of bytes if the ring does not fit into memory.
     pub fn new(capacity: usize, num_envs: usize, schema: TransitionSchema) -> Result<Self> {
         for (name, count) in [("capacity", capacity), ("num_envs", num_envs)] {
             if count == 0 {
@@ -96,7 +100,7 @@ impl ReplayStorage {
         let steps = (capacity / num_envs).max(1);
         let capacity_steps = steps.saturating_add(schema.frame_stack);
         let rows = capacity_steps.saturating_mul(num_envs);
-        // Fewer than one of each environment become that, whatever the capacity is.
+        // A capacity below `num_envs` is raised to `num_envs`, which then determines the size.
         let argument = if capacity < num_envs { "num_envs" } else { "capacity" };
         let request = || {
             let envs = if num_envs > 1 { format!(" of {num_envs} environments") } else { String::new() };
@@ -120,64 +124,64 @@ impl ReplayStorage {
         })
     }
 
-    /// What transitions are made of.
+    /// Returns the schema of the transitions.
     pub fn schema(&self) -> &TransitionSchema {
         &self.schema
     }
 
-    /// How many environments step together.
+    /// Returns the number of environments.
     pub fn num_envs(&self) -> usize {
         self.num_envs
     }
 
-    /// How many transitions can be held.
+    /// Returns the maximum number of stored transitions.
     pub fn capacity(&self) -> usize {
         self.steps * self.num_envs
     }
 
-    /// How many transitions are held. One whose next observation is still to come is one of them.
+    /// Returns the number of stored transitions, including those whose next observation is deferred.
     pub fn len(&self) -> usize {
         self.pushed.min(self.steps) * self.num_envs
     }
 
-    /// Whether there are none.
+    /// Returns true if no transitions are stored.
     pub fn is_empty(&self) -> bool {
         self.pushed == 0
     }
 
-    /// The numbers of the transitions that can be sampled.
+    /// Returns the indices of the transitions that can be sampled.
     pub fn indices(&self) -> Range<usize> {
         let first = self.pushed.saturating_sub(self.steps);
         let waiting = usize::from(self.is_waiting());
         first * self.num_envs..(self.pushed - waiting).max(first) * self.num_envs
     }
 
-    /// The number of the oldest transition that is stored.
+    /// Returns the index of the oldest stored transition.
     pub(crate) fn oldest(&self) -> usize {
         self.oldest_step() * self.num_envs
     }
 
-    /// The oldest time step that is stored.
+    /// Returns the oldest stored time step.
     pub(crate) fn oldest_step(&self) -> usize {
         self.pushed.saturating_sub(self.steps)
     }
 
-    /// The number that the next transition will have.
+    /// Returns the index of the next transition to be pushed.
     pub(crate) fn next_index(&self) -> usize {
         self.pushed * self.num_envs
     }
 
-    /// How many rows there are, and how many transitions were taken so far.
+    /// Returns the number of rows and the next index, which identify a state of the storage.
     pub(crate) fn generation(&self) -> (usize, usize) {
         (self.capacity_steps * self.num_envs, self.next_index())
     }
 
-    /// Whether next observations of the last time step are still to come.
+    /// Returns true if the next observations of the last time step are deferred.
     fn is_waiting(&self) -> bool {
         self.last_next_obs.first() == Some(&NextObs::Deferred)
     }
 
-    /// The rows whose next observations are still to come.
+    /// Returns the rows whose next observations are deferred.
     pub(crate) fn waiting(&self) -> Range<usize> {
         if !self.is_waiting() {
             return 0..0;
@@ -186,36 +190,37 @@ impl ReplayStorage {
         first..first + self.num_envs
     }
 
-    /// Bytes of memory so far: all of the ring's, whose rows are taken from the system as they are first written, and more
-    /// where next observations and first frames lie aside, and as episodes end.
+    /// Returns the allocated bytes: the ring, the overflow pools and the index of episodes.
+    ///
+    /// The size of the ring is constant, but the system provides its memory only when rows are first written.
     pub fn memory(&self) -> usize {
         self.data.len() + self.overflow_obs.bytes() + self.frame_heads.bytes() + self.episodes.bytes()
     }
 
-    /// Bytes of rows that were never written: the system still counts them as free.
+    /// Returns the bytes of unwritten rows, which the system still counts as free.
     pub(crate) fn promised(&self) -> usize {
         self.capacity_steps.saturating_sub(self.pushed) * self.num_envs * self.row_layout.stride
     }
 
-    /// Time steps there are rows for.
+    /// Returns the number of time steps of the ring.
     pub(crate) fn capacity_steps(&self) -> usize {
         self.capacity_steps
     }
 
-    /// The row of a transition.
+    /// Returns the row of a transition.
     pub(crate) fn row_of(&self, index: usize) -> usize {
         index % (self.capacity_steps * self.num_envs)
     }
 
-    /// The number of the transition that is stored in a row, or was last.
+    /// Returns the index of the last transition that was stored in a row.
     pub(crate) fn index_of(&self, row: usize) -> usize {
         let rows = self.capacity_steps * self.num_envs;
         let (lap, next_row) = (self.next_index() / rows, self.next_index() % rows);
-        // Rows from the next one on are of the lap before.
+        // Rows from the next one on belong to the previous lap.
         lap * rows + row - if row < next_row { 0 } else { rows.min(lap * rows) }
     }
 
-    /// The rows of consecutive transitions: one stretch, and another where the ring begins anew.
+    /// Returns the rows of consecutive transitions: a range, and a second range after the wrap of the ring.
     pub(crate) fn rows_of(&self, indices: Range<usize>) -> [Range<usize>; 2] {
         let (rows, len) = (self.capacity_steps * self.num_envs, indices.len());
         let first = self.row_of(indices.start);
@@ -223,13 +228,13 @@ impl ReplayStorage {
         [first..first + first_len, 0..len - first_len]
     }
 
-    /// The same environment's row so many time steps later.
+    /// Returns the row of the same environment `steps` time steps later.
     pub(crate) fn row_after(&self, row: usize, steps: usize) -> usize {
         let (rows, row) = (self.capacity_steps * self.num_envs, row + steps * self.num_envs);
         if row >= rows { row - rows } else { row }
     }
 
-    /// The same environment's row before.
+    /// Returns the row of the same environment one time step earlier.
     pub(crate) fn row_before(&self, row: usize) -> usize {
         if row >= self.num_envs { row - self.num_envs } else { row + (self.capacity_steps - 1) * self.num_envs }
     }
@@ -246,7 +251,7 @@ impl ReplayStorage {
         f32::from_ne_bytes(self.four(row, self.row_layout.reward))
     }
 
-    /// Where what lies aside of a row is, of its place `at`.
+    /// Returns the pool slot that a row stores at byte `offset`.
     pub(crate) fn slot(&self, row: usize, offset: usize) -> u32 {
         u32::from_ne_bytes(self.four(row, offset))
     }
@@ -258,7 +263,7 @@ impl ReplayStorage {
         bytes
     }
 
-    /// Bytes of a row.
+    /// Returns `len` bytes of a row, starting at byte `from`.
     pub(crate) fn bytes(&self, row: usize, from: usize, len: usize) -> &[u8] {
         &self.data[row * self.row_layout.stride + from..][..len]
     }
@@ -267,18 +272,18 @@ impl ReplayStorage {
         &mut self.data[row * self.row_layout.stride + from..][..len]
     }
 
-    /// What a row holds of its observation: all of it, or the newest frame.
+    /// Returns the part of the observation that a row stores: all of it, or the newest frame.
     pub(crate) fn newest(&self, row: usize) -> &[u8] {
         self.bytes(row, 0, self.row_layout.frame)
     }
 
-    /// The frame that is so many older than the newest of a row's observation.
+    /// Returns the frame that is `older` steps older than the newest frame of a row's observation.
     pub(crate) fn frame(&self, mut row: usize, older: usize) -> &[u8] {
         let size = self.row_layout.frame;
         for back in 0..older {
             if self.flags(row) & HEAD != 0 {
                 let head = self.frame_heads.row(self.slot(row, self.row_layout.head));
-                // Oldest first: its last is one older than the row's.
+                // Oldest frame first: the last frame of the head is one step older than the row's.
                 let index = self.schema.frame_stack - 1 - (older - back);
                 return &head[index * size..][..size];
             }
@@ -288,24 +293,24 @@ impl ReplayStorage {
     }
 }
 
-/// Where an environment's last next observation is, until its next row comes.
+/// Location of an environment's last next observation, until the environment's next row is pushed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum NextObs {
-    /// There is none: no row yet, or the episode has ended.
+    /// No next observation: no row yet, or the episode has ended.
     None,
-    /// Where the next row will be.
+    /// In the place of the next row.
     InNextRow,
-    /// Aside: its older frames are not those of the row before.
+    /// In the overflow pool, because its older frames differ from the last row's.
     Overflow,
-    /// Nowhere: the caller has promised that the next row holds it.
+    /// Not yet known: the caller omitted the next observation, which the next row will hold.
     Deferred,
 }
 
-/// Rows of one size. Memory grows with the most that were taken at once.
+/// Pool of rows of one size. The memory grows with the maximum number of rows in use.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct RowPool {
     bytes_each: usize,
-    /// How many there are, taken or not.
+    /// Number of rows, in use or free.
     rows: usize,
     data: Vec<u8>,
     free: Vec<u32>,
@@ -316,11 +321,12 @@ impl RowPool {
         Self { bytes_each, ..Self::default() }
     }
 
-    /// Makes room for so many more, of which an eighth of those there are come at once. `promised` bytes are somebody
-    /// else's, who has not taken them from the system yet.
+    /// Ensures `count` free rows. The pool grows by at least an eighth.
+    ///
+    /// `promised` is the size in bytes of memory that the ring has allocated but not yet written.
     ///
     /// # Errors
-    /// [`crate::Error::Memory`] if the system grants none; nothing has changed then.
+    /// [`crate::Error::Memory`] if the memory does not suffice; the pool is unchanged then.
     pub(crate) fn reserve(&mut self, count: usize, promised: usize) -> Result<()> {
         if self.free.len() >= count {
             return Ok(());
@@ -334,8 +340,7 @@ impl RowPool {
         }
         let bytes = more.saturating_mul(self.bytes_each);
         if bytes > MEMINFO_CHECK_ABOVE {
-            let request =
-                || format!("{more} observations beside a ring of which {promised} bytes are to come, which need");
+            let request = || format!("{more} observations beside a ring with {promised} unwritten bytes, which need");
             alloc::check_available_for("capacity", 1, bytes.saturating_add(promised), request)?;
         }
         self.data.try_reserve_exact(bytes).map_err(|_| alloc::out_of_memory("capacity", more, self.bytes_each))?;
@@ -346,28 +351,28 @@ impl RowPool {
         Ok(())
     }
 
-    /// Makes room for so many rows in all.
+    /// Ensures a total of `count` rows.
     ///
     /// # Errors
-    /// Those of [`RowPool::reserve`].
+    /// As [`RowPool::reserve`].
     pub(crate) fn reserve_all(&mut self, count: usize, promised: usize) -> Result<()> {
         self.reserve(count.saturating_sub(self.in_use()), promised)?;
-        // A copy has room only for what was free.
+        // A cloned pool has capacity only for the slots that were free.
         let more = self.rows - self.free.len();
         self.free.try_reserve(more).map_err(|_| alloc::out_of_memory("capacity", self.rows, 4))
     }
 
-    /// Takes all rows back, and then gives them in their order.
+    /// Releases all rows. Later acquisitions return them in ascending order.
     pub(crate) fn release_all(&mut self) {
         let rows = self.rows as u32;
         self.free.clear();
         self.free.extend((0..rows).rev());
     }
 
-    /// A row of one's own, of those that [`RowPool::reserve`] made room for.
+    /// Returns a row for exclusive use, one of those that [`RowPool::reserve`] ensured.
     pub(crate) fn acquire(&mut self) -> u32 {
         self.free.pop().unwrap_or_else(|| {
-            // More than was reserved: another row must not be given away twice.
+            // Grow without a reservation: returning a row twice would corrupt data.
             let there = self.rows;
             self.data.resize(self.data.len() + self.bytes_each, 0);
             self.rows += 1;
@@ -375,12 +380,12 @@ impl RowPool {
         })
     }
 
-    /// The row that was taken as the one of this number since all were given back.
+    /// Returns the row of the `number`-th acquisition since all rows were released.
     pub(crate) fn nth_row_mut(&mut self, number: usize) -> &mut [u8] {
         &mut self.data[number * self.bytes_each..][..self.bytes_each]
     }
 
-    /// How many rows are taken.
+    /// Returns the number of rows in use.
     pub(crate) fn in_use(&self) -> usize {
         self.rows - self.free.len()
     }
@@ -397,19 +402,21 @@ impl RowPool {
         &mut self.data[slot as usize * self.bytes_each..][..self.bytes_each]
     }
 
-    /// Bytes of memory.
+    /// Returns the allocated bytes.
     pub(crate) fn bytes(&self) -> usize {
         self.data.len() + 4 * self.free.capacity()
     }
 }
 
-/// The first time steps of episodes that have ended and of which every step was pushed, by environment: found as steps
-/// are pushed, so that nobody has to search the ring for them.
+/// First time steps of complete episodes, per environment.
+///
+/// An episode is complete if it has ended and all its steps were pushed. Pushes update the index, so sampling does not
+/// search the ring.
 #[derive(Clone, Debug)]
 pub(crate) struct Episodes {
-    /// The time step with which each environment's last episode began; 0 if that is not known, when 0 is not stored.
+    /// First step of each environment's current episode; 0 if unknown, when step 0 is not stored.
     current_starts: Vec<usize>,
-    /// In rising order. Those that are not stored any more leave as new ones come.
+    /// First steps in ascending order. Later pushes remove those that are no longer stored.
     complete_starts: Vec<VecDeque<usize>>,
 }
 
@@ -421,17 +428,18 @@ impl Episodes {
         Ok(Self { current_starts, complete_starts })
     }
 
-    /// Makes room for so many more of an environment.
+    /// Reserves memory for `more` episodes of an environment.
     ///
     /// # Errors
-    /// [`Error::Memory`] if there is none; nothing has changed then.
+    /// [`Error::Memory`] if the allocation fails; the index is unchanged then.
     pub(super) fn reserve(&mut self, env: usize, more: usize) -> Result<()> {
         let starts = &mut self.complete_starts[env];
         starts.try_reserve(more).map_err(|_| alloc::out_of_memory("capacity", starts.len() + more, size_of::<usize>()))
     }
 
-    /// Takes notice of an environment's time step, where `oldest` is the first that is stored: whether it is the first of
-    /// an episode, and the last.
+    /// Records a time step of an environment.
+    ///
+    /// The flags mark the first and the last step of an episode. `oldest` is the first time step that is stored.
     pub(super) fn record_step(&mut self, env: usize, step: usize, oldest: usize, (first, last): (bool, bool)) {
         if first {
             self.current_starts[env] = step;
@@ -448,22 +456,24 @@ impl Episodes {
         }
     }
 
-    /// Forgets all.
+    /// Removes all episodes.
     pub(super) fn clear(&mut self) {
         self.current_starts.fill(0);
         self.complete_starts.iter_mut().for_each(VecDeque::clear);
     }
 
-    /// Bytes of memory.
+    /// Returns the allocated bytes.
     pub(super) fn bytes(&self) -> usize {
         self.complete_starts.iter().map(|starts| starts.capacity() * size_of::<usize>()).sum()
     }
 
-    /// Draws first transitions of whole episodes, each as likely as another, of those that `valid` transitions are.
-    /// `counts` is memory.
+    /// Draws the first transitions of complete episodes uniformly, among the `valid` transitions.
+    ///
+    /// `counts` is scratch memory.
     ///
     /// # Errors
-    /// [`Error::Config`] if there is none, [`Error::Memory`] if there is no room. Nothing is drawn then.
+    /// [`Error::Config`] if there is no complete episode, [`Error::Memory`] if an allocation fails. The generator is
+    /// unchanged then.
     pub(super) fn draw(
         &self,
         valid: &Range<usize>,
@@ -481,13 +491,13 @@ impl Episodes {
             counts.push(total);
         }
         if total == 0 {
-            let hint = "push more, or sample parts of episodes";
+            let hint = "push more transitions, or set whole_episodes to false";
             return Err(Error::config("whole_episodes", "an episode that is stored from start to end", "none", hint));
         }
         draw(&(0..total), rng, drawn);
         for drawn in drawn {
             let env = counts.partition_point(|count| *count <= *drawn);
-            // Counted from the newest one back: the first ones may not be stored any more.
+            // Counted back from the newest episode, because the oldest ones may no longer be stored.
             let starts = &self.complete_starts[env];
             *drawn = starts[starts.len() - (counts[env] - *drawn)] * n + env;
         }
@@ -495,11 +505,11 @@ impl Episodes {
     }
 }
 
-/// Draws numbers of transitions, each as likely as another.
+/// Draws indices of transitions uniformly.
 pub(super) fn draw(valid: &Range<usize>, rng: &mut Pcg64, indices: &mut [usize]) {
     let count = valid.len() as u128;
     for index in indices {
-        // The high half of the product; the bias, of count / 2^64, cannot be noticed.
+        // The high half of the product. The bias, count / 2^64, is negligible.
         *index = valid.start + ((u128::from(rng.next_u64()) * count) >> 64) as usize;
     }
 }
@@ -510,7 +520,7 @@ mod tests {
     use crate::{Error, available_memory};
 
     #[test]
-    fn promised_memory_is_not_handed_out() {
+    fn row_pool_respects_promised_memory() {
         let Some(free) = available_memory() else { return };
         let mut slots = RowPool::new(1 << 20);
         let rejected = crate::testing::assert_rejects(slots.reserve(2, free as usize), Error::Memory, "capacity");

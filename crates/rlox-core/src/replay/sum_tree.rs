@@ -1,10 +1,10 @@
-//! Leaves drawn in proportion to their priorities: the tree of sums of Schaul et al. 2016, "Prioritized Experience
-//! Replay" (<https://arxiv.org/abs/1511.05952>), with 16 children a node.
+//! Sum tree for draws in proportion to priorities, with 16 children per node (Schaul et al. 2016, "Prioritized
+//! Experience Replay", <https://arxiv.org/abs/1511.05952>).
 //!
-//! Priorities are f32, 16 of them in a cache line. Sums are f64 and always made anew from the 16 numbers below, never
-//! moved by differences: they depend on the priorities alone, not on how these came about, and nothing drifts.
+//! Priorities are f32, 16 of them in a cache line. Sums are f64 and always recomputed from the 16 numbers below, never
+//! updated by differences. The sums depend on the priorities alone and do not drift.
 
-#![expect(clippy::inline_always, reason = "what is not inlined is not compiled for the wider instruction set")]
+#![expect(clippy::inline_always, reason = "only inlined functions are compiled for the wider instruction sets")]
 
 mod kernel;
 #[cfg(test)]
@@ -18,20 +18,19 @@ use bytemuck::Zeroable;
 use crate::simd::prefetch::prefetch;
 use crate::{Error, InterruptCheck, Pcg64, Result, alloc, check_len};
 
-/// Children of a node.
+/// Number of children of a node.
 const WIDTH: usize = 16;
-/// Bytes that memory gives at once.
+/// Size of a cache line in bytes.
 const CACHE_LINE: usize = 64;
-/// How many draws go down the tree together.
+/// Number of draws that descend the tree together.
 const BATCH: usize = 256;
-/// How often that is done between two looks for an interruption.
+/// Number of such batches between two interruption checks.
 const POLL_EVERY_BATCHES: usize = 16;
 
-/// A fixed number of leaves with a priority each, which are drawn in proportion to it (Schaul et al. 2016, "Prioritized
-/// Experience Replay", <https://arxiv.org/abs/1511.05952>).
+/// Fixed number of leaves with priorities, which are drawn in proportion to their priorities.
 ///
-/// A priority is 0, so that the leaf is never drawn, or positive and finite; subnormal numbers become the smallest normal
-/// one. At first all are 0. Memory: 5 bytes a leaf.
+/// A priority is 0, so that the leaf is never drawn, or positive and finite. Subnormal numbers become the smallest
+/// normal number. All priorities are initially 0. A leaf takes about 5 bytes of memory.
 ///
 /// ```
 /// use rlox_core::{Pcg64, replay::SumTree};
@@ -48,7 +47,7 @@ const POLL_EVERY_BATCHES: usize = 16;
 pub struct SumTree {
     capacity: usize,
     nodes: Nodes,
-    /// What a batch of changes has touched, kept to allocate nothing.
+    /// Nodes touched by a batch of changes, stored to avoid allocations.
     touched: Vec<usize>,
 }
 
@@ -63,7 +62,7 @@ impl fmt::Debug for SumTree {
 }
 
 impl SumTree {
-    /// A tree of `capacity` leaves with priority 0.
+    /// Creates a tree of `capacity` leaves with priority 0.
     ///
     /// # Errors
     /// [`Error::Config`] for a capacity of 0, [`Error::Memory`] if the tree does not fit into memory.
@@ -73,12 +72,12 @@ impl SumTree {
     /// ```
     pub fn new(capacity: usize) -> Result<Self> {
         if capacity == 0 {
-            return Err(Error::config("capacity", "at least 1", "0", "say how many leaves there are"));
+            return Err(Error::config("capacity", "at least 1", "0", "pass the number of leaves"));
         }
         Ok(Self { capacity, nodes: Nodes::new(capacity)?, touched: Vec::new() })
     }
 
-    /// The number of leaves.
+    /// Returns the number of leaves.
     ///
     /// ```
     /// assert_eq!(rlox_core::replay::SumTree::new(7)?.capacity(), 7);
@@ -88,7 +87,7 @@ impl SumTree {
         self.capacity
     }
 
-    /// Bytes of memory.
+    /// Returns the allocated bytes.
     ///
     /// ```
     /// assert!(rlox_core::replay::SumTree::new(1000)?.memory() >= 4000);
@@ -98,7 +97,7 @@ impl SumTree {
         self.nodes.bytes() + alloc::allocated_bytes(&self.touched)
     }
 
-    /// The priorities of all leaves. A tree that gets the same ones draws the same.
+    /// Returns the priorities of all leaves. Trees with the same priorities draw the same leaves.
     ///
     /// ```
     /// let mut tree = rlox_core::replay::SumTree::new(3)?;
@@ -110,8 +109,10 @@ impl SumTree {
         &self.nodes.leaves.all()[..self.capacity]
     }
 
-    /// The sum of all priorities, which many f32 could exceed. Its relative error is at most 2^-51 for each level of the
-    /// tree, which are 5 for a million leaves, whatever happened before.
+    /// Returns the sum of all priorities, which may exceed the range of f32.
+    ///
+    /// The relative error is at most 2^-51 per level of the tree; a million leaves have 5 levels. The error does not
+    /// depend on earlier changes.
     ///
     /// ```
     /// let mut tree = rlox_core::replay::SumTree::new(3)?;
@@ -123,7 +124,7 @@ impl SumTree {
         self.nodes.total
     }
 
-    /// The smallest positive priority, known without a search; `None` if all are 0.
+    /// Returns the smallest positive priority without a search, or `None` if all are 0.
     ///
     /// ```
     /// let mut tree = rlox_core::replay::SumTree::new(3)?;
@@ -136,7 +137,7 @@ impl SumTree {
         (self.nodes.min > 0.0).then_some(self.nodes.min)
     }
 
-    /// The priority of a leaf.
+    /// Returns the priority of a leaf.
     ///
     /// # Errors
     /// [`Error::Config`] if there is no such leaf.
@@ -151,11 +152,11 @@ impl SumTree {
         self.priorities().get(leaf).copied().ok_or_else(|| self.no_such_leaf("leaf", leaf))
     }
 
-    /// Changes the priority of a leaf.
+    /// Sets the priority of a leaf.
     ///
     /// # Errors
-    /// [`Error::Config`] for a leaf that is none, and for a priority that is negative, NaN or infinite. Nothing has
-    /// changed then.
+    /// [`Error::Config`] if there is no such leaf or the priority is negative, [`Error::NotFinite`] if the priority is
+    /// not finite. Nothing has changed then.
     ///
     /// ```
     /// let mut tree = rlox_core::replay::SumTree::new(3)?;
@@ -171,11 +172,11 @@ impl SumTree {
         self.fill(leaf..leaf + 1, priority)
     }
 
-    /// Changes the priorities of some leaves, in this order: of equal leaves the last one counts.
+    /// Sets the priorities of some leaves, in this order: the last priority of a repeated leaf counts.
     ///
     /// # Errors
-    /// [`Error::Shape`] if there are not as many priorities as leaves; [`Error::Memory`] if the system does not grant
-    /// 8 bytes a leaf, which are kept for later calls; and as [`SumTree::set`]. Nothing has changed then.
+    /// As [`SumTree::set`]; also [`Error::Shape`] if the numbers of priorities and leaves differ, and [`Error::Memory`]
+    /// if the allocation of 8 bytes per leaf fails. Later calls reuse that memory. Nothing has changed then.
     ///
     /// ```
     /// let mut tree = rlox_core::replay::SumTree::new(3)?;
@@ -204,10 +205,10 @@ impl SumTree {
         Ok(())
     }
 
-    /// Changes the priorities of leaves that follow each other, from `first` on.
+    /// Sets the priorities of consecutive leaves, from `first` on.
     ///
     /// # Errors
-    /// [`Error::Config`] if leaves or priorities are not as [`SumTree::set`] asks. Nothing has changed then.
+    /// As [`SumTree::set`]. Nothing has changed then.
     ///
     /// ```
     /// let mut tree = rlox_core::replay::SumTree::new(3)?;
@@ -226,10 +227,10 @@ impl SumTree {
         Ok(())
     }
 
-    /// Gives leaves that follow each other one priority.
+    /// Sets consecutive leaves to one priority.
     ///
     /// # Errors
-    /// [`Error::Config`] if leaves or priority are not as [`SumTree::set`] asks. Nothing has changed then.
+    /// As [`SumTree::set`]. Nothing has changed then.
     ///
     /// ```
     /// let mut tree = rlox_core::replay::SumTree::new(3)?;
@@ -245,8 +246,9 @@ impl SumTree {
         Ok(())
     }
 
-    /// The first leaf for which the sum of all priorities up to and with its own exceeds `mass`; the last leaf that can
-    /// be drawn, if there is none.
+    /// Returns the first leaf at which the cumulative sum of priorities exceeds `mass`.
+    ///
+    /// If no sum exceeds `mass`, this is the last leaf with a positive priority.
     ///
     /// # Errors
     /// [`Error::Config`] if all priorities are 0.
@@ -260,16 +262,19 @@ impl SumTree {
     pub fn find(&self, mass: f64) -> Result<usize> {
         self.check_total()?;
         let mut leaf = [0];
-        // NaN becomes 0 as well.
+        // `max` also replaces NaN by 0.
         kernel::descend(&self.nodes, &mut leaf, &mut [mass.max(0.0)]);
         Ok(leaf[0])
     }
 
-    /// Draws `out.len()` leaves, in rising order: the mass of all priorities is cut into so many strata of equal mass, and
-    /// in each of them a point is drawn (Schaul et al. 2016, appendix B.2.1). One 64-bit draw of `rng` for each.
+    /// Draws `out.len()` leaves in ascending order, one per stratum.
+    ///
+    /// The strata have equal shares of the sum of priorities (Schaul et al. 2016, appendix B.2.1). Each draw takes one
+    /// 64-bit number of `rng`.
     ///
     /// # Errors
-    /// [`Error::Config`] if all priorities are 0. Nothing is drawn then. [`Error::Interrupted`] if it was told to stop.
+    /// [`Error::Config`] if all priorities are 0; nothing is drawn then. [`Error::Interrupted`] if the interrupt check
+    /// of the process stops the call.
     ///
     /// ```
     /// use rlox_core::{Pcg64, replay::SumTree};
@@ -299,7 +304,7 @@ impl SumTree {
         Ok(())
     }
 
-    /// After changes of the priorities of some leaves.
+    /// Updates the sums and minima above some leaves.
     fn refresh(&mut self, leaves: &Range<usize>) {
         if !leaves.is_empty() {
             kernel::refresh_range(&mut self.nodes, leaves.start / WIDTH..leaves.end.div_ceil(WIDTH));
@@ -318,7 +323,7 @@ impl SumTree {
         if self.total() > 0.0 {
             return Ok(());
         }
-        Err(Error::config("priorities", "one above 0", "only 0", "set a priority before drawing"))
+        Err(Error::config("priorities", "at least one positive number", "only 0", "set a priority before drawing"))
     }
 
     #[cold]
@@ -334,7 +339,7 @@ fn check(argument: &'static str, priority: f32) -> Result<()> {
 
 #[cold]
 fn invalid_priority(argument: &'static str, priority: f32) -> Error {
-    let (expected, got, hint) = ("finite numbers of at least 0", priority.to_string(), "find out where it comes from");
+    let (expected, got, hint) = ("finite numbers >= 0", priority.to_string(), "check the source of the priorities");
     if priority.is_finite() {
         Error::config(argument, expected, got, hint)
     } else {
@@ -342,15 +347,17 @@ fn invalid_priority(argument: &'static str, priority: f32) -> Error {
     }
 }
 
-/// As it is kept. Compared bit by bit: a thread may take subnormal numbers for 0.
+/// Returns the stored form of a priority.
+///
+/// Works on the bits, because a thread may treat subnormal numbers as 0.
 fn to_stored(priority: f32) -> f32 {
     let bits = priority.abs().to_bits();
     f32::from_bits(if bits == 0 { 0 } else { bits.max(f32::MIN_POSITIVE.to_bits()) })
 }
 
-// The numbers of the tree, level by level, nodes on cache lines of their own.
+// Numbers of the tree by level, with each node of f32 on one cache line.
 
-/// Nodes of 16 numbers each, one after the other from the beginning of a cache line on.
+/// Level of the tree: nodes of 16 numbers each, starting at a cache line.
 struct Level<T> {
     memory: Vec<T>,
     first: usize,
@@ -358,78 +365,78 @@ struct Level<T> {
 }
 
 impl<T: Zeroable> Level<T> {
-    /// Zeros, at least `numbers` of them.
+    /// Creates a level of at least `numbers` zeros.
     fn new(numbers: usize) -> Result<Self> {
         let len = numbers.next_multiple_of(WIDTH);
         let memory: Vec<T> = alloc::zeroed("capacity", len + CACHE_LINE / size_of::<T>())?;
-        // The offset may be unknown, which costs time alone.
+        // An unknown offset costs only time.
         let first = memory.as_ptr().align_offset(CACHE_LINE).min(CACHE_LINE / size_of::<T>());
         Ok(Self { memory, first, len })
     }
 
-    /// Bytes of memory.
+    /// Returns the allocated bytes.
     fn bytes(&self) -> usize {
         alloc::allocated_bytes(&self.memory)
     }
 
-    /// All numbers.
+    /// Returns all numbers.
     #[inline(always)]
     fn all(&self) -> &[T] {
         &self.memory[self.first..][..self.len]
     }
 
-    /// All numbers, to be changed.
+    /// Returns all numbers for changes.
     #[inline(always)]
     fn all_mut(&mut self) -> &mut [T] {
         &mut self.memory[self.first..][..self.len]
     }
 
-    /// The nodes.
+    /// Returns the nodes.
     #[inline(always)]
     fn nodes(&self) -> &[[T; WIDTH]] {
         self.all().as_chunks().0
     }
 }
 
-/// What is known of the nodes of one level below.
+/// Sums and minima of the nodes of the level below.
 struct Above {
-    /// The sum of each.
+    /// Sum of each node.
     sums: Level<f64>,
-    /// The smallest positive number of each, 0 where there is none.
+    /// Smallest positive number of each node; 0 if there is none.
     minima: Level<f32>,
 }
 
 impl Above {
-    /// Sixteen sums and minima each.
+    /// Returns sums and minima in nodes of sixteen.
     #[inline(always)]
     fn nodes(&self) -> (&[[f64; WIDTH]], &[[f32; WIDTH]]) {
         (self.sums.nodes(), self.minima.nodes())
     }
 
-    /// Sums and minima, to be changed.
+    /// Returns sums and minima for changes.
     #[inline(always)]
     fn numbers_mut(&mut self) -> Pair<'_> {
         (self.sums.all_mut(), self.minima.all_mut())
     }
 }
 
-/// The whole tree.
+/// Levels of the tree.
 struct Nodes {
     leaves: Level<f32>,
-    /// From the leaves up, the last level being one node. None, if the leaves are.
+    /// Levels above the leaves. The last level is one node; empty if the leaves are one node.
     above: Vec<Above>,
     total: f64,
-    /// The smallest positive leaf, 0 if there is none.
+    /// Smallest positive leaf; 0 if there is none.
     min: f32,
 }
 
-/// Sums and minima, one of each for every node below.
+/// Sums and minima, one of each per node of the level below.
 type Pair<'a> = (&'a mut [f64], &'a mut [f32]);
 
 impl Nodes {
-    /// A tree of zeros.
+    /// Creates a tree of zeros.
     fn new(capacity: usize) -> Result<Self> {
-        // All of it at once, so that the error names the capacity that was asked for.
+        // Checks the total size first, so that the error names the requested capacity.
         alloc::check_available("capacity", capacity, 5)?;
         let leaves = Level::new(capacity)?;
         let mut above = Vec::new();
@@ -441,12 +448,12 @@ impl Nodes {
         Ok(Self { leaves, above, total: 0.0, min: 0.0 })
     }
 
-    /// Bytes of memory.
+    /// Returns the allocated bytes.
     fn bytes(&self) -> usize {
         self.leaves.bytes() + self.above.iter().map(|above| above.sums.bytes() + above.minima.bytes()).sum::<usize>()
     }
 
-    /// The leaves, what is above them, and what is known of the root.
+    /// Returns the leaves, the levels above, and the sum and minimum of the root.
     #[inline(always)]
     fn parts(&mut self) -> (&[[f32; WIDTH]], &mut [Above], Pair<'_>) {
         let root = (std::slice::from_mut(&mut self.total), std::slice::from_mut(&mut self.min));

@@ -1,4 +1,4 @@
-//! Calls that are told to stop, and what they leave.
+//! Tests of interrupted calls and their effects, and of episodes and samplers.
 #![allow(clippy::unwrap_used, reason = "tests")]
 
 use std::time::Duration;
@@ -7,13 +7,14 @@ use super::*;
 use crate::interrupt::tests::{asked, asked_to_panic};
 use crate::{DType, Error, FieldData, FieldMut, Pcg64, Result};
 
-/// What a look at the clock takes: each check is a question.
-const LOOK: Duration = Duration::from_millis(60);
+/// Advance of the test clock per reading: every check polls.
+const TICK: Duration = Duration::from_millis(60);
 
-/// Has a call be told to stop at its first question, then at its second, and so on, until it comes to its end; returns how
-/// often it was stopped.
+/// Interrupts a call at its first poll, then at its second, and so on, until the call completes.
+///
+/// Returns the number of interruptions.
 pub(super) fn pressed(mut call: impl FnMut() -> Result<()>) -> usize {
-    let mut stopped = |stop_at| match asked(LOOK, stop_at, &mut call).0 {
+    let mut stopped = |stop_at| match asked(TICK, stop_at, &mut call).0 {
         Err(Error::Interrupted) => true,
         other => {
             other.unwrap();
@@ -23,17 +24,17 @@ pub(super) fn pressed(mut call: impl FnMut() -> Result<()>) -> usize {
     (1..10_000).take_while(|stop_at| stopped(*stop_at)).count()
 }
 
-/// What comes of a call that asks nobody, after one whose questions are counted.
+/// Runs a call without polls.
 fn unasked<R>(call: impl FnOnce() -> R) -> R {
     asked(Duration::ZERO, usize::MAX, call).0
 }
 
-/// Whether the numbers that were chosen can be read.
+/// Returns true if the sampled transitions can be read.
 fn can_read(chosen: &SampleIndices, storage: &ReplayStorage) -> bool {
     chosen.read(storage, Column::Obs(0), FieldMut::F32(&mut vec![0.0; 20_000])).is_ok()
 }
 
-/// A storage of pictures, with so many transitions.
+/// Creates a storage of images with `rows` transitions.
 fn pictures(rows: usize, frames: usize) -> ReplayStorage {
     let part = |name, shape: &[usize], dtype| FieldSpec::new(name, shape, dtype);
     let layout = TransitionSchema {
@@ -48,7 +49,7 @@ fn pictures(rows: usize, frames: usize) -> ReplayStorage {
     storage
 }
 
-/// Pushes so many rows that do not end.
+/// Pushes `rows` rows that do not end an episode.
 fn push(storage: &mut ReplayStorage, obs: FieldData<'_>, actions: FieldData<'_>, rows: usize) -> Result<()> {
     storage.push(&TransitionBatch {
         obs: &[obs],
@@ -77,7 +78,7 @@ fn an_interrupted_sample_draws_nothing_and_is_empty() {
             assert_eq!(batch.flags("terminated").len(), batch.len());
             sampled
         });
-        // A megabyte of either observation at a time.
+        // Observations and next observations are read one megabyte at a time.
         assert!(stops >= 2 * ((300 * frames) >> 7), "{stops}");
     }
 }
@@ -93,7 +94,7 @@ fn interrupted_samplers_draw_nothing() {
         rng = Pcg64::seed_from(5);
         let done = buffer.sample_indices(&mut chosen, 20_000, &mut rng);
         assert_eq!(done.is_ok(), rng != Pcg64::seed_from(5));
-        // What was drawn before is not there any more, and what was not drawn whole is not, either.
+        // After an interruption neither the former nor the new sample can be read.
         assert_eq!(done.is_ok(), unasked(|| can_read(&chosen, buffer.storage())));
         done
     });
@@ -180,7 +181,7 @@ fn an_interrupted_push_stores_the_first_rows_or_nothing() {
                 return done;
             }
             let (mut batch, count) = (SampledBatch::default(), held.len());
-            // All of them have priorities, and are themselves.
+            // All stored rows have priorities and the right content.
             unasked(|| buffer.sample_into(&mut batch, count, 1)).unwrap();
             assert!(batch.indices().iter().all(|index| held.contains(index)));
             assert!(batch.f32s("obs").iter().zip(batch.indices()).all(|(obs, index)| *obs == *index as f32));
@@ -191,7 +192,7 @@ fn an_interrupted_push_stores_the_first_rows_or_nothing() {
     }
 }
 
-/// Episodes of random lengths and ends, of which some steps do not follow the one before.
+/// Pushes a step of episodes with random ends, some of whose steps do not continue the previous one.
 fn wandering(buffer: &mut Replay<Uniform>, rng: &mut Pcg64, at: &mut [f32]) {
     let n = at.len();
     let obs: Vec<f32> = at.iter().map(|at| if rng.random() < 0.05 { at + 0.5 } else { *at }).collect();
@@ -213,7 +214,7 @@ fn wandering(buffer: &mut Replay<Uniform>, rng: &mut Pcg64, at: &mut [f32]) {
 }
 
 #[test]
-fn whole_episodes_are_known_as_they_would_be_found_before_and_after_a_load() {
+fn complete_episodes_equal_a_search_before_and_after_loading() {
     for (seed, n) in [(1, 1), (2, 3), (3, 2)] {
         let (mut rng, mut at) = (Pcg64::seed_from(seed), vec![0.0; n]);
         let part = |name| FieldSpec::new(name, &[1], DType::F32);
@@ -231,7 +232,7 @@ fn whole_episodes_are_known_as_they_would_be_found_before_and_after_a_load() {
             }
             let storage = buffer.storage();
             let held = storage.indices();
-            let is_whole = |first: &usize| {
+            let is_complete = |first: &usize| {
                 let mut at = *first;
                 while let Some(next) = storage.next_in_episode(at, &held) {
                     at = next;
@@ -239,7 +240,7 @@ fn whole_episodes_are_known_as_they_would_be_found_before_and_after_a_load() {
                 let done = storage::TERMINATED | storage::TRUNCATED;
                 !storage.is_cut(*first) && storage.flags(storage.row_of(at)) & done != 0
             };
-            let mut expected: Vec<_> = held.clone().filter(is_whole).collect();
+            let mut expected: Vec<_> = held.clone().filter(is_complete).collect();
             expected.sort_by_key(|index| (index % n, *index));
             for storage in [storage, copy.storage()] {
                 let (mut counts, mut drawn) = (Vec::new(), vec![0; 200]);
@@ -258,19 +259,19 @@ fn whole_episodes_are_known_as_they_would_be_found_before_and_after_a_load() {
 fn rare_episodes_are_found_without_a_search() {
     let mut buffer = ReplayBuffer::new(200_000, 1, 1).unwrap();
     for i in 0..200_000 {
-        // One short episode, and one that still runs.
+        // One short episode and one unfinished episode.
         buffer.push_slices(&[i as f32], &[i as f32 + 1.0], &[0.0], 0.0, false, i == 3).unwrap();
     }
     let (mut chosen, mut rng) = (SequenceIndices::default(), Pcg64::seed_from(5));
     let of = Sequences { length: 4, burn_in: 0, whole_episodes: true };
-    let (done, questions) = asked(LOOK, usize::MAX, || of.sample_indices(buffer.storage(), 1, &mut rng, &mut chosen));
+    let (done, polls) = asked(TICK, usize::MAX, || of.sample_indices(buffer.storage(), 1, &mut rng, &mut chosen));
     done.unwrap();
-    assert!(questions <= 1, "{questions}");
+    assert!(polls <= 1, "{polls}");
     assert_eq!((chosen.indices(), chosen.lengths()), (&[0][..], &[4][..]));
 }
 
 #[test]
-fn a_sampler_of_any_kind_does_what_the_one_inside_does() {
+fn any_sampler_equals_its_inner_sampler() {
     fn filled<S: Sampler>(sampler: impl Fn(&ReplayStorage) -> S) -> Replay<S> {
         let part = |name| FieldSpec::new(name, &[1], DType::F32);
         let layout = TransitionSchema {
@@ -323,7 +324,7 @@ fn a_sampler_of_any_kind_does_what_the_one_inside_does() {
     agree(|storage| Hindsight::new(storage, (0, 1), Strategy::Final, 2).unwrap());
 }
 
-/// A buffer of several environments with priorities and observations of two parts, and so many steps.
+/// Creates a prioritized buffer of three environments and two observation fields, with `steps` steps.
 fn priorities(steps: usize) -> Replay<Prioritized> {
     let part = |name| FieldSpec::new(name, &[2], DType::F32);
     let layout =
@@ -335,9 +336,9 @@ fn priorities(steps: usize) -> Replay<Prioritized> {
     buffer
 }
 
-/// A row for each of three environments.
+/// Returns a batch of one row for each of three environments.
 fn three<'a>(numbers: &'a [f32; 6], done: &'a [bool; 3]) -> TransitionBatch<'a> {
-    // Parts that live as long as the numbers do.
+    // The batch borrows the parts for as long as the numbers.
     let parts: &'a [FieldData<'a>] = Box::leak(Box::new([FieldData::F32(numbers); 2]));
     let (actions, rewards) = (FieldData::F32(numbers), &numbers[..3]);
     TransitionBatch {
@@ -352,13 +353,13 @@ fn three<'a>(numbers: &'a [f32; 6], done: &'a [bool; 3]) -> TransitionBatch<'a> 
 }
 
 #[test]
-fn an_interrupted_load_is_complete_or_leaves_the_old_state_or_nothing() {
+fn interrupted_loads_leave_the_old_state_or_an_empty_buffer() {
     let state = priorities(20_000).state().unwrap();
-    let (mut left, mut emptied) = (0, 0);
+    let (mut unchanged, mut emptied) = (0, 0);
     for stop_at in 1.. {
         let mut buffer = priorities(30);
         let before = buffer.state().unwrap();
-        let done = asked(LOOK, stop_at, || buffer.load_state(&state)).0;
+        let done = asked(TICK, stop_at, || buffer.load_state(&state)).0;
         if done.is_ok() {
             assert_eq!(buffer.state().unwrap(), state);
             break;
@@ -367,19 +368,19 @@ fn an_interrupted_load_is_complete_or_leaves_the_old_state_or_nothing() {
         if buffer.is_empty() {
             emptied += 1;
         } else {
-            left += 1;
+            unchanged += 1;
             assert_eq!(buffer.state().unwrap(), before);
         }
-        // It works on, whatever it holds.
+        // The buffer works in either case.
         (0..20).for_each(|step| buffer.push_batch(&three(&[step as f32; 6], &[false; 3])).unwrap());
         let mut batch = SampledBatch::default();
         buffer.sample_into(&mut batch, 20, 1).unwrap();
     }
-    assert!(left > 10 && emptied > 50, "{left} as before, {emptied} empty");
+    assert!(unchanged > 10 && emptied > 50, "{unchanged} unchanged, {emptied} empty");
 }
 
 #[test]
-fn who_panics_while_it_looks_for_signals_leaves_a_buffer_that_works() {
+fn a_panic_of_the_interrupt_check_leaves_a_working_buffer() {
     let part = |name| FieldSpec::new(name, &[2], DType::F32);
     let layout =
         TransitionSchema { obs: vec![part("one"), part("two")], ..TransitionSchema::new(part("one"), part("actions")) };
@@ -396,7 +397,7 @@ fn who_panics_while_it_looks_for_signals_leaves_a_buffer_that_works() {
         next_obs: Some(&data),
         extra: &[],
     };
-    let push = std::panic::AssertUnwindSafe(|| asked_to_panic(LOOK, || buffer.push_batch(&steps)));
+    let push = std::panic::AssertUnwindSafe(|| asked_to_panic(TICK, || buffer.push_batch(&steps)));
     assert!(std::panic::catch_unwind(push).is_err());
     let stored = buffer.len();
     assert!(stored < 100, "{stored}");

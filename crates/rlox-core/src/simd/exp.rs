@@ -1,37 +1,39 @@
-//! The exponential function as plain arithmetic, so that a loop over it becomes vector code.
+//! The exponential function as plain arithmetic, so that loops over it are vectorised.
 //!
 //! With `n` the integer nearest to `x / ln 2`, `r = x - n ln 2` and `q(r) = e^r - 1 - r`: `e^x = 2^n (1 + r + q)`. Near
-//! 0, where `n = 0` and `x = r`, `e^x - 1 - x` is `q` itself, so no digits cancel.
+//! 0, where `n = 0` and `x = r`, `e^x - 1 - x` is `q` itself, without cancellation.
 //!
-//! `FUSED` is for processors that multiply and add in one instruction: fewer instructions, other last digits. Without
-//! it the bits are the same on every instruction set.
+//! `FUSED` selects fused multiply-add instructions: fewer instructions, but other last digits. Without `FUSED` the bits
+//! are the same on every instruction set.
 
-/// `e^x` within 1 ulp of libm in f64, within 2 in f32, the same bits on every instruction set; at the ends as
-/// [`Exponential::exp`].
+/// Returns `e^x` within 1 ulp of libm in f64 and within 2 ulp in f32.
+///
+/// The bits are the same on every instruction set. The limits of the range are those of [`Exponential::exp`].
 #[inline(always)]
 pub(crate) fn exp<T: Exponential>(x: T) -> T {
     x.exp::<false>()
 }
 
-/// How many times longer than a difference of two numbers that come from memory an exponential takes, about.
+/// Returns the approximate cost of an exponential, in units of a subtraction of numbers in memory.
 pub(crate) const fn cost<T: Exponential>() -> usize {
     size_of::<T>() / 2
 }
 
-/// Exponentials of a width of number. NaN stays NaN.
+/// Exponential functions of a float type. NaN results in NaN.
 pub trait Exponential: Copy {
-    /// `e^x` within 2 units in the last place.
+    /// Returns `e^x` within 2 units in the last place.
     ///
-    /// 0 below -707 (-86 in f32), where libm still gives the smallest numbers; infinity where it has infinity.
+    /// The result is 0 below -707 (-86 in f32), where libm still returns tiny numbers, and infinity where libm returns
+    /// infinity.
     fn exp<const FUSED: bool>(self) -> Self;
 
-    /// `e^x - 1 - x` within 16 units in the last place; never negative.
+    /// Returns `e^x - 1 - x` within 16 units in the last place; never negative.
     fn exp_minus_1_minus_x<const FUSED: bool>(self) -> Self;
 }
 
 macro_rules! exponential {
     ($float:ident, $smallest:expr, $largest:expr) => {
-        // Outside [smallest, largest] what is computed means nothing and is replaced at the end.
+        // Outside [smallest, largest] the computed result is meaningless and is replaced at the end.
         impl Exponential for $float {
             #[inline(always)]
             fn exp<const FUSED: bool>(self) -> Self {
@@ -43,7 +45,7 @@ macro_rules! exponential {
 
             #[inline(always)]
             fn exp_minus_1_minus_x<const FUSED: bool>(self) -> Self {
-                // Further down e^x adds nothing to -1 - x.
+                // Below, e^x is negligible against -1 - x.
                 let clamped = if self < $smallest { $smallest } else { self };
                 let (half, r, q) = parts::$float::<FUSED>(clamped);
                 let result = 2.0 * (half * q + ((half - 0.5) + (half * r - 0.5 * self)));
@@ -58,14 +60,13 @@ exponential!(f64, -707.0, 709.782_712_893_384);
 mod parts {
     macro_rules! parts {
         ($float:ident, $bits:ident, $digits:expr, $ln2:expr, |$r:ident, $fused:ident| $q:expr) => {
-            /// `2^(n - 1)`, `r` and `q(r)`. The largest results need `2^n = 2^1024`, which is no finite number.
+            /// Returns `2^(n - 1)`, `r` and `q(r)`. `2^n` itself could be `2^1024`, which is not finite.
             #[inline(always)]
             pub(super) fn $float<const FUSED: bool>(x: $float) -> ($float, $float, $float) {
-                // Adding it leaves the nearest integer in the lowest bits.
+                // The sum with this number has the nearest integer in its lowest bits.
                 const ROUND: $float = 1.5 * (1_u64 << $digits) as $float;
                 const BIAS: $bits = ((1 as $bits) << ($bits::BITS - $digits - 2)) - 1;
-                // ln 2 in two parts, the first short enough for its products with integers to be exact (Cody and
-                // Waite 1980).
+                // ln 2 in two parts. The first is short enough for exact products with integers (Cody and Waite 1980).
                 const LN2: [$float; 2] = $ln2;
                 let $fused = |a: $float, b: $float, c: $float| if FUSED { a.mul_add(b, c) } else { a * b + c };
                 let rounded = $fused(x, std::$float::consts::LOG2_E, ROUND);
@@ -77,7 +78,7 @@ mod parts {
         };
     }
 
-    // Taylor's series of q: |r| <= ln(2) / 2 leaves an error of 3e-9 of e^r.
+    // Taylor series of q. For |r| <= ln(2) / 2 the error is 3e-9 of e^r.
     parts!(f32, u32, 23, [0.693_359_4, -2.121_944_4e-4], |r, fused| {
         const C: [f32; 7] = [0.5, 1.0 / 6.0, 1.0 / 24.0, 1.0 / 120.0, 1.0 / 720.0, 1.0 / 5040.0, 1.0 / 40_320.0];
         let p = fused(fused(C[6], r, C[5]), r, C[4]);
@@ -85,8 +86,8 @@ mod parts {
         r * r * fused(fused(p, r, C[1]), r, C[0])
     });
 
-    // With R(r) = r * (e^r + 1) / (e^r - 1) and c = r - (R - 2), q = r * c / (2 - c). P holds (R - 2) / r^2 in powers of
-    // r^2, interpolated at Chebyshev's points of |r| <= ln(2) / 2 with an error of 6e-17.
+    // With R(r) = r * (e^r + 1) / (e^r - 1) and c = r - (R - 2), q = r * c / (2 - c). P approximates (R - 2) / r^2 in
+    // powers of r^2, interpolated at the Chebyshev points of |r| <= ln(2) / 2 with an error of 6e-17.
     parts!(f64, u64, 52, [f64::from_bits(0x3fe6_2e42_fee0_0000), f64::from_bits(0x3dea_39ef_3579_3c76)], |r, fused| {
         const P: [f64; 5] = [
             0.166_666_666_666_666_6,
@@ -117,7 +118,7 @@ mod tests {
     }
 
     #[test]
-    fn within_one_ulp_of_libm() {
+    fn exp_is_within_one_ulp_of_libm() {
         let mut rng = Pcg64::seed_from(1);
         for (low, high) in [(-0.01, 0.01), (-1.0, 1.0), (-30.0, 30.0), (-707.0, 709.78)] {
             let x: Vec<f64> = (0..1_000_000).map(|_| rng.uniform(low, high)).collect();
@@ -127,7 +128,7 @@ mod tests {
     }
 
     #[test]
-    fn whole_and_extreme_numbers() {
+    fn exp_of_integers_and_extremes_is_accurate() {
         assert_eq!([0.0, -0.0].map(exp), [1.0, 1.0]);
         for x in -707..=709 {
             let x = f64::from(x);
@@ -141,14 +142,14 @@ mod tests {
     }
 
     #[test]
-    fn every_instruction_set_gives_the_same_bits() {
+    fn every_instruction_set_computes_the_same_bits() {
         let mut rng = Pcg64::seed_from(2);
         let x: Vec<f64> = (0..10_001).map(|_| rng.uniform(-720.0, 720.0)).collect();
         let results = on_each_isa(|| all(&x).into_iter().map(f64::to_bits).collect::<Vec<_>>());
         assert!(results.iter().all(|result| *result == results[0]));
     }
 
-    /// `e^x - 1 - x` in f64, by its series near 0.
+    /// Returns `e^x - 1 - x` in f64, by its series near 0.
     fn exact(x: f64) -> f64 {
         if x.abs() > 0.5 {
             return x.exp_m1() - x;
@@ -157,12 +158,12 @@ mod tests {
     }
 
     #[test]
-    fn near_the_exact_values_whether_fused_or_not() {
-        near_the_exact::<false>();
-        near_the_exact::<true>();
+    fn results_are_accurate_with_and_without_fused_instructions() {
+        check_accuracy::<false>();
+        check_accuracy::<true>();
     }
 
-    fn near_the_exact<const FUSED: bool>() {
+    fn check_accuracy<const FUSED: bool>() {
         let mut rng = Pcg64::seed_from(1);
         for (low, high) in [(-1e-6, 1e-6), (-0.01, 0.01), (-1.0, 1.0), (-20.0, 20.0), (-85.9, 88.7)] {
             for _ in 0..200_000 {
@@ -183,7 +184,7 @@ mod tests {
     }
 
     #[test]
-    fn the_ends_of_both_widths() {
+    fn limits_of_the_range_are_handled_in_both_widths() {
         assert_eq!([0.0_f32, -0.0].map(Exponential::exp::<false>), [1.0; 2]);
         assert_eq!([0.0_f64, -0.0].map(Exponential::exp_minus_1_minus_x::<false>), [0.0; 2]);
         assert_eq!([88.8_f32, 1e30, f32::INFINITY].map(Exponential::exp::<false>), [f32::INFINITY; 3]);

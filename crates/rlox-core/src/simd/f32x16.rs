@@ -1,31 +1,33 @@
-//! Sum, running sums and least of sixteen numbers that lie side by side.
+//! Sum, running sums and minimum of sixteen adjacent numbers.
 //!
-//! The types of [`super::f64x8`] stand for the instructions, and every one of them adds in the same order. All numbers
-//! are taken to be 0 or positive and finite.
+//! The types of [`super::f64x8`] select the instructions, and all of them add in the same order. All numbers must be 0
+//! or positive and finite.
 
-#![expect(clippy::inline_always, reason = "what is not inlined is not compiled for the wider instruction set")]
+#![expect(clippy::inline_always, reason = "only inlined functions are compiled for the wider instruction sets")]
 
 use super::f64x8::Arrays;
 
-/// How many numbers there are.
+/// Number of numbers.
 pub(crate) const SIXTEEN: usize = 16;
 
-/// One implementation.
+/// An implementation.
 pub(crate) trait Sixteen: Copy {
     type Numbers: Copy;
 
     fn load_16(self, from: &[f64; SIXTEEN]) -> Self::Numbers;
     fn store_16(self, numbers: Self::Numbers, to: &mut [f64; SIXTEEN]);
-    /// Widens each.
+    /// Loads the numbers, widened to f64.
     fn load_16_f32(self, from: &[f32; SIXTEEN]) -> Self::Numbers;
-    /// The sum: of those 8 apart, of these 4 apart, and so on.
+    /// Returns the sum: numbers 8 apart are added first, then sums 4 apart, and so on.
     fn sum(self, numbers: Self::Numbers) -> f64;
-    /// Each number with all before it: sums of two, of these four, eight and sixteen, where to all of the later half the
-    /// last of the earlier one is added. So they never fall, and rise only at numbers above 0, however they are rounded.
+    /// Returns the running sums: each number with all before it.
+    ///
+    /// Runs of two are combined to four, eight and sixteen: the last sum of the first half is added to the second half.
+    /// Therefore the sums never decrease, and increase only at positive numbers, independent of rounding.
     fn running(self, numbers: Self::Numbers) -> Self::Numbers;
-    /// How many of them, which never fall, do not exceed `at`.
+    /// Returns the number of sums that do not exceed `bound`. The sums must not decrease.
     fn at_most(self, sums: Self::Numbers, bound: f64) -> usize;
-    /// The least of those above 0; 0 if there is none.
+    /// Returns the smallest positive number; 0 if there is none.
     fn least(self, numbers: &[f32; SIXTEEN]) -> f32;
 }
 
@@ -74,7 +76,7 @@ impl Sixteen for Arrays {
 
     #[inline(always)]
     fn least(self, numbers: &[f32; SIXTEEN]) -> f32 {
-        // The bits of such numbers rise with them; those of 0 are made the highest.
+        // The bits of positive numbers are ordered like the numbers. Subtracting 1 makes those of 0 the highest.
         let bits = numbers.iter().fold(u32::MAX, |least, x| least.min(x.to_bits().wrapping_sub(1)));
         f32::from_bits(bits.wrapping_add(1))
     }
@@ -82,32 +84,32 @@ impl Sixteen for Arrays {
 
 #[cfg(target_arch = "x86_64")]
 mod avx2 {
-    //! Sixteen numbers in four AVX2 registers, or in two if they are single.
+    //! Sixteen numbers in four AVX2 registers; f32 in two.
 
     #![expect(
         clippy::inline_always,
         unsafe_code,
-        reason = "what is not inlined is not compiled for these instructions, which are unsafe to call"
+        reason = "only inlined functions are compiled for these instructions, which are unsafe to call"
     )]
-    #![allow(clippy::wildcard_imports, reason = "a list of intrinsics says nothing")]
+    #![allow(clippy::wildcard_imports, reason = "a list of intrinsics is uninformative")]
 
     use std::arch::x86_64::*;
 
     use super::{SIXTEEN, Sixteen};
     use crate::simd::f64x8::Avx2;
 
-    /// Running sums within four.
+    /// Returns running sums of four numbers.
     #[inline]
     #[target_feature(enable = "avx2,fma")]
     fn running(x: __m256d) -> __m256d {
         let zero = _mm256_setzero_pd();
-        // What is not to change adds 0.
+        // Lanes that must not change add 0.
         let x = _mm256_add_pd(x, _mm256_unpacklo_pd(zero, x));
         let second = _mm256_permute4x64_pd::<0b0101_0101>(x);
         _mm256_add_pd(x, _mm256_blend_pd::<0b1100>(zero, second))
     }
 
-    /// Running sums of what follows those of `before`.
+    /// Continues the running sums of `before` in `x`.
     #[inline]
     #[target_feature(enable = "avx2,fma")]
     fn after(before: __m256d, x: __m256d) -> __m256d {
@@ -120,7 +122,7 @@ mod avx2 {
         #[inline(always)]
         fn load_16(self, from: &[f64; SIXTEEN]) -> Self::Numbers {
             let (four, _) = from.as_chunks::<4>();
-            // SAFETY: the CPU has AVX2, or there would be no `self`; each of the arrays holds four numbers.
+            // SAFETY: `self` exists only if the CPU has AVX2; each of the arrays holds four numbers.
             unsafe {
                 [
                     _mm256_loadu_pd(four[0].as_ptr()),
@@ -147,7 +149,7 @@ mod avx2 {
 
         #[inline(always)]
         fn sum(self, [a, b, c, d]: Self::Numbers) -> f64 {
-            // SAFETY: the CPU has AVX2, or there would be no `self`.
+            // SAFETY: `self` exists only if the CPU has AVX2.
             unsafe {
                 let x = _mm256_add_pd(_mm256_add_pd(a, c), _mm256_add_pd(b, d));
                 let x = _mm_add_pd(_mm256_castpd256_pd128(x), _mm256_extractf128_pd::<1>(x));
@@ -157,7 +159,7 @@ mod avx2 {
 
         #[inline(always)]
         fn running(self, [a, b, c, d]: Self::Numbers) -> Self::Numbers {
-            // SAFETY: the CPU has AVX2, or there would be no `self`.
+            // SAFETY: `self` exists only if the CPU has AVX2.
             unsafe {
                 let (a, c) = (running(a), running(c));
                 let (b, d) = (after(a, running(b)), after(c, running(d)));
@@ -179,7 +181,7 @@ mod avx2 {
 
         #[inline(always)]
         fn at_most(self, [a, b, c, d]: Self::Numbers, bound: f64) -> usize {
-            // SAFETY: the CPU has AVX2, or there would be no `self`.
+            // SAFETY: `self` exists only if the CPU has AVX2.
             let bits = unsafe {
                 let bound = _mm256_set1_pd(bound);
                 let a = _mm256_movemask_pd(_mm256_cmp_pd::<_CMP_LE_OQ>(a, bound));
@@ -194,7 +196,7 @@ mod avx2 {
         #[inline(always)]
         fn least(self, numbers: &[f32; SIXTEEN]) -> f32 {
             let (eight, _) = numbers.as_chunks::<8>();
-            // SAFETY: the CPU has AVX2, or there would be no `self`; each half holds eight numbers.
+            // SAFETY: `self` exists only if the CPU has AVX2; each half holds eight numbers.
             unsafe {
                 let one = _mm256_set1_epi32(1);
                 let low = _mm256_sub_epi32(_mm256_loadu_si256(eight[0].as_ptr().cast()), one);
@@ -211,25 +213,25 @@ mod avx2 {
 
 #[cfg(target_arch = "x86_64")]
 mod avx512 {
-    //! Sixteen numbers in two AVX-512 registers, or in one if they are single.
+    //! Sixteen numbers in two AVX-512 registers; f32 in one.
 
     #![expect(
         clippy::inline_always,
         unsafe_code,
-        reason = "what is not inlined is not compiled for these instructions, which are unsafe to call"
+        reason = "only inlined functions are compiled for these instructions, which are unsafe to call"
     )]
-    #![allow(clippy::wildcard_imports, reason = "a list of intrinsics says nothing")]
+    #![allow(clippy::wildcard_imports, reason = "a list of intrinsics is uninformative")]
 
     use std::arch::x86_64::*;
 
     use super::{SIXTEEN, Sixteen};
     use crate::simd::f64x8::Avx512;
 
-    /// Running sums within eight.
+    /// Returns running sums of eight numbers.
     #[inline]
     #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl")]
     fn running(x: __m512d) -> __m512d {
-        // What is not to change adds 0.
+        // Lanes that must not change add 0.
         let x = _mm512_add_pd(x, _mm512_unpacklo_pd(_mm512_setzero_pd(), x));
         let x = _mm512_add_pd(x, _mm512_maskz_permutex_pd::<0b0101_0101>(0b1100_1100, x));
         _mm512_add_pd(x, _mm512_maskz_permutexvar_pd(0b1111_0000, _mm512_set1_epi64(3), x))
@@ -241,7 +243,7 @@ mod avx512 {
         #[inline(always)]
         fn load_16(self, from: &[f64; SIXTEEN]) -> Self::Numbers {
             let (halves, _) = from.as_chunks::<8>();
-            // SAFETY: the CPU has AVX-512, or there would be no `self`; each half holds eight numbers.
+            // SAFETY: `self` exists only if the CPU has AVX-512; each half holds eight numbers.
             unsafe { [_mm512_loadu_pd(halves[0].as_ptr()), _mm512_loadu_pd(halves[1].as_ptr())] }
         }
 
@@ -259,7 +261,7 @@ mod avx512 {
 
         #[inline(always)]
         fn sum(self, [low, high]: Self::Numbers) -> f64 {
-            // SAFETY: the CPU has AVX-512, or there would be no `self`.
+            // SAFETY: `self` exists only if the CPU has AVX-512.
             unsafe {
                 let x = _mm512_add_pd(low, high);
                 let x = _mm256_add_pd(_mm512_castpd512_pd256(x), _mm512_extractf64x4_pd::<1>(x));
@@ -270,7 +272,7 @@ mod avx512 {
 
         #[inline(always)]
         fn running(self, [low, high]: Self::Numbers) -> Self::Numbers {
-            // SAFETY: the CPU has AVX-512, or there would be no `self`.
+            // SAFETY: `self` exists only if the CPU has AVX-512.
             unsafe {
                 let low = running(low);
                 [low, _mm512_add_pd(running(high), _mm512_permutexvar_pd(_mm512_set1_epi64(7), low))]
@@ -289,7 +291,7 @@ mod avx512 {
 
         #[inline(always)]
         fn at_most(self, [low, high]: Self::Numbers, bound: f64) -> usize {
-            // SAFETY: the CPU has AVX-512, or there would be no `self`.
+            // SAFETY: `self` exists only if the CPU has AVX-512.
             unsafe {
                 let bound = _mm512_set1_pd(bound);
                 let low = _mm512_cmp_pd_mask::<_CMP_LE_OQ>(low, bound);
@@ -300,7 +302,7 @@ mod avx512 {
 
         #[inline(always)]
         fn least(self, numbers: &[f32; SIXTEEN]) -> f32 {
-            // SAFETY: the CPU has AVX-512, or there would be no `self`; the array holds 16 numbers.
+            // SAFETY: `self` exists only if the CPU has AVX-512; the array holds 16 numbers.
             unsafe {
                 let x = _mm512_sub_epi32(_mm512_loadu_si512(numbers.as_ptr().cast()), _mm512_set1_epi32(1));
                 let x = _mm256_min_epu32(_mm512_castsi512_si256(x), _mm512_extracti64x4_epi64::<1>(x));
@@ -320,7 +322,7 @@ mod tests {
     use crate::simd::f64x8::on_f64s;
     use crate::simd::tests::on_each_isa;
 
-    /// What is found out about sixteen numbers.
+    /// Results for sixteen numbers.
     #[derive(Clone, Copy, Debug, Default, PartialEq)]
     struct Found {
         sum: f64,
@@ -342,7 +344,7 @@ mod tests {
         }
     }
 
-    /// The same from every implementation, of f32 and f64.
+    /// Returns the results, after a check that they are equal for all implementations and both widths.
     fn found(numbers: &[f32; SIXTEEN], at: f64) -> Found {
         let results = on_each_isa(|| {
             let mut found = [Found::default(); 2];
@@ -355,7 +357,7 @@ mod tests {
     }
 
     #[test]
-    fn whole_numbers() {
+    fn results_for_integers_are_exact() {
         let numbers = std::array::from_fn(|i| i as f32);
         let running = std::array::from_fn(|i| (i * (i + 1) / 2) as f64);
         assert_eq!(found(&numbers, 9.5), Found { sum: 120.0, running, at_most: 4, least: 1.0 });
@@ -372,7 +374,7 @@ mod tests {
     }
 
     #[test]
-    fn running_sums_rise_only_at_numbers_above_zero_however_far_these_are_apart() {
+    fn running_sums_increase_only_at_positive_numbers() {
         let mut rng = Pcg64::seed_from(1);
         for spread in [1.0, 10.0, 80.0] {
             for _ in 0..2000 {

@@ -1,9 +1,9 @@
-//! Vectors of [`LANES`] f64 with the operations between neighbouring lanes that compilers do not find by themselves.
+//! Vectors of [`LANES`] f64, with operations between neighbouring lanes that compilers do not generate.
 //!
-//! A value of an [`F64s`] type is the proof that its instructions may run: only `on_f64s!` makes one, after it has
-//! looked at the CPU. Every implementation rounds alike.
+//! A value of an [`F64s`] type proves that its instructions may run: only `on_f64s!` creates such a value, after a
+//! check of the CPU. All implementations round alike.
 
-#![expect(clippy::inline_always, reason = "what is not inlined is not compiled for the wider instruction set")]
+#![expect(clippy::inline_always, reason = "only inlined functions are compiled for the wider instruction sets")]
 
 #[cfg(target_arch = "x86_64")]
 pub(crate) use avx2::Avx2;
@@ -12,41 +12,43 @@ pub(crate) use avx512::Avx512;
 
 use super::LANES;
 
-/// The least positive number.
+/// Smallest positive number.
 const LEAST: f64 = f64::from_bits(1);
 
-/// One implementation of vectors.
+/// An implementation of vectors.
 pub trait F64s: Copy {
     type Vector: Copy;
 
     fn load(self, from: &[f64; LANES]) -> Self::Vector;
     fn load_f32(self, from: &[f32; LANES]) -> Self::Vector;
     fn store(self, vector: Self::Vector, to: &mut [f64; LANES]);
-    /// Rounds to the nearest.
+    /// Stores the numbers, rounded to the nearest f32.
     fn store_f32(self, vector: Self::Vector, to: &mut [f32; LANES]);
-    /// `number` in every lane.
+    /// Returns a vector with `number` in every lane.
     fn splat(self, number: f64) -> Self::Vector;
     fn add(self, a: Self::Vector, b: Self::Vector) -> Self::Vector;
     fn sub(self, a: Self::Vector, b: Self::Vector) -> Self::Vector;
     fn mul(self, a: Self::Vector, b: Self::Vector) -> Self::Vector;
-    /// `a` where it is the smaller one, else `b`: NaN if that is NaN.
+    /// Returns `a` if it is smaller, else `b`. The result is NaN if `b` is NaN.
     fn min(self, a: Self::Vector, b: Self::Vector) -> Self::Vector;
-    /// `a` where a flag is set, else `b`.
+    /// Returns `a` in lanes whose flag is set, else `b`.
     fn select(self, flags: [bool; LANES], a: Self::Vector, b: Self::Vector) -> Self::Vector;
-    /// Zero where a flag is set, else `x`.
+    /// Returns zero in lanes whose flag is set, else `x`.
     fn mask_zero(self, flags: [bool; LANES], x: Self::Vector) -> Self::Vector;
-    /// `sum + factor * x`, rounded twice; where the factor is zero, `sum`, whatever `x` is.
+    /// Returns `sum + factor * x`, rounded twice. If the factor is zero, this is `sum`, even if `x` is NaN.
     fn add_scaled(self, sum: Self::Vector, factor: Self::Vector, x: Self::Vector) -> Self::Vector;
-    /// `factor * x`, where neither is zero at least the least positive number; zero where one of them is. Both are NaN or
+    /// Returns `factor * x`, but never rounds a non-zero product to zero.
+    ///
+    /// The result is zero if an operand is zero, else at least the smallest positive number. Operands must be NaN or
     /// not negative.
     fn blend(self, factor: Self::Vector, x: Self::Vector) -> Self::Vector;
-    /// `factor * x`; where the factor is zero, zero, whatever `x` is.
+    /// Returns `factor * x`. If the factor is zero, this is zero, even if `x` is NaN.
     fn scaled(self, factor: Self::Vector, x: Self::Vector) -> Self::Vector;
-    /// Lanes `K` and up of `now`, then the first `K` of `next`. `K` is 1, 2 or 4.
+    /// Returns lanes `K` and up of `now`, then the first `K` of `next`. `K` is 1, 2 or 4.
     fn shift_lanes<const K: usize>(self, now: Self::Vector, next: Self::Vector) -> Self::Vector;
 }
 
-/// Arrays, for every CPU.
+/// Arrays, the implementation for every CPU.
 #[derive(Clone, Copy)]
 pub(crate) struct Arrays;
 
@@ -144,15 +146,15 @@ mod avx2 {
     #![expect(
         clippy::inline_always,
         unsafe_code,
-        reason = "what is not inlined is not compiled for these instructions, which are unsafe to call"
+        reason = "only inlined functions are compiled for these instructions, which are unsafe to call"
     )]
-    #![allow(clippy::wildcard_imports, reason = "a list of intrinsics says nothing")]
+    #![allow(clippy::wildcard_imports, reason = "a list of intrinsics is uninformative")]
 
     use std::arch::x86_64::*;
 
     use super::{F64s, LANES, LEAST};
 
-    /// The same for both halves. A closure would be a function of its own, compiled without these instructions.
+    /// Evaluates an expression for both halves. A closure would be compiled without these instructions.
     macro_rules! both {
         ($i:ident => $half:expr) => {
             [
@@ -168,24 +170,26 @@ mod avx2 {
         };
     }
 
-    /// Two vectors of four.
+    /// Two vectors of four numbers.
     #[derive(Clone, Copy)]
     pub(crate) struct Avx2(());
 
     impl Avx2 {
+        /// Creates the proof that the CPU has AVX2.
+        ///
         /// # Safety
-        /// The CPU has AVX2.
+        /// The CPU must have AVX2.
         #[inline(always)]
         pub(crate) unsafe fn new() -> Self {
             Self(())
         }
     }
 
-    /// All bits of the lanes whose flags are not set.
+    /// Returns a mask with all bits set in lanes whose flag is not set.
     #[inline(always)]
     fn unset(_: Avx2, flags: [bool; LANES]) -> [__m256d; 2] {
         let (halves, _) = flags.as_chunks::<4>();
-        // SAFETY: the CPU has AVX2, or there would be no `Avx2`.
+        // SAFETY: an `Avx2` exists only if the CPU has AVX2.
         both!(i => unsafe {
             let bytes = _mm_cvtsi32_si128(i32::from_le_bytes(halves[i].map(u8::from)));
             _mm256_castsi256_pd(_mm256_cmpeq_epi64(_mm256_cvtepu8_epi64(bytes), _mm256_setzero_si256()))
@@ -198,7 +202,7 @@ mod avx2 {
         #[inline(always)]
         fn load(self, from: &[f64; LANES]) -> Self::Vector {
             let (halves, _) = from.as_chunks::<4>();
-            // SAFETY: the CPU has AVX2, or there would be no `self`; each half holds four numbers.
+            // SAFETY: `self` exists only if the CPU has AVX2; each half holds four numbers.
             both!(i => unsafe { _mm256_loadu_pd(halves[i].as_ptr()) })
         }
 
@@ -227,58 +231,59 @@ mod avx2 {
 
         #[inline(always)]
         fn splat(self, number: f64) -> Self::Vector {
-            // SAFETY: the CPU has AVX2, or there would be no `self`.
+            // SAFETY: `self` exists only if the CPU has AVX2.
             [unsafe { _mm256_set1_pd(number) }; 2]
         }
 
         #[inline(always)]
         fn add(self, a: Self::Vector, b: Self::Vector) -> Self::Vector {
-            // SAFETY: the CPU has AVX2, or there would be no `self`.
+            // SAFETY: `self` exists only if the CPU has AVX2.
             both!(i => unsafe { _mm256_add_pd(a[i], b[i]) })
         }
 
         #[inline(always)]
         fn sub(self, a: Self::Vector, b: Self::Vector) -> Self::Vector {
-            // SAFETY: the CPU has AVX2, or there would be no `self`.
+            // SAFETY: `self` exists only if the CPU has AVX2.
             both!(i => unsafe { _mm256_sub_pd(a[i], b[i]) })
         }
 
         #[inline(always)]
         fn mul(self, a: Self::Vector, b: Self::Vector) -> Self::Vector {
-            // SAFETY: the CPU has AVX2, or there would be no `self`.
+            // SAFETY: `self` exists only if the CPU has AVX2.
             both!(i => unsafe { _mm256_mul_pd(a[i], b[i]) })
         }
 
         #[inline(always)]
         fn min(self, a: Self::Vector, b: Self::Vector) -> Self::Vector {
-            // SAFETY: the CPU has AVX2, or there would be no `self`.
+            // SAFETY: `self` exists only if the CPU has AVX2.
             both!(i => unsafe { _mm256_min_pd(a[i], b[i]) })
         }
 
         #[inline(always)]
         fn select(self, flags: [bool; LANES], a: Self::Vector, b: Self::Vector) -> Self::Vector {
             let unset = unset(self, flags);
-            // SAFETY: the CPU has AVX2, or there would be no `self`.
+            // SAFETY: `self` exists only if the CPU has AVX2.
             both!(i => unsafe { _mm256_blendv_pd(a[i], b[i], unset[i]) })
         }
 
         #[inline(always)]
         fn mask_zero(self, flags: [bool; LANES], x: Self::Vector) -> Self::Vector {
             let unset = unset(self, flags);
-            // SAFETY: the CPU has AVX2, or there would be no `self`.
+            // SAFETY: `self` exists only if the CPU has AVX2.
             both!(i => unsafe { _mm256_and_pd(unset[i], x[i]) })
         }
 
         #[inline(always)]
         fn add_scaled(self, sum: Self::Vector, factor: Self::Vector, x: Self::Vector) -> Self::Vector {
             let scaled = self.scaled(factor, x);
-            // SAFETY: the CPU has AVX2, or there would be no `self`.
+            // SAFETY: `self` exists only if the CPU has AVX2.
             both!(i => unsafe { _mm256_add_pd(sum[i], scaled[i]) })
         }
 
         #[inline(always)]
         fn blend(self, factor: Self::Vector, x: Self::Vector) -> Self::Vector {
-            // SAFETY: the CPU has AVX2, or there would be no `self`. The second argument of `max` wins where it is NaN.
+            // SAFETY: `self` exists only if the CPU has AVX2. If an operand of `max` is NaN, the result is the second
+            // one.
             both!(i => unsafe {
                 let zero = _mm256_setzero_pd();
                 let mask = _mm256_and_pd(
@@ -292,7 +297,7 @@ mod avx2 {
 
         #[inline(always)]
         fn scaled(self, factor: Self::Vector, x: Self::Vector) -> Self::Vector {
-            // SAFETY: the CPU has AVX2, or there would be no `self`.
+            // SAFETY: `self` exists only if the CPU has AVX2.
             both!(i => unsafe {
                 let wanted = _mm256_cmp_pd::<_CMP_NEQ_UQ>(factor[i], _mm256_setzero_pd());
                 _mm256_and_pd(wanted, _mm256_mul_pd(factor[i], x[i]))
@@ -302,7 +307,7 @@ mod avx2 {
         #[inline(always)]
         fn shift_lanes<const K: usize>(self, now: Self::Vector, next: Self::Vector) -> Self::Vector {
             let ([a, b], [c, _]) = (now, next);
-            // SAFETY: the CPU has AVX2, or there would be no `self`.
+            // SAFETY: `self` exists only if the CPU has AVX2.
             unsafe {
                 let (ab, bc) = (_mm256_permute2f128_pd::<0x21>(a, b), _mm256_permute2f128_pd::<0x21>(b, c));
                 match K {
@@ -322,32 +327,34 @@ mod avx512 {
     #![expect(
         clippy::inline_always,
         unsafe_code,
-        reason = "what is not inlined is not compiled for these instructions, which are unsafe to call"
+        reason = "only inlined functions are compiled for these instructions, which are unsafe to call"
     )]
-    #![allow(clippy::wildcard_imports, reason = "a list of intrinsics says nothing")]
+    #![allow(clippy::wildcard_imports, reason = "a list of intrinsics is uninformative")]
 
     use std::arch::x86_64::*;
 
     use super::{F64s, LANES, LEAST};
 
-    /// One vector of eight.
+    /// One vector of eight numbers.
     #[derive(Clone, Copy)]
     pub(crate) struct Avx512(());
 
     impl Avx512 {
+        /// Creates the proof that the CPU has AVX-512.
+        ///
         /// # Safety
-        /// The CPU has AVX-512 F, BW, DQ and VL.
+        /// The CPU must have AVX-512 F, BW, DQ and VL.
         #[inline(always)]
         pub(crate) unsafe fn new() -> Self {
             Self(())
         }
     }
 
-    /// The lanes whose flags are not set.
+    /// Returns the mask of lanes whose flag is not set.
     #[inline(always)]
     fn unset(_: Avx512, flags: [bool; LANES]) -> __mmask8 {
         let bytes = u64::from_le_bytes(flags.map(u8::from)).cast_signed();
-        // SAFETY: the CPU has AVX-512, or there would be no `Avx512`.
+        // SAFETY: an `Avx512` exists only if the CPU has AVX-512.
         unsafe {
             let bytes = _mm_cvtsi64_si128(bytes);
             _mm_testn_epi8_mask(bytes, bytes) as __mmask8
@@ -359,7 +366,7 @@ mod avx512 {
 
         #[inline(always)]
         fn load(self, from: &[f64; LANES]) -> Self::Vector {
-            // SAFETY: the CPU has AVX-512, or there would be no `self`; the array holds eight numbers.
+            // SAFETY: `self` exists only if the CPU has AVX-512; the array holds eight numbers.
             unsafe { _mm512_loadu_pd(from.as_ptr()) }
         }
 
@@ -383,57 +390,58 @@ mod avx512 {
 
         #[inline(always)]
         fn splat(self, number: f64) -> Self::Vector {
-            // SAFETY: the CPU has AVX-512, or there would be no `self`.
+            // SAFETY: `self` exists only if the CPU has AVX-512.
             unsafe { _mm512_set1_pd(number) }
         }
 
         #[inline(always)]
         fn add(self, a: Self::Vector, b: Self::Vector) -> Self::Vector {
-            // SAFETY: the CPU has AVX-512, or there would be no `self`.
+            // SAFETY: `self` exists only if the CPU has AVX-512.
             unsafe { _mm512_add_pd(a, b) }
         }
 
         #[inline(always)]
         fn sub(self, a: Self::Vector, b: Self::Vector) -> Self::Vector {
-            // SAFETY: the CPU has AVX-512, or there would be no `self`.
+            // SAFETY: `self` exists only if the CPU has AVX-512.
             unsafe { _mm512_sub_pd(a, b) }
         }
 
         #[inline(always)]
         fn mul(self, a: Self::Vector, b: Self::Vector) -> Self::Vector {
-            // SAFETY: the CPU has AVX-512, or there would be no `self`.
+            // SAFETY: `self` exists only if the CPU has AVX-512.
             unsafe { _mm512_mul_pd(a, b) }
         }
 
         #[inline(always)]
         fn min(self, a: Self::Vector, b: Self::Vector) -> Self::Vector {
-            // SAFETY: the CPU has AVX-512, or there would be no `self`.
+            // SAFETY: `self` exists only if the CPU has AVX-512.
             unsafe { _mm512_min_pd(a, b) }
         }
 
         #[inline(always)]
         fn select(self, flags: [bool; LANES], a: Self::Vector, b: Self::Vector) -> Self::Vector {
             let unset = unset(self, flags);
-            // SAFETY: the CPU has AVX-512, or there would be no `self`.
+            // SAFETY: `self` exists only if the CPU has AVX-512.
             unsafe { _mm512_mask_mov_pd(a, unset, b) }
         }
 
         #[inline(always)]
         fn mask_zero(self, flags: [bool; LANES], x: Self::Vector) -> Self::Vector {
             let unset = unset(self, flags);
-            // SAFETY: the CPU has AVX-512, or there would be no `self`.
+            // SAFETY: `self` exists only if the CPU has AVX-512.
             unsafe { _mm512_maskz_mov_pd(unset, x) }
         }
 
         #[inline(always)]
         fn add_scaled(self, sum: Self::Vector, factor: Self::Vector, x: Self::Vector) -> Self::Vector {
-            // SAFETY: the CPU has AVX-512, or there would be no `self`.
+            // SAFETY: `self` exists only if the CPU has AVX-512.
             unsafe { _mm512_add_pd(sum, self.scaled(factor, x)) }
         }
 
         #[inline(always)]
         fn blend(self, factor: Self::Vector, x: Self::Vector) -> Self::Vector {
-            // SAFETY: the CPU has AVX-512, or there would be no `self`. The second argument of `max` wins where it is NaN.
+            // SAFETY: `self` exists only if the CPU has AVX-512. If an operand of `max` is NaN, the result is the
+            // second.
             unsafe {
                 let zero = _mm512_setzero_pd();
                 let mask = _mm512_cmp_pd_mask::<_CMP_NEQ_UQ>(factor, zero);
@@ -444,7 +452,7 @@ mod avx512 {
 
         #[inline(always)]
         fn scaled(self, factor: Self::Vector, x: Self::Vector) -> Self::Vector {
-            // SAFETY: the CPU has AVX-512, or there would be no `self`.
+            // SAFETY: `self` exists only if the CPU has AVX-512.
             unsafe {
                 let wanted = _mm512_cmp_pd_mask::<_CMP_NEQ_UQ>(factor, _mm512_setzero_pd());
                 _mm512_maskz_mul_pd(wanted, factor, x)
@@ -453,7 +461,7 @@ mod avx512 {
 
         #[inline(always)]
         fn shift_lanes<const K: usize>(self, now: Self::Vector, next: Self::Vector) -> Self::Vector {
-            // SAFETY: the CPU has AVX-512, or there would be no `self`.
+            // SAFETY: `self` exists only if the CPU has AVX-512.
             unsafe {
                 let (now, next) = (_mm512_castpd_si512(now), _mm512_castpd_si512(next));
                 _mm512_castsi512_pd(match K {
@@ -466,8 +474,9 @@ mod avx512 {
     }
 }
 
-/// As `multiversion!`, for bodies that are generic over [`F64s`] and [`super::f32x16::Sixteen`]: the first argument is
-/// the best implementation.
+/// Compiles functions as `multiversion!` does, for bodies that are generic over the vector type.
+///
+/// The first argument is the best implementation of [`F64s`] and [`super::f32x16::Sixteen`].
 macro_rules! on_f64s {
     ($(#[$meta:meta])* $vis:vis fn $name:ident $(<$t:ident: $bound:path $(, const $k:ident: usize)?>)? ($simd:ident: F64s, $($arg:ident: $ty:ty),* $(,)?) $body:block) => {
         $(#[$meta])*
@@ -504,7 +513,7 @@ mod tests {
     use super::*;
     use crate::simd::tests::on_each_isa;
 
-    /// What an operation writes.
+    /// An operation that writes a vector.
     trait Operation {
         fn write<S: F64s>(&self, simd: S, out: &mut [f64; LANES]);
     }
@@ -539,15 +548,15 @@ mod tests {
         }
     }
 
-    struct Either;
-    impl Operation for Either {
+    struct Select;
+    impl Operation for Select {
         fn write<S: F64s>(&self, simd: S, out: &mut [f64; LANES]) {
             simd.store(simd.select(FLAGS, simd.load(&NOW), simd.load(&NEXT)), out);
         }
     }
 
-    struct Unless;
-    impl Operation for Unless {
+    struct MaskZero;
+    impl Operation for MaskZero {
         fn write<S: F64s>(&self, simd: S, out: &mut [f64; LANES]) {
             let x = FLAGS.map(|flag| if flag { f64::NAN } else { 3.0 });
             simd.store(simd.mask_zero(FLAGS, simd.load(&x)), out);
@@ -568,8 +577,8 @@ mod tests {
         }
     }
 
-    struct Composed;
-    impl Operation for Composed {
+    struct Blend;
+    impl Operation for Blend {
         fn write<S: F64s>(&self, simd: S, out: &mut [f64; LANES]) {
             let behind = [f64::NAN, 2.0, 1e-200, 0.0, 0.1, 3.0, 1e-300, 3.0];
             let factor = [0.0, 3.0, 1e-200, 0.5, 0.1, f64::NAN, 1e-300, 0.0];
@@ -584,8 +593,8 @@ mod tests {
         }
     }
 
-    struct Singles;
-    impl Operation for Singles {
+    struct F32RoundTrip;
+    impl Operation for F32RoundTrip {
         fn write<S: F64s>(&self, simd: S, out: &mut [f64; LANES]) {
             let mut singles = [0.0; LANES];
             simd.store_f32(simd.mul(simd.load_f32(&[1.1; LANES]), simd.load(&NOW)), &mut singles);
@@ -594,39 +603,39 @@ mod tests {
     }
 
     #[test]
-    fn neighbours_move_down_and_the_next_block_follows() {
+    fn shift_lanes_continues_with_the_next_block() {
         check(&ShiftLanes::<1>, [1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0]);
         check(&ShiftLanes::<2>, [2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0, 9.0]);
         check(&ShiftLanes::<4>, [4.0, 5.0, 6.0, 7.0, 8.0, 9.0, 10.0, 11.0]);
     }
 
     #[test]
-    fn flags_choose_each_lane() {
-        check(&Either, [0.0, 9.0, 10.0, 3.0, 4.0, 13.0, 6.0, 15.0]);
+    fn flags_select_each_lane() {
+        check(&Select, [0.0, 9.0, 10.0, 3.0, 4.0, 13.0, 6.0, 15.0]);
 
-        check(&Unless, FLAGS.map(|flag| if flag { 0.0 } else { 3.0 }));
+        check(&MaskZero, FLAGS.map(|flag| if flag { 0.0 } else { 3.0 }));
     }
 
     #[test]
-    fn what_lies_behind_a_factor_of_zero_does_not_count() {
+    fn a_factor_of_zero_masks_the_other_operand() {
         check(&Scaled, [0.0, 6.0, 0.0, 2.0, 0.1 * 0.1, f64::NAN, f64::INFINITY, 0.0]);
 
-        // Rounded twice: one rounding of 0.7 + 0.1 * 0.1 gives other bits.
+        // Rounded twice: a single rounding of 0.7 + 0.1 * 0.1 results in other bits.
         check(&AddScaled, [0.7, 6.7, 0.7, 2.7, 0.7 + 0.1 * 0.1, f64::NAN, f64::INFINITY, 0.7]);
     }
 
     #[test]
-    fn the_smaller_one_or_nan_of_the_second() {
+    fn min_returns_nan_only_if_the_second_operand_is_nan() {
         check(&Min, [f64::NAN, 1.0, 2.0, -4.0, 0.1, f64::NAN, 6.0, 3.0]);
     }
 
     #[test]
-    fn factors_are_only_zero_where_one_of_them_is() {
-        check(&Composed, [0.0, 6.0, LEAST, 0.0, 0.1 * 0.1, f64::NAN, LEAST, 0.0]);
+    fn blend_is_zero_only_if_an_operand_is_zero() {
+        check(&Blend, [0.0, 6.0, LEAST, 0.0, 0.1 * 0.1, f64::NAN, LEAST, 0.0]);
     }
 
     #[test]
-    fn singles_are_widened_exactly_and_rounded_once() {
-        check(&Singles, NOW.map(|x| f64::from((f64::from(1.1_f32) * x) as f32) - 1.5));
+    fn f32_numbers_are_widened_exactly_and_rounded_once() {
+        check(&F32RoundTrip, NOW.map(|x| f64::from((f64::from(1.1_f32) * x) as f32) - 1.5));
     }
 }

@@ -1,19 +1,16 @@
-//! Sine, cosine and square of many numbers at once, equal to libm's `f64::sin` and `f64::cos` and to NumPy's `x ** 2` bit
-//! for bit.
+//! Sines, cosines and squares in lanes, equal to libm's `f64::sin` and `f64::cos` and to NumPy's `x ** 2` bit for bit.
 //!
-//! Sines and cosines: each lane evaluates head and tail of a double-double, accurate to some thousandths of an ulp, and
-//! rounds them as below. Squares: NumPy calls libm's `pow`, which is rounded correctly nearly always; the square itself is
-//! known exactly.
+//! Sines and cosines: each lane computes a double-double (head and tail) with an error of some thousandths of an ulp,
+//! and rounds it as described below. Squares: NumPy calls libm's `pow`, which almost always rounds correctly; the lanes
+//! compute the exact square.
 //!
 //! # Rounding
-//! When a lane may round by itself and when it must ask libm, so that both give the same bits.
-//!
-//! A libm is not rounded correctly everywhere, so equality cannot come from accuracy alone. A lane that knows its
-//! result much better than to an ulp asks whether everything within [`WINDOW`] of it rounds to the same number (the
-//! test of Ziv 1991, "Fast evaluation of elementary mathematical functions with correctly rounded last bit"). Then
-//! every libm whose error is below 0.5 + `WINDOW` ulp gives that number too. The other lanes call libm.
+//! A libm does not round correctly everywhere, so accuracy alone cannot ensure equal bits. Therefore each lane, whose
+//! error is much smaller than an ulp, checks that all numbers within [`WINDOW`] of its result round to the same number
+//! (the test of Ziv 1991, "Fast evaluation of elementary mathematical functions with correctly rounded last bit"). If
+//! so, every libm with an error below 0.5 + `WINDOW` ulp returns that number, too. All other lanes call libm.
 
-#![expect(clippy::inline_always, reason = "what is not inlined is not compiled for the wider instruction set")]
+#![expect(clippy::inline_always, reason = "only inlined functions are compiled for the wider instruction sets")]
 
 #[cfg(test)]
 mod tests;
@@ -23,10 +20,10 @@ use std::hint::black_box;
 use super::{BLOCK, Block, Isa, LANES, isa, lane_bits, multiversion, vectors, vectors_mut};
 use crate::envs::numpy_math;
 
-/// Up to which angle the reduction of [`any`] is exact enough, in rad.
+/// Largest angle for which the reduction of [`any`] is sufficiently exact, in rad.
 const FAR: f64 = 9e4;
 
-/// Up to which angle the series of [`near_zero`] are long enough, in rad.
+/// Largest angle for which the series of [`near_zero`] are sufficiently long, in rad.
 const NEAR: f64 = 0.3;
 
 /// Taylor coefficients of (sin x - x + x^3/6) / x^5, highest power first.
@@ -40,7 +37,9 @@ const SIN: [f64; 7] = [
     1.0 / 120.0,
 ];
 
-/// Taylor coefficients of (cos x - 1 + x^2/2) / x^4, highest power first; the last one is the 1/24 of [`near_zero`].
+/// Taylor coefficients of (cos x - 1 + x^2/2) / x^4, highest power first.
+///
+/// The last coefficient is the 1/24 of [`near_zero`].
 const COS: [f64; 8] = [
     -1.0 / 6_402_373_705_728_000.0,
     1.0 / 20_922_789_888_000.0,
@@ -52,15 +51,16 @@ const COS: [f64; 8] = [
     1.0 / 24.0,
 ];
 
-// 1/6 and 1/24 as heads and tails.
+// 1/6 and 1/24 as head and tail.
 const SIXTH: (f64, f64) = (1.0 / 6.0, 9.251_858_538_542_97e-18);
 const TWENTY_FOURTH: (f64, f64) = (1.0 / 24.0, 2.312_964_634_635_742_7e-18);
 
-/// pi/2 in three parts. The first two have 33 bits each, so that their products with a quadrant are exact.
+/// pi/2 in three parts. The first two have 33 bits, so that products with quadrants are exact.
 const HALF_PI: [f64; 3] = [1.570_796_326_734_125_6, 6.077_100_506_303_966e-11, 2.022_266_248_795_950_6e-21];
 
-/// Writes the sines and cosines of the first `count` angles; what the other places hold afterwards does not matter.
-/// Fast within [`NEAR`] of 0, right everywhere.
+/// Writes the sines and cosines of the first `count` angles. All other elements are unspecified.
+///
+/// The results are correct for all angles, and fast up to [`NEAR`].
 #[inline]
 pub(crate) fn sin_cos_near_zero(x: &Block, count: usize, sin: &mut Block, cos: &mut Block) {
     if !has_fast_lanes() {
@@ -72,8 +72,9 @@ pub(crate) fn sin_cos_near_zero(x: &Block, count: usize, sin: &mut Block, cos: &
     recompute_failed(x, count, cos, &cos_fails, f64::cos);
 }
 
-/// Writes the sines and cosines of the first `count` angles; what the other places hold afterwards does not matter.
-/// Fast up to [`FAR`], right everywhere.
+/// Writes the sines and cosines of the first `count` angles. All other elements are unspecified.
+///
+/// The results are correct for all angles, and fast up to [`FAR`].
 #[inline]
 pub(crate) fn sin_cos(x: &Block, count: usize, sin: &mut Block, cos: &mut Block) {
     if !has_fast_lanes() {
@@ -133,7 +134,7 @@ multiversion! {
     }
 }
 
-/// The inner loop has a fixed length, so that it becomes whole vectors without a remainder.
+/// Evaluates `lane` for the first `count` angles. The inner loop has a fixed length, as in [`each_lane`].
 #[inline(always)]
 fn evaluate(
     x: &Block,
@@ -161,7 +162,7 @@ fn polynomial(coefficients: &[f64], x: f64) -> f64 {
     coefficients.iter().fold(0.0, |sum, c| f64::mul_add(sum, x, *c))
 }
 
-/// x^2 and x^3 as heads and tails, for x with a tail of its own.
+/// Returns x^2 and x^3 as heads and tails, for an x with a tail.
 #[inline(always)]
 fn powers(x: f64, tail: f64) -> ([f64; 2], [f64; 2]) {
     let square = x * x;
@@ -171,7 +172,7 @@ fn powers(x: f64, tail: f64) -> ([f64; 2], [f64; 2]) {
     ([square, square_tail], [cube, cube_tail])
 }
 
-/// sin(x + tail) as head and tail: x, x^3/6 exact to the tail, the rest of the series plain.
+/// Returns sin(x + tail) as head and tail: x and x^3/6 as double-doubles, the rest in f64.
 #[inline(always)]
 fn sine(x: f64, tail: f64, square: f64, cube: [f64; 2], series: &[f64]) -> (f64, f64) {
     let [cube, cube_tail] = cube;
@@ -182,10 +183,10 @@ fn sine(x: f64, tail: f64, square: f64, cube: [f64; 2], series: &[f64]) -> (f64,
     (head, ((x - head) + third) + rest)
 }
 
-/// Sine and cosine for |x| <= [`NEAR`].
+/// Returns sine and cosine for |x| <= [`NEAR`].
 #[inline(always)]
 fn near_zero(x: f64) -> [Rounded<f64>; 2] {
-    // -0.0 has a sine of its own.
+    // libm computes the sine of -0.0, whose sign matters.
     let in_range = x.abs() <= NEAR && x.to_bits() != 1 << 63;
     let ([square, square_tail], cube) = powers(x, 0.0);
     let (sin, sin_tail) = sine(x, 0.0, square, cube, &SIN[2..]);
@@ -196,14 +197,14 @@ fn near_zero(x: f64) -> [Rounded<f64>; 2] {
     [round(sin, sin_tail, in_range), round(cos, cos_tail, in_range)]
 }
 
-/// Sine and cosine for |x| <= [`FAR`].
+/// Returns sine and cosine for |x| <= [`FAR`].
 #[inline(always)]
 fn any(x: f64) -> [Rounded<f64>; 2] {
     const TO_INTEGER: f64 = 1.5 * (1_u64 << 52) as f64;
     let shifted = x.mul_add(std::f64::consts::FRAC_2_PI, TO_INTEGER);
     let quadrant = shifted - TO_INTEGER;
     let (odd, half_turn) = (shifted.to_bits() & 1 != 0, shifted.to_bits() & 2 != 0);
-    // What is left of x, in [-pi/4, pi/4], as head and tail.
+    // The remainder of x in [-pi/4, pi/4], as head and tail.
     let first = (-quadrant).mul_add(HALF_PI[0], x);
     let second = quadrant * HALF_PI[1];
     let difference = first - second;
@@ -212,7 +213,7 @@ fn any(x: f64) -> [Rounded<f64>; 2] {
     let tail = (-quadrant).mul_add(HALF_PI[2], tail);
     let r = difference + tail;
     let tail = (difference - r) + tail;
-    // Next to a zero the tail has too few bits left; so has x = 0, whose sign counts.
+    // Near a zero the tail has too few bits; x = 0 is excluded because of its sign.
     let in_range = x.abs() <= FAR && r.abs() >= 1e-9;
 
     let ([square, square_tail], cube) = powers(r, tail);
@@ -224,7 +225,9 @@ fn any(x: f64) -> [Rounded<f64>; 2] {
     [round(sin * sin_sign, sin_tail * sin_sign, in_range), round(cos * cos_sign, cos_tail * cos_sign, in_range)]
 }
 
-/// The cosine as head and tail, from the square of the angle: 1, x^2/2, x^4/24 exact to the tail, the rest plain.
+/// Returns the cosine as head and tail, from the square of the angle.
+///
+/// 1, x^2/2 and x^4/24 are double-doubles, the rest of the series is f64.
 #[inline(always)]
 fn cosine(square: f64, square_tail: f64) -> (f64, f64) {
     let fourth = square * square;
@@ -242,10 +245,12 @@ fn cosine(square: f64, square_tail: f64) -> (f64, f64) {
 
 // Squares.
 
-/// In ulp of f32. Over all f32 whose square is normal, glibc's `powf(x, 2)` is at most 0.5017 ulp off.
+/// Window in ulp of f32.
+///
+/// The error of glibc's `powf(x, 2)` is at most 0.5017 ulp for all f32 with a normal square.
 const WINDOW_F32: f64 = 0.02;
 
-/// Writes the squares of the first `count` numbers; what the other places hold afterwards does not matter.
+/// Writes the squares of the first `count` numbers. All other elements are unspecified.
 #[inline]
 pub(crate) fn square(x: &Block, count: usize, squares: &mut Block) {
     let mut fails = [true; BLOCK];
@@ -255,7 +260,7 @@ pub(crate) fn square(x: &Block, count: usize, squares: &mut Block) {
     recompute_failed(x, count, squares, &fails, numpy_math::square);
 }
 
-/// Writes the squares of the first `count` numbers; what the other places hold afterwards does not matter.
+/// Writes the squares of the first `count` numbers. All other elements are unspecified.
 #[inline]
 pub(crate) fn square_f32(x: &[f32; BLOCK], count: usize, squares: &mut [f32; BLOCK]) {
     let mut fails = [true; BLOCK];
@@ -269,7 +274,7 @@ multiversion! {
     fn square_block(x: &Block, count: usize, squares: &mut Block, fails: &mut [bool; BLOCK]) {
         each_lane(x, count, squares, fails, |x| {
             let square = x * x;
-            // Where neither the square nor its tail can leave the normal numbers.
+            // Neither the square nor its tail leaves the normal numbers in this range.
             let in_range = (1e-50..=1e50).contains(&x.abs());
             round(square, x.mul_add(x, -square), in_range)
         });
@@ -288,21 +293,23 @@ multiversion! {
     }
 }
 
-// Rounding, as described at the top.
+// Rounding, as described in the module documentation.
 
-/// In ulp. glibc documents errors of at most 0.518 ulp for sine, cosine and small powers; before 2.28 they were rounded
-/// correctly.
+/// Window in ulp. glibc documents errors of at most 0.518 ulp for sine, cosine and small powers.
+///
+/// Versions before 2.28 round correctly.
 const WINDOW: f64 = 0.04;
 
-/// A rounded result, and whether libm may have rounded it otherwise.
+/// A rounded result, and a flag that is true if libm may round differently.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Rounded<T> {
     pub(crate) value: T,
     pub(crate) fails: bool,
 }
 
-/// Rounds head + tail, and tells if not everything within the window rounds alike,
-/// or if the arguments were not `in_range`.
+/// Rounds head + tail.
+///
+/// The result fails if numbers within the window round differently, or if `in_range` is false.
 #[inline(always)]
 fn round(head: f64, tail: f64, in_range: bool) -> Rounded<f64> {
     const EXPONENT: u64 = 0x7ff << 52;
@@ -311,15 +318,17 @@ fn round(head: f64, tail: f64, in_range: bool) -> Rounded<f64> {
     Rounded { value: low, fails: low != high || !in_range }
 }
 
-/// Whether lanes are right and faster: without a fused multiply-add libm is faster, and other libms than glibc promise
-/// less.
+/// Returns true if lanes are correct and faster than libm.
+///
+/// Without fused multiply-add libm is faster, and other libms than glibc guarantee less accuracy.
 #[inline]
 pub(crate) fn has_fast_lanes() -> bool {
     cfg!(all(target_os = "linux", target_env = "gnu")) && isa() > Isa::Portable
 }
 
-/// Applies `lane` to the first `count` numbers. The inner loop has a fixed length, so that it becomes whole vectors
-/// without a remainder.
+/// Applies `lane` to the first `count` numbers.
+///
+/// The inner loop has a fixed length, so that it becomes full vectors without a remainder.
 #[inline(always)]
 pub(crate) fn each_lane<T: Copy>(
     x: &[T; BLOCK],
@@ -337,7 +346,7 @@ pub(crate) fn each_lane<T: Copy>(
     }
 }
 
-/// Calls `libm` for those of the first `count` lanes that could not round.
+/// Calls `libm` for the failed lanes among the first `count`.
 pub(crate) fn recompute_failed<T: Copy>(
     x: &[T; BLOCK],
     count: usize,

@@ -1,4 +1,4 @@
-//! Advantage estimators against numbers by hand, each other and slow references.
+//! Advantage estimators compared with results by hand, with each other and with scalar references.
 
 mod gae;
 mod returns;

@@ -1,4 +1,4 @@
-//! Action masks: what a policy may choose, in every autoreset mode.
+//! Action masks in every autoreset mode.
 
 use rlox_core::testing::assert_rejects;
 use rlox_core::{
@@ -6,8 +6,10 @@ use rlox_core::{
     ResetOptions, Result, RolloutBuffer, Space, Step, VecEnv, VectorEnv, collect, envs::CartPole,
 };
 
-/// A corridor of five cells; 0 goes left, 1 stays, 2 goes right. Staying is allowed in the middle alone, and walls are
-/// no way. The right end ends the episode; nothing is allowed there.
+/// A corridor of five cells. Action 0 goes left, 1 stays, 2 goes right.
+///
+/// Staying is allowed only in the middle, and walking into a wall is not allowed. The right end ends the episode and
+/// allows no action.
 #[derive(Clone)]
 struct Corridor {
     at: usize,
@@ -71,10 +73,10 @@ fn f32s<'a>(buffer: &'a RolloutBuffer, name: &str) -> &'a [f32] {
     data
 }
 
-/// Checks every row, and that all that is allowed is chosen now and then.
+/// Checks every row, and that every allowed action was drawn.
 fn check(buffer: &RolloutBuffer, mode: AutoresetMode) {
     let FieldData::I64(actions) = buffer.field("actions").unwrap().data() else { panic!("actions are integers") };
-    let mut seen = [[0; 3]; END];
+    let mut counts_at = [[0; 3]; END];
     for (row, mask) in flags(buffer, "action_masks").chunks_exact(3).enumerate() {
         if flags(buffer, "valid")[row] == 0 {
             assert_eq!((mask, mode), (&[1; 3][..], AutoresetMode::NextStep));
@@ -83,15 +85,15 @@ fn check(buffer: &RolloutBuffer, mode: AutoresetMode) {
         let (at, action) = (f32s(buffer, "obs")[row] as usize, usize::try_from(actions[row]).unwrap());
         assert_eq!(mask, allowed(at).map(u8::from), "{mode:?}, row {row}");
         assert_eq!(f32s(buffer, "log_probs")[row], -f32::from(mask.iter().sum::<u8>()).ln());
-        seen[at][action] += 1;
+        counts_at[at][action] += 1;
     }
-    for (at, counts) in seen.iter().enumerate() {
+    for (at, counts) in counts_at.iter().enumerate() {
         assert_eq!(counts.map(|count| count > 0), allowed(at), "at {at}");
     }
 }
 
 #[test]
-fn only_allowed_actions_are_chosen_and_the_masks_are_stored() {
+fn only_allowed_actions_are_drawn_and_masks_are_stored() {
     for mode in [AutoresetMode::SameStep, AutoresetMode::NextStep, AutoresetMode::Disabled] {
         let mut env = VecEnv::new(5, Some(0), mode, Corridor::new).unwrap();
         let mut buffer = RolloutBuffer::for_env(100, &env).unwrap();
@@ -105,7 +107,7 @@ fn only_allowed_actions_are_chosen_and_the_masks_are_stored() {
     }
 }
 
-/// Refuses masks.
+/// A policy that rejects masks.
 struct Unmasked;
 
 impl Policy for Unmasked {
@@ -121,7 +123,7 @@ impl Policy for Unmasked {
 }
 
 #[test]
-fn without_masks_there_is_no_field_and_the_policy_is_given_none() {
+fn without_masks_there_is_no_field_and_the_policy_receives_none() {
     let mut env = VecEnv::new(2, Some(0), AutoresetMode::SameStep, CartPole::default).unwrap();
     let mut buffer = RolloutBuffer::for_env(3, &env).unwrap();
     assert!(!env.has_action_masks() && buffer.field("action_masks").is_none());
@@ -133,7 +135,7 @@ fn without_masks_there_is_no_field_and_the_policy_is_given_none() {
 }
 
 #[test]
-fn masks_that_nothing_can_be_done_with_are_refused() {
+fn invalid_masks_are_rejected() {
     let mut env = VecEnv::new(2, Some(0), AutoresetMode::SameStep, Corridor::new).unwrap();
     assert!(matches!(env.action_masks(&mut [false; 5]), Err(Error::Shape(_))));
     let mut buffer = RolloutBuffer::new(3, 2, (&[1], DType::F32), (&[], DType::I64)).unwrap();

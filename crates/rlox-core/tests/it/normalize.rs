@@ -1,4 +1,4 @@
-//! Running statistics and what they normalise.
+//! Running statistics and normalisation.
 
 use proptest::prelude::*;
 use rlox_core::testing::assert_rejects;
@@ -13,30 +13,30 @@ fn close(a: &[f64], b: &[f64]) -> bool {
 
 proptest! {
     #[test]
-    fn any_split_of_a_stream_gives_the_same(
+    fn statistics_do_not_depend_on_the_split_of_a_stream(
         rows in prop::collection::vec(-1e3_f64..1e3, 2..200),
         at in 0.0_f64..1.0,
     ) {
         let rows = &rows[..rows.len() / 2 * 2];
         let cut = (at * (rows.len() / 2) as f64) as usize * 2;
-        let (mut whole, mut parts, mut left, mut right) =
+        let (mut all, mut parts, mut first, mut second) =
             (RunningMeanStd::new(2), RunningMeanStd::new(2), RunningMeanStd::new(2), RunningMeanStd::new(2));
-        whole.update(rows).unwrap();
+        all.update(rows).unwrap();
         parts.update(&rows[..cut]).unwrap();
         parts.update(&rows[cut..]).unwrap();
-        left.update(&rows[..cut]).unwrap();
-        right.update(&rows[cut..]).unwrap();
-        prop_assert!(close(parts.mean(), whole.mean()) && close(parts.var(), whole.var()));
-        prop_assert!((parts.count() - whole.count()).abs() < 1e-6);
-        left.merge(&right).unwrap();
-        prop_assert!(close(left.mean(), whole.mean()) && close(left.var(), whole.var()), "{left:?} {whole:?}");
+        first.update(&rows[..cut]).unwrap();
+        second.update(&rows[cut..]).unwrap();
+        prop_assert!(close(parts.mean(), all.mean()) && close(parts.var(), all.var()));
+        prop_assert!((parts.count() - all.count()).abs() < 1e-6);
+        first.merge(&second).unwrap();
+        prop_assert!(close(first.mean(), all.mean()) && close(first.var(), all.var()), "{first:?} {all:?}");
     }
 
     #[test]
-    fn equals_the_plain_formula(rows in prop::collection::vec(-100.0_f64..100.0, 1..50)) {
+    fn statistics_equal_the_formula(rows in prop::collection::vec(-100.0_f64..100.0, 1..50)) {
         let mut statistics = RunningMeanStd::new(1);
         statistics.update(&rows).unwrap();
-        // The start counts as 1e-4 rows of mean 0 and variance 1.
+        // The initial state counts as 1e-4 rows of mean 0 and variance 1.
         let n = rows.len() as f64 + 1e-4;
         let mean = rows.iter().sum::<f64>() / n;
         let squares = rows.iter().map(|x| (x - mean) * (x - mean)).sum::<f64>() + 1e-4 * (1.0 + mean * mean);
@@ -45,7 +45,7 @@ proptest! {
 }
 
 #[test]
-fn bad_rows_change_nothing() {
+fn invalid_rows_change_nothing() {
     let mut statistics = RunningMeanStd::new(2);
     assert!(matches!(statistics.update(&[1.0_f32, 2.0, 3.0]), Err(Error::Shape(_))));
     let error = statistics.update(&[1.0_f32, 2.0, 3.0, f32::NAN]).unwrap_err();
@@ -63,11 +63,11 @@ fn rewards_are_divided_by_the_deviation_of_the_discounted_return() {
     let mut normalizer = Normalizer::new(2, 1, options).unwrap();
     let mut rewards = [1.0, 3.0];
     normalizer.step_rewards(&mut rewards, &[false, true], &[false, false]).unwrap();
-    // The returns 1 and 3 have variance 1, but for the starting count of 1e-4.
+    // The returns 1 and 3 have variance 1, except for the initial count of 1e-4.
     assert!((rewards[0] - 1.0).abs() < 1e-3 && (rewards[1] - 3.0).abs() < 1e-3, "{rewards:?}");
     assert_eq!(normalizer.returns(), [1.0, 0.0]);
     normalizer.step_rewards(&mut [1.0, 1.0], &[false; 2], &[true, false]).unwrap();
-    assert_eq!(normalizer.returns(), [0.0, 1.0], "1 * 0.5 + 1, then forgotten at the truncation");
+    assert_eq!(normalizer.returns(), [0.0, 1.0], "1 * 0.5 + 1, reset at the truncation");
     let result = normalizer.step_rewards(&mut [0.0, f64::INFINITY], &[false; 2], &[false; 2]);
     let infinite = assert_rejects(result, Error::NotFinite, "rewards");
     assert_eq!((&infinite.got[..], infinite.at.env), ("inf", Some(1)));
@@ -78,7 +78,7 @@ fn rewards_are_divided_by_the_deviation_of_the_discounted_return() {
 }
 
 #[test]
-fn senseless_options_are_refused() {
+fn invalid_options_are_rejected() {
     let default = NormalizerOptions::default();
     for options in [
         NormalizerOptions { gamma: 1.1, ..default },
@@ -92,7 +92,7 @@ fn senseless_options_are_refused() {
 }
 
 #[test]
-fn a_rollout_normalises_what_the_policy_sees_and_what_is_bootstrapped_alike() {
+fn observations_and_final_observations_are_normalised_alike() {
     let make = || VecEnv::new(2, Some(3), AutoresetMode::SameStep, Pendulum::default).unwrap();
     let (mut env, mut twin) = (make().with_max_episode_steps(Some(2)), make().with_max_episode_steps(Some(2)));
     let mut normalizer = Normalizer::new(2, 3, NormalizerOptions::default()).unwrap();
@@ -100,10 +100,11 @@ fn a_rollout_normalises_what_the_policy_sees_and_what_is_bootstrapped_alike() {
     let mut raw = RolloutBuffer::for_env(2, &twin).unwrap();
     normalised.begin(&mut env, Seeds::Keep, Some(&mut normalizer)).unwrap();
     raw.begin(&mut twin, Seeds::Keep, None).unwrap();
-    let said = PolicyStep { actions: Actions::Continuous(&[0.5, -0.5]), log_probs: &[0.0; 2], values: &[0.0; 2] };
+    let policy_step =
+        PolicyStep { actions: Actions::Continuous(&[0.5, -0.5]), log_probs: &[0.0; 2], values: &[0.0; 2] };
     for t in 0..2 {
-        normalised.step(t, &mut env, said, Some(&mut normalizer)).unwrap();
-        raw.step(t, &mut twin, said, None).unwrap();
+        normalised.step(t, &mut env, policy_step, Some(&mut normalizer)).unwrap();
+        raw.step(t, &mut twin, policy_step, None).unwrap();
     }
     let FieldData::F32(finals) = raw.final_obs() else { panic!("final observations are f32") };
     let mut expected = finals.to_vec();
@@ -120,7 +121,7 @@ fn a_rollout_normalises_what_the_policy_sees_and_what_is_bootstrapped_alike() {
 }
 
 #[test]
-fn statistics_that_do_not_fit_are_refused_by_name() {
+fn oversized_statistics_are_rejected() {
     let normalizer = |num_envs, dim| Normalizer::new(num_envs, dim, NormalizerOptions::default());
     assert_rejects(RunningMeanStd::try_new(1 << 60), Error::Memory, "shape");
     assert_rejects(RunningMeanStd::try_new(usize::MAX), Error::Memory, "shape");

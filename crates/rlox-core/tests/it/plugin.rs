@@ -1,4 +1,4 @@
-//! Environments of another library are the environments themselves: the same numbers, states, masks and errors.
+//! Tests that environments behind the plugin interface behave as the environments themselves, including errors.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -17,7 +17,7 @@ fn options(mode: AutoresetMode, arguments: &[(String, f64)]) -> MakeOptions<'_> 
     MakeOptions { num_envs: N, seed: Some(3), autoreset_mode: mode, max_episode_steps: None, arguments }
 }
 
-/// The native environments as a library of their own would give them.
+/// Creates a plugin with the native environments.
 fn natives(id: &'static str) -> EnvPlugin {
     EnvPlugin::new(move |options| envs::make(id, options))
 }
@@ -26,8 +26,8 @@ fn text<T>(result: Result<T>) -> String {
     result.err().map_or_else(String::new, |error| format!("{error:?}: {error}"))
 }
 
-/// What a step wrote, and what all environments remember after it.
-type Seen = (
+/// Results of a step, and the state of all environments after it.
+type StepRecord = (
     Vec<f32>,
     Vec<f64>,
     Vec<bool>,
@@ -38,7 +38,7 @@ type Seen = (
     Vec<Pcg64>,
 );
 
-fn step(env: &mut dyn VectorEnv, actions: Actions<'_>) -> (String, Seen) {
+fn step(env: &mut dyn VectorEnv, actions: Actions<'_>) -> (String, StepRecord) {
     let dim = env.spec().observation.dim();
     let (mut obs, mut reward, mut final_obs) = (vec![0.0; N * dim], vec![0.0; N], vec![0.0; N * dim]);
     let (mut terminated, mut truncated) = (vec![false; N], vec![false; N]);
@@ -50,7 +50,7 @@ fn step(env: &mut dyn VectorEnv, actions: Actions<'_>) -> (String, Seen) {
         final_obs: &mut final_obs,
     };
     let error = text(env.step(actions, out));
-    // Bit for bit: Pendulum's last torque is NaN where there was none.
+    // Compares bits, because Pendulum's last torque is NaN before the first action.
     let bits = |state: Vec<f64>| state.into_iter().map(f64::to_bits).collect();
     let states = (0..=N).map(|i| env.state(i).map(bits)).collect();
     let progress = (0..=N).map(|i| env.progress(i)).collect();
@@ -64,7 +64,7 @@ fn episodes(env: &mut dyn VectorEnv) -> (Vec<f64>, Vec<u32>, u64) {
 }
 
 #[test]
-fn every_environment_goes_on_as_itself_in_every_mode() {
+fn plugin_environments_equal_native_ones_in_every_mode() {
     for id in envs::ids() {
         for mode in MODES {
             let limit = Some(Some(40));
@@ -103,15 +103,15 @@ fn every_environment_goes_on_as_itself_in_every_mode() {
                     assert_eq!(episodes(&mut *theirs), episodes(&mut *ours));
                 }
             }
-            let told = episodes(&mut *theirs);
-            assert!(told.2 > 5, "{told:?}");
-            assert_eq!(told, episodes(&mut *ours));
+            let log = episodes(&mut *theirs);
+            assert!(log.2 > 5, "{log:?}");
+            assert_eq!(log, episodes(&mut *ours));
         }
     }
 }
 
 #[test]
-fn what_is_refused_is_refused_in_the_same_words() {
+fn errors_equal_those_of_native_environments() {
     let options = options(AutoresetMode::SameStep, &[]);
     let mut pair = [envs::make("CartPole-v1", &options).unwrap(), natives("CartPole-v1").make(&options).unwrap()];
     let none = ResetOptions::default();
@@ -142,7 +142,7 @@ fn what_is_refused_is_refused_in_the_same_words() {
 }
 
 #[test]
-fn states_and_streams_go_back_and_forth() {
+fn states_and_streams_can_be_transferred() {
     let options = options(AutoresetMode::SameStep, &[]);
     let mut first = natives("Pendulum-v1").make(&options).unwrap();
     let mut second = natives("Pendulum-v1").make(&options).unwrap();
@@ -161,7 +161,7 @@ fn states_and_streams_go_back_and_forth() {
     }
 }
 
-/// Counts steps to the left of the bound, masks what would pass it, and panics or ends where it is told to.
+/// Counts its actions, masks actions that would reach the limit, and panics at the limit.
 #[derive(Clone)]
 struct Counter {
     at: i64,
@@ -202,7 +202,7 @@ impl Env for Counter {
 
     fn step(&mut self, action: &i64, _: &mut Pcg64, obs: &mut [f32]) -> Step {
         self.at += action;
-        assert!(self.at < self.panics_at, "it has come to {}", self.at);
+        assert!(self.at < self.panics_at, "the count is {}", self.at);
         obs[0] = self.at as f32;
         Step { reward: 1.0, terminated: false, truncated: false }
     }
@@ -224,7 +224,7 @@ fn counters(panics_at: i64, alive: &Arc<AtomicUsize>) -> EnvPlugin {
 }
 
 #[test]
-fn masks_are_kept_to_in_rollouts_and_no_forbidden_step_panics() {
+fn rollouts_respect_masks() {
     let mut env = counters(6, &Arc::default()).make(&options(AutoresetMode::SameStep, &[])).unwrap();
     let mut policy = RandomPolicy::new(&env.spec().action).unwrap();
     let mut buffer = RolloutBuffer::for_env(200, &*env).unwrap();
@@ -236,7 +236,7 @@ fn masks_are_kept_to_in_rollouts_and_no_forbidden_step_panics() {
 }
 
 #[test]
-fn a_panic_is_an_error_and_ends_the_environment() {
+fn a_panic_is_an_error_and_closes_the_environment() {
     let dropped = Arc::new(AtomicUsize::new(0));
     let plugin = counters(3, &dropped);
     let mut env = plugin.make(&options(AutoresetMode::SameStep, &[])).unwrap();
@@ -245,17 +245,17 @@ fn a_panic_is_an_error_and_ends_the_environment() {
     env.reset(Seeds::Keep, None, &ResetOptions::default(), &mut obs).unwrap();
     assert_eq!(step(&mut *env, Actions::Discrete(&[2; N])).0, "");
     let error = step(&mut *env, Actions::Discrete(&[0, 0, 1, 0, 0])).0;
-    assert!(error.contains("the environment panicked: it has come to 3"), "{error}");
+    assert!(error.contains("the environment panicked: the count is 3"), "{error}");
     assert!(text(env.observe(&mut obs)).contains("panicked in an earlier call; create a new one"));
     assert_eq!((env.state(0), env.progress(0), env.rngs().is_err()), (None, None, true));
     assert_eq!(episodes(&mut *env), (vec![], vec![], 0));
     let before = dropped.load(Ordering::SeqCst);
     drop(env);
-    assert_eq!(dropped.load(Ordering::SeqCst), before + N, "what another library gave is freed there");
+    assert_eq!(dropped.load(Ordering::SeqCst), before + N, "the library frees its environments");
 }
 
 #[test]
-fn what_cannot_be_made_says_so() {
+fn failed_constructions_are_rejected() {
     let wanted = options(AutoresetMode::SameStep, &[]);
     let panics = EnvPlugin::new(|_| panic!("no {}", "luck"));
     assert!(text(panics.make(&wanted)).contains("Backend"));
@@ -281,19 +281,19 @@ fn what_cannot_be_made_says_so() {
 }
 
 #[test]
-fn arguments_arrive_and_are_checked_by_the_library() {
-    let given = [("g".to_string(), 2.5), ("π".to_string(), 3.0)];
+fn arguments_are_passed_to_and_checked_by_the_library() {
+    let arguments = [("g".to_string(), 2.5), ("π".to_string(), 3.0)];
     let plugin = EnvPlugin::new(|options| {
         assert_eq!(options.argument(&["g", "π"], "π", 0.0)?, 3.0);
         envs::make("Pendulum-v1", &MakeOptions { arguments: &options.arguments[..1], ..options.clone() })
     });
-    assert!(plugin.make(&options(AutoresetMode::SameStep, &given)).is_ok());
-    let unknown = natives("Pendulum-v1").make(&options(AutoresetMode::SameStep, &given));
+    assert!(plugin.make(&options(AutoresetMode::SameStep, &arguments)).is_ok());
+    let unknown = natives("Pendulum-v1").make(&options(AutoresetMode::SameStep, &arguments));
     assert_eq!(assert_rejects(unknown, Error::Config, "arguments").got, "\"π\"");
 }
 
 #[test]
-fn episodes_that_were_dropped_are_counted() {
+fn dropped_episodes_are_counted() {
     let limit = MakeOptions { max_episode_steps: Some(Some(1)), ..options(AutoresetMode::SameStep, &[]) };
     let mut env = natives("CartPole-v1").make(&limit).unwrap();
     env.reset(Seeds::Keep, None, &ResetOptions::default(), &mut [0.0; 4 * N]).unwrap();

@@ -1,4 +1,4 @@
-//! Every draw equals NumPy's, from streams that `fixtures/make_rng.py` recorded.
+//! Tests that all draws equal NumPy's, with streams recorded by `fixtures/make_rng.py`.
 
 use rand_core::Rng;
 use rlox_core::testing::assert_rejects;
@@ -23,7 +23,7 @@ fn words(list: &str) -> Vec<u32> {
     list.split(',').filter(|word| *word != "-").map(|word| word.parse().expect("a word")).collect()
 }
 
-/// The records of one kind.
+/// Returns the records of one kind.
 fn records(kind: &str) -> Vec<Record> {
     let records: Vec<_> = include_str!("../fixtures/rng.txt")
         .lines()
@@ -40,7 +40,7 @@ fn records(kind: &str) -> Vec<Record> {
 }
 
 #[test]
-fn seed_sequence_generates_numpys_words() {
+fn seed_sequence_generates_the_words_of_numpy() {
     for record in records("state_u32") {
         let mut words = [0; 9];
         record.sequence.generate_state_u32(&mut words);
@@ -54,7 +54,7 @@ fn seed_sequence_generates_numpys_words() {
 }
 
 #[test]
-fn raw_stream_equals_numpys_for_roots_and_children() {
+fn raw_streams_of_roots_and_children_equal_numpy() {
     for record in records("raw") {
         let mut rng = record.rng();
         for expected in record.get::<u64>() {
@@ -76,7 +76,7 @@ fn spawning_continues_the_count_and_nests() {
 }
 
 #[test]
-fn integer_seeds_are_their_words() {
+fn integer_seeds_equal_their_words() {
     assert_eq!(SeedSequence::new(0), SeedSequence::from_entropy(&[0]));
     assert_eq!(SeedSequence::new(1 << 32), SeedSequence::from_entropy(&[0, 1]));
     assert_eq!(SeedSequence::new(u128::MAX), SeedSequence::from_entropy(&[u32::MAX; 4]));
@@ -84,7 +84,7 @@ fn integer_seeds_are_their_words() {
 }
 
 #[test]
-fn random_equals_numpys() {
+fn random_equals_numpy() {
     for record in records("random") {
         let mut rng = record.rng();
         for expected in record.get::<u64>() {
@@ -94,7 +94,7 @@ fn random_equals_numpys() {
 }
 
 #[test]
-fn uniform_equals_numpys() {
+fn uniform_equals_numpy() {
     for record in records("uniform") {
         let mut rng = record.rng();
         let numbers = record.get::<u64>();
@@ -106,7 +106,7 @@ fn uniform_equals_numpys() {
 }
 
 #[test]
-fn integers_equal_numpys_on_every_kind_of_range() {
+fn integers_equal_numpy_for_all_kinds_of_ranges() {
     for record in records("integers") {
         let mut rng = record.rng();
         let mut half_open = record.rng();
@@ -122,10 +122,10 @@ fn integers_equal_numpys_on_every_kind_of_range() {
 }
 
 #[test]
-fn mixed_draws_leave_numpys_state() {
+fn mixed_draws_end_in_the_state_of_numpy() {
     for record in records("mixed") {
         let mut rng = record.rng();
-        // The recording drew six raw numbers first.
+        // The recording starts after six raw numbers.
         for _ in 0..6 {
             rng.next_u64();
         }
@@ -147,14 +147,14 @@ fn mixed_draws_leave_numpys_state() {
 }
 
 #[test]
-fn raw_stream_equals_rand_pcgs() {
+fn raw_stream_equals_rand_pcg() {
     let mut seed = [0; 4];
     SeedSequence::new(7).generate_state_u64(&mut seed);
     let [state, stream] = [0, 2].map(|i| u128::from(seed[i]) << 64 | u128::from(seed[i + 1]));
-    let mut theirs = rand_pcg::Pcg64::new(state, stream);
-    let mut ours = Pcg64::seed_from(7);
+    let mut reference = rand_pcg::Pcg64::new(state, stream);
+    let mut rng = Pcg64::seed_from(7);
     for _ in 0..1000 {
-        assert_eq!(ours.next_u64(), theirs.next_u64());
+        assert_eq!(rng.next_u64(), reference.next_u64());
     }
 }
 
@@ -175,22 +175,22 @@ fn rand_core_traits_draw_from_the_same_stream() {
 }
 
 #[test]
-fn os_entropy_differs_from_call_to_call_and_between_threads() {
-    let mut seen: Vec<_> = (0..8).map(|_| SeedSequence::from_os()).collect();
-    seen.extend((0..8).map(|_| std::thread::spawn(SeedSequence::from_os).join().expect("the thread ends")));
-    for (i, sequence) in seen.iter().enumerate() {
-        assert!(!seen[..i].contains(sequence));
+fn os_entropy_differs_between_calls_and_threads() {
+    let mut sequences: Vec<_> = (0..8).map(|_| SeedSequence::from_os()).collect();
+    sequences.extend((0..8).map(|_| std::thread::spawn(SeedSequence::from_os).join().expect("the thread ends")));
+    for (i, sequence) in sequences.iter().enumerate() {
+        assert!(!sequences[..i].contains(sequence));
     }
 }
 
 #[test]
 #[should_panic(expected = "integers: expected low < high, got low = 3 and high = 3")]
-fn an_empty_range_of_integers_is_refused() {
+fn an_empty_range_of_integers_panics() {
     Pcg64::seed_from(0).integers(3, 3);
 }
 
 #[test]
-fn an_even_inc_is_no_stream() {
+fn states_with_an_even_increment_are_rejected() {
     let state = Pcg64::seed_from(0).state();
     for inc in [0, 2, state.inc - 1] {
         let result = Pcg64::from_state(rlox_core::Pcg64State { inc, ..state });
@@ -199,7 +199,7 @@ fn an_even_inc_is_no_stream() {
 }
 
 #[test]
-fn seeds_of_any_number_of_words_are_those_of_the_sequence() {
+fn seeds_of_any_length_equal_those_of_the_sequence() {
     for len in [1, 3, 4, 5, 1 << 14, (1 << 14) + 1, 50_000] {
         let words: Vec<u32> = (1..=len).map(|i: u32| i.wrapping_mul(0x9e37_79b9)).collect();
         let expected = Pcg64::from_seed_sequence(&SeedSequence::from_entropy(&words));

@@ -1,4 +1,4 @@
-//! Rollouts: what is stored, what is bootstrapped, what is sent, and fields of every dtype.
+//! Rollouts: stored fields, bootstrap values, actions sent to environments, and fields of every dtype.
 
 use rlox_core::testing::assert_rejects;
 use rlox_core::{
@@ -7,7 +7,7 @@ use rlox_core::{
     Transition, VecEnv, VectorEnv, collect, envs::CartPole,
 };
 
-/// Pays the action it was sent; the observation counts steps. Never terminates, limited to 2 steps.
+/// Rewards the received action. The observation counts steps. Never terminates; limited to 2 steps.
 #[derive(Clone)]
 struct Echo {
     steps: f32,
@@ -45,7 +45,7 @@ impl Env for Echo {
     }
 }
 
-/// Acts 5 (outside the bounds) and values an observation x as 10 x.
+/// Returns the action 5, outside the bounds, and the value 10 x for the observation x.
 struct Five;
 
 impl Policy for Five {
@@ -81,13 +81,13 @@ fn bools(buffer: &RolloutBuffer, name: &str) -> Vec<bool> {
 }
 
 #[test]
-fn one_call_collects_clips_and_bootstraps_at_truncation() {
+fn collect_clips_actions_and_bootstraps_truncations() {
     let mut env = VecEnv::new(1, Some(0), AutoresetMode::SameStep, Echo::new).unwrap();
     let mut buffer = RolloutBuffer::for_env(3, &env).unwrap();
     collect(&mut env, &mut Five, &mut [Pcg64::seed_from(0)], &mut buffer, None, 0.5, 1.0).unwrap();
     assert_eq!(f32s(&buffer, "obs"), [0.0, 1.0, 0.0, 1.0]);
-    assert_eq!(f32s(&buffer, "actions"), [5.0; 3], "actions are stored as the policy gave them");
-    assert_eq!(f32s(&buffer, "rewards"), [1.0; 3], "and sent inside the bounds");
+    assert_eq!(f32s(&buffer, "actions"), [5.0; 3], "actions are stored unclipped");
+    assert_eq!(f32s(&buffer, "rewards"), [1.0; 3], "and sent clipped");
     assert_eq!((buffer.final_index(), buffer.final_obs()), (&[1][..], FieldData::F32(&[2.0])));
     assert_eq!(f32s(&buffer, "final_values"), [0.0, 20.0, 0.0]);
     // Returns: step 1 is truncated: 1 + 0.5 * V(2) = 11; step 0: 1 + 0.5 * 11; step 2: 1 + 0.5 * V(1).
@@ -96,7 +96,7 @@ fn one_call_collects_clips_and_bootstraps_at_truncation() {
 }
 
 #[test]
-fn the_next_rollout_goes_on_where_the_last_stopped() {
+fn the_next_rollout_continues_the_last() {
     let mut env = VecEnv::new(1, Some(0), AutoresetMode::SameStep, Echo::new).unwrap();
     let mut buffer = RolloutBuffer::for_env(3, &env).unwrap();
     let mut rngs = [Pcg64::seed_from(0)];
@@ -107,7 +107,7 @@ fn the_next_rollout_goes_on_where_the_last_stopped() {
 }
 
 #[test]
-fn discrete_actions_are_sent_from_start() {
+fn discrete_actions_are_sent_with_the_start_added() {
     struct Shifted(EnvSpec);
     impl Env for Shifted {
         type Action = i64;
@@ -131,42 +131,42 @@ fn discrete_actions_are_sent_from_start() {
     let mut env = VecEnv::new(2, Some(0), AutoresetMode::SameStep, || Shifted(spec.clone())).unwrap();
     let mut buffer = RolloutBuffer::for_env(1, &env).unwrap();
     buffer.begin(&mut env, Seeds::Keep, None).unwrap();
-    let said = PolicyStep { actions: Actions::Discrete(&[0, 2]), log_probs: &[0.0; 2], values: &[0.0; 2] };
-    buffer.step(0, &mut env, said, None).unwrap();
+    let policy_step = PolicyStep { actions: Actions::Discrete(&[0, 2]), log_probs: &[0.0; 2], values: &[0.0; 2] };
+    buffer.step(0, &mut env, policy_step, None).unwrap();
     assert_eq!(f32s(&buffer, "obs"), [0.0, 0.0, 5.0, 7.0]);
 }
 
 #[test]
-fn steps_out_of_turn_and_unfinished_rollouts_are_refused() {
+fn steps_out_of_order_and_unfinished_rollouts_are_rejected() {
     let mut env = VecEnv::new(1, Some(0), AutoresetMode::SameStep, CartPole::default).unwrap();
     let mut buffer = RolloutBuffer::for_env(2, &env).unwrap();
-    let said = PolicyStep { actions: Actions::Discrete(&[0]), log_probs: &[0.0], values: &[0.0] };
-    let unstarted = assert_rejects(buffer.step(0, &mut env, said, None), Error::Config, "t");
+    let policy_step = PolicyStep { actions: Actions::Discrete(&[0]), log_probs: &[0.0], values: &[0.0] };
+    let unstarted = assert_rejects(buffer.step(0, &mut env, policy_step, None), Error::Config, "t");
     buffer.begin(&mut env, Seeds::Base(1), None).unwrap();
-    let early = assert_rejects(buffer.step(1, &mut env, said, None), Error::Config, "t");
+    let early = assert_rejects(buffer.step(1, &mut env, policy_step, None), Error::Config, "t");
     assert_eq!(assert_rejects(buffer.finish(&[0.0], &[], 0.9, 0.9), Error::Config, "finish").got, "0 of 2 steps");
-    let bad = PolicyStep { actions: Actions::Discrete(&[7]), ..said };
+    let bad = PolicyStep { actions: Actions::Discrete(&[7]), ..policy_step };
     assert!(matches!(buffer.step(0, &mut env, bad, None), Err(Error::Action(_))));
-    let wrong_kind = PolicyStep { actions: Actions::Continuous(&[0.0]), ..said };
+    let wrong_kind = PolicyStep { actions: Actions::Continuous(&[0.0]), ..policy_step };
     assert!(matches!(buffer.step(0, &mut env, wrong_kind, None), Err(Error::Space(_))));
-    buffer.step(0, &mut env, said, None).unwrap();
-    buffer.step(1, &mut env, said, None).unwrap();
-    let late = assert_rejects(buffer.step(2, &mut env, said, None), Error::Config, "t");
+    buffer.step(0, &mut env, policy_step, None).unwrap();
+    buffer.step(1, &mut env, policy_step, None).unwrap();
+    let late = assert_rejects(buffer.step(2, &mut env, policy_step, None), Error::Config, "t");
     assert_eq!([unstarted.got, early.got, late.got], ["0", "1", "2"]);
     assert!(matches!(buffer.finish(&[0.0], &[], 1.5, 0.9), Err(Error::Config(_))));
     buffer.finish(&[0.0], &[], 0.9, 0.9).unwrap();
 }
 
 #[test]
-fn what_other_environments_answer_is_recorded_alike() {
+fn recorded_transitions_equal_native_steps() {
     let mut env = VecEnv::new(2, Some(0), AutoresetMode::SameStep, Echo::new).unwrap();
     let mut native = RolloutBuffer::for_env(2, &env).unwrap();
     let mut foreign = RolloutBuffer::new(2, 2, (&[1], DType::F32), (&[1], DType::F32)).unwrap();
     native.begin(&mut env, Seeds::Keep, None).unwrap();
     foreign.begin_with(FieldData::F32(&[0.0, 0.0]), true, None, None).unwrap();
-    let said = PolicyStep { actions: Actions::Continuous(&[0.5, 0.5]), log_probs: &[0.1; 2], values: &[0.2; 2] };
+    let policy_step = PolicyStep { actions: Actions::Continuous(&[0.5, 0.5]), log_probs: &[0.1; 2], values: &[0.2; 2] };
     for t in 0..2 {
-        native.step(t, &mut env, said, None).unwrap();
+        native.step(t, &mut env, policy_step, None).unwrap();
         let last = t == 1;
         let answered = Transition {
             next_obs: FieldData::F32(if last { &[0.0, 0.0] } else { &[1.0, 1.0] }),
@@ -177,9 +177,9 @@ fn what_other_environments_answer_is_recorded_alike() {
         };
         if last {
             let missing = Transition { final_obs: FieldData::F32(&[]), ..answered };
-            assert!(matches!(foreign.record(t, said, missing, None), Err(Error::Shape(_))));
+            assert!(matches!(foreign.record(t, policy_step, missing, None), Err(Error::Shape(_))));
         }
-        foreign.record(t, said, answered, None).unwrap();
+        foreign.record(t, policy_step, answered, None).unwrap();
     }
     native.finish(&[1.0; 2], &[3.0; 2], 0.9, 0.8).unwrap();
     foreign.finish(&[1.0; 2], &[3.0; 2], 0.9, 0.8).unwrap();
@@ -190,7 +190,7 @@ fn what_other_environments_answer_is_recorded_alike() {
 }
 
 #[test]
-fn fields_of_ones_own_have_shape_and_dtype() {
+fn custom_fields_have_shape_and_dtype() {
     let buffer = RolloutBuffer::new(4, 2, (&[8, 8, 3], DType::U8), (&[], DType::I64)).unwrap();
     let buffer = buffer.with_field("hidden", &[16], DType::F64).unwrap();
     assert_eq!(buffer.field("hidden").unwrap().rows(), 8);
@@ -203,8 +203,8 @@ fn fields_of_ones_own_have_shape_and_dtype() {
 }
 
 #[test]
-fn a_policy_that_fails_once_leaves_a_buffer_that_works() {
-    /// Cannot value anything the first time.
+fn a_failing_policy_leaves_a_working_buffer() {
+    /// Fails to compute values the first time.
     struct Moody(bool);
     impl Policy for Moody {
         fn act(&mut self, obs: &[f32], masks: Option<&[bool]>, rngs: &mut [Pcg64], out: PolicyOut<'_>) -> Result<()> {
@@ -223,17 +223,17 @@ fn a_policy_that_fails_once_leaves_a_buffer_that_works() {
 }
 
 #[test]
-fn infinite_actions_are_refused_before_they_are_clipped() {
+fn infinite_actions_are_rejected_before_clipping() {
     let mut env = VecEnv::new(1, Some(0), AutoresetMode::SameStep, Echo::new).unwrap();
     let mut buffer = RolloutBuffer::for_env(1, &env).unwrap();
     buffer.begin(&mut env, Seeds::Keep, None).unwrap();
-    let said = PolicyStep { actions: Actions::Continuous(&[f32::INFINITY]), log_probs: &[0.0], values: &[0.0] };
-    let infinite = assert_rejects(buffer.step(0, &mut env, said, None), Error::NotFinite, "actions");
+    let policy_step = PolicyStep { actions: Actions::Continuous(&[f32::INFINITY]), log_probs: &[0.0], values: &[0.0] };
+    let infinite = assert_rejects(buffer.step(0, &mut env, policy_step, None), Error::NotFinite, "actions");
     assert_eq!((&infinite.got[..], infinite.at.env), ("inf", Some(0)));
 }
 
 #[test]
-fn a_step_that_only_resets_is_no_transition_wherever_the_rollout_ends() {
+fn steps_that_only_reset_are_not_transitions() {
     let mut env = VecEnv::new(1, Some(0), AutoresetMode::NextStep, Echo::new).unwrap();
     let mut buffer = RolloutBuffer::for_env(4, &env).unwrap();
     let mut rngs = [Pcg64::seed_from(0)];
@@ -242,11 +242,11 @@ fn a_step_that_only_resets_is_no_transition_wherever_the_rollout_ends() {
     assert_eq!(bools(&buffer, "valid"), [true, true, false, true]);
     assert_eq!(f32s(&buffer, "rewards"), [1.0, 1.0, 0.0, 1.0]);
     assert_eq!((buffer.final_index(), buffer.final_obs()), (&[1][..], FieldData::F32(&[2.0])));
-    // The numbers of the same trajectory in SAME_STEP, above; a reset has the advantage 0.
+    // The returns of the same trajectory in SAME_STEP mode, above; a reset has the advantage 0.
     assert_eq!(f32s(&buffer, "returns"), [6.5, 11.0, 20.0, 6.0]);
     assert_eq!(f32s(&buffer, "advantages"), [6.5, 1.0, 0.0, 6.0]);
     assert_eq!(buffer.transitions(), 3);
-    // The second rollout ends as its episode does, so that the third begins with a reset.
+    // The second rollout ends with its episode, so that the third begins with a reset.
     collect(&mut env, &mut Five, &mut rngs, &mut buffer, None, 0.5, 1.0).unwrap();
     assert_eq!(bools(&buffer, "valid"), [true, false, true, true]);
     assert_eq!(buffer.final_index(), [0, 3]);
@@ -257,7 +257,7 @@ fn a_step_that_only_resets_is_no_transition_wherever_the_rollout_ends() {
 }
 
 #[test]
-fn a_rollout_resets_environments_that_do_not_reset_themselves() {
+fn collect_resets_environments_with_disabled_autoreset() {
     let fields = |mode| {
         let mut env = VecEnv::new(3, Some(0), mode, CartPole::default).unwrap().with_max_episode_steps(Some(5));
         let mut buffer = RolloutBuffer::for_env(20, &env).unwrap();
@@ -272,8 +272,8 @@ fn a_rollout_resets_environments_that_do_not_reset_themselves() {
 }
 
 #[test]
-fn what_an_environment_or_a_policy_spoils_is_refused_by_environment_and_row() {
-    /// Gives NaN where the third step is told to.
+fn invalid_results_are_rejected_by_environment_and_row() {
+    /// Returns NaN as observation or reward of the third step, if the third field says so.
     struct Spoilt(EnvSpec, usize, &'static str);
     impl Env for Spoilt {
         type Action = [f32];
@@ -310,8 +310,8 @@ fn what_an_environment_or_a_policy_spoils_is_refused_by_environment_and_row() {
 }
 
 #[test]
-fn values_that_are_not_finite_bootstrap_nothing() {
-    /// Values nothing alone.
+fn values_that_are_not_finite_are_rejected() {
+    /// Returns NaN as the value of a single observation.
     struct Lost;
     impl Policy for Lost {
         fn act(&mut self, obs: &[f32], masks: Option<&[bool]>, rngs: &mut [Pcg64], out: PolicyOut<'_>) -> Result<()> {
@@ -329,13 +329,13 @@ fn values_that_are_not_finite_bootstrap_nothing() {
 }
 
 #[test]
-fn flags_of_any_byte_but_zero_are_true() {
+fn flag_bytes_other_than_zero_are_true() {
     let mut env = VecEnv::new(2, Some(0), AutoresetMode::SameStep, CartPole::default).unwrap();
     let mut buffer = RolloutBuffer::for_env(3, &env).unwrap();
     buffer.begin(&mut env, Seeds::Keep, None).unwrap();
-    let said = PolicyStep { actions: Actions::Discrete(&[0, 1]), log_probs: &[0.0; 2], values: &[0.5; 2] };
+    let policy_step = PolicyStep { actions: Actions::Discrete(&[0, 1]), log_probs: &[0.0; 2], values: &[0.5; 2] };
     for t in 0..3 {
-        buffer.step(t, &mut env, said, None).unwrap();
+        buffer.step(t, &mut env, policy_step, None).unwrap();
     }
     for byte in [1, 2, 255] {
         let Some(FieldMut::Bool(flags)) = buffer.field_mut("terminated") else { panic!("bytes") };
@@ -345,7 +345,7 @@ fn flags_of_any_byte_but_zero_are_true() {
     }
 }
 
-/// Data one after the other, as it is shown.
+/// Returns the debug text of concatenated data.
 fn joined(parts: &[FieldData<'_>]) -> String {
     let inner = |part| {
         let text = format!("{part:?}");
@@ -356,7 +356,7 @@ fn joined(parts: &[FieldData<'_>]) -> String {
 }
 
 #[test]
-fn observations_of_any_dtype_are_stored_as_they_are() {
+fn observations_of_any_dtype_are_stored_unchanged() {
     let (u8s, f64s, i64s, flags) = (
         [[3_u8, 255], [7, 0]],
         [[0.1_f64, 1e300], [2.0, -1.0]],
@@ -376,7 +376,7 @@ fn observations_of_any_dtype_are_stored_as_they_are() {
         let rejected = assert_rejects(buffer.begin_with(wrong, true, None, None), Error::Shape, "obs");
         assert_eq!((rejected.expected, &rejected.got[..]), (format!("{dtype:?} elements"), "F32"));
         buffer.begin_with(first, true, None, None).unwrap();
-        let said = PolicyStep { actions: Actions::Discrete(&[0]), log_probs: &[0.0], values: &[0.5] };
+        let policy_step = PolicyStep { actions: Actions::Discrete(&[0]), log_probs: &[0.0], values: &[0.5] };
         let answered = Transition {
             next_obs: second,
             rewards: &[1.0],
@@ -384,11 +384,11 @@ fn observations_of_any_dtype_are_stored_as_they_are() {
             truncated: &[true],
             final_obs: first,
         };
-        let result = buffer.record(0, said, Transition { next_obs: wrong, ..answered }, None);
+        let result = buffer.record(0, policy_step, Transition { next_obs: wrong, ..answered }, None);
         assert_rejects(result, Error::Shape, "next_obs");
-        buffer.record(0, said, answered, None).unwrap();
+        buffer.record(0, policy_step, answered, None).unwrap();
         let never = Transition { truncated: &[false], final_obs: FieldData::F32(&[]), ..answered };
-        buffer.record(1, said, never, None).unwrap();
+        buffer.record(1, policy_step, never, None).unwrap();
         assert_eq!(buffer.final_obs(), first);
         assert_eq!(format!("{:?}", buffer.field("obs").unwrap().data()), joined(&[first, second, second]));
         buffer.finish(&[1.0], &[2.0], 0.5, 1.0).unwrap();
@@ -404,13 +404,13 @@ fn observations_of_any_dtype_are_stored_as_they_are() {
         let rewards_only = NormalizerOptions { obs: false, ..NormalizerOptions::default() };
         let mut normalizer = Normalizer::new(1, 2, rewards_only).unwrap();
         buffer.begin_with(first, true, None, Some(&mut normalizer)).unwrap();
-        buffer.record(0, said, answered, Some(&mut normalizer)).unwrap();
+        buffer.record(0, policy_step, answered, Some(&mut normalizer)).unwrap();
         assert_eq!(buffer.final_obs(), first);
     }
 }
 
 #[test]
-fn rows_of_more_axes_than_arrays_have_are_refused() {
+fn rows_with_too_many_axes_are_rejected() {
     let new = |axes| RolloutBuffer::new(1, 1, (&vec![1; axes], DType::F32), (&[], DType::I64));
     assert_eq!(new(32).unwrap().field("obs").unwrap().shape().len(), 32);
     assert_eq!(assert_rejects(new(33), Error::Shape, "obs_shape").got, "33");
@@ -418,7 +418,7 @@ fn rows_of_more_axes_than_arrays_have_are_refused() {
 }
 
 #[test]
-fn fields_of_the_callers_own_are_found_however_many_there_are() {
+fn many_custom_fields_are_found() {
     let mut buffer = RolloutBuffer::new(2, 3, (&[4], DType::F32), (&[], DType::I64)).unwrap();
     for i in 0..1000 {
         buffer = buffer.with_field(&format!("field {i}"), &[1 + i % 3], DType::U8).unwrap();
@@ -431,8 +431,8 @@ fn fields_of_the_callers_own_are_found_however_many_there_are() {
         assert_eq!(buffer.field(&name).unwrap().name(), name);
     }
     assert_eq!(buffer.fields().count(), 11 + 1000);
-    for taken in ["field 999", "obs", "returns"] {
-        assert!(buffer.fields().any(|field| field.name() == taken));
+    for name in ["field 999", "obs", "returns"] {
+        assert!(buffer.fields().any(|field| field.name() == name));
     }
     let duplicate = assert_rejects(buffer.with_field("field 7", &[], DType::F32), Error::Config, "name");
     assert_eq!(duplicate.got, "\"field 7\"");

@@ -1,12 +1,12 @@
-//! An environment whose observations stack frames, and what it does, to be pushed.
+//! A simulated environment with stacked frames, and functions that push its steps.
 
 use rlox_core::replay::{FieldSpec, TransitionBatch, TransitionSchema};
 use rlox_core::{DType, FieldData, Pcg64, Result};
 
-/// Numbers of a frame.
+/// Size of a frame.
 pub(crate) const FRAME: usize = 3;
 
-/// A transition as it was pushed.
+/// A pushed transition.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Pushed {
     pub(crate) obs: Vec<u8>,
@@ -17,8 +17,8 @@ pub(crate) struct Pushed {
     pub(crate) truncated: bool,
 }
 
-#[derive(Clone)]
 /// An environment whose observations stack frames.
+#[derive(Clone)]
 pub(crate) struct Stacking {
     rng: Pcg64,
     pub(crate) stack: Vec<u8>,
@@ -36,13 +36,13 @@ impl Stacking {
         self.rng.integers(0, count)
     }
 
-    /// Few different frames, so that some are equal by chance.
+    /// Returns one of few different frames, so that some are equal by chance.
     fn frame(&mut self) -> Vec<u8> {
         let shade = self.draw(4) as u8;
         vec![shade; FRAME]
     }
 
-    /// Fills the stack with the first frame, or with others.
+    /// Fills the stack with copies of the first frame, or with different frames.
     pub(crate) fn reset(&mut self) {
         let first = self.frame();
         self.stack = if self.draw(4) == 0 {
@@ -52,7 +52,9 @@ impl Stacking {
         };
     }
 
-    /// A step; now and then the next observation is no shift of the former, or no next row's.
+    /// Steps, sometimes to an observation that is not a shift of the last one.
+    ///
+    /// Sometimes the next row starts with another observation.
     pub(crate) fn step(&mut self) -> Pushed {
         let obs = self.stack.clone();
         let frame = self.frame();
@@ -70,7 +72,7 @@ impl Stacking {
     }
 }
 
-/// Hands rows to `push` as the storage takes them.
+/// Passes rows to `push` as a batch, without next observations if `promised` is true.
 pub(crate) fn push_with(rows: &[Pushed], promised: bool, push: impl FnOnce(&TransitionBatch<'_>) -> Result<()>) {
     let all = |f: fn(&Pushed) -> &Vec<u8>| rows.iter().flat_map(|row| f(row).clone()).collect::<Vec<_>>();
     let (obs, next_obs) = (all(|row| &row.obs), all(|row| &row.next_obs));

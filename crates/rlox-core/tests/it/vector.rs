@@ -1,5 +1,4 @@
-//! The rules of vectorised environments, on an environment whose every number can be worked out by hand; standings are
-//! put back whole, or not at all.
+//! Rules of vectorised environments, tested with an environment whose results follow by hand, and snapshots.
 
 use std::borrow::Cow;
 
@@ -10,7 +9,9 @@ use rlox_core::{
     Space, Step, StepOut, VecEnv, VectorEnv,
 };
 
-/// Counts up by its action; terminates at 3 or more. The observation is (count, which episode).
+/// Adds the action to a count, and terminates at 3 or more.
+///
+/// The observation is the count and the number of the episode.
 #[derive(Clone)]
 struct Counter {
     count: f32,
@@ -99,7 +100,7 @@ fn counters(n: usize, mode: AutoresetMode) -> Batch<VecEnv<Counter>> {
 }
 
 #[test]
-fn same_step_gives_the_next_episode_and_the_true_last_observation() {
+fn same_step_returns_the_next_episode_and_the_final_observation() {
     let mut batch = counters(2, AutoresetMode::SameStep);
     batch.step(&[3, 1]).unwrap();
     assert_eq!(batch.obs, [0.0, 2.0, 1.0, 1.0]);
@@ -108,7 +109,7 @@ fn same_step_gives_the_next_episode_and_the_true_last_observation() {
 }
 
 #[test]
-fn next_step_resets_in_a_step_of_its_own() {
+fn next_step_resets_in_a_separate_step() {
     let mut batch = counters(2, AutoresetMode::NextStep);
     batch.step(&[3, 1]).unwrap();
     assert_eq!((batch.obs[0], batch.terminated[0]), (3.0, true));
@@ -118,7 +119,7 @@ fn next_step_resets_in_a_step_of_its_own() {
 }
 
 #[test]
-fn disabled_waits_for_a_reset_by_mask() {
+fn disabled_autoreset_needs_a_reset_by_mask() {
     let mut batch = counters(2, AutoresetMode::Disabled);
     batch.step(&[3, 1]).unwrap();
     let before = batch.obs.clone();
@@ -131,7 +132,7 @@ fn disabled_waits_for_a_reset_by_mask() {
 }
 
 #[test]
-fn the_time_limit_truncates_and_may_coincide_with_the_end() {
+fn the_time_limit_truncates_and_may_coincide_with_termination() {
     let mut batch = counters(2, AutoresetMode::SameStep);
     for _ in 0..4 {
         batch.step(&[0, 0]).unwrap();
@@ -153,7 +154,7 @@ fn episodes_are_counted_with_return_and_length() {
 }
 
 #[test]
-fn a_refused_call_changes_nothing() {
+fn a_rejected_call_changes_nothing() {
     let mut batch = counters(2, AutoresetMode::SameStep);
     let mut twin = counters(2, AutoresetMode::SameStep);
     assert!(matches!(batch.step(&[0, 4]), Err(Error::Action(_))));
@@ -169,10 +170,10 @@ fn a_refused_call_changes_nothing() {
 }
 
 #[test]
-fn stepping_before_reset_is_refused() {
+fn stepping_before_reset_is_rejected() {
     let mut batch = Batch::new(VecEnv::new(2, None, AutoresetMode::SameStep, Counter::new).unwrap());
     assert_eq!(assert_rejects(batch.step(&[0, 0]), Error::Action, "step").got, "a call before reset");
-    assert!(batch.reset(Some(&[true, false]), &ResetOptions::default()).is_err(), "one would stay without a state");
+    assert!(batch.reset(Some(&[true, false]), &ResetOptions::default()).is_err(), "the second env was never reset");
     assert!(batch.env.observe(&mut [0.0; 4]).is_err());
 }
 
@@ -188,7 +189,7 @@ fn environment_i_draws_from_seed_plus_i() {
     let mut again = make(3, 10);
     again.reset(None, &ResetOptions::default()).unwrap();
     again.reset(None, &ResetOptions::default()).unwrap();
-    assert_eq!(three.obs[..4], again.obs[..4], "a stream without a new seed goes on");
+    assert_eq!(three.obs[..4], again.obs[..4], "a stream without a new seed continues");
 }
 
 #[test]
@@ -199,7 +200,7 @@ fn streams_without_a_seed_differ() {
 }
 
 #[test]
-fn random_streams_can_be_taken_out_and_put_back() {
+fn random_streams_can_be_saved_and_restored() {
     let mut batch = Batch::new(VecEnv::new(2, Some(3), AutoresetMode::SameStep, CartPole::default).unwrap());
     let rngs = batch.env.rngs().unwrap();
     batch.reset(None, &ResetOptions::default()).unwrap();
@@ -211,7 +212,7 @@ fn random_streams_can_be_taken_out_and_put_back() {
 }
 
 #[test]
-fn a_state_put_back_goes_on_alike() {
+fn a_restored_state_has_the_same_observation() {
     let make = || {
         let options = MakeOptions {
             num_envs: 1,
@@ -234,7 +235,7 @@ fn a_state_put_back_goes_on_alike() {
 }
 
 #[test]
-fn too_many_environments_are_refused_before_memory_is_taken() {
+fn too_many_environments_are_rejected_before_allocation() {
     let new = |n| VecEnv::new(n, Some(0), AutoresetMode::SameStep, CartPole::default);
     let rejected = assert_rejects(new(1 << 62), Error::Memory, "num_envs");
     assert!(rejected.got.contains("4611686018427387904"), "{rejected}");
@@ -242,7 +243,7 @@ fn too_many_environments_are_refused_before_memory_is_taken() {
 }
 
 #[test]
-fn states_that_make_no_sense_are_refused_by_number_and_environment() {
+fn invalid_states_are_rejected_by_environment_and_index() {
     for id in envs::ids() {
         for num_envs in [2, 70] {
             let options = envs::MakeOptions {
@@ -285,7 +286,7 @@ fn cartpole(n: usize) -> Box<dyn VectorEnv> {
     envs::make("CartPole-v1", &options).unwrap()
 }
 
-/// All observations and rewards of some steps.
+/// Returns all observations and rewards of some steps.
 fn run(env: &mut dyn VectorEnv, count: usize) -> (Vec<f32>, Vec<f64>) {
     let n = env.num_envs();
     let (mut obs, mut reward) = (vec![0.0; 4 * n], vec![0.0; n]);
@@ -305,7 +306,7 @@ fn run(env: &mut dyn VectorEnv, count: usize) -> (Vec<f32>, Vec<f64>) {
     all
 }
 
-/// Environments some of whose episodes are over.
+/// Creates environments some of whose episodes are finished.
 fn partly_finished(n: usize) -> Box<dyn VectorEnv> {
     let mut env = cartpole(n);
     env.reset(Seeds::Base(7), None, &ResetOptions::default(), &mut vec![0.0; 4 * n]).unwrap();
@@ -314,21 +315,21 @@ fn partly_finished(n: usize) -> Box<dyn VectorEnv> {
 }
 
 #[test]
-fn a_copy_with_the_same_standing_goes_on_alike() {
+fn a_restored_snapshot_continues_exactly() {
     for n in [2, 70] {
         let mut env = partly_finished(n);
-        let standing = EnvSnapshot::capture(env.as_ref()).unwrap().unwrap();
-        assert!(n == 2 || standing.finished.contains(&true));
-        assert!(standing.episode_steps.iter().any(|steps| *steps > 0));
+        let snapshot = EnvSnapshot::capture(env.as_ref()).unwrap().unwrap();
+        assert!(n == 2 || snapshot.finished.contains(&true));
+        assert!(snapshot.episode_steps.iter().any(|steps| *steps > 0));
         let mut copy = cartpole(n);
-        standing.restore_into(copy.as_mut()).unwrap();
-        assert_eq!(EnvSnapshot::capture(copy.as_ref()).unwrap().as_ref(), Some(&standing));
+        snapshot.restore_into(copy.as_mut()).unwrap();
+        assert_eq!(EnvSnapshot::capture(copy.as_ref()).unwrap().as_ref(), Some(&snapshot));
         assert_eq!(run(copy.as_mut(), 60), run(env.as_mut(), 60));
     }
 }
 
 #[test]
-fn standings_that_do_not_fit_change_nothing() {
+fn invalid_snapshots_change_nothing() {
     type Change = fn(&mut EnvSnapshot<'_>);
     let changes: [(Change, Variant, &str, &str); 8] = [
         (|s| s.states.to_mut().truncate(3), Error::Shape, "states", "1 numbers"),

@@ -1,4 +1,4 @@
-//! References to a file, and how it goes back to them.
+//! References to a file, and rollbacks to them.
 
 use super::MmapReplayBuffer;
 use super::file::Disk;
@@ -6,15 +6,16 @@ use crate::interrupt::InterruptCheck;
 use crate::replay::state::{invalid_field, key, number, number_field};
 use crate::{DType, Error, Field, FieldData, Result};
 
-const HINT: &str = "keep a copy of the file beside what was saved, or go on without it";
+const HINT: &str = "restore the copy of the file that belongs to this state, or continue without it";
 
 impl MmapReplayBuffer {
-    /// A reference to the file, for a checkpoint of what learns from it, after a flush: its path, its id, how many rows
-    /// were pushed, and a number that tells them from others that came in their place. The rows themselves stay where they
-    /// are.
+    /// Returns a reference to the file for a checkpoint, after a flush.
+    ///
+    /// The fields are the path, the id of the file, the number of pushed rows, and the number of the timeline, which
+    /// distinguishes these rows from later replacements. The rows remain in the file.
     ///
     /// # Errors
-    /// Those of [`MmapReplayBuffer::flush`].
+    /// As [`MmapReplayBuffer::flush`].
     pub fn state(&mut self) -> Result<Vec<Field>> {
         self.flush()?;
         let path = self.path().as_os_str().as_encoded_bytes();
@@ -29,54 +30,57 @@ impl MmapReplayBuffer {
         ])
     }
 
-    /// Goes back to what a reference to this buffer's file tells of, wherever that lies now: rows that were pushed after it
-    /// are dropped, also from the file.
+    /// Rolls the buffer and its file back to a reference: drops the rows that were pushed later.
+    ///
+    /// The file may have been moved since the reference was created.
     ///
     /// # Errors
-    /// [`Error::Config`], [`Error::Space`] or [`Error::Shape`] naming what is missing, another file's, ahead of it, so far
-    /// behind that rows of it were overwritten, or of rows that were dropped when the file went back, be there others of
-    /// their numbers since. Nothing has changed then. [`Error::Io`] if the system refuses, and [`Error::Interrupted`] if it
-    /// was told to stop: some of the later rows are dropped then, the last ones.
+    /// - [`Error::Config`], [`Error::Space`] or [`Error::Shape`] that names a missing or invalid array. An array is
+    ///   invalid if it belongs to another file, to more rows than the file has, to rows that were dropped by a
+    ///   rollback, or to a state some of whose rows were overwritten. Nothing has changed then;
+    /// - [`Error::Io`] if the system reports an error, and [`Error::Interrupted`] if the interrupt check of the process
+    ///   stops the call. The last rows may be dropped then.
     pub fn load_state(&mut self, state: &[Field]) -> Result<()> {
         const NAMES: [&str; 4] = ["path", "id", "pushed", "timeline"];
         if let Some(other) = state.iter().find(|field| !NAMES.contains(&field.name())) {
-            return Err(invalid_field(other.name(), "no such array", "one"));
+            return Err(invalid_field(other.name(), "no array of that name", "an array"));
         }
         let [id, pushed, timeline] = [number(state, "id")?, number(state, "pushed")?, number(state, "timeline")?];
         if id != (self.id >> 1) as usize {
-            let expected = format!("that of {}", self.path().display());
-            return Err(invalid_field("id", expected, "that of another file"));
+            let expected = format!("the id of {}", self.path().display());
+            return Err(invalid_field("id", expected, "the id of another file"));
         }
         if pushed > self.pushed {
-            return Err(invalid_field("pushed", format!("at most {}, as the file has", self.pushed), pushed));
+            let expected = format!("at most {}, the number of rows in the file", self.pushed);
+            return Err(invalid_field("pushed", expected, pushed));
         }
         if timeline as u64 != self.cold.timeline.number_at(pushed) {
-            let expected = format!("that of the first {pushed} rows in {}", self.path().display());
-            let got = "that of rows that were dropped when the file went back";
+            let expected = format!("the timeline of the first {pushed} rows in {}", self.path().display());
+            let got = "the timeline of rows that a rollback dropped";
             return Err(Error::config(key("timeline"), expected, got, HINT));
         }
         if pushed < self.pushed { self.truncate_to(pushed) } else { Ok(()) }
     }
 
-    /// Drops the rows from this number on.
+    /// Drops the rows from index `pushed` on.
     fn truncate_to(&mut self, pushed: usize) -> Result<()> {
         let oldest = pushed.saturating_sub(self.total_capacity);
         let overwritten = |expected: String| {
-            let expected = format!("{expected}, as older rows were overwritten since");
+            let expected = format!("{expected}, because older rows were overwritten");
             Err(Error::config(key("pushed"), expected, pushed.to_string(), HINT))
         };
         if !self.cold.has(oldest, self.pushed) {
             return overwritten(format!("at least {}", self.pushed - self.cold.slack));
         }
-        // Rows that were dropped before may have gone further than those that came since.
+        // Rows that were dropped earlier may have overwritten more than the current ones.
         if pushed > 0 && oldest < self.cold.written && !self.cold.is_there(oldest)? {
-            return overwritten("more".to_owned());
+            return overwritten("a later state".to_owned());
         }
         self.flush()?;
         let mut interrupt = InterruptCheck::default();
         let numbers = [(); 2].map(|()| {
             let [low, high] = Disk::id().map(u64::from);
-            // Never that of a file that has not gone back.
+            // An odd number: never 0, which stands for a file without rollbacks.
             (high << 32 | low) >> 1 | 1
         });
         let gone = self.cold.truncate(pushed, numbers, &mut || interrupt.check());

@@ -1,5 +1,6 @@
-//! The file: a header, two commits that take turns, and a ring of records, read and written by position by one process at a
-//! time.
+//! The file of a buffer: a header, two alternating commits and a ring of records.
+//!
+//! One process at a time reads and writes the file by position.
 
 use std::fs::{self, File, OpenOptions, TryLockError};
 use std::io;
@@ -11,55 +12,55 @@ use super::timeline::Timeline;
 use crate::interrupt::PollFn;
 use crate::{Error, Result, SeedSequence, alloc};
 
-/// Bytes that are read or written at once, unless a record has more.
+/// Maximum bytes per read or write, unless a record is larger.
 const CHUNK: usize = 1 << 20;
 
-/// Records that are made none between two looks for an interruption.
+/// Number of records that are blanked between two interruption checks.
 const BLANKS: usize = 1 << 10;
 
-const HINT: &str = "the file is damaged or not a replay buffer's, use another copy";
+const HINT: &str = "the file is damaged or not a replay buffer; use another copy";
 
-/// The records of a file, of which the newest may not be there yet.
+/// Records of a file. The newest rows of the buffer may not be written yet.
 #[derive(Debug)]
 pub(super) struct Cold {
     pub(super) disk: Disk,
     pub(super) record: Record,
     salt: u32,
-    /// The header as it is in the file.
+    /// Bytes of the header in the file.
     header: Vec<u8>,
     total: usize,
     pub(super) slack: usize,
-    /// Rows in the file.
+    /// Number of rows written to the file.
     pub(super) written: usize,
-    /// Rows that the last commit tells of.
+    /// Number of rows in the last commit.
     flushed: usize,
-    /// Rows that have reached the disk, where they are found without a commit that tells of them.
+    /// Number of rows that are on the disk and recoverable without a commit.
     pub(super) safe: usize,
-    /// Rows after those, which were dropped and are still in the file.
+    /// Rows after `written` that were dropped but still exist in the file.
     dropped: Range<usize>,
-    /// They were found so when it was opened: they matter only once others come before them.
+    /// True if `dropped` was found by `open`: these rows matter only once new rows precede them.
     found: bool,
-    /// Which rows there are.
+    /// History of rollbacks.
     pub(super) timeline: Timeline,
-    /// Commits so far; the last one counts.
+    /// Number of the last commit.
     commits: u64,
-    /// Both commits are whole.
+    /// True if both commits are valid.
     commits_intact: bool,
-    /// The disk failed: the system may have dropped what was written since the last commit.
+    /// True after a failed sync: the system may have lost writes since the last commit.
     doubtful: bool,
 }
 
 impl Cold {
-    /// Makes the file at `path`, where nothing is.
+    /// Creates the file at `path`.
     ///
     /// # Errors
-    /// [`Error::Config`] for more rows than a file can have, and those of [`Disk::create`].
+    /// [`Error::Config`] if the file would be too large, and as [`Disk::create`].
     pub(super) fn create(path: &Path, header: &Header) -> Result<Self> {
         let (bytes, salt) = header.to_bytes();
         let record = Record::new(&header.schema, salt);
         if file_len(header, bytes.len(), record.len).is_none() {
             let (expected, got) = ("a file of less than 2**63 bytes", header.total_capacity.to_string());
-            return Err(Error::config("total_capacity", expected, got, "ask for less"));
+            return Err(Error::config("total_capacity", expected, got, "pass a smaller total_capacity"));
         }
         let timeline = Timeline::default();
         let commits = [0, 1].map(|number| Commit { number, flushed: 0, timeline }.to_bytes(salt));
@@ -88,25 +89,26 @@ impl Cold {
         }
     }
 
-    /// Opens the file at `path`: all rows that the last commit tells of are there, and those that came whole after it.
+    /// Opens the file at `path`, with the rows of the last commit and the valid rows written after it.
     ///
     /// # Errors
-    /// Those of [`Disk::open`], [`Error::Corrupt`] naming what is damaged, [`Error::Config`] for what another rlox wrote.
+    /// As [`Disk::open`]; also [`Error::Corrupt`] that names the damaged section, and [`Error::Config`] for another
+    /// version of the format or another byte order.
     pub(super) fn open(path: &Path, poll: PollFn<'_>) -> Result<(Self, Header)> {
         let disk = Disk::open(path)?;
         let (bytes, header, salt) = Header::read(&disk)?;
         let record = Record::new(&header.schema, salt);
         let longest = file_len(&header, bytes.len(), record.len);
-        let longest = longest.ok_or_else(|| disk.corrupt("header", "capacities that make no sense"))?;
+        let longest = longest.ok_or_else(|| disk.corrupt("header", "invalid capacities"))?;
         let mut cold = Self::new(disk, &header, bytes, record, salt);
         let len = cold.disk.len()?;
         if len > longest {
-            return Err(cold.disk.corrupt("records", format!("{len} bytes instead of {longest} at most")));
+            return Err(cold.disk.corrupt("records", format!("{len} bytes instead of at most {longest}")));
         }
         cold.last_commit()?;
         let there = usize::try_from(len.saturating_sub(cold.data()) / cold.record.len as u64).unwrap_or(usize::MAX);
         if there < cold.flushed.min(cold.ring()) {
-            return Err(cold.disk.corrupt(&format!("record {there}"), "the file's end"));
+            return Err(cold.disk.corrupt(&format!("record {there}"), "the end of the file"));
         }
         cold.recover(there, poll)?;
         Ok((cold, header))
@@ -115,7 +117,7 @@ impl Cold {
     fn last_commit(&mut self) -> Result<()> {
         let commits = [self.commit_at(0)?, self.commit_at(1)?];
         let Some(last) = commits.into_iter().flatten().max_by_key(|commit| commit.number) else {
-            return Err(self.disk.corrupt("commit", "two damaged ones"));
+            return Err(self.disk.corrupt("commit", "two damaged commits"));
         };
         self.flushed = usize::try_from(last.flushed).map_err(|_| self.disk.corrupt("commit", "too many rows"))?;
         self.written = self.flushed;
@@ -124,20 +126,22 @@ impl Cold {
         Ok(())
     }
 
-    /// A commit, if it is whole; never one that stands in the other's place.
+    /// Returns a commit if it is valid and in its own place.
     fn commit_at(&self, place: u64) -> Result<Option<Commit>> {
         let mut bytes = [0; Commit::LEN];
         if !self.disk.read(self.header.len() as u64 + place * Commit::LEN as u64, &mut bytes)? {
-            return Err(self.disk.corrupt("commit", "the file's end"));
+            return Err(self.disk.corrupt("commit", "the end of the file"));
         }
         Ok(Commit::from_bytes(&bytes, self.salt).filter(|commit| commit.number % 2 == place))
     }
 
-    /// Finds the rows that were written after the last commit: those that are whole and follow each other. What lies
-    /// beyond, after a power cut, is blanked before other rows come, so that nothing ever takes it for a later row.
+    /// Finds the rows after the last commit that are valid and consecutive.
+    ///
+    /// After a power cut, later rows may exist beyond them. Such rows are blanked before new rows are written, so that
+    /// they can never be mistaken for newer ones.
     fn recover(&mut self, there: usize, poll: PollFn<'_>) -> Result<()> {
         let (from, ring) = (self.flushed, self.ring());
-        // The file may end in the first round, and is full in all others.
+        // The ring is complete after the first round, and may be incomplete during it.
         let (seam, end) = (from - from % ring + ring, from + self.slack);
         let filled = if from < ring { there.max(from) } else { seam };
         let (mut next, mut beyond) = (from, from);
@@ -153,45 +157,45 @@ impl Cold {
         }
         (self.written, self.safe) = (next, next);
         (self.dropped, self.found) = (next..beyond.max(next), true);
-        // Before new rows lie between them and the last commit. Whoever only reads writes no other.
+        // New rows must not come between unsynced rows and the last commit. A reader of the file writes nothing else.
         if next == from { Ok(()) } else { self.disk.sync() }
     }
 
-    /// Records there is room for.
+    /// Returns the number of records of the ring.
     fn ring(&self) -> usize {
         self.total + self.slack
     }
 
-    /// Whether a row is still there after so many were written.
+    /// Returns true if a row still exists after `written` rows were written.
     pub(super) fn has(&self, row: usize, written: usize) -> bool {
         row.saturating_add(self.ring()) >= written
     }
 
-    /// Whether a row is in its place in the file, and no other.
+    /// Returns true if the place of a row in the file holds that row.
     ///
     /// # Errors
-    /// [`Error::Io`] if the system refuses.
+    /// [`Error::Io`] if the system reports an error.
     pub(super) fn is_there(&self, row: usize) -> Result<bool> {
         let mut start = Record::BLANK;
         Ok(self.disk.read(self.at(row), &mut start)? && Record::number(&start) == row as u64)
     }
 
-    /// Where the records begin.
+    /// Returns the offset of the first record.
     fn data(&self) -> u64 {
         (self.header.len() + 2 * Commit::LEN) as u64
     }
 
-    /// Where a row's record begins.
+    /// Returns the offset of a row's record.
     fn at(&self, row: usize) -> u64 {
         self.data() + (row % self.ring()) as u64 * self.record.len as u64
     }
 
-    /// How many of some rows lie together and make a chunk.
+    /// Returns the number of contiguous rows at the start of a range, at most a chunk.
     fn contiguous_rows(&self, rows: &Range<usize>) -> usize {
         rows.len().min(self.ring() - rows.start % self.ring()).min((CHUNK / self.record.len).max(1))
     }
 
-    /// Reads rows in large pieces.
+    /// Reads rows in chunks.
     fn for_each_row(
         &self,
         mut rows: Range<usize>,
@@ -201,11 +205,11 @@ impl Cold {
         let mut bytes = alloc::zeroed::<u8>("path", self.contiguous_rows(&rows) * self.record.len)?;
         while !rows.is_empty() {
             let count = self.contiguous_rows(&rows);
-            // At the ring's seam a piece may be longer than the first.
+            // After the wrap of the ring, a chunk may be longer than the first.
             let count = count.min(bytes.len() / self.record.len);
             let bytes = &mut bytes[..count * self.record.len];
             if !self.disk.read(self.at(rows.start), bytes)? {
-                return Err(self.disk.corrupt(&format!("record {}", rows.start), "the file's end"));
+                return Err(self.disk.corrupt(&format!("record {}", rows.start), "the end of the file"));
             }
             for bytes in bytes.chunks_exact(self.record.len) {
                 visit(rows.start, bytes)?;
@@ -216,10 +220,10 @@ impl Cold {
         Ok(())
     }
 
-    /// Reads rows and checks them.
+    /// Reads and verifies rows.
     ///
     /// # Errors
-    /// [`Error::Corrupt`] naming the first record that is damaged.
+    /// [`Error::Corrupt`] that names the first damaged record.
     pub(super) fn for_each_checked_row(
         &self,
         rows: Range<usize>,
@@ -233,13 +237,13 @@ impl Cold {
         })
     }
 
-    /// Reads a row and checks it.
+    /// Reads and verifies a row.
     ///
     /// # Errors
-    /// [`Error::Corrupt`] naming the record if it is damaged.
+    /// [`Error::Corrupt`] that names the record if it is damaged.
     pub(super) fn read(&self, row: usize, out: &mut [u8]) -> Result<()> {
         if !self.disk.read(self.at(row), out)? {
-            return Err(self.disk.corrupt(&format!("record {row}"), "the file's end"));
+            return Err(self.disk.corrupt(&format!("record {row}"), "the end of the file"));
         }
         self.check(out, row)
     }
@@ -249,11 +253,12 @@ impl Cold {
         self.record.mismatch(bytes, row).map_or(Ok(()), |got| Err(damaged(got)))
     }
 
-    /// Writes those of these rows that are not there yet, of a ring in memory that holds them all. A commit comes before
-    /// any row would overwrite one that the last commit holds.
+    /// Writes the rows that the file lacks, from a ring in memory that holds them.
+    ///
+    /// A commit precedes any write that would overwrite a row of the last commit.
     ///
     /// # Errors
-    /// [`Error::Io`] if the system refuses, [`Error::Closed`] in a forked process; what was written stays.
+    /// [`Error::Io`] if the system reports an error, [`Error::Closed`] in a forked process. Completed writes remain.
     pub(super) fn write(&mut self, hot: &[u8], rows: Range<usize>, poll: PollFn<'_>) -> Result<()> {
         self.disk.check_process()?;
         if self.written < rows.end || !self.found {
@@ -277,11 +282,12 @@ impl Cold {
         Ok(())
     }
 
-    /// Has rows written once more that the system may have dropped: those that no longer are in memory, which has all
-    /// from `hot_from` on, from what it still reads of them.
+    /// Prepares that rows which the system may have lost are written again.
+    ///
+    /// Memory holds all rows from `hot_from` on. Earlier rows are read from the file and written again.
     ///
     /// # Errors
-    /// [`Error::Corrupt`] naming a record that is lost, and those of [`Cold::write`].
+    /// [`Error::Corrupt`] that names a lost record, and as [`Cold::write`].
     fn rewrite(&mut self, hot_from: usize, poll: PollFn<'_>) -> Result<()> {
         let rewrite_end = hot_from.clamp(self.flushed, self.written);
         self.for_each_row(self.flushed..rewrite_end, poll, |row, bytes| {
@@ -292,10 +298,10 @@ impl Cold {
         Ok(())
     }
 
-    /// Has all rows that were written reach the disk, and then says so in the file.
+    /// Syncs all written rows to the disk, and then writes a commit.
     ///
     /// # Errors
-    /// [`Error::Io`] if the system refuses, [`Error::Closed`] in a forked process.
+    /// [`Error::Io`] if the system reports an error, [`Error::Closed`] in a forked process.
     pub(super) fn commit(&mut self) -> Result<()> {
         self.disk.check_process()?;
         if self.commits_intact && self.flushed == self.written {
@@ -306,7 +312,7 @@ impl Cold {
         self.commit_to(self.written, &timeline)
     }
 
-    /// Says in the file that it has so many rows.
+    /// Writes and syncs a commit of `rows` rows.
     fn commit_to(&mut self, rows: usize, timeline: &Timeline) -> Result<()> {
         let commit = Commit { number: self.commits + 1, flushed: rows as u64, timeline: *timeline };
         let place = self.header.len() as u64 + commit.number % 2 * Commit::LEN as u64;
@@ -317,11 +323,13 @@ impl Cold {
         Ok(())
     }
 
-    /// Drops the rows from this number on, of a file whose rows are all flushed: at most so many at once as are looked at
-    /// when it is opened again, so that it is whole at any time. `numbers` are no other file's nor timeline's.
+    /// Drops the rows from `rows` on. All rows must be flushed.
+    ///
+    /// At most `slack` rows are dropped at a time, as many as `open` examines, so that the file is always valid.
+    /// `numbers` are unique among files and timelines.
     ///
     /// # Errors
-    /// Those of [`Cold::write`]; some of the rows are dropped then, the last ones.
+    /// As [`Cold::write`]; the last rows may be dropped then.
     pub(super) fn truncate(&mut self, rows: usize, numbers: [u64; 2], poll: PollFn<'_>) -> Result<()> {
         let before = self.timeline;
         while self.written > rows {
@@ -334,7 +342,7 @@ impl Cold {
         Ok(())
     }
 
-    /// Makes rows that were dropped none, before others come: nothing ever takes them for later ones.
+    /// Blanks dropped rows before new ones are written, so that they are never mistaken for later rows.
     fn blank(&mut self, poll: PollFn<'_>) -> Result<()> {
         if self.dropped.is_empty() {
             return Ok(());
@@ -354,25 +362,25 @@ impl Cold {
         self.disk.sync().inspect_err(|_| self.doubtful = true)
     }
 
-    /// Checks header and commits as they are in the file now.
+    /// Verifies the header and the commits of the file.
     ///
     /// # Errors
-    /// [`Error::Corrupt`] naming the section that is damaged.
+    /// [`Error::Corrupt`] that names the damaged section.
     pub(super) fn verify(&self) -> Result<()> {
         let mut bytes = alloc::zeroed("path", self.header.len())?;
         if !self.disk.read(0, &mut bytes)? || bytes != self.header {
-            return Err(self.disk.corrupt("header", "another one than when it was opened"));
+            return Err(self.disk.corrupt("header", "a header that changed since the file was opened"));
         }
         for place in [0, 1] {
             if self.commit_at(place)?.is_none() {
-                return Err(self.disk.corrupt("commit", format!("damage in number {place} of 0 and 1")));
+                return Err(self.disk.corrupt("commit", format!("damage in commit {place} of 0 and 1")));
             }
         }
         Ok(())
     }
 }
 
-/// Bytes of a full file, if they can be counted.
+/// Returns the size of a full file in bytes, or `None` if it overflows.
 fn file_len(header: &Header, start: usize, record: usize) -> Option<u64> {
     let rows = header.total_capacity.checked_add(header.slack)?;
     let bytes = rows.checked_mul(record)?.checked_add(start + 2 * Commit::LEN)?;
@@ -380,30 +388,31 @@ fn file_len(header: &Header, start: usize, record: usize) -> Option<u64> {
 }
 
 impl Header {
-    /// The header of a file, its bytes and their checksum.
+    /// Reads the header, its bytes and their checksum.
     ///
     /// # Errors
-    /// [`Error::Corrupt`] for what rlox did not write, [`Error::Config`] for what another rlox did, and those of the disk.
+    /// [`Error::Corrupt`] for an invalid header, [`Error::Config`] for another version of the format or another byte
+    /// order, and [`Error::Io`].
     pub(super) fn read(disk: &Disk) -> Result<(Vec<u8>, Self, u32)> {
         let corrupt = |got: &str| disk.corrupt("header", got);
         let mut start = [0; Self::BLOCK];
         if !disk.read(0, &mut start)? {
-            return Err(corrupt("the file's end"));
+            return Err(corrupt("the end of the file"));
         }
         let len = Self::len(&start).map_err(corrupt)?;
         if len as u64 > disk.len()? {
-            return Err(corrupt("the file's end"));
+            return Err(corrupt("the end of the file"));
         }
         let mut bytes = alloc::zeroed("path", len)?;
         if !disk.read(0, &mut bytes)? {
-            return Err(corrupt("the file's end"));
+            return Err(corrupt("the end of the file"));
         }
         let (header, salt) = Self::from_bytes(&bytes, &disk.named()).map_err(|got| corrupt(&got))??;
         Ok((bytes, header, salt))
     }
 }
 
-/// A locked file of this process.
+/// A file that this process has locked.
 #[derive(Debug)]
 pub(super) struct Disk {
     file: File,
@@ -414,10 +423,10 @@ pub(super) struct Disk {
 }
 
 impl Disk {
-    /// Makes a file that begins with these bytes, where nothing is. It stands at `path` only once it is whole.
+    /// Creates a file with the given content. It appears at `path` only when it is complete.
     ///
     /// # Errors
-    /// [`Error::Io`] if something is there, whatever it is, or the system refuses.
+    /// [`Error::Io`] if `path` exists or the system reports an error.
     pub(super) fn create(path: &Path, start: &[u8]) -> Result<Self> {
         let io_error = |source| Error::Io { path: path.display().to_string(), source };
         if path.symlink_metadata().is_ok() {
@@ -442,11 +451,11 @@ impl Disk {
     /// Opens a file.
     ///
     /// # Errors
-    /// [`Error::Io`] if nothing is there or the system refuses, [`Error::Corrupt`] for what is no file,
-    /// [`Error::Closed`] if another buffer has it open.
+    /// [`Error::Io`] if there is no file or the system reports an error, [`Error::Corrupt`] for a folder or a device,
+    /// [`Error::Closed`] if another buffer has opened the file.
     pub(super) fn open(path: &Path) -> Result<Self> {
         let io_error = |source| Error::Io { path: path.display().to_string(), source };
-        // Opening a pipe would wait for whoever writes to it.
+        // Opening a pipe would wait for a writer.
         if !fs::metadata(path).map_err(io_error)?.is_file() {
             return Err(corrupt(path, "header", "a folder or a device"));
         }
@@ -465,28 +474,28 @@ impl Disk {
             }),
             Err(TryLockError::Error(source)) => Err(Error::Io { path: named, source }),
             Err(TryLockError::WouldBlock) => {
-                let (expected, got) = ("a file that no buffer has open", "one that another buffer has open");
-                Err(Error::closed(named, expected, got, "close that one first"))
+                let (expected, got) = ("a file that no buffer has open", "an open file");
+                Err(Error::closed(named, expected, got, "close the other buffer first"))
             }
         }
     }
 
-    /// Random words.
+    /// Returns random numbers for a unique id.
     pub(super) fn id() -> [u32; 2] {
         let mut id = [0; 2];
         SeedSequence::from_os().generate_state_u32(&mut id);
         id
     }
 
-    /// Checks that this process opened the file: in a forked one the lock is the parent's.
+    /// Checks that this process opened the file. In a forked process the lock belongs to the parent.
     ///
     /// # Errors
-    /// [`Error::Closed`] if it did not.
+    /// [`Error::Closed`] if another process opened the file.
     pub(super) fn check_process(&self) -> Result<()> {
         if self.is_own() {
             return Ok(());
         }
-        let (expected, got) = ("the process that opened the file", "one that was forked from it");
+        let (expected, got) = ("the process that opened the file", "a forked process");
         Err(Error::closed(self.named(), expected, got, "use the buffer in one process only"))
     }
 
@@ -494,7 +503,7 @@ impl Disk {
         std::process::id() == self.process
     }
 
-    /// Reads; where the file ends before, what there is, and `false`.
+    /// Reads bytes at an offset. Returns false if the file ends before.
     pub(super) fn read(&self, offset: u64, out: &mut [u8]) -> Result<bool> {
         self.before()?;
         match read_exact_at(&self.file, offset, out) {
@@ -509,14 +518,14 @@ impl Disk {
         write_all_at(&self.file, offset, bytes).map_err(|source| self.io_error(source))
     }
 
-    /// Has what was written reach the disk.
+    /// Syncs written bytes to the disk.
     pub(super) fn sync(&self) -> Result<()> {
         self.before()?;
-        // Tests of this crate cut the power themselves.
+        // The unit tests simulate power cuts themselves.
         if cfg!(test) { Ok(()) } else { self.file.sync_data().map_err(|source| self.io_error(source)) }
     }
 
-    /// Bytes of the file.
+    /// Returns the size of the file in bytes.
     pub(super) fn len(&self) -> Result<u64> {
         self.file.metadata().map(|metadata| metadata.len()).map_err(|source| self.io_error(source))
     }
@@ -529,7 +538,7 @@ impl Disk {
         self.path.display().to_string()
     }
 
-    /// The error for a section that is not as rlox writes it.
+    /// Returns the error for an invalid section.
     pub(super) fn corrupt(&self, section: &str, got: impl Into<String>) -> Error {
         corrupt(&self.path, section, got)
     }
@@ -538,14 +547,14 @@ impl Disk {
         Error::Io { path: self.named(), source }
     }
 
-    /// Tests fail here.
+    /// Simulates faults of the disk in tests.
     #[cfg(test)]
     fn before(&self) -> Result<()> {
         self.faults.before().map_err(|source| self.io_error(source))
     }
 
     #[cfg(not(test))]
-    #[expect(clippy::unused_self, clippy::unnecessary_wraps, reason = "what tests do with it")]
+    #[expect(clippy::unused_self, clippy::unnecessary_wraps, reason = "same signature as in tests")]
     fn before(&self) -> Result<()> {
         Ok(())
     }
@@ -553,7 +562,7 @@ impl Disk {
 
 impl Drop for Disk {
     fn drop(&mut self) {
-        // A forked process shares the lock, and may live longer.
+        // A forked process shares the lock and may live longer.
         if self.is_own() {
             let _ = self.file.unlock();
         }
@@ -561,26 +570,26 @@ impl Drop for Disk {
 }
 
 fn corrupt(path: &Path, section: &str, got: impl Into<String>) -> Error {
-    Error::corrupt(path.display().to_string(), "what rlox wrote", got, HINT).in_section(section)
+    Error::corrupt(path.display().to_string(), "data written by rlox", got, HINT).in_section(section)
 }
 
 fn already_exists() -> io::Error {
-    let message = "expected nothing there, got something; open it if it is a replay buffer, or choose another path";
+    let message = "expected no file, got an existing one; open it if it is a replay buffer, or choose another path";
     io::Error::new(io::ErrorKind::AlreadyExists, message)
 }
 
-/// Gives a file its name, if nothing has it.
+/// Renames a file to `path` unless that exists.
 fn place(partial: &Path, path: &Path) -> io::Result<()> {
     match fs::hard_link(partial, path) {
         Ok(()) => Ok(()),
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Err(already_exists()),
-        // Some file systems have no links.
+        // Some file systems do not support links.
         Err(_) if path.symlink_metadata().is_err() => fs::rename(partial, path),
         Err(_) => Err(already_exists()),
     }
 }
 
-/// Has the names in a file's folder reach the disk. Windows cannot open folders, and flushes names with its journal.
+/// Syncs the file's folder. Windows cannot open folders, and its journal covers file names.
 fn flush_folder(path: &Path) -> io::Result<()> {
     let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
     if cfg!(windows) { Ok(()) } else { File::open(folder)?.sync_all() }

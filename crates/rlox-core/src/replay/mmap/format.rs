@@ -1,4 +1,4 @@
-//! The format of a file: a header that says what it holds, commits that say how much of it was flushed, and records.
+//! The format of a file: a header with the schema, commits with the number of flushed rows, and records.
 
 use serde_json::{Map, Value, json};
 
@@ -10,33 +10,33 @@ use crate::{DType, Error, FieldMut, Result, check_len};
 
 const MAGIC: [u8; 8] = *b"rlox.mrb";
 const VERSION: u32 = 2;
-/// The header has a multiple of so many bytes, as many as a disk writes at once.
+/// The size of the header is a multiple of this size, which a disk writes atomically.
 const BLOCK: usize = 512;
-/// Before the text: magic, version, the text's length.
+/// Bytes before the text: magic, version and length of the text.
 const FIXED: usize = 16;
-/// More than any header has: what is longer is not read.
+/// Maximum length of the text. Longer headers are rejected without reading.
 const MAX_TEXT_BYTES: usize = 1 << 24;
-/// Rows are numbered below this.
+/// Upper limit of row numbers and commit numbers.
 const MAX_COUNT: u64 = 1 << 62;
-/// Bytes before the parts of a record: the transition's number.
+/// Bytes at the start of a record: the index of the transition.
 const NUMBER: usize = 8;
-/// Bytes after them: the checksum.
+/// Bytes at the end of a record: the checksum.
 const CHECK: usize = 4;
 
-/// What a file holds.
+/// Content of the header.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Header {
     pub(super) schema: TransitionSchema,
     pub(super) hot_capacity: usize,
     pub(super) total_capacity: usize,
-    /// Records there is room for beyond those: rows that were not flushed never overwrite what is held.
+    /// Additional records of the ring, so that unflushed rows never overwrite stored ones.
     pub(super) slack: usize,
-    /// No other file's.
+    /// Unique id of the file.
     pub(super) id: u64,
 }
 
 impl Header {
-    /// The bytes that it has in a file, and their checksum.
+    /// Returns the bytes of the header and their checksum.
     pub(super) fn to_bytes(&self) -> (Vec<u8>, u32) {
         let parts = |parts: &[FieldSpec]| parts.iter().map(FieldSpec::to_json).collect::<Vec<_>>();
         let text = json!({
@@ -57,7 +57,7 @@ impl Header {
         (bytes, check)
     }
 
-    /// How many bytes a header has that begins so.
+    /// Returns the size of a header from its first block.
     pub(super) fn len(start: &[u8; BLOCK]) -> std::result::Result<usize, &'static str> {
         if start[..8] != MAGIC {
             return Err("a file of another program");
@@ -66,28 +66,30 @@ impl Header {
         if text > MAX_TEXT_BYTES { Err("a header that is too long") } else { Ok(block(text)) }
     }
 
-    /// Bytes of the first block.
+    /// Size of the first block in bytes.
     pub(super) const BLOCK: usize = BLOCK;
 
-    /// Reads it; else says what is wrong with section `header` of the file `path`.
+    /// Parses a header, and returns it with its checksum.
     ///
     /// # Errors
-    /// `Err(got)` for what rlox did not write, and [`Error::Config`] inside of `Ok` for what another rlox did.
+    /// `Err(got)` describes an invalid header. `Ok(Err(_))` is an [`Error::Config`] for another version of the format
+    /// or another byte order.
     pub(super) fn from_bytes(bytes: &[u8], path: &str) -> std::result::Result<Result<(Self, u32)>, String> {
-        let check = check_seal(bytes, 0).ok_or("another checksum than its own")?;
+        let check = check_seal(bytes, 0).ok_or("a wrong checksum")?;
         let version = u32::from_le_bytes([bytes[8], bytes[9], bytes[10], bytes[11]]);
         let other = |expected: String, got: String, hint| Ok(Err(Error::config(path.to_owned(), expected, got, hint)));
         if version != VERSION {
             let got = format!("format {version}");
-            return other(format!("format {VERSION}"), got, "open it with the rlox that wrote it");
+            return other(format!("format {VERSION}"), got, "open it with the version of rlox that wrote it");
         }
         let len = u32::from_le_bytes([bytes[12], bytes[13], bytes[14], bytes[15]]) as usize;
         let text = bytes.get(FIXED..FIXED.saturating_add(len)).ok_or("a header that is too short")?;
         let text: Value = serde_json::from_slice(text).map_err(|error| error.to_string())?;
-        let entries = text.as_object().ok_or("no object")?;
+        let entries = text.as_object().ok_or("no JSON object")?;
         let order = entries.get("byte_order").and_then(Value::as_str).ok_or("no byte order")?;
         if order != byte_order() {
-            return other(format!("{}-endian numbers", byte_order()), order.to_owned(), "open it where it was written");
+            let expected = format!("{}-endian numbers", byte_order());
+            return other(expected, order.to_owned(), "open it on a machine with that byte order");
         }
         Self::from_entries(entries).map(|header| Ok((header, check)))
     }
@@ -100,25 +102,25 @@ impl Header {
         let header = Self { schema, hot_capacity: count("hot_capacity")?, total_capacity, slack, id: number("id")? };
         RowLayout::new(&header.schema).map_err(|error| error.to_string())?;
         if header.hot_capacity == 0 || header.hot_capacity > total_capacity || slack == 0 {
-            return Err("capacities that make no sense".into());
+            return Err("invalid capacities".into());
         }
         Ok(header)
     }
 }
 
-/// How much was flushed.
+/// Record of the flushed rows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Commit {
-    /// The number of this commit: of two the later one counts.
+    /// Number of this commit. The commit with the higher number is valid.
     pub(super) number: u64,
-    /// How many rows were flushed.
+    /// Number of flushed rows.
     pub(super) flushed: u64,
-    /// Which rows they are.
+    /// History of rollbacks.
     pub(super) timeline: Timeline,
 }
 
 impl Commit {
-    /// Bytes of one, in a block of its own, which disks write whole.
+    /// Size in bytes: a separate block, which disks write atomically.
     pub(super) const LEN: usize = BLOCK;
 
     pub(super) fn to_bytes(self, salt: u32) -> [u8; Self::LEN] {
@@ -130,7 +132,7 @@ impl Commit {
         bytes
     }
 
-    /// Reads one, if it is whole.
+    /// Parses a commit, or returns `None` if it is invalid.
     pub(super) fn from_bytes(bytes: &[u8; Self::LEN], salt: u32) -> Option<Self> {
         check_seal(bytes, salt)?;
         let (number, rest) = bytes.split_first_chunk()?;
@@ -141,19 +143,19 @@ impl Commit {
     }
 }
 
-/// A transition as bytes: its number, its parts one after another, and a checksum. Where the parts lie.
+/// Layout of a record: index of the transition, columns and checksum.
 #[derive(Clone, Debug)]
 pub(super) struct Record {
-    /// Bytes of one.
+    /// Size in bytes.
     pub(super) len: usize,
-    /// What checksums begin with: no other file's.
+    /// Initial value of checksums, unique per file.
     salt: u32,
-    /// Column, dtype, where it begins and how many elements it has.
+    /// Column, dtype, offset and number of elements.
     columns: Vec<(Column, DType, usize, usize)>,
 }
 
 impl Record {
-    /// Records of a layout whose rows have a size that can be counted.
+    /// Creates the layout of a schema whose row size can be represented.
     pub(super) fn new(schema: &TransitionSchema, salt: u32) -> Self {
         let mut offset = NUMBER;
         let place = |(_, shape, dtype, column): (String, Vec<usize>, DType, Column)| {
@@ -165,7 +167,7 @@ impl Record {
         Self { len: offset + CHECK, salt, columns }
     }
 
-    /// Writes one row of checked steps.
+    /// Writes one row of a checked batch.
     pub(super) fn write(&self, out: &mut [u8], number: usize, batch: &TransitionBatch<'_>, row: usize) {
         let rows = batch.rows();
         let mut offset = 0;
@@ -192,20 +194,20 @@ impl Record {
         hasher.finalize()
     }
 
-    /// What number a record says it has.
+    /// Returns the index that a record contains.
     pub(super) fn number(bytes: &[u8]) -> u64 {
         let (number, _) = bytes.split_first_chunk().unwrap_or((&[0xff; NUMBER], &[]));
         u64::from_le_bytes(*number)
     }
 
-    /// Makes a record none.
+    /// Start of a blanked record.
     pub(super) const BLANK: [u8; NUMBER] = [0xff; NUMBER];
 
-    /// What is wrong with the record of this number, if something is.
+    /// Returns a description of the error in a record, or `None` if it is valid.
     pub(super) fn mismatch(&self, bytes: &[u8], number: usize) -> Option<String> {
         let (content, check) = bytes.split_at(self.len - CHECK);
         if check != self.sum(content).to_le_bytes() {
-            return Some("another checksum than its own".into());
+            return Some("a wrong checksum".into());
         }
         let there = Self::number(bytes);
         (there != number as u64).then(|| format!("number {there}"))
@@ -231,7 +233,7 @@ impl Record {
         })
     }
 
-    /// The same of a column of booleans.
+    /// Copies a column of booleans of records.
     pub(super) fn read_bools(
         &self,
         schema: &TransitionSchema,
@@ -259,12 +261,12 @@ impl Record {
     }
 }
 
-/// Bytes of a header with a text of this length, and its checksum.
+/// Returns the size of a header with a text of this length.
 fn block(text: usize) -> usize {
     (FIXED + text + 4).next_multiple_of(BLOCK)
 }
 
-/// Ends bytes with the checksum of what is before.
+/// Writes the checksum of the content to the end of the bytes.
 fn seal(bytes: &mut [u8], salt: u32) -> u32 {
     let (content, end) = bytes.split_at_mut(bytes.len() - 4);
     let check = sum(content, salt);
@@ -272,7 +274,7 @@ fn seal(bytes: &mut [u8], salt: u32) -> u32 {
     check
 }
 
-/// The checksum that bytes end with, if it is theirs.
+/// Returns the checksum at the end of the bytes if it is correct.
 fn check_seal(bytes: &[u8], salt: u32) -> Option<u32> {
     let (content, end) = bytes.split_last_chunk::<4>()?;
     let check = sum(content, salt);

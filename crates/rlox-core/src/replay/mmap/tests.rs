@@ -1,4 +1,4 @@
-//! Files that are damaged, cut off, forged or refused, and power that fails.
+//! Tests with damaged, truncated, forged and rejected files, and with power cuts.
 #![allow(clippy::unwrap_used, reason = "tests")]
 
 mod back;
@@ -17,20 +17,20 @@ use crate::replay::{Column, FieldSpec, ReplayBuffer, SampleIndices, SampledBatch
 use crate::testing::assert_rejects;
 use crate::{DType, FieldMut, Mismatch, Pcg64};
 
-/// Fails calls to the disk.
+/// Simulates failures of the disk.
 #[derive(Debug, Default)]
 pub(super) struct Faults {
-    /// So many calls succeed before others fail.
-    left: Cell<Option<u32>>,
+    /// Number of calls that succeed before all others fail; `None` for no failures.
+    remaining: Cell<Option<u32>>,
 }
 
 impl Faults {
     pub(super) fn before(&self) -> io::Result<()> {
-        match self.left.get() {
+        match self.remaining.get() {
             None => Ok(()),
             Some(0) => Err(io::ErrorKind::StorageFull.into()),
-            Some(left) => {
-                self.left.set(Some(left - 1));
+            Some(remaining) => {
+                self.remaining.set(Some(remaining - 1));
                 Ok(())
             }
         }
@@ -62,7 +62,7 @@ fn push(buffer: &mut MmapReplayBuffer, rows: Range<usize>) -> Result<()> {
     })
 }
 
-/// The records of all rows, each checked where it is read.
+/// Returns the records of all rows, and checks those that are read from the file.
 fn rows(buffer: &MmapReplayBuffer) -> Result<Vec<Vec<u8>>> {
     let len = buffer.cold.record.len;
     let read = |row: usize| {
@@ -76,7 +76,7 @@ fn rows(buffer: &MmapReplayBuffer) -> Result<Vec<Vec<u8>>> {
     buffer.indices().map(read).collect()
 }
 
-/// They are the rows that were pushed, in their order; returns the first and how many.
+/// Checks that the rows are the pushed ones, in order, and returns their indices.
 fn check(buffer: &MmapReplayBuffer) -> Range<usize> {
     for (row, record) in buffer.indices().zip(rows(buffer).unwrap()) {
         assert_eq!(buffer.cold.record.mismatch(&record, row), None);
@@ -86,7 +86,7 @@ fn check(buffer: &MmapReplayBuffer) -> Range<usize> {
     buffer.indices()
 }
 
-/// A buffer in a folder of its own.
+/// Creates a buffer in a separate folder.
 fn new_buffer(hot: usize, total: usize, slack: usize) -> (TempDir, PathBuf, MmapReplayBuffer) {
     let scratch = tempfile::tempdir().unwrap();
     let path = scratch.path().join("replay");
@@ -94,7 +94,7 @@ fn new_buffer(hot: usize, total: usize, slack: usize) -> (TempDir, PathBuf, Mmap
     (scratch, path, buffer)
 }
 
-/// The contents of the file of a buffer with so many rows.
+/// Returns the content of the file of a buffer with `count` rows.
 fn file(hot: usize, total: usize, slack: usize, count: usize) -> (TempDir, PathBuf, Vec<u8>) {
     let (scratch, path, mut buffer) = new_buffer(hot, total, slack);
     push(&mut buffer, 0..count).unwrap();
@@ -103,9 +103,9 @@ fn file(hot: usize, total: usize, slack: usize, count: usize) -> (TempDir, PathB
     (scratch, path, bytes)
 }
 
-/// What is wrong with a file, which is read to its end.
+/// Opens a file with the given content, verifies it and returns its rows.
 fn opened(path: &PathBuf, bytes: &[u8]) -> Result<Vec<Vec<u8>>> {
-    // Some file systems have files that are written anew reach the disk.
+    // Overwrites the file in place, because some file systems sync files that are replaced.
     let mut file = fs::File::options().write(true).open(path).unwrap();
     file.write_all(bytes).and_then(|()| file.set_len(bytes.len() as u64)).unwrap();
     let buffer = MmapReplayBuffer::open(path, None)?;
@@ -115,8 +115,8 @@ fn opened(path: &PathBuf, bytes: &[u8]) -> Result<Vec<Vec<u8>>> {
     Ok(rows)
 }
 
-/// The error names the file and a section; else the rows are all there.
-fn refused_or_harmless(found: Result<Vec<Vec<u8>>>, rows: &[Vec<u8>], what: &str) -> bool {
+/// Checks that an error names a section of the file, or that all rows exist. Returns true for an error.
+fn is_rejected(found: Result<Vec<Vec<u8>>>, rows: &[Vec<u8>], what: &str) -> bool {
     match found {
         Err(Error::Corrupt(wrong)) => {
             assert!(wrong.argument.ends_with("replay") && wrong.at.section.is_some(), "{what}: {wrong}");
@@ -131,8 +131,8 @@ fn refused_or_harmless(found: Result<Vec<Vec<u8>>>, rows: &[Vec<u8>], what: &str
 }
 
 #[test]
-fn every_flipped_bit_of_what_is_held_is_found() {
-    // The ring has gone round: two records of the five are no longer held.
+fn every_flipped_bit_of_stored_rows_is_detected() {
+    // The ring has wrapped: two of the five records are no longer stored.
     let (_scratch, path, bytes) = file(1, 3, 2, 9);
     let rows = opened(&path, &bytes).unwrap();
     let len = rows[0].len();
@@ -141,14 +141,14 @@ fn every_flipped_bit_of_what_is_held_is_found() {
     for bit in 0..bytes.len() * 8 {
         let mut damaged = bytes.clone();
         damaged[bit / 8] ^= 1 << (bit % 8);
-        let refused = refused_or_harmless(opened(&path, &damaged), &rows, &format!("bit {bit}"));
-        harmless += usize::from(!refused);
+        let rejected = is_rejected(opened(&path, &damaged), &rows, &format!("bit {bit}"));
+        harmless += usize::from(!rejected);
     }
     assert_eq!(harmless, 2 * len * 8);
 }
 
 #[test]
-fn a_flipped_bit_is_found_wherever_the_file_is_read() {
+fn flipped_bits_are_detected_anywhere_in_a_file() {
     let (_scratch, path, bytes) = file(100, 2000, 50, 3000);
     let rows = opened(&path, &bytes).unwrap();
     let mut rng = crate::Pcg64::seed_from(1);
@@ -157,27 +157,27 @@ fn a_flipped_bit_is_found_wherever_the_file_is_read() {
         let mut damaged = bytes.clone();
         let at = rng.integers(0, bytes.len() as i64) as usize;
         damaged[at] ^= 1 << rng.integers(0, 8);
-        found += usize::from(refused_or_harmless(opened(&path, &damaged), &rows, &format!("byte {at}")));
+        found += usize::from(is_rejected(opened(&path, &damaged), &rows, &format!("byte {at}")));
     }
     assert!(found > 2800, "{found}");
 }
 
 #[test]
-fn every_truncation_is_found() {
+fn every_truncation_is_detected() {
     for (total, slack, count) in [(3, 2, 9), (9, 2, 4), (3, 2, 0)] {
         let (_scratch, path, bytes) = file(2, total, slack, count);
         for len in 0..bytes.len() {
             let found = opened(&path, &bytes[..len]);
-            assert!(refused_or_harmless(found, &[], &format!("{len} bytes")), "{len} of {} bytes", bytes.len());
+            assert!(is_rejected(found, &[], &format!("{len} bytes")), "{len} of {} bytes", bytes.len());
         }
         if count >= total + slack {
-            assert!(refused_or_harmless(opened(&path, &[&bytes[..], &[0]].concat()), &[], "one more"));
+            assert!(is_rejected(opened(&path, &[&bytes[..], &[0]].concat()), &[], "one more"));
         }
     }
 }
 
 #[test]
-fn damage_that_is_met_while_sampling_names_file_and_record() {
+fn sampling_damaged_rows_names_file_and_record() {
     let (_scratch, path, mut damaged) = file(2, 20, 2, 15);
     let len = rows(&MmapReplayBuffer::open(&path, None).unwrap()).unwrap()[0].len();
     let at = damaged.len() - 15 * len + 4 * len + 10;
@@ -190,17 +190,17 @@ fn damage_that_is_met_while_sampling_names_file_and_record() {
     for error in errors.into_iter().chain(buffer.verify().err()) {
         assert_eq!(corrupt(Err::<(), _>(error), &path).at.section.as_deref(), Some("record 4"));
     }
-    // A file that another program cuts off is an error, too.
+    // Truncation by another program is an error, too.
     fs::File::options().write(true).open(&path).unwrap().set_len(at as u64).unwrap();
     let rejected = corrupt(buffer.verify(), &path);
     assert!(rejected.at.section.unwrap().starts_with("record "));
-    assert_eq!(rejected.got, "the file's end");
+    assert_eq!(rejected.got, "the end of the file");
     assert!((0..50).any(|seed| buffer.sample_into(&mut batch, 10, seed).is_err()));
     assert!(batch.is_empty() || batch.len() == 10);
 }
 
 #[test]
-fn a_damaged_commit_loses_nothing_and_the_next_one_repairs_it() {
+fn a_damaged_commit_loses_no_rows_and_is_repaired_by_the_next_commit() {
     let (_scratch, path, bytes) = file(2, 20, 4, 7);
     let data = bytes.len() - 7 * 31;
     for place in [data - 512, data - 1024] {
@@ -218,7 +218,7 @@ fn a_damaged_commit_loses_nothing_and_the_next_one_repairs_it() {
 }
 
 #[test]
-fn a_power_cut_that_keeps_any_of_what_was_written_loses_nothing_that_was_flushed() {
+fn power_cuts_that_lose_recent_writes_lose_no_flushed_rows() {
     const BLOCK: usize = 16;
     let mut rng = crate::Pcg64::seed_from(2);
     for round in 0..300 {
@@ -229,7 +229,7 @@ fn a_power_cut_that_keeps_any_of_what_was_written_loses_nothing_that_was_flushed
         push(&mut buffer, 0..flushed).unwrap();
         buffer.flush().unwrap();
         let before = fs::read(&path).unwrap();
-        // No more than lie between two commits.
+        // At most as many rows as lie between two commits.
         let more = rng.integers(0, slack.min(hot) as i64 + 1) as usize;
         push(&mut buffer, flushed..flushed + more).unwrap();
         let rows = buffer.hot_from..buffer.pushed;
@@ -249,7 +249,7 @@ fn a_power_cut_that_keeps_any_of_what_was_written_loses_nothing_that_was_flushed
         let held = check(&buffer);
         assert!((flushed..=flushed + more).contains(&held.end), "round {round}: {held:?}");
         assert_eq!(held.len(), held.end.min(total));
-        // A row, and a kill: nothing older is taken for a newer row.
+        // After one more row and a kill, no older row is mistaken for a newer one.
         push(&mut buffer, held.end..held.end + 1).unwrap();
         let rows = buffer.hot_from..buffer.pushed;
         buffer.cold.write(&buffer.hot, rows, &mut || Ok(())).unwrap();
@@ -260,7 +260,7 @@ fn a_power_cut_that_keeps_any_of_what_was_written_loses_nothing_that_was_flushed
     }
 }
 
-/// Opens a file whose header has this text, with sums that are right.
+/// Opens a file whose header has the given text and correct checksums.
 fn forged(path: &PathBuf, version: u32, text: &str) -> Result<MmapReplayBuffer> {
     let mut bytes = [&b"rlox.mrb"[..], &version.to_le_bytes(), &(text.len() as u32).to_le_bytes()].concat();
     bytes.extend(text.as_bytes());
@@ -273,19 +273,19 @@ fn forged(path: &PathBuf, version: u32, text: &str) -> Result<MmapReplayBuffer> 
     MmapReplayBuffer::open(path, None)
 }
 
-/// Checks that the file is found to be corrupt.
+/// Checks that the result is an [`Error::Corrupt`] of the file.
 fn corrupt<T>(result: Result<T>, path: &Path) -> Mismatch {
     assert_rejects(result, Error::Corrupt, &path.display().to_string())
 }
 
 #[test]
-fn headers_that_make_no_sense_are_refused() {
+fn invalid_headers_are_rejected() {
     let scratch = tempfile::tempdir().unwrap();
     let path = scratch.path().join("replay");
     let (header, _) = Header { schema: layout(), hot_capacity: 2, total_capacity: 3, slack: 1, id: 5 }.to_bytes();
     let text = String::from_utf8(header[16..].split(|byte| *byte == 0).next().unwrap().to_vec()).unwrap();
     let zeros = corrupt(forged(&path, 2, &text), &path);
-    assert_eq!((zeros.at.section.as_deref(), &zeros.got[..]), (Some("commit"), "two damaged ones"));
+    assert_eq!((zeros.at.section.as_deref(), &zeros.got[..]), (Some("commit"), "two damaged commits"));
     let file = path.display().to_string();
     for version in [1, 3] {
         let other = assert_rejects(forged(&path, version, &text), Error::Config, &file);
@@ -318,7 +318,7 @@ fn headers_that_make_no_sense_are_refused() {
 }
 
 #[test]
-fn ctrl_c_ends_long_calls_and_leaves_what_was_there() {
+fn interrupted_calls_leave_stored_rows_unchanged() {
     let (_scratch, path, mut buffer) = new_buffer(5000, 70_000, 4000);
     push(&mut buffer, 0..69_000).unwrap();
     buffer.flush().unwrap();
@@ -346,7 +346,7 @@ fn ctrl_c_ends_long_calls_and_leaves_what_was_there() {
 }
 
 #[test]
-fn what_could_not_be_read_whole_cannot_be_copied() {
+fn failed_samples_cannot_be_read() {
     let (_scratch, _, mut buffer) = new_buffer(10, 5000, 4000);
     push(&mut buffer, 0..5000).unwrap();
     let (mut chosen, mut rng) = (SampleIndices::default(), Pcg64::seed_from(1));
@@ -355,10 +355,10 @@ fn what_could_not_be_read_whole_cannot_be_copied() {
     let mut copied = |chosen: &SampleIndices| buffer.read(chosen, Column::Reward, FieldMut::F32(&mut rewards)).is_ok();
     assert!(copied(&chosen));
     let before = rng.clone();
-    buffer.cold.disk.faults.left.set(Some(50));
+    buffer.cold.disk.faults.remaining.set(Some(50));
     assert!(matches!(buffer.sample_indices(&mut chosen, 100, &mut rng), Err(Error::Io { .. })));
     assert!(!copied(&chosen) && chosen.indices().is_empty() && rng == before);
-    buffer.cold.disk.faults.left.set(None);
+    buffer.cold.disk.faults.remaining.set(None);
     buffer.draw(&mut chosen, 100, &mut rng).unwrap();
     assert!(!copied(&chosen), "drawn, but not read");
     buffer.find(&mut chosen).unwrap();
@@ -376,14 +376,14 @@ fn what_could_not_be_read_whole_cannot_be_copied() {
 }
 
 #[test]
-fn a_push_in_many_small_pieces_ends_at_once() {
+fn interrupted_pushes_store_complete_pieces() {
     let (_scratch, path, mut buffer) = new_buffer(100, 30_000, 4000);
     let mut pushed = 0;
     let stops = pressed(|| {
         let done = push(&mut buffer, pushed..pushed + 3000);
         let there = buffer.indices().end;
         assert!(done.is_err() || there == pushed + 3000);
-        assert_eq!((there - pushed) % 100, 0, "a piece in part");
+        assert_eq!((there - pushed) % 100, 0, "an incomplete piece");
         pushed = there;
         check(&buffer);
         done

@@ -1,34 +1,34 @@
-//! Which of the rows that had the same number a file holds, after it went back and others came.
+//! History of rollbacks: distinguishes rows of a file that have the same index.
 
-/// Where a file's rows went on anew, and numbers that tell rows that came there from those that were dropped.
+/// Branches of a file: each rollback starts one, with a number that identifies its rows.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Timeline {
     count: usize,
-    /// In rising order, of the first row and the number; the rows before them all have the number 0.
+    /// First row and number of each branch, in ascending order. Rows before all branches have number 0.
     branches: [(u64, u64); Self::MAX_BRANCHES],
 }
 
 impl Timeline {
-    /// How many turns are told apart: as many as fit into a commit.
+    /// Maximum number of branches: as many as fit into a commit.
     pub(super) const MAX_BRANCHES: usize = 30;
-    /// Bytes of one.
+    /// Size of the encoding in bytes.
     pub(super) const LEN: usize = 8 + 16 * Self::MAX_BRANCHES;
 
     fn branches(&self) -> &[(u64, u64)] {
         &self.branches[..self.count]
     }
 
-    /// What was last pushed of so many rows belongs to.
+    /// Returns the number of the branch of the last of the first `rows` rows.
     pub(super) fn number_at(&self, rows: usize) -> u64 {
         self.branches().iter().rev().find(|(from, _)| *from < rows as u64).map_or(0, |(_, number)| *number)
     }
 
-    /// The timeline of a file that goes back to so many rows; the numbers are no other's.
+    /// Returns the timeline after a rollback to `rows` rows. `number` and `other` are unique numbers.
     pub(super) fn with_branch(&self, rows: usize, number: u64, other: u64) -> Self {
         let mut next = *self;
         next.count = self.branches().iter().take_while(|(from, _)| *from < rows as u64).count();
         if next.count == Self::MAX_BRANCHES {
-            // The rows of the two oldest turns are nobody's that is known: better refused than taken for others.
+            // The two oldest branches merge under a new number, so that references to their rows are rejected.
             next.branches.copy_within(2.., 1);
             next.branches[0].1 = other;
             next.count -= 1;
@@ -38,7 +38,7 @@ impl Timeline {
         next
     }
 
-    /// The bytes that it has in a file.
+    /// Writes the encoding.
     pub(super) fn write_to(&self, out: &mut [u8]) {
         let numbers = self.branches().iter().flat_map(|(from, number)| [*from, *number]);
         for (out, number) in out.chunks_exact_mut(8).zip([self.count as u64].into_iter().chain(numbers)) {
@@ -46,7 +46,7 @@ impl Timeline {
         }
     }
 
-    /// Reads one, if it makes sense.
+    /// Parses the encoding, or returns `None` if it is invalid.
     pub(super) fn from_bytes(bytes: &[u8]) -> Option<Self> {
         let mut numbers = bytes.as_chunks().0.iter().map(|bytes| u64::from_le_bytes(*bytes));
         let mut read = Self { count: usize::try_from(numbers.next()?).ok()?, ..Self::default() };
@@ -62,15 +62,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn branches_tell_rows_apart_and_the_oldest_are_dropped() {
+    fn branches_distinguish_rows_and_the_oldest_are_merged() {
         let first = Timeline::default();
         let second = first.with_branch(5, 50, 1).with_branch(8, 80, 1);
         assert_eq!([0, 5, 6, 8, 9].map(|rows| second.number_at(rows)), [0, 0, 50, 50, 80]);
         let third = second.with_branch(6, 60, 1);
         assert_eq!([5, 6, 7, 100].map(|rows| third.number_at(rows)), [0, 50, 60, 60]);
         assert_eq!(third.with_branch(5, 51, 1).number_at(6), 51);
-        let many =
-            (1..=Timeline::MAX_BRANCHES + 1).fold(first, |it, turn| it.with_branch(turn * 10, turn as u64, 1000));
+        let many = (1..=Timeline::MAX_BRANCHES + 1).fold(first, |all, i| all.with_branch(i * 10, i as u64, 1000));
         assert_eq!([10, 11, 20, 21, 30, 31, 41].map(|rows| many.number_at(rows)), [0, 1000, 1000, 1000, 1000, 3, 4]);
         assert_eq!(many.number_at(1000), Timeline::MAX_BRANCHES as u64 + 1);
         let mut bytes = [0; Timeline::LEN];

@@ -1,6 +1,6 @@
-//! Bringing sums and minima up to date, and going down to drawn leaves: many nodes at a time, level by level.
+//! Kernels of the sum tree: updates of sums and minima, and descents to leaves, level by level.
 
-#![expect(clippy::inline_always, reason = "what is not inlined is not compiled for the wider instruction set")]
+#![expect(clippy::inline_always, reason = "only inlined functions are compiled for the wider instruction sets")]
 
 use std::ops::Range;
 
@@ -9,7 +9,7 @@ use crate::simd::f32x16::Sixteen;
 use crate::simd::f64x8::on_f64s;
 use crate::simd::prefetch::prefetch;
 
-/// A number that sums are made of.
+/// Number type of a level.
 trait Number: Copy + PartialOrd + Default {
     fn load<S: Sixteen>(simd: S, from: &[Self; WIDTH]) -> S::Numbers;
 }
@@ -28,7 +28,7 @@ impl Number for f64 {
     }
 }
 
-/// Makes the sums and minima of some nodes anew.
+/// Recomputes the sums and minima of some nodes.
 #[inline(always)]
 fn update_nodes<T: Number>(
     simd: impl Sixteen,
@@ -44,10 +44,10 @@ fn update_nodes<T: Number>(
 }
 
 on_f64s! {
-    /// Brings everything above some nodes of leaves up to date.
+    /// Updates all levels above some nodes of leaves.
     ///
-    /// A level of no more nodes than were touched is renewed as a whole, which takes less time than to sort out those that
-    /// were. In a larger one few are touched twice, and repeated work does no harm; only those touched in a row are found.
+    /// A level with at most as many nodes as were touched is recomputed completely, which is faster than sorting. In a
+    /// larger level, few nodes are touched twice, and repeated work is harmless. Only adjacent duplicates are removed.
     pub(super) fn refresh(simd: F64s, nodes: &mut Nodes, touched: &mut Vec<usize>) {
         let (leaves, above, root) = nodes.parts();
         let Some((mut below, others)) = above.split_first_mut() else {
@@ -78,7 +78,7 @@ on_f64s! {
 }
 
 on_f64s! {
-    /// As [`refresh`], for nodes of leaves that follow each other.
+    /// Updates all levels above consecutive nodes of leaves, as [`refresh`].
     pub(super) fn refresh_range(simd: F64s, nodes: &mut Nodes, touched: Range<usize>) {
         let (leaves, above, root) = nodes.parts();
         let Some((mut below, others)) = above.split_first_mut() else {
@@ -98,8 +98,9 @@ on_f64s! {
 }
 
 on_f64s! {
-    /// Puts for each of some masses the leaf that it falls on, which has a priority above 0 if any has. Masses are not
-    /// negative.
+    /// Writes the position of each mass's leaf, whose priority is positive if any priority is.
+    ///
+    /// The masses must not be negative.
     pub(super) fn descend(simd: F64s, nodes: &Nodes, positions: &mut [usize], masses: &mut [f64]) {
         positions.fill(0);
         for k in (0..nodes.above.len()).rev() {
@@ -113,7 +114,7 @@ on_f64s! {
     }
 }
 
-/// From nodes to children, whose own are asked for.
+/// Moves positions from nodes to children, and prefetches the children's nodes.
 #[inline(always)]
 fn step<T: Number, U>(
     simd: impl Sixteen,
@@ -122,11 +123,11 @@ fn step<T: Number, U>(
     masses: &mut [f64],
     below: &[[U; WIDTH]],
 ) {
-    // Masses rise from draw to draw, so near the root many in a row fall on one node. Further down to ask whether they
-    // do takes longer than what it saves.
+    // Masses ascend, so many consecutive draws share a node near the root. Further down, the test costs more than it
+    // saves.
     let may_repeat = 4 * nodes.len() <= positions.len();
     let (mut current, mut running) = (0, simd.running(T::load(simd, &nodes[0])));
-    // The same in memory, behind a 0.
+    // The same sums in memory, behind a 0.
     let mut sums = [0.0; 8 + WIDTH];
     if let Some(sums) = sums.last_chunk_mut() {
         simd.store_16(running, sums);
@@ -151,7 +152,7 @@ fn step<T: Number, U>(
     }
 }
 
-/// Where a mass falls that rounding has left above all of a node.
+/// Returns the child for a mass that exceeds the node's sum because of rounding.
 #[cold]
 fn last_above_zero<T: Number>(node: &[T; WIDTH]) -> usize {
     node.iter().rposition(|number| *number > T::default()).unwrap_or(0)

@@ -1,4 +1,4 @@
-//! The tree against slow sums over all its leaves.
+//! Tests of the tree against direct sums over all leaves.
 
 use proptest::prelude::*;
 
@@ -6,7 +6,7 @@ use super::*;
 use crate::simd::tests::on_each_isa;
 use crate::testing::{Variant, assert_rejects};
 
-/// Sizes with one to four levels, nodes that are full and not.
+/// Sizes with one to four levels, with full and partial nodes.
 const CAPACITIES: [usize; 8] = [1, 5, 16, 17, 255, 300, 4096, 5000];
 
 fn tree(priorities: &[f32]) -> SumTree {
@@ -21,24 +21,24 @@ fn draw(tree: &SumTree, seed: u128, n: usize) -> Vec<usize> {
     drawn
 }
 
-/// A priority between `2^-spread` and `2^spread`, or 0.
+/// Returns a priority between `2^-spread` and `2^spread`, or 0.
 fn any_priority(rng: &mut Pcg64, spread: f64) -> f32 {
     let positive = rng.uniform(-spread, spread).exp2() as f32;
     if rng.random() < 0.2 { 0.0 } else { positive }
 }
 
-/// In units of `2^-64`, without rounding.
+/// Returns a priority in units of `2^-64`, without rounding.
 fn exact(priority: f32) -> u128 {
     (f64::from(priority) * 64.0_f64.exp2()) as u128
 }
 
-/// Compares everything with sums over all leaves.
+/// Compares priorities, sum and minimum with direct sums over all leaves.
 fn check_all(tree: &SumTree, expected: &[f32]) {
     assert_eq!(tree.priorities(), expected);
     let total = expected.iter().map(|&priority| exact(priority)).sum::<u128>();
     let off = ((tree.total() * 64.0_f64.exp2()) as u128).abs_diff(total);
     let levels = tree.nodes.above.len() + 1;
-    // And one unit for what the conversion cuts off.
+    // One more unit for the truncation of the conversion.
     assert!(off as f64 <= total as f64 * levels as f64 * (-51.0_f64).exp2() + 1.0, "{} {total}", tree.total());
     let min = expected.iter().copied().filter(|priority| *priority > 0.0).reduce(f32::min);
     assert_eq!(tree.min(), min);
@@ -49,7 +49,7 @@ proptest! {
 
     /// About 16,000 changes in each of 64 cases: a million.
     #[test]
-    fn equals_slow_sums_after_a_million_changes(capacity in prop::sample::select(&CAPACITIES[..]), seed: u64) {
+    fn tree_equals_direct_sums_after_a_million_changes(capacity in prop::sample::select(&CAPACITIES[..]), seed: u64) {
         let mut rng = Pcg64::seed_from(seed.into());
         let (mut tree, mut expected) = (SumTree::new(capacity).unwrap(), vec![0.0; capacity]);
         let mut changes = 0;
@@ -83,7 +83,7 @@ proptest! {
             changes += n;
             check_all(&tree, &expected);
         }
-        // What a tree is does not depend on its past.
+        // The state of a tree does not depend on earlier changes.
         let fresh = self::tree(&expected);
         prop_assert_eq!((fresh.total(), fresh.min()), (tree.total(), tree.min()));
         if fresh.total() > 0.0 {
@@ -91,9 +91,9 @@ proptest! {
         }
     }
 
-    /// With whole numbers nothing is rounded.
+    /// Integers are added without rounding.
     #[test]
-    fn finds_the_leaf_that_a_slow_search_finds(capacity in prop::sample::select(&CAPACITIES[..]), seed: u64) {
+    fn find_equals_a_linear_search(capacity in prop::sample::select(&CAPACITIES[..]), seed: u64) {
         let mut rng = Pcg64::seed_from(seed.into());
         let priorities: Vec<f32> = (0..capacity).map(|_| (rng.integers(-2, 4).max(0)) as f32).collect();
         let tree = tree(&priorities);
@@ -113,7 +113,7 @@ proptest! {
     }
 
     #[test]
-    fn never_draws_what_has_no_priority_however_far_the_others_are_apart(
+    fn leaves_without_priority_are_never_drawn(
         capacity in prop::sample::select(&CAPACITIES[..]),
         seed: u64,
         none in 0.0..0.999,
@@ -136,9 +136,9 @@ proptest! {
         }
     }
 
-    /// A leaf that covers whole strata is drawn in each of them, and in those that it shares perhaps.
+    /// A leaf is drawn in each stratum that it covers completely, and perhaps in those that it shares.
     #[test]
-    fn strata_bound_how_often_a_leaf_is_drawn(capacity in prop::sample::select(&CAPACITIES[..]), seed: u64) {
+    fn strata_bound_the_number_of_draws_of_a_leaf(capacity in prop::sample::select(&CAPACITIES[..]), seed: u64) {
         let mut rng = Pcg64::seed_from(seed.into());
         let priorities: Vec<f32> = (0..capacity).map(|_| any_priority(&mut rng, 3.0) + 0.1).collect();
         let tree = tree(&priorities);
@@ -157,8 +157,9 @@ proptest! {
     }
 }
 
-/// Chi-squared of draws that know nothing of each other, over three levels: 999 degrees of freedom, so a mean of 999
-/// and a standard deviation of 45.
+/// Chi-squared test of independent draws over three levels.
+///
+/// 999 degrees of freedom have a mean of 999 and a standard deviation of 45.
 #[test]
 fn frequencies_match_priorities() {
     let mut rng = Pcg64::seed_from(5);
@@ -183,8 +184,8 @@ fn frequencies_match_priorities() {
 }
 
 #[test]
-fn extremes() {
-    // Only one can be drawn.
+fn extreme_priorities_are_drawn_correctly() {
+    // Only one leaf can be drawn.
     for (capacity, leaf) in [(1, 0), (16, 15), (5000, 0), (5000, 4999), (4097, 4096), (300, 17)] {
         for priority in [1e-30, 1.0, f32::MAX] {
             let mut tree = SumTree::new(capacity).unwrap();
@@ -193,7 +194,7 @@ fn extremes() {
             assert_eq!(draw(&tree, 2, 500), [leaf; 500]);
         }
     }
-    // Small ones beside large ones.
+    // Small priorities beside a large one.
     for large in [0, 2499, 4999] {
         let mut tree = SumTree::new(5000).unwrap();
         tree.fill(0..5000, 1e-30).unwrap();
@@ -203,7 +204,7 @@ fn extremes() {
         tree.set(large, 0.0).unwrap();
         assert!((tree.total() / (4999.0 * f64::from(1e-30_f32)) - 1.0).abs() < 1e-14);
     }
-    // All equal: with as many strata, each once.
+    // Equal priorities: with as many strata as leaves, each leaf is drawn once.
     for capacity in CAPACITIES {
         for priority in [1e-30, 0.1, f32::MAX] {
             let mut tree = SumTree::new(capacity).unwrap();
@@ -214,7 +215,7 @@ fn extremes() {
 }
 
 #[test]
-fn subnormal_and_negative_zeros() {
+fn subnormal_priorities_become_normal_and_negative_zeros_zero() {
     let tree = tree(&[-0.0, f32::from_bits(1), f32::MIN_POSITIVE, 1e-39]);
     assert_eq!(tree.priorities(), [0.0, f32::MIN_POSITIVE, f32::MIN_POSITIVE, f32::MIN_POSITIVE]);
     assert_eq!(tree.get(0).unwrap().to_bits(), 0);
@@ -223,7 +224,7 @@ fn subnormal_and_negative_zeros() {
 }
 
 #[test]
-fn every_instruction_set_gives_the_same() {
+fn every_instruction_set_draws_the_same_leaves() {
     for capacity in CAPACITIES {
         let results = on_each_isa(|| {
             let mut rng = Pcg64::seed_from(capacity as u128);
@@ -242,7 +243,7 @@ fn every_instruction_set_gives_the_same() {
 }
 
 #[test]
-fn what_is_wrong_is_named_and_changes_nothing() {
+fn invalid_arguments_are_rejected_and_change_nothing() {
     let got = |result: Result<()>, variant: Variant, argument| assert_rejects(result, variant, argument).got;
     let mut tree = tree(&[1.0, 2.0, 0.5]);
     assert_eq!(got(tree.set(3, 1.0), Error::Config, "leaf"), "3");
@@ -261,7 +262,7 @@ fn what_is_wrong_is_named_and_changes_nothing() {
     }
     assert_eq!(got(tree.fill(2..4, 9.0), Error::Config, "leaves"), "2..4");
     got(tree.set_range(usize::MAX, &[9.0; 2]), Error::Config, "leaves");
-    #[expect(clippy::reversed_empty_ranges, reason = "it is what is refused")]
+    #[expect(clippy::reversed_empty_ranges, reason = "the test checks that it is rejected")]
     let reversed = 2..1;
     assert_eq!(got(tree.fill(reversed, 9.0), Error::Config, "leaves"), "2..1");
     assert_eq!(tree.priorities(), [1.0, 2.0, 0.5]);
@@ -273,7 +274,7 @@ fn what_is_wrong_is_named_and_changes_nothing() {
 }
 
 #[test]
-fn capacities_that_cannot_be() {
+fn invalid_capacities_are_rejected() {
     assert!(matches!(SumTree::new(0), Err(Error::Config(_))));
     for capacity in [1 << 50, usize::MAX / 2, usize::MAX] {
         assert!(matches!(SumTree::new(capacity), Err(Error::Memory(_))), "{capacity}");
@@ -281,7 +282,7 @@ fn capacities_that_cannot_be() {
 }
 
 #[test]
-fn nothing_to_draw_is_an_error_and_takes_no_random_numbers() {
+fn drawing_from_zero_priorities_is_an_error_and_uses_no_random_numbers() {
     let mut tree = SumTree::new(100).unwrap();
     let (mut rng, mut drawn) = (Pcg64::seed_from(1), [7; 3]);
     for _ in 0..2 {
@@ -296,7 +297,7 @@ fn nothing_to_draw_is_an_error_and_takes_no_random_numbers() {
 }
 
 #[test]
-fn draws_and_changes_allocate_nothing_after_the_first_batch() {
+fn draws_and_changes_do_not_allocate_after_the_first_batch() {
     let mut tree = SumTree::new(5000).unwrap();
     let mut rng = Pcg64::seed_from(1);
     let (mut leaves, priorities) = (vec![0; 600], vec![2.0; 600]);
@@ -312,6 +313,6 @@ fn draws_and_changes_allocate_nothing_after_the_first_batch() {
 }
 
 #[test]
-fn debugging_shows_a_summary() {
+fn debug_output_is_a_summary() {
     assert_eq!(format!("{:?}", tree(&[1.0, 2.0])), "SumTree { capacity: 2, total: 3.0, min: Some(1.0), .. }");
 }

@@ -1,4 +1,4 @@
-//! Lanes against libm, bit by bit. The long versions, ten million angles a range, are for `make test-slow`.
+//! Comparison of lanes with libm, bit by bit. The long versions, ten million angles per range, run in `make test-slow`.
 
 use super::*;
 use crate::Pcg64;
@@ -6,7 +6,7 @@ use crate::simd::tests::on_each_isa;
 
 type Kernel = fn(&Block, usize, &mut Block, &mut Block);
 
-/// How many of `count` random angles below `limit` give other bits than libm's, on the instruction set of the moment.
+/// Returns the number of mismatches with libm among `count` random angles below `limit`.
 fn mismatches(kernel: Kernel, limit: f64, count: usize, seed: u128) -> usize {
     let mut rng = Pcg64::seed_from(seed);
     let mut x = [0.0; BLOCK];
@@ -29,7 +29,7 @@ const RANGES: [(Kernel, f64); 5] =
     [(sin_cos_near_zero, 0.25), (sin_cos, 0.25), (sin_cos, std::f64::consts::PI), (sin_cos, 100.0), (sin_cos, FAR)];
 
 #[test]
-fn random_angles_give_libms_bits() {
+fn random_angles_equal_libm() {
     for (kernel, limit) in RANGES {
         let wrong = on_each_isa(|| mismatches(kernel, limit, 100_000, 1));
         assert!(wrong.iter().all(|&n| n == 0), "{wrong:?} differ below {limit}");
@@ -37,8 +37,8 @@ fn random_angles_give_libms_bits() {
 }
 
 #[test]
-#[ignore = "ten million angles a range and instruction set: a minute, in release mode"]
-fn ten_million_angles_give_libms_bits() {
+#[ignore = "ten million angles per range and instruction set: a minute in release mode"]
+fn ten_million_angles_equal_libm() {
     for (kernel, limit) in RANGES {
         let wrong = on_each_isa(|| mismatches(kernel, limit, 10_000_000, 2));
         assert!(wrong.iter().all(|&n| n == 0), "{wrong:?} differ below {limit}");
@@ -46,7 +46,7 @@ fn ten_million_angles_give_libms_bits() {
 }
 
 #[test]
-fn angles_next_to_zeros_and_extremes_give_libms_bits() {
+fn angles_near_zeros_and_extremes_equal_libm() {
     let mut x: Vec<f64> = (0..60_000)
         .map(|k| f64::from(k) * std::f64::consts::FRAC_PI_2)
         .flat_map(|x| [x.next_down(), x, x.next_up(), -x])
@@ -62,8 +62,8 @@ fn angles_next_to_zeros_and_extremes_give_libms_bits() {
 }
 
 #[test]
-fn most_lanes_do_without_libm() {
-    // Else the lanes would be right and slow. Twice the window of the results is expected to fail.
+fn most_lanes_do_not_call_libm() {
+    // More calls would be correct but slow. The expected fraction of failures is twice the window.
     let mut rng = Pcg64::seed_from(3);
     let (mut fails, mut count) = ([0.0; 2], 0.0);
     for _ in 0..20_000 {
@@ -94,18 +94,18 @@ fn mismatching_squares(count: usize) -> usize {
 }
 
 #[test]
-fn random_squares_are_pows() {
+fn random_squares_equal_pow() {
     assert!(on_each_isa(|| mismatching_squares(200_000)).iter().all(|&n| n == 0));
 }
 
 #[test]
-#[ignore = "ten million squares on each instruction set: some seconds in release mode"]
-fn ten_million_squares_are_pows() {
+#[ignore = "ten million squares per instruction set: some seconds in release mode"]
+fn ten_million_squares_equal_pow() {
     assert!(on_each_isa(|| mismatching_squares(40_000_000)).iter().all(|&n| n == 0));
 }
 
 #[test]
-fn extremes_are_pows() {
+fn squares_of_extremes_equal_pow() {
     let mut x = [0.0; BLOCK];
     let extremes = [-0.0, 1e-310, -1e-160, 1e160, f64::MAX, f64::INFINITY, f64::NEG_INFINITY, 1e-50, -1e50, 5e-20];
     x[..extremes.len()].copy_from_slice(&extremes);

@@ -1,4 +1,4 @@
-//! Generalised advantage estimation against numbers by hand and a slow reference.
+//! Generalised advantage estimation compared with results by hand and a scalar reference.
 
 use proptest::collection::vec;
 use proptest::prelude::*;
@@ -20,20 +20,20 @@ fn gae(rewards: &[f64], values: &[f64], ends: EpisodeEnds<'_, f64>, last: f64, g
 }
 
 #[test]
-fn nothing_ends_and_the_last_value_is_bootstrapped() {
+fn without_ends_the_last_value_is_bootstrapped() {
     let ends = EpisodeEnds::dones(&[false, false]);
     // delta_1 = 2 + 0.5 * 4 - 1 = 3; delta_0 = 1 + 0.5 * 1 - 2 = -0.5; A_0 = -0.5 + 0.25 * 3.
     assert_eq!(gae(&[1.0, 2.0], &[2.0, 1.0], ends, 4.0, 0.5, 0.5), [0.25, 3.0]);
 }
 
 #[test]
-fn termination_bootstraps_nothing_and_cuts_the_sum() {
+fn termination_bootstraps_nothing_and_ends_the_sum() {
     let ends = EpisodeEnds::dones(&[true, false]);
     assert_eq!(gae(&[1.0, 2.0], &[2.0, 1.0], ends, 4.0, 0.5, 0.5), [-1.0, 3.0]);
 }
 
 #[test]
-fn truncation_bootstraps_the_final_observation_and_cuts_the_sum() {
+fn truncation_bootstraps_the_final_observation_and_ends_the_sum() {
     let ends =
         EpisodeEnds { terminated: &[false, false], truncated: Some(&[true, false]), final_values: Some(&[6.0, NAN]) };
     // delta_0 = 1 + 0.5 * 6 - 2.
@@ -47,7 +47,7 @@ fn truncation_at_the_last_step_ignores_the_last_value() {
 }
 
 #[test]
-fn both_in_one_row_is_a_termination() {
+fn a_terminated_and_truncated_row_is_a_termination() {
     let ends = EpisodeEnds { terminated: &[true], truncated: Some(&[true]), final_values: Some(&[NAN]) };
     assert_eq!(gae(&[1.0], &[2.0], ends, NAN, 0.5, 0.5), [-1.0]);
     let ends = EpisodeEnds { final_values: None, ..ends };
@@ -55,8 +55,8 @@ fn both_in_one_row_is_a_termination() {
 }
 
 #[test]
-fn constant_reward_under_a_time_limit_keeps_the_infinite_value() {
-    // V = 1 / (1 - gamma) is right everywhere, so no advantage remains, truncated rows included.
+fn constant_reward_under_a_time_limit_has_the_infinite_horizon_value() {
+    // V = 1 / (1 - gamma) is exact everywhere, so all advantages are zero, in truncated rows too.
     let (n, value) = (300, 10.0);
     let truncated: Vec<bool> = (0..n).map(|t| t % 7 == 6).collect();
     let (rewards, values, terminated) = (vec![1.0; n], vec![value; n], vec![false; n]);
@@ -66,7 +66,7 @@ fn constant_reward_under_a_time_limit_keeps_the_infinite_value() {
 }
 
 #[test]
-fn nan_behind_a_finished_episode_stays_there() {
+fn nan_behind_a_finished_episode_does_not_spread() {
     for n in [3, 40, 200, 300] {
         for cut in 0..n - 1 {
             let mut values = vec![0.5; n];
@@ -93,7 +93,7 @@ fn nan_behind_a_finished_episode_stays_there() {
 }
 
 #[test]
-fn nothing_is_fine_and_writes_nothing() -> Result<()> {
+fn empty_rollouts_are_accepted() -> Result<()> {
     let ends = EpisodeEnds { terminated: &[], truncated: Some(&[]), final_values: None };
     compute_gae::<f32>(&[], &[], ends, 1.0, 0.9, 0.9, &mut [], &mut [])?;
     compute_gae_time_major::<f32>(&[], &[], ends, 0, &[], 0.9, 0.9, &mut [], &mut [])?;
@@ -102,7 +102,7 @@ fn nothing_is_fine_and_writes_nothing() -> Result<()> {
     compute_gae_batched::<f32>(&[], &[], ends, &[], 5, 0.9, 0.9, &mut [], &mut [])
 }
 
-/// Checks the error of `call`, which must have written nothing.
+/// Checks the error of `call`, and that nothing was written.
 fn rejects(
     (variant, argument, got): (Variant, &str, &str),
     call: impl FnOnce(&mut [f64], &mut [f64]) -> Result<()>,
@@ -115,7 +115,7 @@ fn rejects(
 }
 
 #[test]
-fn bad_input_is_named_before_anything_is_written() {
+fn invalid_arguments_are_rejected_before_any_write() {
     let x = [0.0; 4];
     let none = EpisodeEnds::dones(&[false; 4]);
     rejects((Error::Shape, "values", "3"), |a, r| compute_gae(&x, &x[..3], none, 0.0, 0.9, 0.9, a, r));
@@ -135,7 +135,7 @@ fn bad_input_is_named_before_anything_is_written() {
 }
 
 #[test]
-fn rows_that_do_not_fit_are_named() {
+fn mismatched_row_counts_are_rejected() {
     let x = [0.0; 4];
     let none = EpisodeEnds::dones(&[false; 4]);
     for num_envs in [3, 0] {
@@ -166,7 +166,7 @@ impl Case {
         self.rows.iter().map(get).collect()
     }
 
-    /// The formula, a step at a time.
+    /// Computes the formula step by step.
     fn reference(&self) -> Vec<f64> {
         let mut advantages = vec![0.0; self.rows.len()];
         for n in 0..self.n {
@@ -190,7 +190,7 @@ impl Case {
 
 prop_compose! {
     fn cases()(n in 1_usize..400, t in 1_usize..12, long in 0_usize..4, ends in 0.0..0.5, gamma in 0.0..=1.0, lambda in 0.0..=1.0)
-        // A few long trajectories beside many short ones.
+        // A few long trajectories in addition to many short ones.
         (rows in { let (n, t) = if long == 0 { (1, n * t) } else { (n, t) }; (Just((n, t)), vec(
             (-1.0..1.0, -1.0..1.0, -1.0..1.0, prop::bool::weighted(ends), prop::bool::weighted(ends)), n * t)) },
          last_values in vec(-1.0..1.0, n), gamma in Just(gamma), lambda in Just(lambda)) -> Case {
@@ -203,13 +203,13 @@ fn close(got: f64, expected: f64, rtol: f64, atol: f64) -> bool {
     (got - expected).abs() <= atol + rtol * expected.abs()
 }
 
-/// Checks every form against the reference, and the batched one against one trajectory at a time.
+/// Compares every function with the reference, and the batched one with single trajectories.
 fn check<T: Float + Into<f64>>(mut case: Case, of: impl Fn(f64) -> T) -> Result<()> {
     let (rtol, atol) = (1e-6, 1e-10);
-    // The reference gets the numbers as `T` holds them.
-    let held = |x: &mut f64| *x = of(*x).into();
-    case.rows.iter_mut().for_each(|(reward, value, last, ..)| [reward, value, last].into_iter().for_each(held));
-    case.last_values.iter_mut().for_each(held);
+    // The reference gets the numbers rounded to `T`.
+    let rounded = |x: &mut f64| *x = of(*x).into();
+    case.rows.iter_mut().for_each(|(reward, value, last, ..)| [reward, value, last].into_iter().for_each(rounded));
+    case.last_values.iter_mut().for_each(rounded);
     let numbers = |x: Vec<f64>| x.into_iter().map(&of).collect::<Vec<T>>();
     let (rewards, values) = (numbers(case.column(|r| r.0)), numbers(case.column(|r| r.1)));
     let (finals, last) = (numbers(case.column(|r| r.2)), numbers(case.last_values.clone()));
@@ -253,28 +253,28 @@ fn check<T: Float + Into<f64>>(mut case: Case, of: impl Fn(f64) -> T) -> Result<
 
 proptest! {
     #[test]
-    fn every_form_equals_the_slow_reference_in_f64(case in cases()) {
+    fn all_functions_equal_the_reference_in_f64(case in cases()) {
         check(case, |x| x)?;
     }
 
     #[test]
-    fn every_form_equals_the_slow_reference_in_f32(case in cases()) {
+    fn all_functions_equal_the_reference_in_f32(case in cases()) {
         check(case, |x| x as f32)?;
     }
 }
 
 #[test]
-fn final_values_without_truncations_are_refused() {
+fn final_values_without_truncated_flags_are_rejected() {
     let (x, mut a, mut b) = ([1.0_f32; 2], [0.0; 2], [0.0; 2]);
     let ends = EpisodeEnds { final_values: Some(&x[..]), ..EpisodeEnds::dones(&[false, true]) };
-    let refused = [
+    let results = [
         compute_gae(&x, &x, ends, 0.0, 0.9, 0.9, &mut a, &mut b),
         compute_gae_time_major(&x, &x, ends, 1, &[0.0], 0.9, 0.9, &mut a, &mut b),
         compute_gae_batched(&x, &x, ends, &[0.0], 2, 0.9, 0.9, &mut a, &mut b),
         compute_returns(&x, ends, 0.0, 0.9, &mut a),
         compute_vtrace(&x, &x, &x, ends, 0.0, VtraceConfig::default(), &mut a, &mut b),
     ];
-    for result in refused {
+    for result in results {
         assert_eq!(assert_rejects(result, Error::Shape, "truncated").got, "none");
     }
 }

@@ -1,4 +1,4 @@
-//! Discounted and lambda returns against numbers by hand and generalised advantage estimation.
+//! Discounted and lambda returns compared with results by hand and with generalised advantage estimation.
 
 use proptest::collection::vec;
 use proptest::prelude::*;
@@ -17,7 +17,7 @@ fn discounted(rewards: &[f64], ends: EpisodeEnds<'_, f64>, last: f64, gamma: f64
 }
 
 #[test]
-fn discounted_returns_by_hand() {
+fn discounted_returns_equal_results_by_hand() {
     let rewards = [1.0, 2.0, 4.0];
     assert_eq!(discounted(&rewards, EpisodeEnds::dones(&[false; 3]), 8.0, 0.5), [4.0, 6.0, 8.0]);
     assert_eq!(discounted(&rewards, EpisodeEnds::dones(&[false; 3]), 8.0, 0.0), rewards);
@@ -31,7 +31,7 @@ fn discounted_returns_by_hand() {
 }
 
 #[test]
-fn lambda_mixes_values_with_what_follows() {
+fn lambda_mixes_values_and_later_returns() {
     let (rewards, values) = ([1.0, 2.0, 4.0], [NAN, 2.0, 4.0]);
     let ends = EpisodeEnds { terminated: &[false; 3], truncated: Some(&[false; 3]), final_values: Some(&[NAN; 3]) };
     let mut returns = [0.0; 3];
@@ -42,7 +42,7 @@ fn lambda_mixes_values_with_what_follows() {
 }
 
 #[test]
-fn constant_reward_under_a_time_limit_keeps_the_infinite_value() {
+fn constant_reward_under_a_time_limit_has_the_infinite_horizon_value() {
     let (n, value) = (300, 10.0);
     let truncated: Vec<bool> = (0..n).map(|t| t % 7 == 6).collect();
     let (rewards, values, terminated) = (vec![1.0; n], vec![value; n], vec![false; n]);
@@ -51,7 +51,7 @@ fn constant_reward_under_a_time_limit_keeps_the_infinite_value() {
 }
 
 #[test]
-fn nan_behind_a_finished_episode_stays_there() {
+fn nan_behind_a_finished_episode_does_not_spread() {
     for n in [2, 20, 40, 150] {
         for cut in 0..n - 1 {
             let mut rewards = vec![1.0; n];
@@ -65,14 +65,14 @@ fn nan_behind_a_finished_episode_stays_there() {
 }
 
 #[test]
-fn nothing_is_fine_and_writes_nothing() -> Result<()> {
+fn empty_rollouts_are_accepted() -> Result<()> {
     compute_returns::<f32>(&[], EpisodeEnds::dones(&[]), 1.0, 0.9, &mut [])?;
     compute_returns_time_major::<f32>(&[], EpisodeEnds::dones(&[]), 3, &[0.0; 3], 0.9, &mut [])?;
     compute_lambda_returns_time_major::<f32>(&[], &[], EpisodeEnds::dones(&[]), 0, &[], 0.9, 0.9, &mut [])
 }
 
 #[test]
-fn bad_input_is_named_before_anything_is_written() {
+fn invalid_arguments_are_rejected_before_any_write() {
     let rejects = |(variant, argument, got): (Variant, &str, &str), call: &dyn Fn(&mut [f64]) -> Result<()>| {
         let mut returns = [7.0; 4];
         let mismatch = assert_rejects(call(&mut returns), variant, argument);
@@ -96,7 +96,7 @@ fn bad_input_is_named_before_anything_is_written() {
 
 type Row = (f64, f64, f64, bool, bool);
 
-/// Compares one trajectory at a time, and the grid of `n` columns that the rows are, with GAE's returns in f64.
+/// Compares single trajectories, and the grid of `n` columns, with the returns of GAE in f64.
 fn check<T: Float + Into<f64>>(rows: &[Row], n: usize, last: &[f64], lambda: f64, of: fn(f64) -> T) -> Result<()> {
     let (gamma, last) = (0.97, last.iter().map(|x| of(*x)).collect::<Vec<T>>());
     let wide = |x: f64| of(x).into();
@@ -156,7 +156,7 @@ prop_compose! {
 
 proptest! {
     #[test]
-    fn lambda_returns_are_those_of_gae((rows, n, last) in cases(), lambda in 0.0..=1.0) {
+    fn lambda_returns_equal_the_returns_of_gae((rows, n, last) in cases(), lambda in 0.0..=1.0) {
         for lambda in [lambda, 0.0, 1.0] {
             check(&rows, n, &last, lambda, |x| x)?;
             check(&rows, n, &last, lambda, |x| x as f32)?;

@@ -1,4 +1,4 @@
-//! V-trace against numbers by hand, generalised advantage estimation and a slow reference.
+//! V-trace compared with results by hand, generalised advantage estimation and a scalar reference.
 
 use proptest::collection::vec;
 use proptest::prelude::*;
@@ -26,7 +26,7 @@ fn vtrace(
 }
 
 #[test]
-fn bars_limit_the_ratios_of_targets_traces_and_the_policy_gradient_each() {
+fn limits_apply_separately_to_targets_traces_and_the_policy_gradient() {
     // Ratios 1/2, 4, 4. Temporal differences 1 + 0.5 * 1 - 2 = -0.5, 2 + 0.5 * 2 - 1 = 2, 3 + 0.5 * 4 - 2 = 3.
     let log_rhos = [0.5, 4.0, 4.0].map(f64::ln);
     let (rewards, values) = ([1.0, 2.0, 3.0], [2.0, 1.0, 2.0]);
@@ -50,13 +50,13 @@ fn bars_limit_the_ratios_of_targets_traces_and_the_policy_gradient_each() {
 }
 
 #[test]
-fn termination_bootstraps_nothing_and_cuts_the_trace() {
+fn termination_bootstraps_nothing_and_ends_the_trace() {
     let (vs, pg) = vtrace(&[0.0; 2], &[1.0, 2.0], &[2.0, 1.0], EpisodeEnds::dones(&[true, false]), 4.0, HALF);
     assert_eq!((vs, pg), (vec![1.0, 4.0], vec![-1.0, 3.0]));
 }
 
 #[test]
-fn truncation_bootstraps_the_final_observation_and_cuts_the_trace() {
+fn truncation_bootstraps_the_final_observation_and_ends_the_trace() {
     let ends =
         EpisodeEnds { terminated: &[false; 2], truncated: Some(&[true, false]), final_values: Some(&[6.0, NAN]) };
     let (vs, pg) = vtrace(&[0.0; 2], &[1.0, 2.0], &[2.0, 1.0], ends, 4.0, HALF);
@@ -66,7 +66,7 @@ fn truncation_bootstraps_the_final_observation_and_cuts_the_trace() {
 }
 
 #[test]
-fn both_in_one_row_is_a_termination() {
+fn a_terminated_and_truncated_row_is_a_termination() {
     for final_values in [Some(&[NAN][..]), None] {
         let ends = EpisodeEnds { terminated: &[true], truncated: Some(&[true]), final_values };
         assert_eq!(vtrace(&[0.0], &[1.0], &[2.0], ends, NAN, HALF), (vec![1.0], vec![-1.0]));
@@ -74,7 +74,7 @@ fn both_in_one_row_is_a_termination() {
 }
 
 #[test]
-fn what_never_happens_under_the_learning_policy_changes_nothing() {
+fn a_ratio_of_zero_leaves_values_unchanged() {
     for log_rho in [-INFINITY, -1e300, -708.0] {
         let (vs, pg) = vtrace(&[0.0, log_rho], &[1.0, 2.0], &[2.0, 1.0], EpisodeEnds::dones(&[false; 2]), 4.0, HALF);
         assert_eq!((vs, pg), (vec![1.5, 1.0], vec![-0.5, 0.0]));
@@ -84,7 +84,7 @@ fn what_never_happens_under_the_learning_policy_changes_nothing() {
 }
 
 #[test]
-fn nan_behind_a_finished_episode_stays_there() {
+fn nan_behind_a_finished_episode_does_not_spread() {
     for n in [2, 3, 20, 40, 90, 150] {
         for cut in 0..n - 1 {
             let (mut log_rhos, mut values) = (vec![0.1; n], vec![0.5; n]);
@@ -103,7 +103,7 @@ fn nan_behind_a_finished_episode_stays_there() {
 }
 
 #[test]
-fn a_nan_ratio_reaches_the_steps_before_it_and_none_after() {
+fn a_nan_ratio_affects_earlier_steps_only() {
     for n in [5, 50, 200] {
         let mut log_rhos = vec![0.0; n];
         log_rhos[n / 2] = NAN;
@@ -115,7 +115,7 @@ fn a_nan_ratio_reaches_the_steps_before_it_and_none_after() {
 }
 
 #[test]
-fn nothing_is_fine_and_writes_nothing() -> Result<()> {
+fn empty_rollouts_are_accepted() -> Result<()> {
     let ends = EpisodeEnds { terminated: &[], truncated: Some(&[]), final_values: None };
     compute_vtrace::<f32>(&[], &[], &[], ends, 1.0, HALF, &mut [], &mut [])?;
     for n in [0, 3] {
@@ -124,7 +124,7 @@ fn nothing_is_fine_and_writes_nothing() -> Result<()> {
     Ok(())
 }
 
-/// Checks the error of `call`, which must have written nothing.
+/// Checks the error of `call`, and that nothing was written.
 fn rejects(
     (variant, argument, got): (Variant, &str, &str),
     call: impl FnOnce(&mut [f64], &mut [f64]) -> Result<()>,
@@ -137,7 +137,7 @@ fn rejects(
 }
 
 #[test]
-fn bad_input_is_named_before_anything_is_written() {
+fn invalid_arguments_are_rejected_before_any_write() {
     let x = &[0.0; 4];
     let none = EpisodeEnds::dones(&[false; 4]);
     let cut = EpisodeEnds { truncated: Some(&[false, false, true, false]), ..none };
@@ -168,7 +168,9 @@ fn bad_input_is_named_before_anything_is_written() {
     }
 }
 
-/// A rollout of N environments over T steps, time-major: log ratio, reward, value, final value, terminated, truncated.
+/// A rollout of N environments over T steps, time-major.
+///
+/// A row holds the log ratio, reward, value, final value, terminated and truncated.
 #[derive(Clone, Debug)]
 struct Case {
     n: usize,
@@ -179,7 +181,7 @@ struct Case {
 
 prop_compose! {
     fn cases()(n in 1_usize..90, t in 1_usize..12, long in 0_usize..3, ends in 0.0..0.4)
-        // A few long trajectories beside many short ones.
+        // A few long trajectories in addition to many short ones.
         (rows in vec(
             (-3.0..3.0, -1.0..1.0, -1.0..1.0, -1.0..1.0, prop::bool::weighted(ends), prop::bool::weighted(ends)), n * t),
          last_values in vec(-1.0..1.0, n), n in Just(if long == 0 { 1 } else { n }), gamma in 0.0..=1.0,
@@ -189,7 +191,7 @@ prop_compose! {
 }
 
 impl Case {
-    /// The paper's equations, a step at a time in f64 on the numbers as `round` leaves them.
+    /// Computes the equations of the paper step by step in f64, on numbers rounded with `round`.
     fn reference(&self, round: impl Fn(f64) -> f64) -> (Vec<f64>, Vec<f64>) {
         let VtraceConfig { gamma, rho_bar, c_bar, lambda, pg_rho_bar } = self.settings;
         let (mut vs, mut pg) = (vec![0.0; self.rows.len()], vec![0.0; self.rows.len()]);
@@ -222,7 +224,7 @@ struct Columns<T> {
 }
 
 impl<T: Float> Columns<T> {
-    /// Every `step`-th row from `first` on.
+    /// Returns every `step`-th row from `first` on.
     fn new(case: &Case, first: usize, step: usize, of: impl Fn(f64) -> T) -> Self {
         let rows: Vec<_> = case.rows.iter().skip(first).step_by(step).collect();
         Self {
@@ -241,7 +243,7 @@ impl<T: Float> Columns<T> {
     }
 }
 
-/// Errors are at most `rtol` of the number and `atol` of the largest one, or of 1.
+/// Checks that errors are at most `rtol` of the number plus `atol` of the largest number, or of 1.
 fn close<T: Float + Into<f64>>(got: &[T], expected: impl IntoIterator<Item = f64>, [rtol, atol]: [f64; 2]) {
     let expected: Vec<f64> = expected.into_iter().collect();
     let atol = atol * expected.iter().fold(1.0, |largest: f64, x| largest.max(x.abs()));
@@ -252,7 +254,7 @@ fn close<T: Float + Into<f64>>(got: &[T], expected: impl IntoIterator<Item = f64
     }
 }
 
-/// Checks the grid against the reference, and one trajectory at a time against the grid.
+/// Compares the grid with the reference, and single trajectories with the grid.
 fn check<T: Float + Into<f64>>(case: &Case, of: impl Fn(f64) -> T, tolerance: [f64; 2]) -> Result<()> {
     let (n, settings) = (case.n, case.settings);
     let last: Vec<T> = case.last_values[..n].iter().map(|x| of(*x)).collect();
@@ -276,18 +278,19 @@ fn check<T: Float + Into<f64>>(case: &Case, of: impl Fn(f64) -> T, tolerance: [f
 
 proptest! {
     #[test]
-    fn every_form_equals_the_slow_reference_in_f64(case in cases()) {
+    fn all_functions_equal_the_reference_in_f64(case in cases()) {
         check(&case, |x| x, [1e-6, 1e-10])?;
     }
 
     /// Ratios are within 2 units in the last place; all other arithmetic is in f64.
     #[test]
-    fn every_form_equals_the_slow_reference_in_f32(case in cases()) {
+    fn all_functions_equal_the_reference_in_f32(case in cases()) {
         check(&case, |x| x as f32, [1e-6, 3e-6])?;
     }
 
-    /// On policy, `vs - v` is the advantage of GAE with the same lambda, and `vs` the lambda return; with lambda = 1
-    /// the policy gradient's advantage is GAE's too.
+    /// Checks that on policy, `vs` is the lambda return, and `vs - v` is the advantage of GAE.
+    ///
+    /// With lambda = 1, the policy gradient advantage also equals that of GAE.
     #[test]
     fn on_policy_targets_are_lambda_returns(case in cases(), bars in 1.0..5.0) {
         let VtraceConfig { gamma, lambda, .. } = case.settings;

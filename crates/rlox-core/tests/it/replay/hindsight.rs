@@ -1,4 +1,4 @@
-//! Goals in hindsight are those that the same episode reached.
+//! Tests that hindsight goals are goals that the same episode achieved.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -8,12 +8,12 @@ use rlox_core::replay::{SampledBatch, Strategy as Goals, TransitionBatch};
 use rlox_core::testing::assert_rejects;
 use rlox_core::{DType, Error, FieldData, Pcg64};
 
-/// A step of an environment whose achieved goal is a number that no other observation has.
+/// A step of an environment whose achieved goals are all different.
 #[derive(Clone, Copy)]
 struct Step {
     achieved: f32,
     done: bool,
-    /// The environment starts anew after it, flag or not.
+    /// True if the environment starts another episode after the step, with or without a flag.
     last: bool,
 }
 
@@ -44,7 +44,7 @@ fn push(buffer: &mut HindsightReplayBuffer, rows: &[Step], promised: bool) {
     buffer.push_batch(&steps).unwrap();
 }
 
-/// The goals that a transition may get: what the steps of its episode have reached.
+/// Returns the goals that a transition may get: those that the steps of its episode achieved.
 fn allowed(model: &[Step], n: usize, held: &std::ops::Range<usize>, at: usize, strategy: Goals) -> BTreeSet<i64> {
     let (mut first, mut last) = (at, at);
     while first >= held.start + n && !model[first - n].last {
@@ -65,7 +65,7 @@ proptest! {
     #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(60) })]
 
     #[test]
-    fn goals_are_those_that_the_episode_reaches(
+    fn goals_are_achieved_by_the_same_episode(
         seed in any::<u64>(),
         num_envs in 1_usize..4,
         capacity in 1_usize..14,
@@ -92,7 +92,7 @@ proptest! {
         let mut copy = Replay::<Hindsight>::from_config(&buffer.to_config()).unwrap();
         copy.load_state(&buffer.state().unwrap()).unwrap();
         let (mut batch, mut again) = (SampledBatch::default(), SampledBatch::default());
-        let mut seen: BTreeMap<usize, BTreeSet<i64>> = BTreeMap::new();
+        let mut goals_by_index: BTreeMap<usize, BTreeSet<i64>> = BTreeMap::new();
         for draw in 0..if held.is_empty() { 0 } else { 700 } {
             buffer.sample_into(&mut batch, held.len(), draw).unwrap();
             copy.sample_into(&mut again, held.len(), draw).unwrap();
@@ -105,20 +105,20 @@ proptest! {
                 prop_assert_eq!(batch.f32s("achieved")[i], model[*index].achieved);
                 prop_assert_eq!(batch.f32s("next_achieved")[i], model[*index].achieved + 1.0);
                 if i < relabelled {
-                    seen.entry(*index).or_default().insert(goal);
+                    goals_by_index.entry(*index).or_default().insert(goal);
                 } else {
                     prop_assert_eq!(goal, -1);
                 }
             }
         }
-        for (index, goals) in seen {
+        for (index, goals) in goals_by_index {
             prop_assert_eq!(goals, allowed(&model, num_envs, &held, index, strategy), "of {}", index);
         }
     }
 }
 
 #[test]
-fn what_makes_no_sense_is_refused() {
+fn invalid_settings_are_rejected() {
     assert!(buffer(4, 1, Goals::Future, 4).with_n_step(NStep { n: 3, gamma: 0.9 }).is_err());
     assert!(Goals::from_name("past").is_err());
     let part = |name: &str, width| FieldSpec::new(name, &[width], DType::F32);
@@ -133,7 +133,7 @@ fn what_makes_no_sense_is_refused() {
 }
 
 #[test]
-fn a_state_of_other_goals_is_refused() {
+fn states_with_other_settings_are_rejected() {
     let step = |achieved| Step { achieved, done: false, last: false };
     let mut future = buffer(8, 1, Goals::Future, 4);
     (0..5_u8).for_each(|i| push(&mut future, &[step(f32::from(i))], false));

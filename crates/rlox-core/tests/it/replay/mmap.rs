@@ -1,4 +1,4 @@
-//! Buffers with a file: what is sampled is what was pushed, after any end of the process that pushed it.
+//! Tests that buffers in files return the pushed rows, after any end of the process that pushed them.
 
 use std::fs;
 use std::io::{BufRead, BufReader, Write};
@@ -14,7 +14,7 @@ use rlox_core::testing::assert_rejects;
 use rlox_core::{DType, Error, FieldData, Pcg64, Result};
 use tempfile::TempDir;
 
-/// Numbers of an observation.
+/// Number of elements of an observation.
 const DIM: usize = 6;
 
 fn layout() -> TransitionSchema {
@@ -27,7 +27,7 @@ fn place() -> (TempDir, PathBuf) {
     (scratch, path)
 }
 
-/// Rows that tell their number everywhere.
+/// Pushes rows whose columns all contain the index.
 fn push(buffer: &mut MmapReplayBuffer, from: usize, count: usize) -> Result<()> {
     let rows = from..from + count;
     let obs: Vec<_> = rows.clone().flat_map(|i| [i as f32; DIM]).collect();
@@ -46,7 +46,7 @@ fn push(buffer: &mut MmapReplayBuffer, from: usize, count: usize) -> Result<()> 
     })
 }
 
-/// Samples as many as are held, checks that each is whole, and returns their numbers.
+/// Samples as many transitions as are stored, checks their columns and returns their indices.
 fn sampled(buffer: &MmapReplayBuffer, seed: u64) -> Vec<usize> {
     let mut batch = SampledBatch::default();
     buffer.sample_into(&mut batch, buffer.len(), seed).unwrap();
@@ -63,9 +63,9 @@ fn sampled(buffer: &MmapReplayBuffer, seed: u64) -> Vec<usize> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
 
-    /// Pushes of any length, flushes and reopenings with any room in memory: what is held is the newest rows.
+    /// Pushes, flushes and reopens with varying capacities in memory.
     #[test]
-    fn the_newest_rows_are_held(
+    fn the_newest_rows_are_stored(
         total in 1..60_usize,
         hot in 1..60_usize,
         steps in prop::collection::vec((0..5_u8, 0..40_usize), 1..30),
@@ -97,7 +97,7 @@ proptest! {
 }
 
 #[test]
-fn every_row_is_as_likely_wherever_it_lies_and_a_seed_repeats() {
+fn samples_are_uniform_and_repeatable_in_memory_and_file() {
     let (_scratch, path) = place();
     let mut buffer = MmapReplayBuffer::create(&path, 5, 20, layout()).unwrap();
     push(&mut buffer, 0, 33).unwrap();
@@ -117,7 +117,7 @@ fn every_row_is_as_likely_wherever_it_lies_and_a_seed_repeats() {
 }
 
 #[test]
-fn what_makes_no_sense_is_refused_and_nothing_is_lost() {
+fn invalid_arguments_are_rejected_and_lose_no_rows() {
     let (_scratch, path) = place();
     let stacks = TransitionSchema { frame_stack: 2, ..layout() };
     for (hot, total, layout, argument, got) in [
@@ -160,17 +160,17 @@ fn what_makes_no_sense_is_refused_and_nothing_is_lost() {
     let steps = TransitionBatch { obs: &broken, next_obs: Some(&[FieldData::F32(&[0.0; DIM])]), ..steps };
     assert_rejects(buffer.push_batch(&steps), Error::NotFinite, "obs");
     let rejected = assert_rejects(buffer.sample_into(&mut batch, 6, 0), Error::Config, "batch_size");
-    assert_eq!(rejected.expected, "1 to 5, as many as are stored");
+    assert_eq!(rejected.expected, "1 to 5, the number of stored transitions");
     assert_eq!(sampled(&buffer, 0).len(), 5);
 }
 
-/// What is there, of a file or a link.
-fn there(path: &Path) -> (Option<PathBuf>, Option<Vec<u8>>) {
+/// Returns the target of a link and the content of a file.
+fn contents(path: &Path) -> (Option<PathBuf>, Option<Vec<u8>>) {
     (fs::read_link(path).ok(), fs::read(path).ok())
 }
 
 #[test]
-fn nothing_that_is_there_is_overwritten() {
+fn existing_files_are_not_overwritten() {
     let (scratch, path) = place();
     let at = |name: &str| scratch.path().join(name);
     drop(MmapReplayBuffer::create(&path, 2, 10, layout()).unwrap());
@@ -186,14 +186,14 @@ fn nothing_that_is_there_is_overwritten() {
         names.extend(["link", "dangling"]);
     }
     for name in &names {
-        let before = there(&at(name));
+        let before = contents(&at(name));
         match MmapReplayBuffer::create(at(name), 2, 10, layout()).unwrap_err() {
             Error::Io { path, source } => {
                 assert!(path.ends_with(name) && source.kind() == std::io::ErrorKind::AlreadyExists, "{source}");
             }
             other => panic!("{name}: {other}"),
         }
-        assert_eq!(there(&at(name)), before, "{name}");
+        assert_eq!(contents(&at(name)), before, "{name}");
         let opened = MmapReplayBuffer::open(at(name), None);
         match opened {
             Ok(_) => assert_eq!(*name, "replay"),
@@ -205,35 +205,35 @@ fn nothing_that_is_there_is_overwritten() {
                 assert!(assert_rejects(corrupt, Error::Corrupt, &file).at.section.is_some());
             }
         }
-        assert_eq!(there(&at(name)), before, "{name}");
+        assert_eq!(contents(&at(name)), before, "{name}");
     }
     for wrong in ["", "nowhere/replay", "foreign/replay", "a\0b", ".."] {
         let wrong = if wrong.is_empty() { PathBuf::new() } else { at(wrong) };
         assert!(matches!(MmapReplayBuffer::create(&wrong, 2, 10, layout()), Err(Error::Io { .. })), "{wrong:?}");
     }
-    assert_eq!(fs::read_dir(scratch.path()).unwrap().count(), names.len(), "something was left behind");
+    assert_eq!(fs::read_dir(scratch.path()).unwrap().count(), names.len(), "a file was not removed");
 }
 
-/// What a child does: push and flush, and tell after each flush how many rows were pushed.
+/// Child process: pushes and flushes, and prints the number of rows after each flush.
 #[test]
 #[ignore = "the child of the tests below"]
 fn pushes_until_it_is_killed() {
     let Some(path) = std::env::var_os("RLOX_PUSH_TO") else { return };
     let mut buffer = MmapReplayBuffer::open(path, None).unwrap();
     let mut rng = Pcg64::seed_from(buffer.indices().end as u128);
-    let mut tell = std::io::stdout();
+    let mut stdout = std::io::stdout();
     loop {
         let (from, count) = (buffer.indices().end, rng.integers(1, 300) as usize);
         let done = push(&mut buffer, from, count).and_then(|()| if count % 3 == 0 { buffer.flush() } else { Ok(()) });
         match done {
-            Ok(()) if count % 3 == 0 => writeln!(tell, "\nflushed {}", buffer.indices().end).unwrap(),
+            Ok(()) if count % 3 == 0 => writeln!(stdout, "\nflushed {}", buffer.indices().end).unwrap(),
             Ok(()) => {}
             Err(error) => {
-                // The disk is full: all that was taken can be read, and what was flushed stays.
+                // The disk is full: all stored rows are readable, and flushed rows remain.
                 assert!(matches!(error, Error::Io { .. }), "{error}");
                 assert!(buffer.indices().end == from && push(&mut buffer, from, count).is_err());
                 assert!(sampled(&buffer, 0).len() == buffer.len());
-                return writeln!(tell, "\nfull {from}").unwrap();
+                return writeln!(stdout, "\nfull {from}").unwrap();
             }
         }
     }
@@ -244,13 +244,13 @@ fn child(program: &mut Command, path: &Path) -> Child {
     program.args(arguments).env("RLOX_PUSH_TO", path).stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap()
 }
 
-/// What it told last, and the number it told with that.
-fn told(running: &mut Child, word: &str) -> Option<usize> {
+/// Returns the last number that the child printed after `word`.
+fn last_number(running: &mut Child, word: &str) -> Option<usize> {
     let lines = BufReader::new(running.stdout.take().unwrap()).lines().map_while(std::result::Result::ok);
     lines.filter_map(|line| line.strip_prefix(word)?.trim().parse().ok()).last()
 }
 
-fn kills_leave_every_row_that_was_flushed(times: u32) {
+fn check_kills(times: u32) {
     let (scratch, path) = place();
     let total = 2000;
     drop(MmapReplayBuffer::create(&path, 100, total, layout()).unwrap());
@@ -261,7 +261,7 @@ fn kills_leave_every_row_that_was_flushed(times: u32) {
         std::thread::sleep(Duration::from_micros(rng.integers(1_000, 120_000) as u64));
         running.kill().unwrap();
         running.wait().unwrap();
-        let flushed = told(&mut running, "flushed").unwrap_or(pushed);
+        let flushed = last_number(&mut running, "flushed").unwrap_or(pushed);
         let buffer = MmapReplayBuffer::open(&path, None).unwrap();
         let held = buffer.indices();
         assert!(held.end >= flushed.max(pushed) && held.len() == held.end.min(total), "{held:?} after {flushed}");
@@ -273,30 +273,30 @@ fn kills_leave_every_row_that_was_flushed(times: u32) {
         pushed = held.end;
     }
     assert!(pushed > 0, "no child lived long enough to push");
-    eprintln!("{times} kills after {pushed} rows; {flushes} had flushed, {more} times there was more than was flushed");
-    assert_eq!(fs::read_dir(scratch.path()).unwrap().count(), 1, "something was left behind");
+    eprintln!("{times} kills, {pushed} rows; {flushes} children had flushed, {more} files had more than flushed rows");
+    assert_eq!(fs::read_dir(scratch.path()).unwrap().count(), 1, "a file was not removed");
 }
 
 #[test]
-fn twenty_kills_leave_every_row_that_was_flushed() {
-    kills_leave_every_row_that_was_flushed(20);
+fn twenty_kills_lose_no_flushed_row() {
+    check_kills(20);
 }
 
 #[test]
 #[ignore = "takes seven seconds"]
-fn a_hundred_kills_leave_every_row_that_was_flushed() {
-    kills_leave_every_row_that_was_flushed(100);
+fn a_hundred_kills_lose_no_flushed_row() {
+    check_kills(100);
 }
 
 #[test]
-fn a_file_is_open_once() {
+fn a_file_can_be_open_only_once() {
     let (_scratch, path) = place();
     let buffer = MmapReplayBuffer::create(&path, 100, 2000, layout()).unwrap();
     for _ in 0..2 {
         assert_rejects(MmapReplayBuffer::open(&path, None), Error::Closed, &path.display().to_string());
     }
     drop(buffer);
-    // Another process has it until it is killed.
+    // Another process holds the file until it is killed.
     let mut running = child(&mut Command::new(std::env::current_exe().unwrap()), &path);
     while !MmapReplayBuffer::open(&path, None).is_err_and(|error| matches!(error, Error::Closed(_))) {
         std::thread::sleep(Duration::from_millis(5));
@@ -308,10 +308,10 @@ fn a_file_is_open_once() {
 
 #[cfg(target_os = "linux")]
 #[test]
-fn a_full_disk_loses_nothing_that_was_taken() {
+fn a_full_disk_loses_no_stored_row() {
     let (_scratch, path) = place();
     drop(MmapReplayBuffer::create(&path, 500, 100_000, layout()).unwrap());
-    // No file may be longer than 128 KiB: writing it fails as on a full disk.
+    // Files are limited to 128 KiB, so that writes fail as on a full disk.
     let mut shell = Command::new("sh");
     shell.args(["-c", "trap '' XFSZ; ulimit -f 256; exec \"$0\" \"$@\""]).arg(std::env::current_exe().unwrap());
     let mut running = child(&mut shell, &path);
@@ -322,7 +322,7 @@ fn a_full_disk_loses_nothing_that_was_taken() {
     let (flushed, full) = (last("flushed ").unwrap_or(0), last("full ").unwrap());
     let mut buffer = MmapReplayBuffer::open(&path, None).unwrap();
     let end = buffer.indices().end;
-    assert!((flushed..=full).contains(&end) && full > 1000, "{flushed} flushed, {end} there, {full} taken");
+    assert!((flushed..=full).contains(&end) && full > 1000, "{flushed} flushed, {end} in the file, {full} stored");
     assert_eq!(sampled(&buffer, 0).len(), end);
     push(&mut buffer, end, 5000).unwrap();
     buffer.flush().unwrap();

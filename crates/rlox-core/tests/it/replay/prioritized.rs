@@ -1,4 +1,4 @@
-//! Priorities decide what is drawn, whatever comes and goes.
+//! Tests that draws follow the priorities.
 
 use proptest::prelude::*;
 use rlox_core::replay::{
@@ -12,7 +12,7 @@ fn layout() -> TransitionSchema {
     TransitionSchema::new(FieldSpec::new("obs", &[1], DType::F32), FieldSpec::new("actions", &[], DType::F32))
 }
 
-/// Transitions that tell their numbers, of so many environments; `ends` are cut, others promise their next one.
+/// Pushes a step of `num_envs` environments whose observations are the indices of the transitions.
 fn push(buffer: &mut PrioritizedReplayBuffer, first: usize, num_envs: usize, promised: bool) {
     let next: Vec<f32> = (first..first + num_envs).map(|i| (i + num_envs) as f32).collect();
     let obs: Vec<f32> = (first..first + num_envs).map(|i| i as f32).collect();
@@ -30,7 +30,7 @@ fn push(buffer: &mut PrioritizedReplayBuffer, first: usize, num_envs: usize, pro
     buffer.push_batch(&steps).unwrap();
 }
 
-/// How often each transition is drawn, and how much it weighs.
+/// Returns the number of draws and the last weight of each transition.
 fn drawn(buffer: &PrioritizedReplayBuffer, batches: u64, size: usize) -> Vec<(usize, f32)> {
     let total = buffer.storage().indices().end;
     let (mut counts, mut batch) = (vec![(0, 0.0); total], SampledBatch::default());
@@ -50,10 +50,10 @@ fn frequencies_and_weights_follow_the_priorities() {
     for i in 0..11 {
         buffer.push_slices(&[i as f32], &[-1.0], &[0.0], 0.0, false, true).unwrap();
     }
-    // 3 to 10 are held; 1 is gone, and of the two of 5 the second counts.
+    // Transitions 3 to 10 are stored, 1 is not. The second priority of 5 counts.
     let priorities = [9.0, 1.0, 4.0, 16.0, 100.0, 25.0];
     buffer.update_priorities(&[1, 3, 5, 5, 6, 8], &priorities).unwrap();
-    // The others came with 1, the largest priority there was.
+    // The others have priority 1, the largest at their push.
     let expected = [(3, 1.0), (4, 1.0), (5, 4.0), (6, 10.0), (7, 1.0), (8, 5.0), (9, 1.0), (10, 1.0)];
     let sum: f64 = expected.iter().map(|(_, p)| p).sum();
     let counts = drawn(&buffer, 3000, 8);
@@ -62,19 +62,19 @@ fn frequencies_and_weights_follow_the_priorities() {
     for (index, power) in expected {
         let wanted = 24_000.0 * power / sum;
         chi_squared += (counts[index].0 as f64 - wanted).powi(2) / wanted;
-        // (N P)^-beta over the largest, which is the rarest one's.
+        // (N P)^-beta, divided by the weight of the rarest transition.
         let weight = (power as f32).powf(-0.4);
         assert!((counts[index].1 - weight).abs() < 1e-5, "{index}: {} instead of {weight}", counts[index].1);
     }
     assert!(chi_squared < 30.0, "{chi_squared}");
-    // What comes now has the largest priority so far.
+    // A new transition has the largest priority so far.
     buffer.push_slices(&[11.0], &[-1.0], &[0.0], 0.0, false, true).unwrap();
     let counts = drawn(&buffer, 300, 8);
     assert!(counts[11].0.abs_diff(counts[6].0) < 100 && counts[3].0 == 0, "{counts:?}");
 }
 
 #[test]
-fn without_alpha_all_are_alike_and_with_beta_zero_weights_are_one() {
+fn alpha_zero_draws_uniformly_and_beta_zero_sets_all_weights_to_one() {
     let mut buffer = PrioritizedReplayBuffer::new(4, 1, 1, 0.0, 1.0).unwrap();
     for i in 0..4 {
         buffer.push_slices(&[i as f32], &[-1.0], &[0.0], 0.0, false, true).unwrap();
@@ -91,7 +91,7 @@ fn without_alpha_all_are_alike_and_with_beta_zero_weights_are_one() {
 }
 
 #[test]
-fn what_makes_no_sense_is_refused_and_changes_nothing() {
+fn invalid_arguments_are_rejected_and_change_nothing() {
     for (alpha, beta, argument) in
         [(-0.1, 0.4, "alpha"), (1.5, 0.4, "alpha"), (f32::NAN, 0.4, "alpha"), (0.5, 2.0, "beta")]
     {
@@ -118,7 +118,7 @@ proptest! {
     #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(100) })]
 
     #[test]
-    fn only_what_can_be_sampled_is_drawn(
+    fn only_samplable_transitions_are_drawn(
         seed in any::<u64>(),
         num_envs in 1_usize..4,
         capacity in 1_usize..20,
@@ -141,7 +141,7 @@ proptest! {
             if held.is_empty() {
                 continue;
             }
-            // Of any transition that ever was, held or not.
+            // Updates any transition, stored or not.
             let indices: Vec<_> = (0..3).map(|_| rng.integers(0, held.end as i64) as usize).collect();
             let priorities: Vec<_> = (0..3).map(|_| rng.integers(1, 100) as f32).collect();
             buffer.update_priorities(&indices, &priorities).unwrap();

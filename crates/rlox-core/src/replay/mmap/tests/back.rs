@@ -1,9 +1,9 @@
-//! Buffers that go back to what a reference tells of.
+//! Tests of rollbacks to a reference.
 
 use super::*;
 
 #[test]
-fn a_buffer_goes_back_to_what_it_was_and_its_file_does() {
+fn rollbacks_restore_the_buffer_and_its_file() {
     for (hot, total, slack, then, now) in [
         (3, 10, 4, 7, 9),
         (3, 10, 4, 7, 14),
@@ -19,7 +19,7 @@ fn a_buffer_goes_back_to_what_it_was_and_its_file_does() {
         buffer.load_state(&state).unwrap();
         assert_eq!((check(&buffer).end, rows(&buffer).unwrap() == before), (then, true));
         buffer.verify().unwrap();
-        // What was dropped does not come back, neither by itself nor behind new rows.
+        // Dropped rows do not reappear, neither alone nor behind new rows.
         let dropped = fs::read(&path).unwrap();
         push(&mut buffer, then..then + 1).unwrap();
         let held = buffer.hot_from..buffer.pushed;
@@ -36,7 +36,7 @@ fn a_buffer_goes_back_to_what_it_was_and_its_file_does() {
 }
 
 #[test]
-fn what_was_overwritten_cannot_be_gone_back_to() {
+fn rollbacks_to_overwritten_rows_are_rejected() {
     let (_scratch, _, mut buffer) = new_buffer(3, 10, 4);
     push(&mut buffer, 0..20).unwrap();
     let state = buffer.state().unwrap();
@@ -48,17 +48,17 @@ fn what_was_overwritten_cannot_be_gone_back_to() {
 }
 
 #[test]
-fn a_kill_or_a_disk_that_fails_on_the_way_back_leaves_whole_rows() {
+fn kills_and_disk_failures_during_a_rollback_leave_complete_rows() {
     let mut failed = 0;
     for first in 0..40 {
         let (_scratch, path, mut buffer) = new_buffer(2, 20, 3);
         push(&mut buffer, 0..5).unwrap();
         let state = buffer.state().unwrap();
         push(&mut buffer, 5..19).unwrap();
-        buffer.cold.disk.faults.left.set(Some(first));
+        buffer.cold.disk.faults.remaining.set(Some(first));
         let done = buffer.load_state(&state);
         let killed = fs::read(&path).unwrap();
-        buffer.cold.disk.faults.left.set(None);
+        buffer.cold.disk.faults.remaining.set(None);
         failed += usize::from(done.is_err());
         let end = check(&buffer).end;
         assert!(if done.is_ok() { end == 5 } else { (5..=19).contains(&end) }, "{first}: {end}");
@@ -74,7 +74,7 @@ fn a_kill_or_a_disk_that_fails_on_the_way_back_leaves_whole_rows() {
 }
 
 #[test]
-fn ctrl_c_on_the_way_back_leaves_whole_rows() {
+fn interrupted_rollbacks_leave_complete_rows() {
     let (_scratch, path, mut buffer) = new_buffer(100, 30_000, 4000);
     push(&mut buffer, 0..10).unwrap();
     let state = buffer.state().unwrap();
@@ -95,7 +95,7 @@ fn ctrl_c_on_the_way_back_leaves_whole_rows() {
 }
 
 #[test]
-fn a_file_that_is_only_read_stays_as_it_is_be_it_damaged() {
+fn reading_leaves_a_damaged_file_unchanged() {
     let (_scratch, path, bytes) = file(2, 20, 4, 7);
     let data = bytes.len() - 7 * 31;
     for place in [data - 512, data - 1024] {
@@ -109,7 +109,7 @@ fn a_file_that_is_only_read_stays_as_it_is_be_it_damaged() {
     }
 }
 
-/// The records of these rows, as numbers of other rows.
+/// Pushes rows with the content of rows 0 to `count`.
 fn others(buffer: &mut MmapReplayBuffer, count: usize) {
     for row in 0..count {
         buffer.push(&other(row)).unwrap();
@@ -128,7 +128,7 @@ fn other(row: usize) -> ExperienceRecord {
 }
 
 #[test]
-fn replaced_rows_are_not_mistaken_for_the_old_ones() {
+fn references_to_replaced_rows_are_rejected() {
     for again in [false, true] {
         let scratch = tempfile::tempdir().unwrap();
         let path = scratch.path().join("replay");
@@ -157,7 +157,7 @@ fn replaced_rows_are_not_mistaken_for_the_old_ones() {
         let rejected = assert_rejects(buffer.load_state(&second), Error::Config, "arrays[\"timeline\"]");
         assert!(rejected.expected.contains("the first 8 rows"), "{rejected}");
         assert_eq!((buffer.indices(), rows(&buffer).unwrap() == before), (0..11, true));
-        // What came before still is what it was, as often as one goes back to it.
+        // Earlier rows are unchanged after any number of rollbacks.
         buffer.load_state(&third).unwrap();
         for _ in 0..40 {
             buffer.load_state(&first).unwrap();
@@ -170,7 +170,7 @@ fn replaced_rows_are_not_mistaken_for_the_old_ones() {
 }
 
 #[test]
-fn rows_that_dropped_ones_had_overwritten_cannot_be_gone_back_to() {
+fn rollbacks_to_rows_overwritten_by_dropped_rows_are_rejected() {
     let (_scratch, _, mut buffer) = new_buffer(3, 10, 4);
     push(&mut buffer, 0..16).unwrap();
     let early = buffer.state().unwrap();
@@ -179,13 +179,13 @@ fn rows_that_dropped_ones_had_overwritten_cannot_be_gone_back_to() {
     push(&mut buffer, 18..21).unwrap();
     buffer.load_state(&late).unwrap();
     let rejected = assert_rejects(buffer.load_state(&early), Error::Config, "arrays[\"pushed\"]");
-    assert!(rejected.got == "16" && rejected.expected.starts_with("more"), "{rejected}");
+    assert!(rejected.got == "16" && rejected.expected.starts_with("a later state"), "{rejected}");
     assert_eq!(check(&buffer), 8..18);
     buffer.verify().unwrap();
 }
 
 #[test]
-fn what_is_damaged_behind_the_last_commit_is_dropped_by_the_first_write_only() {
+fn damaged_rows_behind_the_last_commit_are_dropped_by_the_next_write() {
     let (_scratch, path, mut buffer) = new_buffer(10, 50, 40);
     let len = buffer.cold.record.len;
     push(&mut buffer, 0..3).unwrap();
@@ -204,7 +204,7 @@ fn what_is_damaged_behind_the_last_commit_is_dropped_by_the_first_write_only() {
         drop(buffer);
         assert_eq!(fs::read(&path).unwrap(), damaged);
     }
-    // A flush says what there is, and leaves the others where they are.
+    // A flush commits the valid rows and leaves the others in the file.
     let mut buffer = MmapReplayBuffer::open(&path, None).unwrap();
     let state = buffer.state().unwrap();
     drop(buffer);
@@ -221,7 +221,7 @@ fn what_is_damaged_behind_the_last_commit_is_dropped_by_the_first_write_only() {
         drop(buffer);
         assert_eq!(check(&MmapReplayBuffer::open(&path, None).unwrap()), 0..11);
     }
-    // A row in the place of the damaged one does not bring back those behind it.
+    // A row in place of the damaged one does not restore the rows behind it.
     let mut buffer = MmapReplayBuffer::open(&path, None).unwrap();
     buffer.load_state(&state).unwrap();
     push(&mut buffer, 10..11).unwrap();
