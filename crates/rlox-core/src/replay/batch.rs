@@ -5,7 +5,7 @@ use std::ops::Range;
 use super::n_step::{NStep, Spans, retain};
 use super::schema::{FieldSpec, TransitionSchema};
 use super::storage::{ReplayStorage, STORED, TERMINATED, TRUNCATED};
-use crate::simd::prefetch::prefetch;
+use crate::simd::prefetch;
 use crate::{DType, Error, Field, FieldData, FieldMut, InterruptCheck, Result, alloc, check_len};
 
 /// Bytes of a row and the next one that are prefetched. The hardware prefetches longer rows.

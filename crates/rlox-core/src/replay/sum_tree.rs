@@ -15,7 +15,7 @@ use std::ops::Range;
 
 use bytemuck::Zeroable;
 
-use crate::simd::prefetch::prefetch;
+use crate::simd::prefetch;
 use crate::{Error, InterruptCheck, Pcg64, Result, alloc, check_len};
 
 /// Number of children of a node.

@@ -36,7 +36,7 @@ const DETACH_ABOVE_ELEMENTS: usize = 4096;
 ///     weights: (F,), one per reward function; the sum skips functions that returned NaN.
 ///
 /// Returns:
-///     (G,). All advantages are 0 if the rewards differ by at most two roundings or 1e-150, or if there are
+///     (G,). All advantages are 0 if the rewards differ by at most two roundings or 1e-162, or if there are
 ///     at most `ddof` rewards.
 ///
 /// Raises:
@@ -79,7 +79,7 @@ pub(crate) fn compute_group_advantages<'py>(
 ///
 /// Returns:
 ///     One advantage per completion, of the shape of `rewards` without F. All advantages of a group are 0 if its
-///     rewards differ by at most two roundings or 1e-150, or if there are at most `ddof` rewards.
+///     rewards differ by at most two roundings or 1e-162, or if there are at most `ddof` rewards.
 ///
 /// Raises:
 ///     TypeError: An array is not numeric.

@@ -7,7 +7,7 @@ use std::ops::Range;
 use super::{Nodes, Pair, WIDTH};
 use crate::simd::f32x16::Sixteen;
 use crate::simd::f64x8::on_f64s;
-use crate::simd::prefetch::prefetch;
+use crate::simd::prefetch;
 
 /// Number type of a level.
 trait Number: Copy + PartialOrd + Default {
