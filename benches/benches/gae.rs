@@ -2,7 +2,11 @@
 //! `gae/batched/<dtype>/<n>x<t>`: n trajectories one after another.
 
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
-use rlox_core::{EpisodeEnds, Float, Pcg64, compute_gae, compute_gae_batched, compute_gae_time_major};
+use rlox_core::{
+    Pcg64,
+    advantage::{EpisodeEnds, Float, compute_gae_time_major},
+    compute_gae, compute_gae_batched,
+};
 
 /// Random rewards, values and ends of episodes, one in twenty steps on average.
 struct Rollout<T> {

@@ -5,7 +5,7 @@ use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_m
 use rlox_core::llm::{
     GroupOptions, KlEstimator, Overflow, Reduction, compute_batch_group_advantages, pack, sequence_kl,
 };
-use rlox_core::{Float, Pcg64};
+use rlox_core::{Pcg64, advantage::Float};
 
 fn draw<T>(count: usize, low: f64, high: f64, number: fn(f64) -> T) -> Vec<T> {
     let mut rng = Pcg64::seed_from(42);

@@ -9,7 +9,10 @@ use rlox_core::replay::{
     FieldSpec, MmapReplayBuffer, NStep, PrioritizedReplayBuffer, Replay, ReplayBuffer, ReplayStorage, SampledBatch,
     Sampler, TransitionBatch, TransitionSchema, Uniform,
 };
-use rlox_core::{DType, FieldData, Pcg64};
+use rlox_core::{
+    Pcg64,
+    field::{DType, FieldData},
+};
 
 const FRAME: usize = 84 * 84;
 const STACK: usize = 4 * FRAME;

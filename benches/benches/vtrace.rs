@@ -4,8 +4,11 @@
 
 use criterion::{BenchmarkGroup, BenchmarkId, Criterion, Throughput, criterion_group, criterion_main, measurement};
 use rlox_core::{
-    EpisodeEnds, Float, Pcg64, VtraceConfig, compute_lambda_returns, compute_lambda_returns_time_major, compute_vtrace,
-    compute_vtrace_time_major,
+    Pcg64,
+    advantage::{
+        EpisodeEnds, Float, VtraceConfig, compute_lambda_returns, compute_lambda_returns_time_major, compute_vtrace,
+        compute_vtrace_time_major,
+    },
 };
 
 /// Random log ratios, rewards, values and ends of episodes, one in twenty steps on average.

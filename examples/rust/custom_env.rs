@@ -3,8 +3,9 @@
 //! Run it with `cargo run --release -p rlox-core --example custom_env`.
 
 use rlox_core::{
-    ActionsMut, AutoresetMode, Env, EnvSpec, Field, FieldData, Pcg64, Policy, PolicyOut, ResetOptions, Result,
-    RolloutBuffer, Space, Step, VecEnv, VectorEnv, collect,
+    ActionsMut, AutoresetMode, Env, EnvSpec, Pcg64, Policy, PolicyOut, ResetOptions, Result, RolloutBuffer, Space,
+    Step, VecEnv, VectorEnv, collect,
+    field::{Field, FieldData},
 };
 
 /// Random walk on a line of cells from the middle, with reward 1 at the right end and 0 at the left end.

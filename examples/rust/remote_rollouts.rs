@@ -6,7 +6,7 @@
 use std::io::{BufRead, BufReader, Read};
 use std::process::{Child, Command, Stdio};
 
-use rlox_core::{AutoresetMode, Pcg64, Result, StalenessPolicy, VecEnv, envs::CartPole};
+use rlox_core::{AutoresetMode, Pcg64, Result, VecEnv, envs::CartPole, pipeline::StalenessPolicy};
 use rlox_grpc::{ClientOptions, EnvOptions, Worker, WorkerOptions, build_async_on_policy};
 use rlox_nn::train::ImpalaConfig;
 use rlox_nn::{Activation, PolicyNetworks};

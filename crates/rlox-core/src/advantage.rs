@@ -13,7 +13,7 @@ pub use returns::{
 };
 pub use vtrace::{VtraceConfig, compute_vtrace, compute_vtrace_time_major};
 
-use crate::{Error, Result, check_len};
+use crate::{Error, Result, error::check_len};
 
 /// Ends of the episodes of a rollout. Every slice is as long as the rewards.
 ///
@@ -32,7 +32,7 @@ impl<'a, T> EpisodeEnds<'a, T> {
     /// Creates the ends of episodes that only terminate.
     ///
     /// ```
-    /// let ends = rlox_core::EpisodeEnds::<f32>::dones(&[false, true]);
+    /// let ends = rlox_core::advantage::EpisodeEnds::<f32>::dones(&[false, true]);
     /// assert!(ends.truncated.is_none());
     /// ```
     pub fn dones(dones: &'a [bool]) -> Self {

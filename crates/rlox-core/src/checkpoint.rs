@@ -28,7 +28,7 @@ const HINT: &str = "the file is damaged or not part of a checkpoint; use another
 /// Content of a checkpoint: a manifest, and members in the safetensors format.
 ///
 /// ```
-/// use rlox_core::{Checkpoint, FieldMut};
+/// use rlox_core::{checkpoint::Checkpoint, field::FieldMut};
 ///
 /// let folder = std::env::temp_dir().join(format!("rlox-checkpoint-{}", std::process::id()));
 /// let mut checkpoint = Checkpoint::default();

@@ -17,7 +17,7 @@ pub use pendulum::Pendulum;
 pub use registry::{MakeOptions, ids, make};
 pub use soa::SoaVecEnv;
 
-use crate::{Error, ResetOptions, Result, check_len};
+use crate::{Error, ResetOptions, Result, error::check_len};
 
 /// Returns the argument `name` or its default, and checks that all arguments are known and finite.
 fn argument(arguments: &[(String, f64)], known: &[&'static str], name: &str, default: f64) -> Result<f64> {

@@ -119,7 +119,7 @@ pub enum Error {
         /// Error of the operating system.
         source: std::io::Error,
     },
-    /// The function of [`crate::set_interrupt_check`] reported an interruption.
+    /// The function of [`crate::interrupt::set_interrupt_check`] reported an interruption.
     #[error("interrupted")]
     Interrupted,
     /// A backend (network library, environment code) failed with its own message.
@@ -277,7 +277,7 @@ impl Error {
     /// Renames the argument if its name is `from`, for callers that use another name.
     ///
     /// ```
-    /// let error = rlox_core::check_len("rows", 3, 4).unwrap_err().rename_argument("rows", "obs");
+    /// let error = rlox_core::error::check_len("rows", 3, 4).unwrap_err().rename_argument("rows", "obs");
     /// assert_eq!(error.to_string(), "obs: expected 4 elements, got 3; pass one array of that length");
     /// ```
     #[must_use]
@@ -295,7 +295,7 @@ impl Error {
 /// [`Error::Shape`] if `got != expected`.
 ///
 /// ```
-/// let error = rlox_core::check_len("rewards", 3, 4).unwrap_err();
+/// let error = rlox_core::error::check_len("rewards", 3, 4).unwrap_err();
 /// assert_eq!(error.to_string(), "rewards: expected 4 elements, got 3; pass one array of that length");
 /// ```
 #[inline]

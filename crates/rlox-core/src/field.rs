@@ -77,7 +77,7 @@ impl<'a> FieldData<'a> {
     /// Returns the number of elements.
     ///
     /// ```
-    /// use rlox_core::FieldData;
+    /// use rlox_core::field::FieldData;
     ///
     /// assert_eq!(FieldData::from(&[1_u8, 2, 3][..]).len(), 3);
     /// ```
@@ -171,7 +171,7 @@ enum Elements {
 /// A named column of `rows` rows, each of a fixed shape, in row-major order.
 ///
 /// ```
-/// use rlox_core::{DType, Field};
+/// use rlox_core::field::{DType, Field};
 ///
 /// let frames = Field::new("frames", 10, &[84, 84], DType::U8)?;
 /// assert_eq!((frames.width(), frames.rows()), (84 * 84, 10));

@@ -26,7 +26,7 @@ static STOP: OnceLock<fn() -> bool> = OnceLock::new();
 /// first call of a process has an effect. The Python package passes a function that reports signals such as Ctrl-C.
 ///
 /// ```
-/// rlox_core::set_interrupt_check(|| false);
+/// rlox_core::interrupt::set_interrupt_check(|| false);
 /// ```
 pub fn set_interrupt_check(stop: fn() -> bool) {
     STOP.get_or_init(|| stop);
@@ -38,7 +38,7 @@ pub(crate) type PollFn<'a> = &'a mut dyn FnMut() -> Result<()>;
 /// Poller for a long loop: created before the loop, checked in each pass.
 ///
 /// ```
-/// let mut watch = rlox_core::InterruptCheck::default();
+/// let mut watch = rlox_core::interrupt::InterruptCheck::default();
 /// for _ in 0..1000 {
 ///     watch.check()?;
 /// }

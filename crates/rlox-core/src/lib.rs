@@ -13,54 +13,62 @@
 //! collect(&mut env, &mut policy, &mut rngs, &mut buffer, None, 0.99, 0.95)?;
 //! # Ok::<(), rlox_core::Error>(())
 //! ```
+//!
+//! | module | contents |
+//! |---|---|
+//! | [`advantage`] | generalized advantage estimation, V-trace, discounted and lambda returns |
+//! | [`checkpoint`] | checkpoints: folders with a manifest and safetensors files, written atomically |
+//! | [`envs`] | Gymnasium's classic control environments, and the registry of environments |
+//! | [`error`] | errors, with the argument, the expected and the received value |
+//! | [`field`] | named arrays of a data type |
+//! | [`interrupt`] | interruption of long calls |
+//! | [`llm`] | group advantages, token KL, policy ratios and sequence packing for language models |
+//! | [`normalize`] | running mean and variance of observations and rewards |
+//! | [`pipeline`] | actors in threads that collect while a learner learns |
+//! | [`plugin`] | environments from dynamic libraries |
+//! | [`replay`] | replay buffers: uniform, prioritized, memory-mapped, sequences, hindsight |
+//! | [`rng`] | NumPy's PCG64 and `SeedSequence` |
+//! | [`rollout`] | rollout buffers and collection |
+//! | [`vector`] | vectorised environments: autoreset modes, seeds, snapshots, masks |
 
-mod advantage;
+pub mod advantage;
 mod alloc;
-mod checkpoint;
+pub mod checkpoint;
 mod env;
 pub mod envs;
-mod error;
-mod field;
-mod interrupt;
+pub mod error;
+pub mod field;
+pub mod interrupt;
 pub mod llm;
-mod normalize;
-mod pipeline;
-mod plugin;
+pub mod normalize;
+pub mod pipeline;
+pub mod plugin;
 mod policy;
 mod pool;
-pub mod profile;
+mod profile;
 pub mod replay;
-mod rng;
-mod rollout;
-pub mod simd;
+pub mod rng;
+pub mod rollout;
+mod simd;
 mod space;
-#[doc(hidden)]
-pub mod testing;
-mod vector;
+mod testing;
+pub mod vector;
 
-pub use advantage::{
-    EpisodeEnds, Float, VtraceConfig, compute_gae, compute_gae_batched, compute_gae_time_major, compute_lambda_returns,
-    compute_lambda_returns_time_major, compute_returns, compute_returns_time_major, compute_vtrace,
-    compute_vtrace_time_major, flags_from_numbers,
-};
-pub use alloc::available_memory;
-pub use checkpoint::Checkpoint;
+pub use advantage::{compute_gae, compute_gae_batched};
 pub use env::{Action, Actions, ActionsMut, Env, EnvSpec, EpisodeLog, ResetOptions, Step};
-pub use error::{Error, Location, Mismatch, Result, check_len};
-pub use field::{DType, Field, FieldData, FieldMut};
-pub use interrupt::{InterruptCheck, set_interrupt_check};
-pub use normalize::{Normalizer, NormalizerOptions, RunningMeanStd};
-pub use pipeline::{
-    Actor, ActorParts, AsyncCollector, Collect, Collected, LearnedPolicy, PipelineStats, Rollout, RolloutJob,
-    RolloutOptions, RolloutTicket, StalenessPolicy,
-};
-pub use plugin::EnvPlugin;
+pub use error::{Error, Result};
+pub use normalize::Normalizer;
+pub use pipeline::AsyncCollector;
 pub use policy::{Policy, PolicyOut, RandomPolicy};
-pub use pool::{check_num_threads, join, num_threads};
-pub use rng::{Pcg64, Pcg64State, SeedSequence};
-pub use rollout::{PolicyStep, RolloutBuffer, Transition, collect};
+pub use rng::{Pcg64, SeedSequence};
+pub use rollout::{RolloutBuffer, collect};
 pub use space::Space;
-pub use vector::{
-    AutoresetMode, EnvSnapshot, EpisodeProgress, Seeds, StepOut, VecEnv, VectorEnv, masked_actions, streams_from_array,
-    streams_to_array,
-};
+pub use vector::{AutoresetMode, Seeds, StepOut, VecEnv, VectorEnv};
+
+/// Items that other crates of rlox use; they may change in any version.
+#[doc(hidden)]
+pub mod __private {
+    pub use crate::alloc::available_memory;
+    pub use crate::pool::{check_num_threads, join, num_threads};
+    pub use crate::{profile, simd, testing};
+}

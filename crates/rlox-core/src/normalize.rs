@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use crate::alloc::{check_available, zeroed};
 use crate::interrupt::InterruptCheck;
-use crate::{Error, Result, check_len};
+use crate::{Error, Result, error::check_len};
 
 /// Initial count, so small that the first batch determines the statistics (as in Gymnasium).
 const FIRST_COUNT: f64 = 1e-4;
@@ -18,7 +18,7 @@ const COLUMN_BLOCK: usize = 64;
 /// population variance.
 ///
 /// ```
-/// let mut statistics = rlox_core::RunningMeanStd::new(1);
+/// let mut statistics = rlox_core::normalize::RunningMeanStd::new(1);
 /// statistics.update(&[1.0_f32, 3.0])?;
 /// assert!((statistics.mean()[0] - 2.0).abs() < 1e-3);
 /// assert!((statistics.var()[0] - 1.0).abs() < 1e-3);
@@ -263,7 +263,7 @@ impl NormalizerOptions {
 /// discounted return (Stable-Baselines3's `VecNormalize`; Engstrom et al. 2020, arXiv:2005.12729).
 ///
 /// ```
-/// use rlox_core::{Normalizer, NormalizerOptions};
+/// use rlox_core::{Normalizer, normalize::NormalizerOptions};
 ///
 /// let mut normalizer = Normalizer::new(2, 1, NormalizerOptions::default())?;
 /// let mut obs = [1.0, 3.0];

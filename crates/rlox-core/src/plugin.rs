@@ -30,7 +30,7 @@ use host::Hosted;
 /// ```
 ///
 /// ```
-/// use rlox_core::{AutoresetMode, EnvPlugin, VectorEnv, envs::{CartPole, MakeOptions}};
+/// use rlox_core::{AutoresetMode, VectorEnv, envs::{CartPole, MakeOptions}, plugin::EnvPlugin};
 ///
 /// let plugin = EnvPlugin::new(|options| options.build_vec_env(CartPole::default()));
 /// let options = MakeOptions {
@@ -73,7 +73,7 @@ impl EnvPlugin {
     /// follows the options. The caller receives errors and panics of `make` and of the environments as errors.
     ///
     /// The library links its own copy of `rlox-core`, which has its own threads. Its long calls do not run the check of
-    /// [`crate::set_interrupt_check`].
+    /// [`crate::interrupt::set_interrupt_check`].
     pub fn new<F>(make: F) -> Self
     where
         F: Fn(&MakeOptions<'_>) -> Result<Box<dyn VectorEnv>> + Send + Sync + 'static,

@@ -1,6 +1,6 @@
 //! Policies: the trait [`Policy`] of collection in Rust, and [`RandomPolicy`].
 
-use crate::{ActionsMut, Error, Pcg64, Result, Space, check_len};
+use crate::{ActionsMut, Error, Pcg64, Result, Space, error::check_len};
 
 /// Output slices of a policy for a batch of observations.
 #[derive(Debug)]

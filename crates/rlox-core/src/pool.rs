@@ -39,7 +39,7 @@ const SPIN: Duration = Duration::from_micros(30);
 /// environment variable `RLOX_NUM_THREADS` at the first call.
 ///
 /// ```
-/// assert!(rlox_core::num_threads() >= 1);
+/// assert!(rlox_core::__private::num_threads() >= 1);
 /// ```
 pub fn num_threads() -> usize {
     // Not a `OnceLock`, which a fork could leave locked. Concurrent threads compute the same number.
@@ -64,7 +64,7 @@ pub fn num_threads() -> usize {
 /// [`Error::Config`] that names the value.
 ///
 /// ```
-/// assert!(rlox_core::check_num_threads().is_ok());
+/// assert!(rlox_core::__private::check_num_threads().is_ok());
 /// ```
 pub fn check_num_threads() -> Result<()> {
     match setting() {

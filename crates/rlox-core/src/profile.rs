@@ -5,7 +5,7 @@
 //! [`crate::collect`] and the trainers of `rlox-nn` enter the phases automatically.
 //!
 //! ```
-//! use rlox_core::profile::{self, Phase};
+//! use rlox_core::__private::profile::{self, Phase};
 //!
 //! profile::start();
 //! profile::enter(Phase::GaeCompute);
@@ -44,7 +44,7 @@ impl Phase {
     /// All phases with their names, in the order of [`read`].
     ///
     /// ```
-    /// assert_eq!(rlox_core::profile::Phase::ALL[0].1, "env_step");
+    /// assert_eq!(rlox_core::__private::profile::Phase::ALL[0].1, "env_step");
     /// ```
     pub const ALL: [(Self, &'static str); 6] = [
         (Self::EnvStep, "env_step"),
@@ -115,8 +115,8 @@ impl Clock {
 /// A running clock continues, and stops after as many calls of [`stop`].
 ///
 /// ```
-/// rlox_core::profile::start();
-/// # rlox_core::profile::stop();
+/// rlox_core::__private::profile::start();
+/// # rlox_core::__private::profile::stop();
 /// ```
 pub fn start() {
     CLOCK.with_borrow_mut(|clock| clock.get_or_insert_with(Clock::new).users += 1);
@@ -125,7 +125,7 @@ pub fn start() {
 /// Stops the clock if this is the last of as many calls as of [`start`]. Without a clock, does nothing.
 ///
 /// ```
-/// rlox_core::profile::stop();
+/// rlox_core::__private::profile::stop();
 /// ```
 pub fn stop() {
     CLOCK.with_borrow_mut(|clock| {
@@ -141,7 +141,7 @@ pub fn stop() {
 /// Ends the current phase and enters another one or the same again.
 ///
 /// ```
-/// use rlox_core::profile::{Phase, enter};
+/// use rlox_core::__private::profile::{Phase, enter};
 ///
 /// enter(Phase::Inference);
 /// ```
@@ -158,7 +158,7 @@ pub fn enter(phase: Phase) {
 /// All are 0 if no clock runs.
 ///
 /// ```
-/// assert_eq!(rlox_core::profile::read(), [0.0; 6]);
+/// assert_eq!(rlox_core::__private::profile::read(), [0.0; 6]);
 /// ```
 #[must_use]
 pub fn read() -> [f64; 6] {
@@ -176,7 +176,7 @@ pub fn read() -> [f64; 6] {
 /// sampled steps: one in about 64 steps of single environments, and more at the start.
 ///
 /// ```
-/// use rlox_core::profile::{Phase, StepTimer};
+/// use rlox_core::__private::profile::{Phase, StepTimer};
 ///
 /// let mut steps = StepTimer::new(8);
 /// for _ in 0..128 {

@@ -31,7 +31,10 @@ pub use state::{PersistSampler, SamplerConfig};
 pub use storage::ReplayStorage;
 pub use sum_tree::SumTree;
 
-use crate::{DType, Error, FieldData, Pcg64, Result};
+use crate::{
+    Error, Pcg64, Result,
+    field::{DType, FieldData},
+};
 use sampler::check_count;
 
 /// One transition that owns its memory.

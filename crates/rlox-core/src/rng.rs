@@ -15,7 +15,7 @@ use std::convert::Infallible;
 
 use rand_core::{TryRng, utils};
 
-use crate::InterruptCheck;
+use crate::interrupt::InterruptCheck;
 use seed_sequence::{POOL, absorb, generate_u64, stir};
 
 /// Random number generator equal to `numpy.random.Generator(PCG64)`, bit for bit.
@@ -55,7 +55,7 @@ impl Pcg64 {
     /// [`crate::Error::Interrupted`] if the interrupt check requests it between two chunks of a long seed.
     ///
     /// ```
-    /// use rlox_core::{Pcg64, InterruptCheck};
+    /// use rlox_core::{Pcg64, interrupt::InterruptCheck};
     ///
     /// let mut watch = InterruptCheck::default();
     /// assert_eq!(Pcg64::from_entropy(&[7, 1], &mut watch)?, Pcg64::seed_from(1 << 32 | 7));

@@ -9,7 +9,9 @@ pub use collect::collect;
 use std::collections::HashMap;
 
 use crate::{
-    Actions, DType, EnvSpec, Error, Field, FieldData, FieldMut, Result, Space, VectorEnv, alloc, masked_actions,
+    Actions, EnvSpec, Error, Result, Space, VectorEnv, alloc,
+    field::{DType, Field, FieldData, FieldMut},
+    vector::masked_actions,
 };
 
 /// One step of policy outputs for a batch: actions, log-probabilities and values.
@@ -91,7 +93,7 @@ impl RolloutBuffer {
     /// Creates a buffer for observations and actions with the given row shapes and dtypes.
     ///
     /// ```
-    /// use rlox_core::{DType, RolloutBuffer};
+    /// use rlox_core::{RolloutBuffer, field::DType};
     ///
     /// let buffer = RolloutBuffer::new(128, 8, (&[4], DType::F32), (&[], DType::I64))?;
     /// assert_eq!(buffer.field("obs").unwrap().rows(), 129 * 8);
@@ -242,7 +244,7 @@ impl RolloutBuffer {
     /// rollout.
     ///
     /// ```
-    /// use rlox_core::{DType, RolloutBuffer};
+    /// use rlox_core::{RolloutBuffer, field::DType};
     ///
     /// assert!(!RolloutBuffer::new(2, 1, (&[4], DType::F32), (&[], DType::I64))?.is_finished());
     /// # Ok::<(), rlox_core::Error>(())
@@ -279,7 +281,7 @@ impl RolloutBuffer {
     /// Returns the elements of the field `name` mutably, for example to fill a custom field.
     ///
     /// ```
-    /// use rlox_core::{DType, FieldMut, RolloutBuffer};
+    /// use rlox_core::{RolloutBuffer, field::{DType, FieldMut}};
     ///
     /// let buffer = RolloutBuffer::new(2, 1, (&[4], DType::F32), (&[], DType::I64))?;
     /// let mut buffer = buffer.with_field("costs", &[], DType::F64)?;

@@ -82,7 +82,7 @@ impl Isa {
     /// Returns the value of `RLOX_SIMD` for this instruction set.
     ///
     /// ```
-    /// assert_eq!(rlox_core::simd::Isa::Avx512.name(), "avx512");
+    /// assert_eq!(rlox_core::__private::simd::Isa::Avx512.name(), "avx512");
     /// ```
     pub fn name(self) -> &'static str {
         match self {
@@ -101,7 +101,7 @@ impl Isa {
 /// Returns the instruction set of the kernels in this process: the CPU's best, limited by `RLOX_SIMD`.
 ///
 /// ```
-/// use rlox_core::simd::{Isa, isa};
+/// use rlox_core::__private::simd::{Isa, isa};
 ///
 /// assert!(isa() >= Isa::Portable);
 /// ```
@@ -110,21 +110,21 @@ pub fn isa() -> Isa {
     // Not a `OnceLock`, which a fork could leave locked. Concurrent threads compute the same value.
     static KNOWN: AtomicU8 = AtomicU8::new(0);
 
-/// Prefetches the cache line of `place`, if the CPU has such an instruction.
-#[inline(always)]
-pub(crate) fn prefetch<T>(place: &T) {
-    #[cfg(target_arch = "x86_64")]
-    #[expect(unsafe_code, reason = "the instruction takes any pointer, so it is unsafe to call")]
-    // SAFETY: every x86-64 CPU has the instruction, which neither faults nor changes anything except caches.
-    unsafe {
-        use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
-        _mm_prefetch::<_MM_HINT_T0>(std::ptr::from_ref(place).cast());
+    /// Prefetches the cache line of `place`, if the CPU has such an instruction.
+    #[inline(always)]
+    pub(crate) fn prefetch<T>(place: &T) {
+        #[cfg(target_arch = "x86_64")]
+        #[expect(unsafe_code, reason = "the instruction takes any pointer, so it is unsafe to call")]
+        // SAFETY: every x86-64 CPU has the instruction, which neither faults nor changes anything except caches.
+        unsafe {
+            use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
+            _mm_prefetch::<_MM_HINT_T0>(std::ptr::from_ref(place).cast());
+        }
+        #[cfg(not(target_arch = "x86_64"))]
+        let _ = place;
     }
-    #[cfg(not(target_arch = "x86_64"))]
-    let _ = place;
-}
 
-#[cfg(test)]
+    #[cfg(test)]
     if let Some(forced) = tests::FORCED.get() {
         return forced;
     }
@@ -146,7 +146,7 @@ pub(crate) fn prefetch<T>(place: &T) {
 /// [`Error::Config`] that names the value.
 ///
 /// ```
-/// assert!(rlox_core::simd::check_setting().is_ok());
+/// assert!(rlox_core::__private::simd::check_setting().is_ok());
 /// ```
 pub fn check_setting() -> Result<()> {
     check(setting().as_deref())

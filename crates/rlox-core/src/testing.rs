@@ -2,7 +2,7 @@
 
 use std::mem::discriminant;
 
-use crate::{Error, Mismatch, Result};
+use crate::{Error, Result, error::Mismatch};
 
 /// Constructor of a variant of [`Error`] that carries a [`Mismatch`].
 pub type Variant = fn(Box<Mismatch>) -> Error;

@@ -8,7 +8,7 @@ pub use snapshot::{EnvSnapshot, streams_from_array, streams_to_array};
 pub use validate::masked_actions;
 pub use vec_env::VecEnv;
 
-use crate::{Actions, EnvSpec, EpisodeLog, Pcg64, ResetOptions, Result, check_len};
+use crate::{Actions, EnvSpec, EpisodeLog, Pcg64, ResetOptions, Result, error::check_len};
 
 /// Time of the reset after an episode ends, with the names of Gymnasium 1.x.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -6,8 +6,12 @@ use rlox_core::replay::{
     SequenceIndices, Sequences, Strategy, TransitionBatch, TransitionSchema, Uniform,
 };
 use rlox_core::{
-    ActionsMut, AutoresetMode, Checkpoint, DType, FieldData, FieldMut, Normalizer, NormalizerOptions, Pcg64, Policy,
-    PolicyOut, RandomPolicy, ResetOptions, RolloutBuffer, Seeds, Space, StepOut, VectorEnv, collect,
+    ActionsMut, AutoresetMode, Normalizer, Pcg64, Policy, PolicyOut, RandomPolicy, ResetOptions, RolloutBuffer, Seeds,
+    Space, StepOut, VectorEnv,
+    checkpoint::Checkpoint,
+    collect,
+    field::{DType, FieldData, FieldMut},
+    normalize::NormalizerOptions,
 };
 
 fn make(id: &str, num_envs: usize, mode: AutoresetMode) -> Box<dyn VectorEnv> {

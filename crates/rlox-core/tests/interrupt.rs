@@ -4,7 +4,12 @@
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use rlox_core::{EpisodeEnds, Error, InterruptCheck, compute_gae, set_interrupt_check};
+use rlox_core::{
+    Error,
+    advantage::EpisodeEnds,
+    compute_gae,
+    interrupt::{InterruptCheck, set_interrupt_check},
+};
 
 const PERIOD: Duration = Duration::from_millis(50);
 

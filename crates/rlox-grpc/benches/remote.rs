@@ -15,8 +15,8 @@ use std::time::{Duration, Instant};
 
 use rlox_core::envs::{self, MakeOptions};
 use rlox_core::{
-    Actions, AutoresetMode, Collect, Env, EnvSpec, Pcg64, ResetOptions, Rollout, RolloutBuffer, RolloutJob,
-    RolloutTicket, Seeds, Space, Step, StepOut, VectorEnv,
+    Actions, AutoresetMode, Env, EnvSpec, Pcg64, ResetOptions, RolloutBuffer, Seeds, Space, Step, StepOut, VectorEnv,
+    pipeline::{Collect, Rollout, RolloutJob, RolloutTicket},
 };
 use rlox_grpc::proto::{self, reply, request, worker_client::WorkerClient};
 use rlox_grpc::{ClientOptions, EnvOptions, Limits, PROTOCOL, RemoteActor, RemoteRolloutConfig, RemoteVecEnv};

@@ -4,7 +4,11 @@ use std::borrow::Cow;
 
 use bytemuck::{Pod, Zeroable};
 use bytes::Bytes;
-use rlox_core::{AutoresetMode, EnvSnapshot, EnvSpec, Error, Location, Mismatch, Pcg64, Result, Space, masked_actions};
+use rlox_core::{
+    AutoresetMode, EnvSpec, Error, Pcg64, Result, Space,
+    error::{Location, Mismatch},
+    vector::{EnvSnapshot, masked_actions},
+};
 
 use crate::proto;
 
@@ -333,7 +337,7 @@ pub(crate) fn failure_from(failure: proto::Failure, address: &str, first_env: us
 mod tests {
     use proptest::prelude::*;
 
-    use rlox_core::testing::assert_rejects;
+    use rlox_core::__private::testing::assert_rejects;
 
     use super::*;
 

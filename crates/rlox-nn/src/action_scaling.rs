@@ -1,6 +1,6 @@
 //! Scaling between policy actions in [-1, 1] and environment actions.
 
-use rlox_core::{Error, Result, Space, check_len};
+use rlox_core::{Error, Result, Space, error::check_len};
 
 use crate::builders::suggest_algorithms;
 

@@ -1,6 +1,6 @@
 //! Fallible allocation: [`Error::Memory`] names the argument that needs more memory than there is.
 
-use rlox_core::{Error, Result, available_memory};
+use rlox_core::{__private::available_memory, Error, Result};
 
 /// Allocations up to this many bytes skip the check of the free memory, which takes about 20 us.
 const MEMINFO_CHECK_ABOVE: u128 = 1 << 20;

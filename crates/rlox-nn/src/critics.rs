@@ -1,6 +1,6 @@
 //! Critics of SAC and TD3: values of continuous actions and their gradients.
 
-use rlox_core::{Error, Result, check_len};
+use rlox_core::{Error, Result, error::check_len};
 
 use crate::alloc::resize;
 use crate::losses::td_loss;

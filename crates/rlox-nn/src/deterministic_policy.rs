@@ -1,6 +1,6 @@
 //! Deterministic policies with a target network: TD3's actor.
 
-use rlox_core::{Error, Pcg64, Result, check_len};
+use rlox_core::{Error, Pcg64, Result, error::check_len};
 
 use crate::alloc::resize;
 use crate::distribution::{Squash, draw_normal};

@@ -6,7 +6,7 @@ mod gaussian;
 mod sde;
 mod squashed;
 
-use rlox_core::{Actions, ActionsMut, Error, Pcg64, Result, Space, check_len};
+use rlox_core::{Actions, ActionsMut, Error, Pcg64, Result, Space, error::check_len};
 
 use crate::alloc::resize;
 use crate::{Parameters, validate};

@@ -1,6 +1,6 @@
 //! Dueling networks: action values from the value of the state and the advantages of actions.
 
-use rlox_core::{Error, Result, check_len};
+use rlox_core::{Error, Result, error::check_len};
 
 use crate::alloc::resize;
 use crate::{Activation, NamedTensors, Network, Optimizer, Workspace};

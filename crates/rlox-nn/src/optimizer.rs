@@ -328,7 +328,7 @@ impl Moments {
     /// Two threads share the work, split at line `middle`, if that is faster.
     ///
     /// # Errors
-    /// The errors of [`rlox_core::join`].
+    /// [`Error::Interrupted`] if the call is interrupted.
     pub(crate) fn apply(
         &mut self,
         optimizer: &Optimizer,

@@ -3,8 +3,8 @@
 use std::cell::Cell;
 
 #[cfg(not(test))]
-use rlox_core::num_threads;
-use rlox_core::{Result, join};
+use rlox_core::__private::num_threads;
+use rlox_core::{__private::join, Result};
 
 /// Multiplications per task from which a second thread is faster: about 10 us.
 ///

@@ -1,6 +1,6 @@
 //! Q-functions with a value for every discrete action, trained by DQN.
 
-use rlox_core::{Error, Pcg64, Result, check_len};
+use rlox_core::{Error, Pcg64, Result, error::check_len};
 
 use crate::alloc::resize;
 use crate::losses::{td_loss, td_targets};

@@ -1,7 +1,7 @@
 //! Vectors of [`LANES`] f32 for the instruction set of the CPU.
 //!
 //! A value of an [`F32s`] type proves that its instructions may run: only `on_f32s!` creates one, after checking the
-//! CPU ([`rlox_core::simd::isa`]). Multiplications and additions are fused where the CPU can. Results differ in their
+//! CPU. Multiplications and additions are fused where the CPU can. Results differ in their
 //! last digits between instruction sets, but never with the number of rows or threads.
 
 #![expect(clippy::inline_always, reason = "what is not inlined is not compiled for the wider instruction set")]
@@ -125,10 +125,10 @@ macro_rules! on_f32s {
             #[expect(unsafe_code, reason = "functions with more target features than the build are unsafe to call")]
             match $crate::simd::isa() {
                 // SAFETY: isa() is Avx512 only if the CPU has every feature that `avx512` enables.
-                rlox_core::simd::Isa::Avx512 => unsafe { avx512 $(::<$k>)? ($crate::simd::Avx512::new(), $($arg),*) },
+                rlox_core::__private::simd::Isa::Avx512 => unsafe { avx512 $(::<$k>)? ($crate::simd::Avx512::new(), $($arg),*) },
                 // SAFETY: isa() is Avx2 or better only if the CPU has every feature that `avx2` enables.
-                rlox_core::simd::Isa::Avx2 => unsafe { avx2 $(::<$k>)? ($crate::simd::Avx2::new(), $($arg),*) },
-                rlox_core::simd::Isa::Portable => body::<_ $(, $k)?>($crate::simd::Portable, $($arg),*),
+                rlox_core::__private::simd::Isa::Avx2 => unsafe { avx2 $(::<$k>)? ($crate::simd::Avx2::new(), $($arg),*) },
+                rlox_core::__private::simd::Isa::Portable => body::<_ $(, $k)?>($crate::simd::Portable, $($arg),*),
             }
             #[cfg(not(target_arch = "x86_64"))]
             body::<_ $(, $k)?>($crate::simd::Portable, $($arg),*)
@@ -138,7 +138,7 @@ macro_rules! on_f32s {
 pub(crate) use on_f32s;
 
 #[cfg(not(test))]
-pub(crate) use rlox_core::simd::isa;
+pub(crate) use rlox_core::__private::simd::isa;
 
 #[cfg(test)]
 pub(crate) use tests::isa;
@@ -147,7 +147,7 @@ pub(crate) use tests::isa;
 pub(crate) mod tests {
     use std::cell::Cell;
 
-    use rlox_core::simd::Isa;
+    use rlox_core::__private::simd::Isa;
 
     thread_local! {
         static FORCED: Cell<Isa> = const { Cell::new(Isa::Avx512) };
@@ -155,12 +155,14 @@ pub(crate) mod tests {
 
     /// Returns the best instruction set of the CPU, or a lesser one set by `on_each_isa`.
     pub(crate) fn isa() -> Isa {
-        FORCED.get().min(rlox_core::simd::isa())
+        FORCED.get().min(rlox_core::__private::simd::isa())
     }
 
     /// Calls `f` once for each instruction set of this CPU.
     pub(crate) fn on_each_isa(mut f: impl FnMut(Isa)) {
-        for isa in [Isa::Portable, Isa::Avx2, Isa::Avx512].into_iter().filter(|isa| *isa <= rlox_core::simd::isa()) {
+        for isa in
+            [Isa::Portable, Isa::Avx2, Isa::Avx512].into_iter().filter(|isa| *isa <= rlox_core::__private::simd::isa())
+        {
             FORCED.set(isa);
             f(isa);
         }

@@ -1,6 +1,6 @@
 //! Stochastic policies with actions in [-1, 1] and their entropy temperature: SAC's actor.
 
-use rlox_core::{Error, Pcg64, Result, check_len};
+use rlox_core::{Error, Pcg64, Result, error::check_len};
 
 use crate::alloc::resize;
 use crate::distribution::{Exploration, Explored, check_log_std, draw_normal};

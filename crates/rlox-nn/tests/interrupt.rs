@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use rlox_core::{
     AutoresetMode, Env, EnvSpec, Error, Pcg64, ResetOptions, Result, Space, Step, VecEnv, VectorEnv,
-    set_interrupt_check,
+    interrupt::set_interrupt_check,
 };
 use rlox_nn::train::{
     A2c, A2cConfig, Dqn, DqnConfig, OffPolicy, OffPolicyMethod, Ppo, PpoConfig, Sac, SacConfig, Td3, Td3Config,

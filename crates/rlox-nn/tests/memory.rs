@@ -1,7 +1,11 @@
 //! Sizes beyond the memory, or beyond the range of counters, raise errors that name the argument.
 
-use rlox_core::testing::assert_rejects;
-use rlox_core::{Actions, EnvSpec, EpisodeEnds, Error, Pcg64, Result, Space, VtraceConfig, available_memory};
+use rlox_core::__private::testing::assert_rejects;
+use rlox_core::{
+    __private::available_memory,
+    Actions, EnvSpec, Error, Pcg64, Result, Space,
+    advantage::{EpisodeEnds, VtraceConfig},
+};
 use rlox_nn::train::{Encoding, Observations, mask_width, predict_actions};
 use rlox_nn::{
     Activation, Distribution, Init, Mlp, MlpLayout, Parameters, PolicyNetworks, SquashedGaussian, SquashedPolicy,

@@ -5,7 +5,7 @@ pub(crate) mod snapshot;
 mod step_arrays;
 pub(crate) mod vec_env;
 
-use rlox_core::{EnvSnapshot, Error, InterruptCheck, Result, VectorEnv, check_len};
+use rlox_core::{Error, Result, VectorEnv, error::check_len, interrupt::InterruptCheck, vector::EnvSnapshot};
 
 use crate::alloc::zeroed;
 use crate::sync::interrupt::poll_interrupt;

@@ -6,7 +6,10 @@ use pyo3::PyTypeInfo;
 use pyo3::exceptions::{PyException, PyFileExistsError, PyFileNotFoundError, PyMemoryError, PyOSError, PyRuntimeError};
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
-use rlox_core::{Error, Location, Mismatch};
+use rlox_core::{
+    Error,
+    error::{Location, Mismatch},
+};
 
 use crate::sync::interrupt::take_raised;
 

@@ -82,13 +82,14 @@ mod _rlox {
             let text = c"rlox was built without optimisation and is many times slower; build it with --release";
             PyErr::warn(module.py(), &module.py().get_type::<pyo3::exceptions::PyRuntimeWarning>(), text, 1)?;
         }
-        for error in
-            [rlox_core::simd::check_setting(), rlox_core::check_num_threads()].into_iter().filter_map(Result::err)
+        for error in [rlox_core::__private::simd::check_setting(), rlox_core::__private::check_num_threads()]
+            .into_iter()
+            .filter_map(Result::err)
         {
             let text = std::ffi::CString::new(error.to_string())?;
             PyErr::warn(module.py(), &module.py().get_type::<pyo3::exceptions::PyRuntimeWarning>(), &text, 1)?;
         }
-        rlox_core::set_interrupt_check(crate::sync::interrupt::interrupted);
+        rlox_core::interrupt::set_interrupt_check(crate::sync::interrupt::interrupted);
         crate::sync::gil::find_main(module.py())?;
         if let Ok(register) = module.py().import("os")?.getattr("register_at_fork") {
             let keywords = PyDict::new(module.py());
@@ -108,7 +109,7 @@ mod _rlox {
 /// True
 #[pyfunction]
 pub(crate) fn isa() -> &'static str {
-    rlox_core::simd::isa().name()
+    rlox_core::__private::simd::isa().name()
 }
 
 /// Returns the number of threads that native code uses, at least 1.
@@ -121,5 +122,5 @@ pub(crate) fn isa() -> &'static str {
 /// True
 #[pyfunction]
 pub(crate) fn num_threads() -> usize {
-    rlox_core::num_threads()
+    rlox_core::__private::num_threads()
 }

@@ -3,7 +3,11 @@
 use numpy::{IntoPyArray, PyArray1, PyArrayDyn, PyArrayMethods};
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyTuple};
-use rlox_core::{InterruptCheck, Normalizer as Core, NormalizerOptions, RunningMeanStd as Statistics};
+use rlox_core::{
+    Normalizer as Core,
+    interrupt::InterruptCheck,
+    normalize::{NormalizerOptions, RunningMeanStd as Statistics},
+};
 
 use crate::alloc::try_map;
 use crate::convert::args::{Input, REAL, argument, count, instance, item, numbers, shape, switches};

@@ -2,7 +2,7 @@
 
 use pyo3::prelude::*;
 use pyo3::types::PyString;
-use rlox_core::profile::{self, Phase};
+use rlox_core::__private::profile::{self, Phase};
 
 use crate::convert::scalar::text;
 use crate::error::value_error;

@@ -5,7 +5,10 @@ use std::time::Duration;
 
 use pyo3::prelude::*;
 use pyo3::types::{PyCFunction, PyDict, PyTuple};
-use rlox_core::{Collect, Error, Result, RolloutJob, StalenessPolicy, VectorEnv};
+use rlox_core::{
+    Error, Result, VectorEnv,
+    pipeline::{Collect, RolloutJob, StalenessPolicy},
+};
 use rlox_grpc::{ClientOptions, EnvOptions, FaultCounts, RemoteActor, RemoteRolloutConfig, RemoteVecEnv};
 use rlox_nn::train::CollectConfig;
 

@@ -2,7 +2,12 @@
 
 use numpy::{IntoPyArray, PyArray1};
 use pyo3::prelude::*;
-use rlox_core::{DType, FieldData, InterruptCheck, RolloutBuffer as Core, Transition};
+use rlox_core::{
+    RolloutBuffer as Core,
+    field::{DType, FieldData},
+    interrupt::InterruptCheck,
+    rollout::Transition,
+};
 
 use crate::alloc::{try_collect, try_map};
 use crate::convert::args::{

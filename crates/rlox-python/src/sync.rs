@@ -20,7 +20,7 @@ pub(crate) mod interrupt {
 
     use pyo3::exceptions::PyKeyboardInterrupt;
     use pyo3::prelude::*;
-    use rlox_core::InterruptCheck;
+    use rlox_core::interrupt::InterruptCheck;
 
     use crate::sync::gil::{check_signals, may_handle_signals, may_poll};
 

@@ -1,6 +1,9 @@
 //! Backends compute the same results as PyTorch; `fixtures/make.py` writes PyTorch's results.
 
-use rlox_core::{Actions, EpisodeEnds, Pcg64, Space, VtraceConfig};
+use rlox_core::{
+    Actions, Pcg64, Space,
+    advantage::{EpisodeEnds, VtraceConfig},
+};
 use rlox_nn::train::Schedule;
 use rlox_nn::{
     Activation, ActorCritic, ActorCriticLoss, Distribution, Init, Minibatch, NamedTensors, Network, Optimizer,
@@ -206,7 +209,10 @@ pub fn v_trace_and_its_gradients_equal_torch<N: Network>(make: Make<N>) {
         assert_all_near(&policy.gradients(), &case.strip_prefix("grad"), &what);
         let short = Trajectories { log_probs: &trajectories.log_probs[1..], ..trajectories };
         let result = targets.minibatch(&mut policy, &short, config);
-        assert_eq!(rlox_core::testing::assert_rejects(result, rlox_core::Error::Shape, "log_probs").got, "11");
+        assert_eq!(
+            rlox_core::__private::testing::assert_rejects(result, rlox_core::Error::Shape, "log_probs").got,
+            "11"
+        );
     }
 }
 

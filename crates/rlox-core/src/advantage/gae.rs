@@ -21,7 +21,7 @@ use crate::interrupt::{InterruptCheck, PollFn, reverse_chunks};
 use crate::pool::{CHUNK_ELEMENTS, ColumnsMut, run_chunks, run_columns};
 use crate::simd::f64x8::{F64s, on_f64s};
 use crate::simd::{LANES, multiversion};
-use crate::{Float, Result, check_len};
+use crate::{Result, advantage::Float, error::check_len};
 
 /// Computes advantages and returns of one trajectory of T steps.
 ///
@@ -36,7 +36,7 @@ use crate::{Float, Result, check_len};
 /// - [`crate::Error::Config`] if `gamma` or `gae_lambda` is outside [0, 1]. These errors occur before any write.
 ///
 /// ```
-/// use rlox_core::{EpisodeEnds, compute_gae};
+/// use rlox_core::{advantage::EpisodeEnds, compute_gae};
 ///
 /// let (rewards, values) = ([1.0, 1.0, 1.0], [0.5, 0.5, 0.5]);
 /// let ends = EpisodeEnds {
@@ -75,7 +75,7 @@ pub fn compute_gae<T: Float>(
 /// As [`compute_gae`]; also [`crate::Error::Shape`] if the length of `rewards` is not a multiple of `num_envs`.
 ///
 /// ```
-/// use rlox_core::{EpisodeEnds, compute_gae_time_major};
+/// use rlox_core::advantage::{EpisodeEnds, compute_gae_time_major};
 ///
 /// // Two environments, two steps; the second environment terminates at its first step.
 /// let (rewards, values) = ([1.0_f32, 2.0, 3.0, 4.0], [0.0; 4]);
@@ -111,7 +111,7 @@ pub fn compute_gae_time_major<T: Float>(
 /// As [`compute_gae`]; also [`crate::Error::Shape`] if the length of `rewards` is not a multiple of `n_steps`.
 ///
 /// ```
-/// use rlox_core::{EpisodeEnds, compute_gae_batched};
+/// use rlox_core::{advantage::EpisodeEnds, compute_gae_batched};
 ///
 /// let (rewards, values) = ([1.0_f32, 3.0, 2.0, 4.0], [0.0; 4]);
 /// let ends = EpisodeEnds::dones(&[false, false, true, false]);

@@ -12,12 +12,12 @@ use crate::pool::{CHUNK_ELEMENTS, run_chunks_uninterrupted};
 use crate::simd::exp::Exponential;
 use crate::simd::f64x8::F64s;
 use crate::simd::{LANES, multiversion};
-use crate::{Error, Result, check_len};
+use crate::{Error, Result, error::check_len};
 
 /// `f32` or `f64`: kernels compute in f64 and return the type of their inputs.
 ///
 /// ```
-/// fn twice<T: rlox_core::Float>(x: T) -> T {
+/// fn twice<T: rlox_core::advantage::Float>(x: T) -> T {
 ///     x + x
 /// }
 /// assert_eq!((twice(1.5_f32), twice(1.5_f64)), (3.0, 3.0));
@@ -45,7 +45,7 @@ impl Float for f64 {}
 ///
 /// ```
 /// let mut flags = [true; 2];
-/// rlox_core::flags_from_numbers("dones", &[0.0, 1.0], &mut flags)?;
+/// rlox_core::advantage::flags_from_numbers("dones", &[0.0, 1.0], &mut flags)?;
 /// assert_eq!(flags, [false, true]);
 /// # Ok::<(), rlox_core::Error>(())
 /// ```

@@ -13,7 +13,7 @@ use crate::interrupt::{InterruptCheck, PollFn, reverse_chunks};
 use crate::pool::{ColumnsMut, run_columns};
 use crate::simd::f64x8::{F64s, on_f64s};
 use crate::simd::{LANES, multiversion};
-use crate::{Float, Result};
+use crate::{Result, advantage::Float};
 
 /// Number of steps whose exponentials are computed together.
 const CHUNK: usize = 64;
@@ -315,7 +315,10 @@ mod tests {
     use super::*;
     use crate::simd::tests::on_each_isa;
     use crate::{
-        EpisodeEnds, Pcg64, VtraceConfig, compute_lambda_returns_time_major, compute_vtrace, compute_vtrace_time_major,
+        Pcg64,
+        advantage::{
+            EpisodeEnds, VtraceConfig, compute_lambda_returns_time_major, compute_vtrace, compute_vtrace_time_major,
+        },
     };
 
     /// Returns the results for random rows with frequent episode ends, as bits.

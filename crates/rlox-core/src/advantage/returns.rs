@@ -16,7 +16,7 @@ use super::recurrence::{Recursion, Steps, Terms, compute_columns, compute_trajec
 use super::{EpisodeEnds, check_discount, check_rows};
 use crate::simd::LANES;
 use crate::simd::f64x8::F64s;
-use crate::{Float, Result, check_len};
+use crate::{Result, advantage::Float, error::check_len};
 
 /// Computes discounted returns of one trajectory of T steps.
 ///
@@ -30,7 +30,7 @@ use crate::{Float, Result, check_len};
 /// - [`crate::Error::Config`] if `gamma` is outside [0, 1]. These errors occur before any write.
 ///
 /// ```
-/// use rlox_core::{EpisodeEnds, compute_returns};
+/// use rlox_core::advantage::{EpisodeEnds, compute_returns};
 ///
 /// let mut returns = [0.0; 3];
 /// compute_returns(&[1.0, 2.0, 3.0], EpisodeEnds::dones(&[false, true, false]), 4.0, 0.5, &mut returns)?;
@@ -57,7 +57,7 @@ pub fn compute_returns<T: Float>(
 /// As [`compute_returns`]; also [`crate::Error::Shape`] if the length of `rewards` is not a multiple of `num_envs`.
 ///
 /// ```
-/// use rlox_core::{EpisodeEnds, compute_returns_time_major};
+/// use rlox_core::advantage::{EpisodeEnds, compute_returns_time_major};
 ///
 /// let mut returns = [0.0_f32; 4];
 /// let ends = EpisodeEnds::dones(&[false, true, false, false]);
@@ -85,7 +85,7 @@ pub fn compute_returns_time_major<T: Float>(
 /// As [`compute_returns`], for `values` and `lambda` too.
 ///
 /// ```
-/// use rlox_core::{EpisodeEnds, compute_lambda_returns};
+/// use rlox_core::advantage::{EpisodeEnds, compute_lambda_returns};
 ///
 /// let mut returns = [0.0; 2];
 /// let ends = EpisodeEnds::dones(&[false, false]);
@@ -116,7 +116,7 @@ pub fn compute_lambda_returns<T: Float>(
 /// `num_envs`.
 ///
 /// ```
-/// use rlox_core::{EpisodeEnds, compute_lambda_returns_time_major};
+/// use rlox_core::advantage::{EpisodeEnds, compute_lambda_returns_time_major};
 ///
 /// let mut returns = [0.0; 2];
 /// let ends = EpisodeEnds::dones(&[false, true]);

@@ -21,12 +21,12 @@ use super::{EpisodeEnds, check_discount, check_rows};
 use crate::simd::LANES;
 use crate::simd::exp::exp;
 use crate::simd::f64x8::F64s;
-use crate::{Error, Float, Result, check_len};
+use crate::{Error, Result, advantage::Float, error::check_len};
 
 /// Settings of V-trace.
 ///
 /// ```
-/// let config = rlox_core::VtraceConfig { gamma: 0.9, ..rlox_core::VtraceConfig::default() };
+/// let config = rlox_core::advantage::VtraceConfig { gamma: 0.9, ..rlox_core::advantage::VtraceConfig::default() };
 /// assert_eq!((config.rho_bar, config.c_bar, config.lambda), (1.0, 1.0, 1.0));
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -59,7 +59,7 @@ impl VtraceConfig {
     /// [`Error::Config`] if `gamma` or `lambda` is outside [0, 1], or a bar is negative or NaN.
     ///
     /// ```
-    /// assert!(rlox_core::VtraceConfig { lambda: 2.0, ..Default::default() }.check().is_err());
+    /// assert!(rlox_core::advantage::VtraceConfig { lambda: 2.0, ..Default::default() }.check().is_err());
     /// ```
     pub fn check(&self) -> Result<()> {
         check_discount("gamma", self.gamma)?;
@@ -91,7 +91,7 @@ impl VtraceConfig {
 ///   before any write.
 ///
 /// ```
-/// use rlox_core::{EpisodeEnds, VtraceConfig, compute_vtrace};
+/// use rlox_core::advantage::{EpisodeEnds, VtraceConfig, compute_vtrace};
 ///
 /// // The learning policy takes the first action half as often, the second four times as often.
 /// let log_rhos = [0.5_f64.ln(), 4.0_f64.ln()];
@@ -129,7 +129,7 @@ pub fn compute_vtrace<T: Float>(
 /// As [`compute_vtrace`]; also [`Error::Shape`] if the length of `rewards` is not a multiple of `num_envs`.
 ///
 /// ```
-/// use rlox_core::{EpisodeEnds, VtraceConfig, compute_vtrace_time_major};
+/// use rlox_core::advantage::{EpisodeEnds, VtraceConfig, compute_vtrace_time_major};
 ///
 /// // Two environments, two on-policy steps; the second environment terminates at its first step.
 /// let (rewards, zeros) = ([1.0_f32, 2.0, 3.0, 4.0], [0.0; 4]);

@@ -4,7 +4,10 @@ use safetensors::SafeTensors;
 use safetensors::tensor::{Dtype, Metadata, TensorInfo};
 
 use super::Checkpoint;
-use crate::{DType, Error, Field, FieldData, FieldMut, Result, alloc};
+use crate::{
+    Error, Result, alloc,
+    field::{DType, Field, FieldData, FieldMut},
+};
 
 /// Size of the length field of a safetensors file. The size of the header is a multiple of it.
 const LEN: usize = 8;
@@ -142,7 +145,7 @@ impl Checkpoint {
             let got = format!("{name:?} of shape {:?} and type {:?}", view.shape(), view.dtype());
             return Err(self.corrupt(member, format!("{got} instead of {shape:?} and {:?}", dtype(kind))));
         }
-        crate::check_len("out", len, shape.iter().product())?;
+        crate::error::check_len("out", len, shape.iter().product())?;
         copy_from_bytes(view.data(), out);
         Ok(())
     }

@@ -8,7 +8,10 @@ use tempfile::TempDir;
 
 use super::*;
 use crate::testing::assert_rejects;
-use crate::{FieldData, FieldMut, Mismatch};
+use crate::{
+    error::Mismatch,
+    field::{FieldData, FieldMut},
+};
 
 fn names(folder: &TempDir) -> Vec<String> {
     let entries = fs::read_dir(folder.path()).unwrap();

@@ -171,7 +171,7 @@ impl Action for [f32] {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::Mismatch;
+    use crate::error::Mismatch;
     use crate::testing::assert_rejects;
 
     fn outside<T: ?Sized + Action>(actions: &[i64], n: usize, space: &Space) -> Mismatch {

@@ -15,8 +15,8 @@ use crate::pool::run_uninterrupted;
 use crate::simd::{BLOCK, Bits, Block, LANES, lane_bits, multiversion, vectors, vectors_mut};
 use crate::vector::{Phase, validate};
 use crate::{
-    Action, Actions, AutoresetMode, Env, EnvSpec, EpisodeLog, EpisodeProgress, Error, Pcg64, ResetOptions, Result,
-    Seeds, StepOut, VectorEnv, alloc, check_len, num_threads,
+    Action, Actions, AutoresetMode, Env, EnvSpec, EpisodeLog, Error, Pcg64, ResetOptions, Result, Seeds, StepOut,
+    VectorEnv, alloc, error::check_len, pool::num_threads, vector::EpisodeProgress,
 };
 
 /// Number of environments, reset in about 10 ms, above which a reset is staged and interruptible.

@@ -10,8 +10,11 @@ use crate::llm::{
     combine_rewards, compute_batch_group_advantages, compute_group_advantages, pack, sequence_kl, sequence_ratios,
 };
 use crate::{
-    AutoresetMode, EpisodeEnds, Error, Pcg64, Result, RunningMeanStd, VecEnv, compute_gae, compute_gae_batched,
-    compute_gae_time_major, pool::num_threads,
+    AutoresetMode, Error, Pcg64, Result, VecEnv,
+    advantage::{EpisodeEnds, compute_gae_time_major},
+    compute_gae, compute_gae_batched,
+    normalize::RunningMeanStd,
+    pool::num_threads,
 };
 
 thread_local! {

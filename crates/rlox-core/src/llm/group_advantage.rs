@@ -11,7 +11,7 @@ use super::rewards::check_size;
 use crate::interrupt::InterruptCheck;
 use crate::simd::f64x8::{F64s, on_f64s};
 use crate::simd::{LANES, multiversion};
-use crate::{Error, Float, Result, check_len};
+use crate::{Error, Result, advantage::Float, error::check_len};
 
 /// Number of groups whose divisions and roots are computed together.
 const BLOCK: usize = 16;

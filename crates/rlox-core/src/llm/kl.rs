@@ -9,7 +9,7 @@
 use crate::interrupt::{InterruptCheck, PollFn};
 use crate::pool::{CHUNK_ELEMENTS, run_chunks, run_rows};
 use crate::simd::{Isa, exp, isa, multiversion};
-use crate::{Float, Result, check_len};
+use crate::{Result, advantage::Float, error::check_len};
 
 const LANES: usize = 16;
 

@@ -8,7 +8,7 @@
 use crate::interrupt::InterruptCheck;
 use crate::pool::{CHUNK_ELEMENTS, run_chunks, run_rows};
 use crate::simd::{Isa, exp, isa, multiversion};
-use crate::{Error, Float, Result, check_len};
+use crate::{Error, Result, advantage::Float, error::check_len};
 
 /// Computes `e^(log_prob - old_log_prob)` of each token; 1 where `mask` is false.
 ///

@@ -2,7 +2,7 @@
 
 use crate::interrupt::InterruptCheck;
 use crate::simd::multiversion;
-use crate::{Error, Float, Result, check_len};
+use crate::{Error, Result, advantage::Float, error::check_len};
 
 /// Maximum magnitude of weights and rewards. Squares of such numbers can be summed without overflow.
 const LIMIT: f64 = 1e140;

@@ -26,7 +26,7 @@ impl Rollout {
     /// As [`RolloutBuffer::new`].
     ///
     /// ```
-    /// use rlox_core::{AutoresetMode, Rollout, VecEnv, envs::CartPole};
+    /// use rlox_core::{AutoresetMode, VecEnv, envs::CartPole, pipeline::Rollout};
     ///
     /// let env = VecEnv::new(2, None, AutoresetMode::SameStep, CartPole::default)?;
     /// assert_eq!(Rollout::for_env(8, &env)?.steps.n_steps(), 8);
@@ -75,7 +75,7 @@ impl Default for RolloutOptions {
 /// A policy that acts with weights from a learner.
 ///
 /// ```
-/// use rlox_core::{LearnedPolicy, Pcg64, Policy, PolicyOut, RandomPolicy, Result, Space};
+/// use rlox_core::{Pcg64, Policy, PolicyOut, RandomPolicy, Result, Space, pipeline::LearnedPolicy};
 ///
 /// /// Returns a learned value, and acts randomly.
 /// struct Constant {

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use super::schedule::RolloutScheduler;
 use super::{Collect, RolloutTicket, StalenessPolicy, release, stop_timed_out};
-use crate::{Error, InterruptCheck, Pcg64, Result};
+use crate::{Error, Pcg64, Result, interrupt::InterruptCheck};
 
 /// Interval at which the waiting learner checks for interruptions.
 const POLL_INTERVAL: Duration = Duration::from_millis(50);

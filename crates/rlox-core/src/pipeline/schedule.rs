@@ -9,7 +9,7 @@ use crate::{Error, Pcg64, Result};
 /// the learner uses the other.
 ///
 /// ```
-/// let staleness_policy = rlox_core::StalenessPolicy::default();
+/// let staleness_policy = rlox_core::pipeline::StalenessPolicy::default();
 /// assert_eq!((staleness_policy.max_staleness, staleness_policy.deterministic), (1, false));
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

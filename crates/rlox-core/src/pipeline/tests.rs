@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use super::*;
 use crate::envs::CartPole;
 use crate::testing::assert_rejects;
-use crate::{AutoresetMode, Error, FieldData, RandomPolicy, VecEnv, VectorEnv};
+use crate::{AutoresetMode, Error, RandomPolicy, VecEnv, VectorEnv, field::FieldData};
 
 /// Actor that writes its number, the rollout's number, the weights and their version.
 struct Writer {
@@ -177,7 +177,8 @@ fn actors_collect_the_same_rollouts_as_a_loop() {
         let (mut rewards, mut episodes) = (Vec::new(), 0);
         for _ in 0..6 {
             let rollout = ring.recv().unwrap().buffer;
-            let Some(FieldData::F32(advantages)) = rollout.steps.field("advantages").map(crate::Field::data) else {
+            let Some(FieldData::F32(advantages)) = rollout.steps.field("advantages").map(crate::field::Field::data)
+            else {
                 unreachable!()
             };
             rewards.extend_from_slice(advantages);

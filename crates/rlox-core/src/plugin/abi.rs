@@ -150,7 +150,7 @@ pub(super) fn unreadable() -> Error {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::EnvPlugin;
+    use crate::plugin::EnvPlugin;
 
     #[test]
     fn the_border_is_that_of_its_name() {

@@ -2,7 +2,10 @@
 
 use crate::envs::MakeOptions;
 use crate::vector::EpisodeProgress;
-use crate::{AutoresetMode, EnvSpec, Error, Location, Mismatch, Pcg64, ResetOptions, Result, Seeds, Space, alloc};
+use crate::{
+    AutoresetMode, EnvSpec, Error, Pcg64, ResetOptions, Result, Seeds, Space, alloc,
+    error::{Location, Mismatch},
+};
 
 /// Reader of words from the front. Methods return `None` if words are missing or invalid.
 pub(super) struct Reader<'a>(pub(super) &'a [u64]);

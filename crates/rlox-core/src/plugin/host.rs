@@ -6,7 +6,7 @@ use crate::envs::MakeOptions;
 use crate::vector::{EpisodeProgress, validate};
 use crate::{
     Actions, AutoresetMode, EnvSpec, EpisodeLog, Error, Pcg64, ResetOptions, Result, Seeds, StepOut, VectorEnv,
-    check_len,
+    error::check_len,
 };
 
 pub(super) struct Hosted {

@@ -13,7 +13,7 @@ use crate::{Error, Result};
 /// [`crate::Error::Closed`] in a process that was forked during the call.
 ///
 /// ```
-/// let (sum, product) = rlox_core::join(|| 2 + 3, || 2 * 3)?;
+/// let (sum, product) = rlox_core::__private::join(|| 2 + 3, || 2 * 3)?;
 /// assert_eq!((sum, product), (5, 6));
 /// # Ok::<(), rlox_core::Error>(())
 /// ```

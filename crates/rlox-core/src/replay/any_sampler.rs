@@ -8,14 +8,14 @@ use super::prioritized::Prioritized;
 use super::sampler::{Sampler, Uniform};
 use super::state::{PersistSampler, SamplerConfig};
 use super::storage::ReplayStorage;
-use crate::{Field, Pcg64, Result};
+use crate::{Pcg64, Result, field::Field};
 
 /// One of the samplers of this crate, for buffers whose sampler is selected at run time.
 ///
 /// All calls are forwarded to the inner sampler. Functions of a single sampler, such as new priorities, need a match.
 ///
 /// ```
-/// use rlox_core::DType;
+/// use rlox_core::field::DType;
 /// use rlox_core::replay::{AnySampler, FieldSpec, Prioritized, Replay, ReplayStorage, TransitionSchema, Uniform};
 ///
 /// let field = |name| FieldSpec::new(name, &[1], DType::F32);

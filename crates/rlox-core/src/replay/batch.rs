@@ -6,7 +6,12 @@ use super::n_step::{NStep, Spans, retain};
 use super::schema::{FieldSpec, TransitionSchema};
 use super::storage::{ReplayStorage, STORED, TERMINATED, TRUNCATED};
 use crate::simd::prefetch;
-use crate::{DType, Error, Field, FieldData, FieldMut, InterruptCheck, Result, alloc, check_len};
+use crate::{
+    Error, Result, alloc,
+    error::check_len,
+    field::{DType, Field, FieldData, FieldMut},
+    interrupt::InterruptCheck,
+};
 
 /// Bytes of a row and the next one that are prefetched. The hardware prefetches longer rows.
 const PREFETCH_BYTES: usize = 512;
@@ -156,7 +161,7 @@ impl SampleIndices {
     /// # Errors
     /// [`Error::Shape`] if the number of flags is wrong.
     pub fn retain(&mut self, keep: &[bool]) -> Result<()> {
-        crate::check_len("keep", keep.len(), self.indices.len())?;
+        crate::error::check_len("keep", keep.len(), self.indices.len())?;
         let (bytes, mut positions) = (self.records.len() / keep.len().max(1), 0..);
         self.records.retain(|_| positions.next().is_some_and(|at: usize| keep[at / bytes]));
         retain(&mut self.indices, keep);
@@ -189,7 +194,7 @@ impl SampleIndices {
         self.check(storage)?;
         match (column, self.n_step, out) {
             (Column::Reward, Some(_), FieldMut::F32(rewards)) => {
-                crate::check_len("out", rewards.len(), self.spans.returns.len())?;
+                crate::error::check_len("out", rewards.len(), self.spans.returns.len())?;
                 rewards.copy_from_slice(&self.spans.returns);
                 Ok(())
             }

@@ -9,7 +9,7 @@ use super::sampler::Sampler;
 use super::schema::count;
 use super::state::{PersistSampler, SamplerConfig, check_sampler, invalid_field, number, number_field};
 use super::storage::{ReplayStorage, draw};
-use crate::{Error, Field, InterruptCheck, Pcg64, Result, alloc};
+use crate::{Error, Pcg64, Result, alloc, field::Field, interrupt::InterruptCheck};
 
 /// Goals between two interruption checks.
 const POLL_EVERY_ROWS: usize = 1 << 12;
@@ -58,7 +58,7 @@ impl Strategy {
 /// ```
 /// use rlox_core::replay::{FieldSpec, Hindsight, Replay, ReplayStorage, SampledBatch, Strategy};
 /// use rlox_core::replay::{TransitionBatch, TransitionSchema};
-/// use rlox_core::{DType, FieldData};
+/// use rlox_core::field::{DType, FieldData};
 ///
 /// let field = |name| FieldSpec::new(name, &[1], DType::F32);
 /// let schema = TransitionSchema::new(field("achieved"), field("actions"));

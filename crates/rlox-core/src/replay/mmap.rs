@@ -18,7 +18,11 @@ use super::sampler::check_count;
 use super::schema::{RowLayout, TransitionBatch, TransitionSchema};
 use super::storage::draw;
 use crate::interrupt::InterruptCheck;
-use crate::{Error, FieldData, FieldMut, Pcg64, Result, alloc, check_len};
+use crate::{
+    Error, Pcg64, Result, alloc,
+    error::check_len,
+    field::{FieldData, FieldMut},
+};
 
 /// Size in bytes of the pending rows that triggers a write.
 const WRITE_BATCH_BYTES: usize = 1 << 18;
@@ -45,7 +49,7 @@ const POLL_EVERY_READS: usize = 8;
 /// The index of a transition is its position in the order of pushes, counted from 0.
 ///
 /// ```
-/// use rlox_core::DType;
+/// use rlox_core::field::DType;
 /// use rlox_core::replay::{FieldSpec, MmapReplayBuffer, SampledBatch, TransitionSchema};
 ///
 /// let field = |name, dim| FieldSpec::new(name, &[dim], DType::F32);

@@ -1,7 +1,7 @@
 //! N-step returns.
 
 use super::storage::{CONTINUES, ReplayStorage, TERMINATED, TRUNCATED};
-use crate::{Error, InterruptCheck, Result, alloc};
+use crate::{Error, Result, alloc, interrupt::InterruptCheck};
 
 /// Settings of n-step returns (Sutton 1988; Hessel et al. 2018, "Rainbow").
 ///

@@ -9,7 +9,11 @@ use super::schema::{FieldSpec, TransitionSchema};
 use super::state::{FieldDescriptor, PersistSampler, SamplerConfig, check_sampler, float, invalid_field};
 use super::storage::ReplayStorage;
 use super::sum_tree::SumTree;
-use crate::{DType, Error, Field, FieldData, Pcg64, Result, alloc, check_len};
+use crate::{
+    Error, Pcg64, Result, alloc,
+    error::check_len,
+    field::{DType, Field, FieldData},
+};
 
 /// Number added to priorities, so that a transition with an error of 0 can be drawn again.
 const EPS: f32 = 1e-6;

@@ -2,7 +2,7 @@
 
 use super::schema::{TransitionBatch, next_obs_matches, observation, row_bytes};
 use super::storage::{CONTINUES, HEAD, NextObs, ReplayStorage, STORED, TERMINATED, TRUNCATED};
-use crate::{Error, InterruptCheck, Result, alloc, check_len};
+use crate::{Error, Result, alloc, error::check_len, interrupt::InterruptCheck};
 
 /// Rows between two interruption checks.
 const ROWS: usize = 1 << 6;

@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use super::batch::GoalRelabel;
 use super::storage::{ReplayStorage, draw};
-use crate::{Error, Field, Pcg64, Result};
+use crate::{Error, Pcg64, Result, field::Field};
 
 /// Strategy that selects transitions of a storage.
 pub trait Sampler: Send + Sync {

@@ -5,7 +5,12 @@ use std::cmp::Ordering;
 use serde_json::{Map, Value, json};
 
 use crate::rollout::record::first_not_finite;
-use crate::{DType, Error, FieldData, InterruptCheck, Result, check_len};
+use crate::{
+    Error, Result,
+    error::check_len,
+    field::{DType, FieldData},
+    interrupt::InterruptCheck,
+};
 
 /// Names of columns that every sample has.
 const RESERVED_NAMES: [&str; 6] = ["rewards", "terminated", "truncated", "discounts", "weights", "indices"];
@@ -18,7 +23,7 @@ const DTYPES: [(DType, &str); 5] =
 /// A field of every transition: name, shape of one row and element type.
 ///
 /// ```
-/// use rlox_core::DType;
+/// use rlox_core::field::DType;
 /// use rlox_core::replay::FieldSpec;
 ///
 /// let frames = FieldSpec::new("obs", &[4, 84, 84], DType::U8);
@@ -62,7 +67,7 @@ impl FieldSpec {
 /// and `truncated` are part of every transition.
 ///
 /// ```
-/// use rlox_core::DType;
+/// use rlox_core::field::DType;
 /// use rlox_core::replay::{TransitionSchema, FieldSpec};
 ///
 /// let (obs, action) = (FieldSpec::new("obs", &[4, 84, 84], DType::U8), FieldSpec::new("actions", &[], DType::I64));

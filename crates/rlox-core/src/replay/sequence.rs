@@ -5,7 +5,12 @@ use std::ops::Range;
 use super::batch::{Column, dtype_mismatch, for_each_piece, invalid_index};
 use super::sampler::check_count;
 use super::storage::{CONTINUES, ReplayStorage, draw};
-use crate::{DType, Error, FieldMut, InterruptCheck, Pcg64, Result, alloc, check_len};
+use crate::{
+    Error, Pcg64, Result, alloc,
+    error::check_len,
+    field::{DType, FieldMut},
+    interrupt::InterruptCheck,
+};
 
 /// Steps between two interruption checks.
 const POLL_EVERY_STEPS: usize = 1 << 6;
@@ -19,7 +24,7 @@ const POLL_EVERY_STEPS: usize = 1 << 6;
 ///
 /// ```
 /// use rlox_core::replay::{SequenceIndices, Column, ReplayBuffer, Sequences};
-/// use rlox_core::{FieldMut, Pcg64};
+/// use rlox_core::{Pcg64, field::FieldMut};
 ///
 /// let mut buffer = ReplayBuffer::new(100, 1, 1)?;
 /// for i in 0..5 {

@@ -14,7 +14,12 @@ use super::n_step::NStep;
 use super::sampler::{Sampler, Uniform};
 use super::schema::{FieldSpec, TransitionSchema, check_finite, count};
 use super::storage::{CONTINUES, HEAD, NextObs, ReplayStorage, STORED, TERMINATED, TRUNCATED};
-use crate::{Checkpoint, DType, Error, Field, FieldData, InterruptCheck, Result, alloc};
+use crate::{
+    Error, Result, alloc,
+    checkpoint::Checkpoint,
+    field::{DType, Field, FieldData},
+    interrupt::InterruptCheck,
+};
 
 /// Member of a checkpoint that holds a buffer, and manifest entry of the buffer's configuration.
 const MEMBER: &str = "replay";

@@ -31,7 +31,7 @@ const MEMINFO_CHECK_ABOVE: usize = 1 << 20;
 /// late priority update cannot change another transition.
 ///
 /// ```
-/// use rlox_core::{DType, FieldData};
+/// use rlox_core::field::{DType, FieldData};
 /// use rlox_core::replay::{TransitionSchema, FieldSpec, ReplayStorage, TransitionBatch};
 ///
 /// let field = |name, shape: &[usize], dtype| FieldSpec::new(name, shape, dtype);
@@ -517,7 +517,7 @@ pub(super) fn draw(valid: &Range<usize>, rng: &mut Pcg64, indices: &mut [usize])
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Error, available_memory};
+    use crate::{Error, alloc::available_memory};
 
     #[test]
     fn row_pool_respects_promised_memory() {

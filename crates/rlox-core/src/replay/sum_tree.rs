@@ -16,7 +16,7 @@ use std::ops::Range;
 use bytemuck::Zeroable;
 
 use crate::simd::prefetch;
-use crate::{Error, InterruptCheck, Pcg64, Result, alloc, check_len};
+use crate::{Error, Pcg64, Result, alloc, error::check_len, interrupt::InterruptCheck};
 
 /// Number of children of a node.
 const WIDTH: usize = 16;

@@ -5,7 +5,10 @@ use std::time::Duration;
 
 use super::*;
 use crate::interrupt::tests::{asked, asked_to_panic};
-use crate::{DType, Error, FieldData, FieldMut, Pcg64, Result};
+use crate::{
+    Error, Pcg64, Result,
+    field::{DType, FieldData, FieldMut},
+};
 
 /// Advance of the test clock per reading: every check polls.
 const TICK: Duration = Duration::from_millis(60);

@@ -2,7 +2,10 @@
 
 use super::record::flags_mut;
 use super::{RolloutBuffer, RolloutState};
-use crate::{Error, Field, FieldData, Result, alloc};
+use crate::{
+    Error, Result, alloc,
+    field::{Field, FieldData},
+};
 
 const HINT: &str = "send the bytes of RolloutBuffer::to_bytes from a buffer of the same sizes";
 /// Size of a count or a row index in bytes.

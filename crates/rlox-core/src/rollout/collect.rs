@@ -4,8 +4,11 @@ use super::record::{check_finite_policy_step, f32s, f32s_mut};
 use super::{MASKS, PolicyStep, RolloutBuffer};
 use crate::profile::{self, Phase, StepTimer};
 use crate::{
-    Actions, ActionsMut, DType, Error, Field, FieldData, FieldMut, InterruptCheck, Normalizer, Pcg64, Policy,
-    PolicyOut, Result, Seeds, VectorEnv, alloc, check_len, masked_actions,
+    Actions, ActionsMut, Error, Normalizer, Pcg64, Policy, PolicyOut, Result, Seeds, VectorEnv, alloc,
+    error::check_len,
+    field::{DType, Field, FieldData, FieldMut},
+    interrupt::InterruptCheck,
+    vector::masked_actions,
 };
 
 /// Number of single-environment steps between two interrupt checks.
@@ -17,8 +20,7 @@ const POLL_EVERY_ROWS: usize = 1024;
 /// allocated after the first call. `rngs`, one per environment, are the random streams of the policy.
 ///
 /// ```
-/// use rlox_core::{AutoresetMode, FieldData, RandomPolicy, Pcg64, RolloutBuffer, VecEnv, VectorEnv, collect,
-/// envs::CartPole};
+/// use rlox_core::{AutoresetMode, Pcg64, RandomPolicy, RolloutBuffer, VecEnv, VectorEnv, collect, envs::CartPole, field::FieldData};
 ///
 /// let mut env = VecEnv::new(8, Some(0), AutoresetMode::SameStep, CartPole::default)?;
 /// let mut policy = RandomPolicy::new(&env.spec().action)?;

@@ -8,8 +8,11 @@ use super::{PolicyStep, RolloutBuffer, RolloutState, Transition};
 use crate::advantage::check_discount;
 use crate::simd::multiversion;
 use crate::{
-    Actions, ActionsMut, AutoresetMode, DType, EpisodeEnds, Error, Field, FieldData, FieldMut, Normalizer,
-    ResetOptions, Result, Seeds, Space, StepOut, VectorEnv, alloc, check_len, compute_gae_time_major,
+    Actions, ActionsMut, AutoresetMode, Error, Normalizer, ResetOptions, Result, Seeds, Space, StepOut, VectorEnv,
+    advantage::{EpisodeEnds, compute_gae_time_major},
+    alloc,
+    error::check_len,
+    field::{DType, Field, FieldData, FieldMut},
 };
 
 /// Largest slice that is checked inline, since selecting an instruction set takes longer.

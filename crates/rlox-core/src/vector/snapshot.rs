@@ -4,7 +4,7 @@ use std::borrow::Cow;
 use std::ops::Range;
 
 use super::{EpisodeProgress, VectorEnv};
-use crate::{Error, InterruptCheck, Pcg64, Result, alloc, check_len};
+use crate::{Error, Pcg64, Result, alloc, error::check_len, interrupt::InterruptCheck};
 
 const HINT: &str = "pass a snapshot of environments with the same id and settings";
 /// Number of environments between two interrupt checks.
@@ -15,7 +15,7 @@ const POLL_EVERY_ENVS: usize = 1024;
 /// Environments restored from a snapshot continue exactly as the original ones.
 ///
 /// ```
-/// use rlox_core::{AutoresetMode, ResetOptions, Seeds, EnvSnapshot, VecEnv, VectorEnv, envs::CartPole};
+/// use rlox_core::{AutoresetMode, ResetOptions, Seeds, VecEnv, VectorEnv, envs::CartPole, vector::EnvSnapshot};
 ///
 /// let make = || VecEnv::new(2, None, AutoresetMode::SameStep, CartPole::default);
 /// let (mut env, mut copy, mut obs) = (make()?, make()?, [0.0; 8]);
@@ -138,7 +138,7 @@ impl EnvSnapshot<'_> {
     /// Panics if `rows` exceeds the number of environments.
     ///
     /// ```
-    /// use rlox_core::{Pcg64, EnvSnapshot};
+    /// use rlox_core::{Pcg64, vector::EnvSnapshot};
     ///
     /// let snapshot = EnvSnapshot {
     ///     states: vec![1.0, 2.0, 3.0, 4.0].into(),

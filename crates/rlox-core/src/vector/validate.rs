@@ -1,7 +1,7 @@
 //! Argument checks and seeding shared by all vectorised environments.
 
 use super::{AutoresetMode, EpisodeProgress, Phase, Seeds};
-use crate::{EnvSpec, Error, Pcg64, Result, SeedSequence, Space, check_len};
+use crate::{EnvSpec, Error, Pcg64, Result, SeedSequence, Space, error::check_len};
 
 /// Checks that there is at least one environment.
 pub(crate) fn check_num_envs(num_envs: usize) -> Result<()> {
@@ -54,7 +54,7 @@ pub(crate) fn no_such_env(index: usize, num_envs: usize) -> Error {
 /// Returns the number of flags in an action mask: the actions of a Discrete space, 1 for other spaces.
 ///
 /// ```
-/// use rlox_core::{Space, masked_actions};
+/// use rlox_core::{Space, vector::masked_actions};
 ///
 /// assert_eq!(masked_actions(&Space::discrete(4)), 4);
 /// ```

@@ -2,7 +2,7 @@
 
 use super::{AutoresetMode, EpisodeProgress, Phase, Seeds, StepOut, VectorEnv, validate};
 use crate::interrupt::InterruptCheck;
-use crate::{Action, Actions, Env, EnvSpec, EpisodeLog, Pcg64, ResetOptions, Result, alloc, check_len};
+use crate::{Action, Actions, Env, EnvSpec, EpisodeLog, Pcg64, ResetOptions, Result, alloc, error::check_len};
 
 struct Slot<E> {
     env: E,
@@ -297,7 +297,7 @@ impl<E: Env> VectorEnv for VecEnv<E> {
 mod tests {
     use super::*;
     use crate::envs::MakeOptions;
-    use crate::{EnvPlugin, Error, Seeds, Space, Step};
+    use crate::{Error, Seeds, Space, Step, plugin::EnvPlugin};
 
     /// Counts its steps.
     ///

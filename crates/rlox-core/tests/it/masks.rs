@@ -1,9 +1,11 @@
 //! Action masks in every autoreset mode.
 
-use rlox_core::testing::assert_rejects;
+use rlox_core::__private::testing::assert_rejects;
 use rlox_core::{
-    ActionsMut, AutoresetMode, DType, Env, EnvSpec, Error, FieldData, Pcg64, Policy, PolicyOut, RandomPolicy,
-    ResetOptions, Result, RolloutBuffer, Space, Step, VecEnv, VectorEnv, collect, envs::CartPole,
+    ActionsMut, AutoresetMode, Env, EnvSpec, Error, Pcg64, Policy, PolicyOut, RandomPolicy, ResetOptions, Result,
+    RolloutBuffer, Space, Step, VecEnv, VectorEnv, collect,
+    envs::CartPole,
+    field::{DType, FieldData},
 };
 
 /// A corridor of five cells. Action 0 goes left, 1 stays, 2 goes right.

@@ -1,10 +1,13 @@
 //! Running statistics and normalisation.
 
 use proptest::prelude::*;
-use rlox_core::testing::assert_rejects;
+use rlox_core::__private::testing::assert_rejects;
 use rlox_core::{
-    Actions, AutoresetMode, Error, FieldData, Normalizer, NormalizerOptions, PolicyStep, RolloutBuffer, RunningMeanStd,
-    Seeds, VecEnv, envs::Pendulum,
+    Actions, AutoresetMode, Error, Normalizer, RolloutBuffer, Seeds, VecEnv,
+    envs::Pendulum,
+    field::FieldData,
+    normalize::{NormalizerOptions, RunningMeanStd},
+    rollout::PolicyStep,
 };
 
 fn close(a: &[f64], b: &[f64]) -> bool {

@@ -3,11 +3,14 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
+use rlox_core::__private::testing::assert_rejects;
 use rlox_core::envs::{self, CartPole, MakeOptions};
-use rlox_core::testing::assert_rejects;
 use rlox_core::{
-    Actions, AutoresetMode, DType, Env, EnvPlugin, EnvSpec, EpisodeProgress, Error, FieldData, Pcg64, RandomPolicy,
-    ResetOptions, Result, RolloutBuffer, Seeds, Space, Step, StepOut, VecEnv, VectorEnv, collect,
+    Actions, AutoresetMode, Env, EnvSpec, Error, Pcg64, RandomPolicy, ResetOptions, Result, RolloutBuffer, Seeds,
+    Space, Step, StepOut, VecEnv, VectorEnv, collect,
+    field::{DType, FieldData},
+    plugin::EnvPlugin,
+    vector::EpisodeProgress,
 };
 
 const MODES: [AutoresetMode; 3] = [AutoresetMode::NextStep, AutoresetMode::SameStep, AutoresetMode::Disabled];

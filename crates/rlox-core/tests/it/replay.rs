@@ -9,12 +9,15 @@ use std::fs;
 use std::ops::Range;
 
 use proptest::prelude::*;
+use rlox_core::__private::testing::assert_rejects;
 use rlox_core::replay::{
     Column, FieldSpec, NStep, PersistSampler, Prioritized, Replay, ReplayBuffer, ReplayStorage, SampledBatch, Sampler,
     SequenceIndices, Sequences, TransitionSchema, Uniform,
 };
-use rlox_core::testing::assert_rejects;
-use rlox_core::{DType, Error, Field, FieldData, FieldMut, Pcg64, Result};
+use rlox_core::{
+    Error, Pcg64, Result,
+    field::{DType, Field, FieldData, FieldMut},
+};
 
 use crate::support::{FRAME, Pushed, Stacking, layout, push_with};
 
@@ -602,7 +605,7 @@ fn foreign_states_are_rejected_by_name_and_change_nothing() {
         assert_eq!(buffer.state().unwrap(), before, "{name}");
     }
     let mut more = state.clone();
-    more.push(Field::new("other", 1, &[], rlox_core::DType::F32).unwrap());
+    more.push(Field::new("other", 1, &[], rlox_core::field::DType::F32).unwrap());
     assert_rejects(buffer.load_state(&more), Error::Config, "arrays[\"other\"]");
     let steps = NStep { n: 3, gamma: 0.9 };
     let mut spans =
@@ -629,10 +632,12 @@ fn states_with_arbitrary_bytes_are_rejected_or_work() {
         }
         let byte = rng.integers(0, 256) as u8;
         match changed[at].data_mut() {
-            rlox_core::FieldMut::I64(data) => data[0] = [i64::MIN, -1, 0, 1, 5, 1 << 40, i64::MAX][round % 7],
-            rlox_core::FieldMut::F64(data) => data[0] = f64::from(byte),
-            rlox_core::FieldMut::F32(data) => data[round % data.len()] = [f32::NAN, 1.5, f32::INFINITY][round % 3],
-            rlox_core::FieldMut::U8(data) | rlox_core::FieldMut::Bool(data) => {
+            rlox_core::field::FieldMut::I64(data) => data[0] = [i64::MIN, -1, 0, 1, 5, 1 << 40, i64::MAX][round % 7],
+            rlox_core::field::FieldMut::F64(data) => data[0] = f64::from(byte),
+            rlox_core::field::FieldMut::F32(data) => {
+                data[round % data.len()] = [f32::NAN, 1.5, f32::INFINITY][round % 3]
+            }
+            rlox_core::field::FieldMut::U8(data) | rlox_core::field::FieldMut::Bool(data) => {
                 let at = rng.integers(0, data.len() as i64) as usize;
                 data[at] = byte;
             }

@@ -1,8 +1,8 @@
 //! Tests that all draws equal NumPy's, with streams recorded by `fixtures/make_rng.py`.
 
 use rand_core::Rng;
-use rlox_core::testing::assert_rejects;
-use rlox_core::{Error, InterruptCheck, Pcg64, SeedSequence};
+use rlox_core::__private::testing::assert_rejects;
+use rlox_core::{Error, Pcg64, SeedSequence, interrupt::InterruptCheck};
 
 struct Record {
     sequence: SeedSequence,
@@ -193,7 +193,7 @@ fn an_empty_range_of_integers_panics() {
 fn states_with_an_even_increment_are_rejected() {
     let state = Pcg64::seed_from(0).state();
     for inc in [0, 2, state.inc - 1] {
-        let result = Pcg64::from_state(rlox_core::Pcg64State { inc, ..state });
+        let result = Pcg64::from_state(rlox_core::rng::Pcg64State { inc, ..state });
         assert_eq!(assert_rejects(result, Error::Config, "streams").got, inc.to_string());
     }
 }

@@ -1,10 +1,13 @@
 //! Rollouts: stored fields, bootstrap values, actions sent to environments, and fields of every dtype.
 
-use rlox_core::testing::assert_rejects;
+use rlox_core::__private::testing::assert_rejects;
 use rlox_core::{
-    Actions, ActionsMut, AutoresetMode, DType, Env, EnvSpec, Error, FieldData, FieldMut, Normalizer, NormalizerOptions,
-    Pcg64, Policy, PolicyOut, PolicyStep, RandomPolicy, ResetOptions, Result, RolloutBuffer, Seeds, Space, Step,
-    Transition, VecEnv, VectorEnv, collect, envs::CartPole,
+    Actions, ActionsMut, AutoresetMode, Env, EnvSpec, Error, Normalizer, Pcg64, Policy, PolicyOut, RandomPolicy,
+    ResetOptions, Result, RolloutBuffer, Seeds, Space, Step, VecEnv, VectorEnv, collect,
+    envs::CartPole,
+    field::{DType, FieldData, FieldMut},
+    normalize::NormalizerOptions,
+    rollout::{PolicyStep, Transition},
 };
 
 /// Rewards the received action. The observation counts steps. Never terminates; limited to 2 steps.

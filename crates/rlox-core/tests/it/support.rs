@@ -1,7 +1,10 @@
 //! A simulated environment with stacked frames, and functions that push its steps.
 
 use rlox_core::replay::{FieldSpec, TransitionBatch, TransitionSchema};
-use rlox_core::{DType, FieldData, Pcg64, Result};
+use rlox_core::{
+    Pcg64, Result,
+    field::{DType, FieldData},
+};
 
 /// Size of a frame.
 pub(crate) const FRAME: usize = 3;

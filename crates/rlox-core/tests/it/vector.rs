@@ -2,11 +2,12 @@
 
 use std::borrow::Cow;
 
+use rlox_core::__private::testing::{Variant, assert_rejects};
 use rlox_core::envs::{self, CartPole, MakeOptions};
-use rlox_core::testing::{Variant, assert_rejects};
 use rlox_core::{
-    Actions, AutoresetMode, Env, EnvSnapshot, EnvSpec, EpisodeProgress, Error, Pcg64, ResetOptions, Result, Seeds,
-    Space, Step, StepOut, VecEnv, VectorEnv,
+    Actions, AutoresetMode, Env, EnvSpec, Error, Pcg64, ResetOptions, Result, Seeds, Space, Step, StepOut, VecEnv,
+    VectorEnv,
+    vector::{EnvSnapshot, EpisodeProgress},
 };
 
 /// Adds the action to a count, and terminates at 3 or more.

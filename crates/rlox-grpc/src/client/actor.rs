@@ -3,7 +3,10 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
-use rlox_core::{Collect, EnvSpec, Error, Result, Rollout, RolloutBuffer, RolloutJob, RolloutTicket, StalenessPolicy};
+use rlox_core::{
+    EnvSpec, Error, Result, RolloutBuffer,
+    pipeline::{Collect, Rollout, RolloutJob, RolloutTicket, StalenessPolicy},
+};
 use rlox_nn::train::{AsyncOnPolicy, CollectConfig, OnPolicyAlgorithm};
 use rlox_nn::{ActorCritic, NamedTensors, PolicyArch};
 
@@ -208,7 +211,7 @@ impl Collect<NamedTensors, Rollout> for RemoteActor {
 /// The errors of [`RemoteActor::new`] and of [`AsyncOnPolicy::with_actors`].
 ///
 /// ```
-/// use rlox_core::{Pcg64, StalenessPolicy};
+/// use rlox_core::{Pcg64, pipeline::StalenessPolicy};
 /// use rlox_grpc::{ClientOptions, EnvOptions, Worker, WorkerOptions, build_async_on_policy};
 /// use rlox_nn::{Activation, PolicyNetworks, train::ImpalaConfig};
 ///

@@ -4,8 +4,10 @@ use std::ops::Range;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use rlox_core::{
-    Action, Actions, AutoresetMode, EnvSnapshot, EnvSpec, EpisodeLog, EpisodeProgress, Error, Pcg64, ResetOptions,
-    Result, Seeds, Space, StepOut, VectorEnv, check_len,
+    Action, Actions, AutoresetMode, EnvSpec, EpisodeLog, Error, Pcg64, ResetOptions, Result, Seeds, Space, StepOut,
+    VectorEnv,
+    error::check_len,
+    vector::{EnvSnapshot, EpisodeProgress},
 };
 
 use super::context::{ClientContext, FaultCounts, Faults};

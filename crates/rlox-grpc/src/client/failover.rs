@@ -352,7 +352,7 @@ fn send(session: &mut ClientSession, mut request: request::What) -> std::result:
 
 /// Waits for a duration, or until `stop` or an interrupt.
 fn wait(duration: Duration, stop: &dyn Fn() -> bool) -> Result<()> {
-    let (start, mut interrupt) = (Instant::now(), rlox_core::InterruptCheck::default());
+    let (start, mut interrupt) = (Instant::now(), rlox_core::interrupt::InterruptCheck::default());
     while start.elapsed() < duration {
         std::thread::sleep(Duration::from_millis(5).min(duration));
         interrupt.check()?;

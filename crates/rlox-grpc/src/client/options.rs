@@ -83,7 +83,7 @@ pub struct ClientOptions {
     pub recovery_timeout: Duration,
     /// Number of steps between two snapshots for recovery.
     pub snapshot_every: usize,
-    /// Function that ends waits, beside that of [`rlox_core::set_interrupt_check`].
+    /// Function that ends waits, beside that of [`rlox_core::interrupt::set_interrupt_check`].
     pub stop: Option<StopFn>,
 }
 

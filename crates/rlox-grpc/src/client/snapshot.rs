@@ -3,7 +3,9 @@
 use std::sync::PoisonError;
 
 use rlox_core::{
-    AutoresetMode, EnvSnapshot, EpisodeProgress, Error, Pcg64, Result, check_len, streams_from_array, streams_to_array,
+    AutoresetMode, Error, Pcg64, Result,
+    error::check_len,
+    vector::{EnvSnapshot, EpisodeProgress, streams_from_array, streams_to_array},
 };
 
 use super::env::{RemoteState, RemoteVecEnv};

@@ -251,7 +251,7 @@ impl WorkerOptions {
 
 #[cfg(test)]
 mod tests {
-    use rlox_core::testing::assert_rejects;
+    use rlox_core::__private::testing::assert_rejects;
 
     use super::*;
 

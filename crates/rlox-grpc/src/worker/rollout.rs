@@ -1,6 +1,6 @@
 //! Rollouts that a worker collects with a learner's policy.
 
-use rlox_core::{EnvSpec, Error, Pcg64, Result, Rollout, RolloutBuffer, Seeds, Space, VectorEnv};
+use rlox_core::{EnvSpec, Error, Pcg64, Result, RolloutBuffer, Seeds, Space, VectorEnv, pipeline::Rollout};
 use rlox_nn::train::{CollectConfig, IterationStreams, collect_transitions};
 use rlox_nn::{Activation, ActorCritic, Distribution, NamedTensors, PolicyNetworks};
 

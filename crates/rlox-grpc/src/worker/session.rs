@@ -5,7 +5,8 @@ use std::sync::atomic::Ordering::Relaxed;
 
 use rlox_core::envs::MakeOptions;
 use rlox_core::{
-    Actions, EnvSnapshot, EnvSpec, Error, Pcg64, ResetOptions, Result, Seeds, Space, StepOut, VectorEnv, masked_actions,
+    Actions, EnvSpec, Error, Pcg64, ResetOptions, Result, Seeds, Space, StepOut, VectorEnv,
+    vector::{EnvSnapshot, masked_actions},
 };
 
 use tokio::sync::OwnedSemaphorePermit;

@@ -1,9 +1,9 @@
 //! Trainers with remote rollouts learn exactly as trainers with local actors.
 
 use crate::support::process::Process;
+use rlox_core::__private::testing::assert_rejects;
 use rlox_core::envs::{self, MakeOptions};
-use rlox_core::testing::assert_rejects;
-use rlox_core::{AutoresetMode, Error, Pcg64, StalenessPolicy, VectorEnv};
+use rlox_core::{AutoresetMode, Error, Pcg64, VectorEnv, pipeline::StalenessPolicy};
 use rlox_grpc::{ClientOptions, EnvOptions, Limits, Worker, WorkerOptions, build_async_on_policy};
 use rlox_nn::train::{A2cConfig, AsyncOnPolicy, ImpalaConfig, OnPolicyAlgorithm, PpoConfig};
 use rlox_nn::{Activation, ActorCritic, Mlp, NamedTensors, PolicyNetworks};
@@ -74,7 +74,10 @@ fn lost_rollouts_are_collected_again() {
 
 #[test]
 fn weights_of_another_architecture_are_rejected() {
-    use rlox_core::{Collect, Rollout, RolloutBuffer, RolloutJob, RolloutTicket};
+    use rlox_core::{
+        RolloutBuffer,
+        pipeline::{Collect, Rollout, RolloutJob, RolloutTicket},
+    };
     use rlox_grpc::{RemoteActor, RemoteRolloutConfig};
     use rlox_nn::train::CollectConfig;
 
@@ -110,7 +113,11 @@ fn assert_cache_is_invalidated(
     settings: &rlox_grpc::RemoteRolloutConfig,
     policy: &PolicyNetworks<Mlp>,
 ) {
-    use rlox_core::{Collect, FieldData, Rollout, RolloutBuffer, RolloutJob, RolloutTicket};
+    use rlox_core::{
+        RolloutBuffer,
+        field::FieldData,
+        pipeline::{Collect, Rollout, RolloutJob, RolloutTicket},
+    };
 
     let (env, options) = (remote("CartPole-v1"), ClientOptions::default());
     let mut actor = rlox_grpc::RemoteActor::new(addresses, 0, &env, settings, &options).unwrap();

@@ -1,10 +1,11 @@
 //! Remote environments have the same trajectories as local environments with the same seeds.
 
+use rlox_core::__private::testing::assert_rejects;
 use rlox_core::envs::{self, MakeOptions};
-use rlox_core::testing::assert_rejects;
 use rlox_core::{
-    Actions, ActionsMut, AutoresetMode, EnvSnapshot, EpisodeProgress, Error, Pcg64, Policy, PolicyOut, RandomPolicy,
-    ResetOptions, Seeds, StepOut, VectorEnv,
+    Actions, ActionsMut, AutoresetMode, Error, Pcg64, Policy, PolicyOut, RandomPolicy, ResetOptions, Seeds, StepOut,
+    VectorEnv,
+    vector::{EnvSnapshot, EpisodeProgress},
 };
 use rlox_grpc::{ClientOptions, EnvOptions, RemoteVecEnv, Worker, WorkerOptions};
 
@@ -135,10 +136,10 @@ fn snapshots_move_between_local_and_remote_environments() {
         let mut restored = local(&env);
         second_snapshot.restore_into(restored.as_mut()).unwrap();
         assert_eq!(run(restored.as_mut(), 50, 2), run(&mut remote_env, 50, 2));
-        let result = remote_env.check_state(1, &[f64::NAN; 3], rlox_core::EpisodeProgress::default());
+        let result = remote_env.check_state(1, &[f64::NAN; 3], rlox_core::vector::EpisodeProgress::default());
         let rejected = assert_rejects(result, Error::NotFinite, "states");
         assert_eq!((&rejected.got[..], rejected.at.env, rejected.at.index), ("NaN", Some(1), Some(0)));
-        let result = remote_env.check_state(1, &[0.0; 4], rlox_core::EpisodeProgress::default());
+        let result = remote_env.check_state(1, &[0.0; 4], rlox_core::vector::EpisodeProgress::default());
         assert_eq!(assert_rejects(result, Error::Config, "state").got, "4");
     }
 }

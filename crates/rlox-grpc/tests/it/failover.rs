@@ -5,10 +5,10 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
 use crate::support::process::{Process, killer};
+use rlox_core::__private::testing::assert_rejects;
 use rlox_core::envs::{self, MakeOptions};
-use rlox_core::testing::assert_rejects;
 use rlox_core::{
-    Actions, Env, EnvSnapshot, EnvSpec, Error, Pcg64, ResetOptions, Seeds, Space, Step, StepOut, VectorEnv,
+    Actions, Env, EnvSpec, Error, Pcg64, ResetOptions, Seeds, Space, Step, StepOut, VectorEnv, vector::EnvSnapshot,
 };
 use rlox_grpc::{ClientOptions, EnvOptions, RemoteVecEnv, Worker, WorkerOptions};
 

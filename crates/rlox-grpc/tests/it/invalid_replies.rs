@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::time::Duration;
 
-use rlox_core::testing::{Variant, assert_rejects};
+use rlox_core::__private::testing::{Variant, assert_rejects};
 use rlox_core::{Actions, Error, ResetOptions, Seeds, StepOut, VectorEnv};
 use rlox_grpc::proto::worker_server::{Worker, WorkerServer};
 use rlox_grpc::proto::{self, reply, request, space::Kind};
@@ -176,7 +176,7 @@ fn unrequested_replies_end_the_session() {
 
 #[test]
 fn rollouts_of_another_version_are_rejected() {
-    use rlox_core::{Pcg64, RolloutBuffer, RolloutTicket};
+    use rlox_core::{Pcg64, RolloutBuffer, pipeline::RolloutTicket};
     use rlox_grpc::{RemoteActor, RemoteRolloutConfig};
     use rlox_nn::{Activation, ActorCritic, PolicyNetworks, train::CollectConfig};
 

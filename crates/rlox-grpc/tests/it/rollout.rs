@@ -7,8 +7,8 @@ use std::time::Duration;
 use crate::support::process::{Process, killer};
 use rlox_core::envs::{self, MakeOptions};
 use rlox_core::{
-    Actions, AutoresetMode, Env, EnvSpec, Pcg64, ResetOptions, Result, Seeds, Space, StalenessPolicy, Step, StepOut,
-    VectorEnv,
+    Actions, AutoresetMode, Env, EnvSpec, Pcg64, ResetOptions, Result, Seeds, Space, Step, StepOut, VectorEnv,
+    pipeline::StalenessPolicy,
 };
 use rlox_grpc::{ClientOptions, EnvOptions, MakeEnv, RemoteVecEnv, Worker, WorkerOptions, build_async_on_policy};
 use rlox_nn::train::{AsyncOnPolicy, ImpalaConfig, PpoConfig};
@@ -173,7 +173,7 @@ fn environments_without_state_replay_all_requests() {
     assert_eq!((faults.lost, faults.restarted), (1, 1));
     assert_eq!(faults.replayed, 31, "a reset and 30 steps");
     let opened = second.counters().opened.load(Relaxed);
-    assert!(rlox_core::EnvSnapshot::capture(&remote_env).unwrap().is_none());
+    assert!(rlox_core::vector::EnvSnapshot::capture(&remote_env).unwrap().is_none());
     run(1, &mut remote_env);
     assert_eq!(second.counters().opened.load(Relaxed), opened, "a snapshot request opens no session");
 }

@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use crate::support::process::{Process, command};
 use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair};
-use rlox_core::testing::assert_rejects;
+use rlox_core::__private::testing::assert_rejects;
 use rlox_core::{Error, ResetOptions, Result, Seeds, VectorEnv};
 use rlox_grpc::{ClientOptions, EnvOptions, RemoteVecEnv};
 

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use crate::support::raw::{converse, end, failure, networks, open, request, snapshot, step};
 use rlox_core::envs::{self, MakeOptions};
-use rlox_core::{Env, EnvSpec, Pcg64, ResetOptions, Space, Step, VectorEnv, check_len};
+use rlox_core::{Env, EnvSpec, Pcg64, ResetOptions, Space, Step, VectorEnv, error::check_len};
 use rlox_grpc::proto::{self, reply, request};
 use rlox_grpc::{Limits, Worker, WorkerOptions};
 use rlox_nn::{Activation, ActorCritic, PolicyNetworks};

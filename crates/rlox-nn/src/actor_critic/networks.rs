@@ -1,6 +1,8 @@
 //! An actor-critic made of networks of any backend.
 
-use rlox_core::{Actions, ActionsMut, Error, InterruptCheck, Pcg64, Policy, PolicyOut, Result, check_len};
+use rlox_core::{
+    Actions, ActionsMut, Error, Pcg64, Policy, PolicyOut, Result, error::check_len, interrupt::InterruptCheck,
+};
 
 use super::{ActorCritic, ActorCriticLoss, ActorCriticStats, Minibatch, PolicyArch, PolicyLoss};
 use crate::alloc::resize;

@@ -1,6 +1,10 @@
 //! Off-policy corrected targets of IMPALA: steps of an older policy with V-trace.
 
-use rlox_core::{Actions, EpisodeEnds, Result, VtraceConfig, check_len, compute_vtrace_time_major};
+use rlox_core::{
+    Actions, Result,
+    advantage::{EpisodeEnds, VtraceConfig, compute_vtrace_time_major},
+    error::check_len,
+};
 
 use super::{ActorCritic, Minibatch};
 use crate::alloc::resize;
@@ -35,7 +39,7 @@ pub struct Trajectories<'a> {
 /// 2018, "IMPALA: Scalable Distributed Deep-RL with Importance Weighted Actor-Learner Architectures", section 4.2).
 ///
 /// ```
-/// use rlox_core::{Actions, AutoresetMode, EpisodeEnds, Pcg64, VecEnv, VectorEnv, VtraceConfig, envs::CartPole};
+/// use rlox_core::{Actions, AutoresetMode, Pcg64, VecEnv, VectorEnv, advantage::{EpisodeEnds, VtraceConfig}, envs::CartPole};
 /// use rlox_nn::{Activation, ActorCritic, ActorCriticLoss, Optimizer, PolicyLoss, PolicyNetworks};
 /// use rlox_nn::{Trajectories, VtraceTargets};
 ///

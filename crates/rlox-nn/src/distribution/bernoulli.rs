@@ -163,7 +163,7 @@ fn pairs(masks: &[bool]) -> impl Iterator<Item = [bool; 2]> {
 mod tests {
     #![allow(clippy::unwrap_used, reason = "tests")]
 
-    use rlox_core::Pcg64State;
+    use rlox_core::rng::Pcg64State;
 
     use super::*;
 
@@ -193,7 +193,8 @@ mod tests {
         bits.evaluate(inputs, &[0, 1, 1], &mut log_probs, &mut entropies).unwrap();
         assert!((entropies[0] - 2.0_f32.ln()).abs() < 1e-6, "{entropies:?}");
         let none = DistInputs { masks: Some(&[true, false, false, false, true, true]), ..inputs };
-        let rejected = rlox_core::testing::assert_rejects(bits.mode(none, &mut actions), Error::Action, "masks");
+        let rejected =
+            rlox_core::__private::testing::assert_rejects(bits.mode(none, &mut actions), Error::Action, "masks");
         assert_eq!((&rejected.got[..], rejected.at.row), ("none", Some(0)));
     }
 

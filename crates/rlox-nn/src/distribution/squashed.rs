@@ -2,7 +2,7 @@
 
 use std::f32::consts::LN_2;
 
-use rlox_core::{Error, Result, check_len};
+use rlox_core::{Error, Result, error::check_len};
 
 use super::gaussian::HALF_LN_2_PI;
 use crate::alloc::resize;

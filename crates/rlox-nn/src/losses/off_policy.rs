@@ -2,7 +2,7 @@
 //!
 //! All losses are means over the rows of a minibatch. Gradients overwrite the output slices.
 
-use rlox_core::{Error, Result, check_len};
+use rlox_core::{Error, Result, error::check_len};
 
 use crate::validate::check_some;
 

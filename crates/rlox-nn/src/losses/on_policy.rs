@@ -2,7 +2,7 @@
 //!
 //! All losses are means over the rows of a minibatch. Gradients overwrite the output slices.
 
-use rlox_core::{Result, check_len};
+use rlox_core::{Result, error::check_len};
 
 use crate::kernels::activations::exp_in_place;
 use crate::validate::{check_not_negative, check_some};

@@ -1,7 +1,7 @@
 //! Initial weights, drawn as in torch.
 
 use rand_distr::{Distribution, StandardNormal};
-use rlox_core::{Error, InterruptCheck, Pcg64, Result};
+use rlox_core::{Error, Pcg64, Result, interrupt::InterruptCheck};
 
 use crate::alloc::{try_reserve, try_vec};
 use crate::simd::on_f32s;
@@ -71,7 +71,7 @@ const MIN_SHARE: f64 = 1e-6;
 ///
 /// # Errors
 /// [`Error::Config`] for a gain that is not finite, [`Error::Memory`] for a matrix that does not fit into memory,
-/// [`Error::Interrupted`] if the check of [`rlox_core::set_interrupt_check`] asks to stop.
+/// [`Error::Interrupted`] if the check of [`rlox_core::interrupt::set_interrupt_check`] asks to stop.
 ///
 /// ```
 /// use rlox_core::Pcg64;
@@ -184,7 +184,7 @@ mod tests {
     fn gains_that_are_not_finite_are_rejected() {
         for gain in [f32::NAN, f32::INFINITY] {
             let result = Init::orthogonal(gain).draw(2, 2, true, &mut Pcg64::seed_from(0));
-            rlox_core::testing::assert_rejects(result, Error::Config, "gain");
+            rlox_core::__private::testing::assert_rejects(result, Error::Config, "gain");
         }
     }
 

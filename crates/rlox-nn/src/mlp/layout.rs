@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use rlox_core::{Error, Pcg64, Result, check_len};
+use rlox_core::{Error, Pcg64, Result, error::check_len};
 
 use super::{Activation, Init};
 use crate::NamedTensors;

@@ -1,6 +1,6 @@
 //! Parameters outside networks: standard deviations, a temperature.
 
-use rlox_core::{Result, check_len};
+use rlox_core::{Result, error::check_len};
 
 use crate::alloc::try_vec;
 use crate::kernels::elementwise::sum_of_squares;

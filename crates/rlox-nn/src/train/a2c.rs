@@ -1,7 +1,7 @@
 //! Advantage actor-critic (Mnih et al. 2016, synchronous): config and trainer.
 
-use rlox_core::profile::{self, Phase};
-use rlox_core::{NormalizerOptions, Pcg64, Result, RolloutBuffer};
+use rlox_core::__private::profile::{self, Phase};
+use rlox_core::{Pcg64, Result, RolloutBuffer, normalize::NormalizerOptions};
 
 use super::checkpoint::settings::{self, ConfigMap, ConfigValue};
 use super::{

@@ -1,8 +1,8 @@
 //! Off-policy agent without environments of its own: the caller passes environments or steps.
 
-use rlox_core::profile::{self, Phase, StepTimer};
+use rlox_core::__private::profile::{self, Phase, StepTimer};
 use rlox_core::replay::ReplayStorage;
-use rlox_core::{Actions, AutoresetMode, Error, Field, Normalizer, Pcg64, Result, VectorEnv};
+use rlox_core::{Actions, AutoresetMode, Error, Normalizer, Pcg64, Result, VectorEnv, field::Field};
 
 use super::algorithm::Algorithm;
 use super::env_stepper::{EnvStepper, StepResult};
@@ -375,7 +375,7 @@ impl<A: Algorithm + ?Sized> OffPolicyAgent<A> {
         progress: f64,
     ) -> Result<()> {
         let n = self.stepper.num_envs();
-        rlox_core::check_len("streams", streams.len(), n + 2)?;
+        rlox_core::error::check_len("streams", streams.len(), n + 2)?;
         let limit = self.pending_limit(timesteps);
         if !(0.0..=limit).contains(&pending_updates) {
             let expected = format!("a number between 0 and {limit} at {timesteps} timesteps");

@@ -163,7 +163,7 @@ pub trait Algorithm: Send {
     /// # Errors
     /// [`Error::Shape`] for a slice of the wrong length, [`Error::NotFinite`] for its numbers; nothing changes then.
     fn set_noise(&mut self, noise: &[f32]) -> Result<()> {
-        rlox_core::check_len("noise", noise.len(), 0)
+        rlox_core::error::check_len("noise", noise.len(), 0)
     }
 
     /// Sets the number of minibatches learned from so far.

@@ -8,7 +8,9 @@ pub(super) mod settings;
 
 use std::collections::VecDeque;
 
-use rlox_core::{Checkpoint, EnvSnapshot, EnvSpec, Error, Normalizer, Pcg64, Pcg64State, Result, VectorEnv};
+use rlox_core::{
+    EnvSpec, Error, Normalizer, Pcg64, Result, VectorEnv, checkpoint::Checkpoint, rng::Pcg64State, vector::EnvSnapshot,
+};
 use serde_json::{Map, Value, json};
 
 use super::streams::Streams;

@@ -2,7 +2,9 @@
 
 use std::ops::Range;
 
-use rlox_core::{Actions, ActionsMut, EnvSpec, Error, Normalizer, NormalizerOptions, Pcg64, Result, VectorEnv};
+use rlox_core::{
+    Actions, ActionsMut, EnvSpec, Error, Normalizer, Pcg64, Result, VectorEnv, normalize::NormalizerOptions,
+};
 
 use super::algorithm::{Algorithm, Method, check_dims};
 use super::checkpoint::settings::{self, ConfigMap, ConfigValue};

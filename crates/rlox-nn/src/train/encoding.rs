@@ -1,13 +1,16 @@
 //! Conversion of stored observations to network inputs.
 
-use rlox_core::{Error, Field, FieldData, Result};
+use rlox_core::{
+    Error, Result,
+    field::{Field, FieldData},
+};
 
 use crate::alloc::try_reserve;
 
 /// Conversion of a stored observation to the inputs of a network.
 ///
 /// ```
-/// use rlox_core::FieldData;
+/// use rlox_core::field::FieldData;
 /// use rlox_nn::train::Encoding;
 ///
 /// let encoding = Encoding::OneHot(vec![2, 3]);

@@ -1,8 +1,8 @@
 //! Environment steps of off-policy agents: actions, statistics, counters and the replay buffer.
 
 use rlox_core::{
-    Actions, ActionsMut, Normalizer, Pcg64, Policy, PolicyOut, RandomPolicy, Result, Space, StepOut, VectorEnv,
-    check_len, masked_actions, profile,
+    __private::profile, Actions, ActionsMut, Normalizer, Pcg64, Policy, PolicyOut, RandomPolicy, Result, Space,
+    StepOut, VectorEnv, error::check_len, vector::masked_actions,
 };
 
 use super::algorithm::Algorithm;

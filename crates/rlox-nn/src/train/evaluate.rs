@@ -1,8 +1,8 @@
 //! Greedy actions of all kinds of policies, evaluation, and actions for batches of observations.
 
 use rlox_core::{
-    ActionsMut, Error, FieldData, InterruptCheck, Normalizer, Pcg64, PolicyOut, ResetOptions, Result, Seeds, Space,
-    StepOut, VectorEnv, check_len, masked_actions,
+    ActionsMut, Error, Normalizer, Pcg64, PolicyOut, ResetOptions, Result, Seeds, Space, StepOut, VectorEnv,
+    error::check_len, field::FieldData, interrupt::InterruptCheck, vector::masked_actions,
 };
 
 use super::algorithm::Algorithm;
@@ -87,7 +87,7 @@ impl<P: DeterministicPolicy + ?Sized> Greedy<dyn DeterministicPolicy> for P {
 /// # Errors
 /// [`Error::Config`] for 0 episodes or environments that are not in SAME_STEP mode. Errors of [`ActionScaling::new`] if
 /// the policy's actions are scaled, and errors of the policy and the environments. [`Error::Interrupted`] between two
-/// steps ([`rlox_core::set_interrupt_check`]).
+/// steps ([`rlox_core::interrupt::set_interrupt_check`]).
 ///
 /// ```
 /// use rlox_core::{AutoresetMode, Pcg64, VecEnv, VectorEnv, envs::CartPole};
@@ -210,7 +210,7 @@ pub struct Observations<'a> {
 /// policy.
 ///
 /// ```
-/// use rlox_core::{ActionsMut, AutoresetMode, FieldData, Pcg64, VecEnv, VectorEnv, envs::CartPole};
+/// use rlox_core::{ActionsMut, AutoresetMode, Pcg64, VecEnv, VectorEnv, envs::CartPole, field::FieldData};
 /// use rlox_nn::train::{Encoding, Observations, predict_actions};
 /// use rlox_nn::{Activation, PolicyNetworks};
 ///

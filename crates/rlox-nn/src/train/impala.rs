@@ -1,7 +1,7 @@
 //! IMPALA (Espeholt et al. 2018, arXiv:1802.01561): advantage actor-critic with V-trace.
 
-use rlox_core::profile::{self, Phase};
-use rlox_core::{NormalizerOptions, Pcg64, Result, RolloutBuffer, VtraceConfig};
+use rlox_core::__private::profile::{self, Phase};
+use rlox_core::{Pcg64, Result, RolloutBuffer, advantage::VtraceConfig, normalize::NormalizerOptions};
 
 use super::checkpoint::settings::{self, ConfigMap, ConfigValue};
 use super::minibatches::Corrected;
@@ -74,7 +74,7 @@ impl Default for ImpalaConfig {
 /// Trainer of IMPALA: actors in threads, and a learner.
 ///
 /// ```
-/// use rlox_core::{AutoresetMode, StalenessPolicy, VecEnv, VectorEnv, envs::CartPole};
+/// use rlox_core::{AutoresetMode, VecEnv, VectorEnv, envs::CartPole, pipeline::StalenessPolicy};
 /// use rlox_nn::{Activation, PolicyNetworks, train::{Impala, ImpalaConfig}};
 ///
 /// // One actor with four environments.

@@ -3,7 +3,10 @@
 use std::ops::Range;
 
 use rlox_core::{
-    Actions, EpisodeEnds, Error, Field, FieldData, InterruptCheck, Pcg64, Result, RolloutBuffer, VtraceConfig,
+    Actions, Error, Pcg64, Result, RolloutBuffer,
+    advantage::{EpisodeEnds, VtraceConfig},
+    field::{Field, FieldData},
+    interrupt::InterruptCheck,
 };
 
 use super::Encoding;

@@ -1,6 +1,6 @@
 //! Action noise for the exploration of deterministic policies.
 
-use rlox_core::{Error, Pcg64, Result, check_len};
+use rlox_core::{Error, Pcg64, Result, error::check_len};
 
 use crate::alloc::resize;
 use crate::distribution::draw_normal;

@@ -1,7 +1,7 @@
 //! Proximal policy optimization (Schulman et al. 2017): config and trainer.
 
-use rlox_core::profile::{self, Phase};
-use rlox_core::{Error, NormalizerOptions, Pcg64, Result, RolloutBuffer};
+use rlox_core::__private::profile::{self, Phase};
+use rlox_core::{Error, Pcg64, Result, RolloutBuffer, normalize::NormalizerOptions};
 
 use super::checkpoint::settings::{self, ConfigMap, ConfigValue};
 use super::{

@@ -5,8 +5,10 @@ use rlox_core::replay::{
     TransitionSchema, Uniform,
 };
 use rlox_core::{
-    Actions, DType, EnvSpec, Error, Field, FieldData, FieldMut, Normalizer, NormalizerOptions, Pcg64, Result, Space,
-    VectorEnv, masked_actions,
+    Actions, EnvSpec, Error, Normalizer, Pcg64, Result, Space, VectorEnv,
+    field::{DType, Field, FieldData, FieldMut},
+    normalize::NormalizerOptions,
+    vector::masked_actions,
 };
 
 use super::{check_counts, check_share};

@@ -1,6 +1,6 @@
 //! Twin delayed deep deterministic policy gradient (Fujimoto et al. 2018): config, learner and trainer.
 
-use rlox_core::{ActionsMut, EnvSpec, Normalizer, NormalizerOptions, Pcg64, Result, VectorEnv};
+use rlox_core::{ActionsMut, EnvSpec, Normalizer, Pcg64, Result, VectorEnv, normalize::NormalizerOptions};
 
 use super::algorithm::{Algorithm, Method, as_continuous, check_dims, merge_tensors, select_tensors};
 use super::checkpoint::settings::{self, ConfigMap, ConfigValue};
@@ -313,7 +313,7 @@ impl<P: DeterministicPolicy, C: ActionValue> Algorithm for Td3Learner<P, C> {
     fn set_noise(&mut self, noise: &[f32]) -> Result<()> {
         match &mut self.noise {
             Some(process) => process.set_state(noise),
-            None => rlox_core::check_len("noise", noise.len(), 0),
+            None => rlox_core::error::check_len("noise", noise.len(), 0),
         }
     }
 

@@ -1,6 +1,6 @@
 //! State of actor-critics between calls, and gradients after a network fails.
 
-use rlox_core::testing::assert_rejects;
+use rlox_core::__private::testing::assert_rejects;
 use rlox_core::{Actions, ActionsMut, EnvSpec, Error, Pcg64, Policy, PolicyOut, Result, Space};
 use rlox_nn::{
     ActionValue, Activation, ActorCritic, ActorCriticLoss, ActorCriticStats, CriticBatch, CriticEnsemble, Distribution,

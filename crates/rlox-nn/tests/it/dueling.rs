@@ -1,6 +1,6 @@
 //! Dueling networks: outputs, and gradients against finite differences.
 
-use rlox_core::testing::assert_rejects;
+use rlox_core::__private::testing::assert_rejects;
 use rlox_core::{Error, Pcg64};
 use rlox_nn::{Activation, Dueling, Init, Mlp, Network, Workspace};
 

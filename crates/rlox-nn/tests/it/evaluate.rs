@@ -1,7 +1,7 @@
 //! Predictions for batches of observations equal those for single observations.
 
-use rlox_core::testing::assert_rejects;
-use rlox_core::{ActionsMut, EnvSpec, Error, FieldData, Pcg64, Result, Space};
+use rlox_core::__private::testing::assert_rejects;
+use rlox_core::{ActionsMut, EnvSpec, Error, Pcg64, Result, Space, field::FieldData};
 use rlox_nn::train::{Encoding, Observations, mask_width, predict_actions};
 use rlox_nn::{Activation, Mlp, PolicyNetworks};
 

@@ -1,6 +1,6 @@
 //! Distributions and optimiser steps near the limits of f32.
 
-use rlox_core::testing::assert_rejects;
+use rlox_core::__private::testing::assert_rejects;
 use rlox_core::{Actions, ActionsMut, Error, Pcg64, Result, Space};
 use rlox_nn::{DistInputs, Distribution, Learnable, NamedTensors, Optimizer, Parameters, clip_and_step};
 

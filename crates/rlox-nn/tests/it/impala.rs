@@ -1,9 +1,11 @@
 //! IMPALA: V-trace against a slow reference, equality with A2C without staleness, and actor threads.
 
-use rlox_core::testing::assert_rejects;
+use rlox_core::__private::testing::assert_rejects;
 use rlox_core::{
-    Actions, ActionsMut, AutoresetMode, EnvSpec, Error, Field, FieldData, Pcg64, Policy, PolicyOut, Result,
-    RolloutBuffer, Seeds, StalenessPolicy, VectorEnv, envs,
+    Actions, ActionsMut, AutoresetMode, EnvSpec, Error, Pcg64, Policy, PolicyOut, Result, RolloutBuffer, Seeds,
+    VectorEnv, envs,
+    field::{Field, FieldData},
+    pipeline::StalenessPolicy,
 };
 use rlox_nn::train::{
     A2c, A2cConfig, AsyncOnPolicy, CollectConfig, Encoding, Impala, ImpalaConfig, Minibatches, OnPolicy, Ppo,

@@ -2,7 +2,7 @@
 
 use allocation_counter::measure;
 use proptest::prelude::*;
-use rlox_core::testing::assert_rejects;
+use rlox_core::__private::testing::assert_rejects;
 use rlox_core::{Error, Pcg64, Result};
 use rlox_nn::{Activation, Init, Mlp, NamedTensors, Network, Optimizer, Parameters, Workspace, clip_and_step};
 

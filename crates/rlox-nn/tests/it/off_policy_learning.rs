@@ -1,10 +1,10 @@
 //! DQN, SAC and TD3 as parts and as trainers: learning, and independence from the number of threads.
 
 use allocation_counter::measure;
-use rlox_core::testing::assert_rejects;
+use rlox_core::__private::testing::assert_rejects;
 use rlox_core::{
-    AutoresetMode, Env, EnvSpec, Error, NormalizerOptions, Pcg64, ResetOptions, Result, Space, Step, VecEnv, VectorEnv,
-    envs,
+    AutoresetMode, Env, EnvSpec, Error, Pcg64, ResetOptions, Result, Space, Step, VecEnv, VectorEnv, envs,
+    normalize::NormalizerOptions,
 };
 use rlox_nn::train::{
     ActionNoise, Dqn, DqnConfig, EntCoef, OffPolicy, OffPolicyMethod, Sac, SacConfig, Td3, Td3Config, evaluate_policy,

@@ -1,9 +1,9 @@
 //! Settings, spaces and networks of DQN, SAC and TD3: invalid ones are rejected, valid ones train.
 
-use rlox_core::testing::assert_rejects;
+use rlox_core::__private::testing::assert_rejects;
 use rlox_core::{
-    AutoresetMode, Env, EnvSpec, Error, Mismatch, NormalizerOptions, Pcg64, ResetOptions, Result, Space, Step, VecEnv,
-    VectorEnv, envs,
+    AutoresetMode, Env, EnvSpec, Error, Pcg64, ResetOptions, Result, Space, Step, VecEnv, VectorEnv, envs,
+    error::Mismatch, normalize::NormalizerOptions,
 };
 use rlox_nn::train::{
     ActionNoise, Dqn, DqnConfig, EntCoef, OffPolicy, OffPolicyMethod, Priorities, Sac, SacConfig, Schedule, Td3,

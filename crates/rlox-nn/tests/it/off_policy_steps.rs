@@ -1,11 +1,13 @@
 //! Steps of off-policy trainers and agents: warm-up, updates, transitions and exploration noise.
 
+use rlox_core::__private::testing::assert_rejects;
 use rlox_core::envs::CartPole;
 use rlox_core::replay::{Column, ReplayStorage};
-use rlox_core::testing::assert_rejects;
 use rlox_core::{
-    Actions, ActionsMut, AutoresetMode, Env, EnvSpec, Error, FieldData, FieldMut, NormalizerOptions, Pcg64,
-    ResetOptions, Result, Seeds, Space, Step, StepOut, VecEnv, VectorEnv,
+    Actions, ActionsMut, AutoresetMode, Env, EnvSpec, Error, Pcg64, ResetOptions, Result, Seeds, Space, Step, StepOut,
+    VecEnv, VectorEnv,
+    field::{FieldData, FieldMut},
+    normalize::NormalizerOptions,
 };
 use rlox_nn::train::{
     ActionNoise, Dqn, DqnConfig, DqnLearner, Encoding, EnvInfo, NoiseProcess, Observations, OffPolicyAgent,
@@ -492,7 +494,7 @@ fn load_progress_state_resumes_exactly() {
     assert!(!second.env_initialized());
     assert_rejects(second.iterate(&mut vec_env, None, 0.0, &mut || Ok(false)), Error::Config, "env");
     let mut copy = env(7);
-    rlox_core::EnvSnapshot::capture(&vec_env).unwrap().unwrap().restore_into(&mut copy).unwrap();
+    rlox_core::vector::EnvSnapshot::capture(&vec_env).unwrap().unwrap().restore_into(&mut copy).unwrap();
     second.attach(&copy).unwrap();
     iterate(&mut first, &mut vec_env, 20);
     iterate(&mut second, &mut copy, 20);

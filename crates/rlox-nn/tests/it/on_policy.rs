@@ -1,10 +1,10 @@
 //! On-policy trainers: learning, determinism by seed, and errors for invalid rollouts and settings.
 
 use allocation_counter::measure;
-use rlox_core::testing::assert_rejects;
+use rlox_core::__private::testing::assert_rejects;
 use rlox_core::{
-    Actions, AutoresetMode, Env, EnvSpec, Error, NormalizerOptions, Pcg64, ResetOptions, RolloutBuffer, Seeds, Space,
-    Step, VecEnv, VectorEnv, envs,
+    Actions, AutoresetMode, Env, EnvSpec, Error, Pcg64, ResetOptions, RolloutBuffer, Seeds, Space, Step, VecEnv,
+    VectorEnv, envs, normalize::NormalizerOptions,
 };
 use rlox_nn::train::{
     A2c, A2cConfig, CollectConfig, Encoding, IterationStreams, Minibatches, Ppo, PpoConfig, Schedule,

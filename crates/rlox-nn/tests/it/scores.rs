@@ -1,8 +1,8 @@
 //! Trainers reach published scores, but not with random rewards or shuffled advantages.
 
 use rlox_core::{
-    Actions, ActionsMut, AutoresetMode, EnvSpec, EpisodeLog, EpisodeProgress, NormalizerOptions, Pcg64, Policy,
-    PolicyOut, ResetOptions, Result, Seeds, StalenessPolicy, StepOut, VectorEnv, envs,
+    Actions, ActionsMut, AutoresetMode, EnvSpec, EpisodeLog, Pcg64, Policy, PolicyOut, ResetOptions, Result, Seeds,
+    StepOut, VectorEnv, envs, normalize::NormalizerOptions, pipeline::StalenessPolicy, vector::EpisodeProgress,
 };
 use rlox_nn::train::{
     A2c, A2cConfig, ActionNoise, Dqn, DqnConfig, EntCoef, Impala, ImpalaConfig, Ppo, PpoConfig, Sac, SacConfig,

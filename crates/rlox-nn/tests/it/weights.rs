@@ -1,8 +1,8 @@
 //! Weights and optimiser states from files and memory, and rejection of invalid ones.
 
+use rlox_core::__private::testing::{Variant, assert_rejects};
 use rlox_core::envs::CartPole;
-use rlox_core::testing::{Variant, assert_rejects};
-use rlox_core::{AutoresetMode, Checkpoint, EnvSpec, Error, Pcg64, Space, VecEnv};
+use rlox_core::{AutoresetMode, EnvSpec, Error, Pcg64, Space, VecEnv, checkpoint::Checkpoint};
 use rlox_nn::train::{A2c, A2cConfig};
 use rlox_nn::{
     ActionValue, Activation, ActorCritic, Init, Learnable, Mlp, NamedTensors, Network, Optimizer, Parameters,

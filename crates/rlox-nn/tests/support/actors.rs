@@ -2,7 +2,9 @@
 
 use std::path::Path;
 
-use rlox_core::{AutoresetMode, Checkpoint, EnvSpec, Pcg64, Result, StalenessPolicy, VectorEnv, envs};
+use rlox_core::{
+    AutoresetMode, EnvSpec, Pcg64, Result, VectorEnv, checkpoint::Checkpoint, envs, pipeline::StalenessPolicy,
+};
 use rlox_nn::train::{AsyncOnPolicy, Impala, ImpalaConfig, OnPolicyAlgorithm};
 use rlox_nn::{Activation, Mlp, PolicyNetworks};
 use serde_json::{Map, Value};

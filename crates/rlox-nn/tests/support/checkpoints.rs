@@ -2,8 +2,8 @@
 
 use std::path::Path;
 
-use rlox_core::testing::{Variant, assert_rejects};
-use rlox_core::{Error, Mismatch, Result};
+use rlox_core::__private::testing::{Variant, assert_rejects};
+use rlox_core::{Error, Result, error::Mismatch};
 
 /// Error variant, start of the section, and parts of the expected and the rejected value.
 pub(crate) type Rejection = (Variant, &'static str, &'static str, &'static str);

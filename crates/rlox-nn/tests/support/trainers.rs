@@ -1,7 +1,8 @@
 //! Small trainers of DQN, SAC and TD3 with all kinds of random numbers and replay buffers.
 
 use rlox_core::{
-    AutoresetMode, Env, EnvSpec, NormalizerOptions, Pcg64, ResetOptions, Space, Step, VecEnv, VectorEnv, envs,
+    AutoresetMode, Env, EnvSpec, Pcg64, ResetOptions, Space, Step, VecEnv, VectorEnv, envs,
+    normalize::NormalizerOptions,
 };
 use rlox_nn::train::{ActionNoise, Dqn, DqnConfig, EntCoef, Priorities, Sac, SacConfig, Schedule, Td3, Td3Config};
 use rlox_nn::{Activation, CriticEnsemble, DeterministicActor, Dueling, Mlp, Optimizer, QNetworks, SquashedPolicy};

@@ -4,7 +4,10 @@ use bytemuck::Pod;
 use num_traits::AsPrimitive;
 use numpy::PyUntypedArray;
 use pyo3::prelude::*;
-use rlox_core::{Float, compute_gae as one, compute_gae_batched as batched, compute_gae_time_major as time_major};
+use rlox_core::{
+    advantage::{Float, compute_gae_time_major as time_major},
+    compute_gae as one, compute_gae_batched as batched,
+};
 
 use crate::advantage::trajectory::{EpisodeEndsArgument, LastValue, Pair, TrajectoryShape, like};
 use crate::convert::args::{

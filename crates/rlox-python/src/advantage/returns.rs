@@ -4,7 +4,7 @@ use bytemuck::Pod;
 use num_traits::AsPrimitive;
 use numpy::PyUntypedArray;
 use pyo3::prelude::*;
-use rlox_core::{
+use rlox_core::advantage::{
     Float, compute_lambda_returns as lambda_one, compute_lambda_returns_time_major as lambda_time_major,
     compute_returns as one, compute_returns_time_major as time_major,
 };

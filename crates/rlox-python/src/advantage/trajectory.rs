@@ -4,7 +4,7 @@ use num_traits::AsPrimitive;
 use numpy::{Element, PyUntypedArray};
 use pyo3::prelude::*;
 use pyo3::types::PyFloat;
-use rlox_core::{EpisodeEnds, Float};
+use rlox_core::advantage::{EpisodeEnds, Float};
 
 use crate::convert::args::{Argument, Input, Like, REAL, argument_like, expect_like};
 use crate::convert::array::FromArray;

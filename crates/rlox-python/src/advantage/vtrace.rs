@@ -4,7 +4,7 @@ use bytemuck::Pod;
 use num_traits::AsPrimitive;
 use numpy::PyUntypedArray;
 use pyo3::prelude::*;
-use rlox_core::{Float, VtraceConfig, compute_vtrace as one, compute_vtrace_time_major as time_major};
+use rlox_core::advantage::{Float, VtraceConfig, compute_vtrace as one, compute_vtrace_time_major as time_major};
 
 use crate::advantage::trajectory::{EpisodeEndsArgument, LastValue, Pair, TrajectoryShape, like};
 use crate::convert::args::{REAL, argument, argument_like, asarray, is_single, numbers};

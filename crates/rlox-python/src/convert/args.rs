@@ -14,7 +14,7 @@ use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 use pyo3::types::{PyDict, PyFloat, PyInt, PyList, PyTuple};
-use rlox_core::InterruptCheck;
+use rlox_core::interrupt::InterruptCheck;
 
 use crate::alloc::try_map;
 use crate::convert::array::{FieldMemory, FromArray, expect_axes, new_dict, no_copy, slice};

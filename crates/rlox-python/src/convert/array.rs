@@ -12,7 +12,11 @@ use pyo3::exceptions::PyMemoryError;
 use pyo3::ffi;
 use pyo3::prelude::*;
 use pyo3::types::{PyCapsule, PyDict};
-use rlox_core::{DType, EnvPlugin, FieldMut, RolloutBuffer};
+use rlox_core::{
+    RolloutBuffer,
+    field::{DType, FieldMut},
+    plugin::EnvPlugin,
+};
 
 use crate::alloc;
 use crate::error::{memory_error, value_error};

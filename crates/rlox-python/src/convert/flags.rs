@@ -2,7 +2,7 @@
 
 use pyo3::prelude::*;
 use pyo3::types::PyBool;
-use rlox_core::{Float, flags_from_numbers};
+use rlox_core::advantage::{Float, flags_from_numbers};
 
 use crate::alloc::FlagBuffer;
 use crate::convert::args::{Argument, FLAG, Input, Like, REAL, argument_like, asarray};

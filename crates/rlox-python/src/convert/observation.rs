@@ -3,7 +3,11 @@
 use numpy::{Element, IntoPyArray, PyArrayDescr, PyArrayDescrMethods, PyArrayMethods};
 use pyo3::prelude::*;
 use pyo3::types::{PyString, PyTuple, PyType};
-use rlox_core::{DType, FieldData, InterruptCheck, Result};
+use rlox_core::{
+    Result,
+    field::{DType, FieldData},
+    interrupt::InterruptCheck,
+};
 
 use crate::alloc::with_capacity;
 use crate::convert::args::{Argument, FLAG, INTEGER, Input, REAL, argument, short_repr, text};

@@ -3,7 +3,7 @@
 use pyo3::exceptions::PyMemoryError;
 use pyo3::prelude::*;
 use pyo3::types::{PyBool, PyDict, PyString};
-use rlox_core::{DType, InterruptCheck, ResetOptions};
+use rlox_core::{ResetOptions, field::DType, interrupt::InterruptCheck};
 
 use crate::alloc::{out_of_memory_error, try_collect, with_capacity};
 use crate::convert::args::{float, integer, no_number, shape, short_repr};

@@ -1,7 +1,7 @@
 //! Arguments that hold a policy's output: actions, log-probabilities and values.
 
 use pyo3::prelude::*;
-use rlox_core::{Actions, PolicyStep};
+use rlox_core::{Actions, rollout::PolicyStep};
 
 use crate::convert::args::{Argument, INTEGER, Input, REAL, argument, asarray, expect_shape};
 use crate::convert::array::{FieldMemory, beyond_f32, no_copy};

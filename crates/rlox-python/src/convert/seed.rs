@@ -3,7 +3,7 @@
 use pyo3::exceptions::PyMemoryError;
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
-use rlox_core::{InterruptCheck, Pcg64, ResetOptions, Result, Seeds, VectorEnv};
+use rlox_core::{Pcg64, ResetOptions, Result, Seeds, VectorEnv, interrupt::InterruptCheck};
 
 use crate::alloc::{try_collect, with_capacity};
 use crate::convert::args::{has, integer, sequence, short_repr};

@@ -3,7 +3,7 @@
 use pyo3::prelude::*;
 use pyo3::types::{PyCapsule, PyDict, PyString};
 use rlox_core::envs::{self, MakeOptions};
-use rlox_core::{AutoresetMode, EnvPlugin, Error, VectorEnv};
+use rlox_core::{AutoresetMode, Error, VectorEnv, plugin::EnvPlugin};
 
 use crate::convert::args::{count, short_repr, text};
 use crate::convert::array::plugin_from_capsule;
@@ -94,5 +94,5 @@ pub(crate) fn env_ids() -> Vec<&'static str> {
 /// The limit of the process's control group applies.
 #[pyfunction]
 pub(crate) fn available_memory() -> Option<u64> {
-    rlox_core::available_memory()
+    rlox_core::__private::available_memory()
 }

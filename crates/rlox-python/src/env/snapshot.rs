@@ -2,7 +2,7 @@
 
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
-use rlox_core::{EnvSnapshot, Error, Pcg64, check_len};
+use rlox_core::{Error, Pcg64, error::check_len, vector::EnvSnapshot};
 
 use super::{Inner, state_unavailable};
 use crate::alloc::try_map;

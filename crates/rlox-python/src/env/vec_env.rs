@@ -4,9 +4,11 @@ use numpy::{IntoPyArray, PyArray1, PyArrayDyn, PyArrayMethods};
 use pyo3::prelude::*;
 use pyo3::types::{PyCapsule, PyDict};
 use rlox_core::{
-    Actions, AutoresetMode, EnvSpec, Error, InterruptCheck, Normalizer as CoreNormalizer, Result,
-    RolloutBuffer as Core, Seeds, Space, StepOut, VectorEnv, check_len, masked_actions, streams_from_array,
-    streams_to_array,
+    Actions, AutoresetMode, EnvSpec, Error, Normalizer as CoreNormalizer, Result, RolloutBuffer as Core, Seeds, Space,
+    StepOut, VectorEnv,
+    error::check_len,
+    interrupt::InterruptCheck,
+    vector::{masked_actions, streams_from_array, streams_to_array},
 };
 
 use super::Inner;

@@ -5,7 +5,7 @@ use numpy::{IntoPyArray, PyArrayDescrMethods, PyArrayMethods, PyUntypedArray, Py
 use pyo3::prelude::*;
 use pyo3::types::PyTuple;
 use rlox_core::llm::{GroupOptions, RewardScale, combine_rewards, compute_batch_group_advantages as batch};
-use rlox_core::{Float, InterruptCheck};
+use rlox_core::{advantage::Float, interrupt::InterruptCheck};
 
 use crate::alloc::{try_collect, zeroed};
 use crate::convert::args::{

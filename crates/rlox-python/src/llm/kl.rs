@@ -3,7 +3,7 @@
 use bytemuck::Pod;
 use pyo3::prelude::*;
 use pyo3::types::PyFloat;
-use rlox_core::Float;
+use rlox_core::advantage::Float;
 use rlox_core::llm::{KlEstimator, Reduction, sequence_kl, token_kl as each};
 
 use crate::convert::args::{asarray, is_single};

@@ -8,7 +8,7 @@ use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
 use pyo3::types::{PyList, PyString, PyTuple};
 use rlox_core::llm::{Overflow, Packing, pack};
-use rlox_core::{InterruptCheck, Result};
+use rlox_core::{Result, interrupt::InterruptCheck};
 
 use crate::alloc::{try_collect, try_map, with_capacity, zeroed};
 use crate::convert::args::{Argument, INTEGER, argument, asarray, count, sequence, short_repr};

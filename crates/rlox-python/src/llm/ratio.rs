@@ -3,7 +3,7 @@
 use bytemuck::Pod;
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
-use rlox_core::Float;
+use rlox_core::advantage::Float;
 use rlox_core::llm::{policy_ratios as each, ratio_stats, sequence_ratios};
 
 use crate::convert::args::{Input, REAL, argument, asarray, is_single, number};

@@ -2,7 +2,7 @@
 
 use bytemuck::Pod;
 use pyo3::prelude::*;
-use rlox_core::Float;
+use rlox_core::advantage::Float;
 use rlox_core::llm::{KlEstimator, Reduction};
 
 use crate::convert::args::positive;

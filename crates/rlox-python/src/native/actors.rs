@@ -9,7 +9,10 @@ use numpy::{IntoPyArray, PyArray1, PyReadonlyArray1};
 use pyo3::PyTypeCheck;
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
-use rlox_core::{AsyncCollector, Collect, Error, Pcg64, PipelineStats, Result, RolloutJob, StalenessPolicy, VectorEnv};
+use rlox_core::{
+    AsyncCollector, Error, Pcg64, Result, VectorEnv,
+    pipeline::{Collect, PipelineStats, RolloutJob, StalenessPolicy},
+};
 use rlox_nn::NamedTensors;
 use rlox_nn::train::{CollectConfig, collect_transitions};
 

@@ -6,8 +6,9 @@ use numpy::{IntoPyArray, PyArrayDyn, PyArrayMethods};
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 use rlox_core::{
-    Actions, EnvSpec, InterruptCheck, Normalizer as CoreNormalizer, Pcg64, Result, Space, streams_from_array,
-    streams_to_array,
+    Actions, EnvSpec, Normalizer as CoreNormalizer, Pcg64, Result, Space,
+    interrupt::InterruptCheck,
+    vector::{streams_from_array, streams_to_array},
 };
 use rlox_nn::train::{
     DqnConfig, DqnLearner, Encoding, EnvInfo, OffPolicyAgent, OffPolicyAlgorithm, OffPolicyMethod,

@@ -6,7 +6,9 @@ use numpy::{Element, IntoPyArray, PyArrayMethods};
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 use rlox_core::{
-    ActionsMut, DType, EnvSpec, Error, Field, FieldData, InterruptCheck, Normalizer, Pcg64, PolicyOut, Result, Space,
+    ActionsMut, EnvSpec, Error, Normalizer, Pcg64, PolicyOut, Result, Space,
+    field::{DType, Field, FieldData},
+    interrupt::InterruptCheck,
 };
 use rlox_nn::train::{
     CollectConfig, Encoding, IterationStreams, Minibatches, Observations, UpdateStats, collect_transitions,

@@ -11,7 +11,11 @@ use rlox_core::replay::{
     AnySampler, Column, FieldSpec, NStep, Replay, ReplayStorage, SampleIndices, SequenceIndices, TransitionBatch,
     TransitionSchema,
 };
-use rlox_core::{DType, Error, FieldData, InterruptCheck, Pcg64, Result, SeedSequence};
+use rlox_core::{
+    Error, Pcg64, Result, SeedSequence,
+    field::{DType, FieldData},
+    interrupt::InterruptCheck,
+};
 
 use super::sample::{ExtraOutput, OutputArrays, OutputColumn, Target, output_columns};
 use super::schema::{FieldsArgument, OneOrMany, draw_entropy, key_of, make_schema};

@@ -4,7 +4,10 @@ use numpy::IntoPyArray;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyString};
 use rlox_core::replay::{Column, SampleIndices, TransitionSchema};
-use rlox_core::{DType, FieldMut, Result};
+use rlox_core::{
+    Result,
+    field::{DType, FieldMut},
+};
 
 use super::source::ReplayBackend;
 use crate::alloc::try_map;

@@ -5,7 +5,12 @@ use std::path::PathBuf;
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 use rlox_core::replay::{AnySampler, Replay};
-use rlox_core::{Checkpoint, DType, Error, Field, FieldData, FieldMut, InterruptCheck, Pcg64, Result};
+use rlox_core::{
+    Error, Pcg64, Result,
+    checkpoint::Checkpoint,
+    field::{DType, Field, FieldData, FieldMut},
+    interrupt::InterruptCheck,
+};
 
 use super::buffer::Buffer;
 use super::source::ReplayBackend;

@@ -3,7 +3,7 @@
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 use rlox_core::replay::{Column, ReplayStorage, SequenceIndices, Sequences};
-use rlox_core::{DType, InterruptCheck, Result};
+use rlox_core::{Result, field::DType, interrupt::InterruptCheck};
 
 use super::buffer::{Buffer, parse_out, rng_of};
 use super::sample::{ExtraOutput, OutputArrays, OutputMemory, Target, at_name};

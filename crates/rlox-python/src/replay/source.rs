@@ -4,7 +4,7 @@ use rlox_core::replay::{
     AnySampler, Column, MmapReplayBuffer, Prioritized, Replay, ReplayStorage, SampleIndices, TransitionBatch,
     TransitionSchema,
 };
-use rlox_core::{Error, FieldMut, Pcg64, Result};
+use rlox_core::{Error, Pcg64, Result, field::FieldMut};
 
 use crate::sync::cell::RECREATE_HINT;
 

@@ -15,7 +15,7 @@ use numpy::npyffi::{NPY_ARRAY_WRITEABLE, PY_ARRAY_API};
 use numpy::{Element, PyArrayDescrMethods, PyArrayDyn, PyArrayMethods, PyUntypedArray, PyUntypedArrayMethods};
 use pyo3::PyTypeInfo;
 use pyo3::prelude::*;
-use rlox_core::{InterruptCheck, Result as CoreResult};
+use rlox_core::{Result as CoreResult, interrupt::InterruptCheck};
 
 use crate::alloc::with_capacity;
 use crate::error::to_py;

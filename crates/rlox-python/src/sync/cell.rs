@@ -5,7 +5,7 @@ use std::sync::{Mutex, MutexGuard, TryLockError, TryLockResult};
 use std::time::{Duration, Instant};
 
 use pyo3::prelude::*;
-use rlox_core::{Error, InterruptCheck, Result};
+use rlox_core::{Error, Result, interrupt::InterruptCheck};
 
 use crate::error::to_py;
 use crate::sync::gil::{ShortCall, detach, is_alone, may_handle_signals, may_wait, this_process, this_thread};

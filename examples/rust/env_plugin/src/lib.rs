@@ -7,7 +7,7 @@
 use pyo3::prelude::*;
 use pyo3::types::PyCapsule;
 use rlox_core::envs::MakeOptions;
-use rlox_core::{Env, EnvPlugin, EnvSpec, Error, Pcg64, ResetOptions, Result, Space, Step};
+use rlox_core::{Env, EnvSpec, Error, Pcg64, ResetOptions, Result, Space, Step, plugin::EnvPlugin};
 
 type Cell = [i64; 2];
 

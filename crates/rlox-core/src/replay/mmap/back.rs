@@ -4,7 +4,10 @@ use super::MmapReplayBuffer;
 use super::file::Disk;
 use crate::interrupt::InterruptCheck;
 use crate::replay::state::{invalid_field, key, number, number_field};
-use crate::{DType, Error, Field, FieldData, Result};
+use crate::{
+    Error, Result,
+    field::{DType, Field, FieldData},
+};
 
 const HINT: &str = "restore the copy of the file that belongs to this state, or continue without it";
 

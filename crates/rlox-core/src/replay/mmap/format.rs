@@ -6,7 +6,11 @@ use super::timeline::Timeline;
 use crate::replay::batch::{copy, dtype_mismatch, for_each_piece, unknown_column};
 use crate::replay::schema::{RowLayout, count, row_bytes};
 use crate::replay::{Column, FieldSpec, TransitionBatch, TransitionSchema};
-use crate::{DType, Error, FieldMut, Result, check_len};
+use crate::{
+    Error, Result,
+    error::check_len,
+    field::{DType, FieldMut},
+};
 
 const MAGIC: [u8; 8] = *b"rlox.mrb";
 const VERSION: u32 = 2;

@@ -15,7 +15,11 @@ use super::*;
 use crate::replay::tests::pressed;
 use crate::replay::{Column, FieldSpec, ReplayBuffer, SampleIndices, SampledBatch};
 use crate::testing::assert_rejects;
-use crate::{DType, FieldMut, Mismatch, Pcg64};
+use crate::{
+    Pcg64,
+    error::Mismatch,
+    field::{DType, FieldMut},
+};
 
 /// Simulates failures of the disk.
 #[derive(Debug, Default)]

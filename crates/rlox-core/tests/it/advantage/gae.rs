@@ -2,10 +2,12 @@
 
 use proptest::collection::vec;
 use proptest::prelude::*;
-use rlox_core::testing::{Variant, assert_rejects};
+use rlox_core::__private::testing::{Variant, assert_rejects};
 use rlox_core::{
-    EpisodeEnds, Error, Float, Mismatch, Result, VtraceConfig, compute_gae, compute_gae_batched,
-    compute_gae_time_major, compute_returns, compute_vtrace,
+    Error, Result,
+    advantage::{EpisodeEnds, Float, VtraceConfig, compute_gae_time_major, compute_returns, compute_vtrace},
+    compute_gae, compute_gae_batched,
+    error::Mismatch,
 };
 
 const NAN: f64 = f64::NAN;

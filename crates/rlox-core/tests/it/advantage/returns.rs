@@ -2,10 +2,14 @@
 
 use proptest::collection::vec;
 use proptest::prelude::*;
-use rlox_core::testing::{Variant, assert_rejects};
+use rlox_core::__private::testing::{Variant, assert_rejects};
 use rlox_core::{
-    EpisodeEnds, Error, Float, Result, compute_gae, compute_lambda_returns, compute_lambda_returns_time_major,
-    compute_returns, compute_returns_time_major,
+    Error, Result,
+    advantage::{
+        EpisodeEnds, Float, compute_lambda_returns, compute_lambda_returns_time_major, compute_returns,
+        compute_returns_time_major,
+    },
+    compute_gae,
 };
 
 const NAN: f64 = f64::NAN;

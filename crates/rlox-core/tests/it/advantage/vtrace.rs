@@ -2,10 +2,13 @@
 
 use proptest::collection::vec;
 use proptest::prelude::*;
-use rlox_core::compute_vtrace_time_major;
-use rlox_core::testing::{Variant, assert_rejects};
+use rlox_core::__private::testing::{Variant, assert_rejects};
+use rlox_core::advantage::compute_vtrace_time_major;
 use rlox_core::{
-    EpisodeEnds, Error, Float, Mismatch, Result, VtraceConfig, compute_gae, compute_lambda_returns, compute_vtrace,
+    Error, Result,
+    advantage::{EpisodeEnds, Float, VtraceConfig, compute_lambda_returns, compute_vtrace},
+    compute_gae,
+    error::Mismatch,
 };
 
 const NAN: f64 = f64::NAN;

@@ -3,10 +3,13 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use proptest::prelude::*;
+use rlox_core::__private::testing::assert_rejects;
 use rlox_core::replay::{FieldSpec, Hindsight, HindsightReplayBuffer, NStep, Replay, ReplayStorage, TransitionSchema};
 use rlox_core::replay::{SampledBatch, Strategy as Goals, TransitionBatch};
-use rlox_core::testing::assert_rejects;
-use rlox_core::{DType, Error, FieldData, Pcg64};
+use rlox_core::{
+    Error, Pcg64,
+    field::{DType, FieldData},
+};
 
 /// A step of an environment whose achieved goals are all different.
 #[derive(Clone, Copy)]

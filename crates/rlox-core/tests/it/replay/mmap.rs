@@ -7,11 +7,14 @@ use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 use proptest::prelude::*;
+use rlox_core::__private::testing::assert_rejects;
 use rlox_core::replay::{
     ExperienceRecord, FieldSpec, MmapReplayBuffer, SampledBatch, TransitionBatch, TransitionSchema,
 };
-use rlox_core::testing::assert_rejects;
-use rlox_core::{DType, Error, FieldData, Pcg64, Result};
+use rlox_core::{
+    Error, Pcg64, Result,
+    field::{DType, FieldData},
+};
 use tempfile::TempDir;
 
 /// Number of elements of an observation.

@@ -1,12 +1,15 @@
 //! Tests that draws follow the priorities.
 
 use proptest::prelude::*;
+use rlox_core::__private::testing::{Variant, assert_rejects};
 use rlox_core::replay::{
     FieldSpec, Prioritized, PrioritizedReplayBuffer, Replay, ReplayStorage, SampledBatch, TransitionBatch,
     TransitionSchema,
 };
-use rlox_core::testing::{Variant, assert_rejects};
-use rlox_core::{DType, Error, FieldData, Pcg64};
+use rlox_core::{
+    Error, Pcg64,
+    field::{DType, FieldData},
+};
 
 fn layout() -> TransitionSchema {
     TransitionSchema::new(FieldSpec::new("obs", &[1], DType::F32), FieldSpec::new("actions", &[], DType::F32))

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use rlox_core::{Checkpoint, EnvSnapshot, ResetOptions, Result, Seeds};
+use rlox_core::{ResetOptions, Result, Seeds, checkpoint::Checkpoint, vector::EnvSnapshot};
 use serde_json::Value;
 
 use super::settings::{self, ConfigMap, ON_POLICY};
@@ -26,7 +26,7 @@ impl<A: OnPolicyAlgorithm, P: ActorCritic + 'static> AsyncOnPolicy<A, P> {
     /// in this process, and loading it resumes exactly. The rollout of an interrupted iteration is lost in any case.
     ///
     /// ```
-    /// use rlox_core::{AutoresetMode, Result, StalenessPolicy, VecEnv, VectorEnv, envs::CartPole};
+    /// use rlox_core::{AutoresetMode, Result, VecEnv, VectorEnv, envs::CartPole, pipeline::StalenessPolicy};
     /// use rlox_nn::{Activation, ActorCritic, Mlp, PolicyNetworks, train::{Impala, ImpalaConfig}};
     ///
     /// fn trainer(seed: u64) -> Result<Impala<PolicyNetworks<Mlp>>> {
@@ -81,7 +81,7 @@ impl<A: OnPolicyAlgorithm, P: ActorCritic + 'static> AsyncOnPolicy<A, P> {
     ///
     /// Environments continue their episodes if the checkpoint has a snapshot, `max_staleness` is 0 and `deterministic`
     /// is set. Otherwise they start new episodes, and deterministic runs stay repeatable. Actors with remote
-    /// environments ([`rlox_core::Collect::state`] returns `None`) continue their current episodes.
+    /// environments ([`rlox_core::pipeline::Collect::state`] returns `None`) continue their current episodes.
     ///
     /// # Errors
     /// Errors of [`Checkpoint::read`] and [`rlox_core::AsyncCollector::quiesce`], and errors that name the file and

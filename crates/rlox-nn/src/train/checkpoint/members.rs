@@ -1,6 +1,8 @@
 //! Environments and normaliser as members of a checkpoint.
 
-use rlox_core::{Checkpoint, EnvSnapshot, FieldMut, Normalizer, Pcg64, Result, RunningMeanStd};
+use rlox_core::{
+    Normalizer, Pcg64, Result, checkpoint::Checkpoint, field::FieldMut, normalize::RunningMeanStd, vector::EnvSnapshot,
+};
 
 use super::in_section;
 

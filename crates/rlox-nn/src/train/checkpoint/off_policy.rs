@@ -3,7 +3,7 @@
 use std::ops::RangeInclusive;
 use std::path::Path;
 
-use rlox_core::{Checkpoint, EnvSnapshot, Error, Pcg64, Result, Space};
+use rlox_core::{Error, Pcg64, Result, Space, checkpoint::Checkpoint, vector::EnvSnapshot};
 use serde_json::{Value, json};
 
 use super::settings::{self, ConfigMap, ConfigValue, number};
@@ -15,7 +15,7 @@ use crate::train::{Episodes, OffPolicy, OffPolicyMethod, OffPolicyUpdateStats};
 const REPLAY: &str = "replay";
 
 impl<A: OffPolicyMethod> OffPolicy<A> {
-    /// Writes a checkpoint to the folder `path` ([`rlox_core::Checkpoint::write`]).
+    /// Writes a checkpoint to the folder `path` ([`rlox_core::checkpoint::Checkpoint::write`]).
     ///
     /// The checkpoint has weights, target networks, optimisers, temperature, replay buffer with priorities, statistics,
     /// action noise, random streams, counters and, if supported, a snapshot of the environments
@@ -49,7 +49,7 @@ impl<A: OffPolicyMethod> OffPolicy<A> {
     /// ```
     ///
     /// # Errors
-    /// Errors of [`rlox_core::Checkpoint::write`], [`Error::NotFinite`] for weights, returns or noise.
+    /// Errors of [`rlox_core::checkpoint::Checkpoint::write`], [`Error::NotFinite`] for weights, returns or noise.
     /// [`Error::Memory`] if memory is insufficient for a copy of the replay buffer. An earlier checkpoint at `path`
     /// stays.
     pub fn save(&self, path: impl AsRef<Path>) -> Result<()> {
@@ -77,7 +77,7 @@ impl<A: OffPolicyMethod> OffPolicy<A> {
     /// first minibatches are small.
     ///
     /// # Errors
-    /// Errors of [`rlox_core::Checkpoint::read`], and errors that name the file and section that does not match.
+    /// Errors of [`rlox_core::checkpoint::Checkpoint::read`], and errors that name the file and section that does not match.
     /// Nothing changes then.
     pub fn load(&mut self, path: impl AsRef<Path>) -> Result<()> {
         let checkpoint = Checkpoint::read(path)?;

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use rlox_core::{Checkpoint, EnvSnapshot, Result};
+use rlox_core::{Result, checkpoint::Checkpoint, vector::EnvSnapshot};
 
 use super::settings::{self, ConfigMap, ON_POLICY};
 use super::{CheckpointInfo, LoadedState, check_snapshot, named_streams, read_networks, restore_envs};
@@ -11,7 +11,7 @@ use crate::train::trainer::Collector;
 use crate::train::{Episodes, OnPolicy, OnPolicyAlgorithm};
 
 impl<A: OnPolicyAlgorithm, P: ActorCritic> OnPolicy<A, P> {
-    /// Writes a checkpoint to the folder `path` ([`rlox_core::Checkpoint::write`]).
+    /// Writes a checkpoint to the folder `path` ([`rlox_core::checkpoint::Checkpoint::write`]).
     ///
     /// The checkpoint has weights, optimiser, statistics, random streams, counters and, if supported, a snapshot of the
     /// environments ([`EnvSnapshot::capture`]). `PPOTrainer.load` and `A2CTrainer.load` of the Python package accept
@@ -41,7 +41,7 @@ impl<A: OnPolicyAlgorithm, P: ActorCritic> OnPolicy<A, P> {
     /// ```
     ///
     /// # Errors
-    /// Errors of [`rlox_core::Checkpoint::write`], [`rlox_core::Error::NotFinite`] for weights or returns; an earlier
+    /// Errors of [`rlox_core::checkpoint::Checkpoint::write`], [`rlox_core::Error::NotFinite`] for weights or returns; an earlier
     /// checkpoint at `path` stays.
     pub fn save(&self, path: impl AsRef<Path>) -> Result<()> {
         save(path.as_ref(), A::NAME, &self.config_map(), &self.policy, &self.collector)
@@ -54,7 +54,7 @@ impl<A: OnPolicyAlgorithm, P: ActorCritic> OnPolicy<A, P> {
     /// are not checked.
     ///
     /// # Errors
-    /// Errors of [`rlox_core::Checkpoint::read`], and errors that name the file and section that does not match.
+    /// Errors of [`rlox_core::checkpoint::Checkpoint::read`], and errors that name the file and section that does not match.
     /// Nothing changes then.
     pub fn load(&mut self, path: impl AsRef<Path>) -> Result<()> {
         let config_map = self.config_map();

@@ -1,6 +1,6 @@
 //! Settings in checkpoints, under the names of the Python package.
 
-use rlox_core::{Checkpoint, Error, NormalizerOptions, Result, StalenessPolicy};
+use rlox_core::{Error, Result, checkpoint::Checkpoint, normalize::NormalizerOptions, pipeline::StalenessPolicy};
 use serde_json::{Map, Value, json};
 
 use crate::optimizer::{ALPHA, BETAS, EPS, ON_POLICY_EPS};

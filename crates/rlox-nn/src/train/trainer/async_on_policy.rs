@@ -3,8 +3,9 @@
 use std::collections::VecDeque;
 
 use rlox_core::{
-    ActorParts, AsyncCollector, Collect, Collected, EnvSpec, Error, InterruptCheck, Pcg64, PipelineStats, Result,
-    Rollout, RolloutBuffer, RolloutJob, Seeds, StalenessPolicy, VectorEnv,
+    AsyncCollector, EnvSpec, Error, Pcg64, Result, RolloutBuffer, Seeds, VectorEnv,
+    interrupt::InterruptCheck,
+    pipeline::{ActorParts, Collect, Collected, PipelineStats, Rollout, RolloutJob, StalenessPolicy},
 };
 
 use super::Run;
@@ -325,8 +326,8 @@ impl<P: ActorCritic> Collect<NamedTensors, Rollout> for PolicyActor<P> {
 mod tests {
     use std::sync::Arc;
 
-    use rlox_core::testing::assert_rejects;
-    use rlox_core::{AutoresetMode, RolloutTicket, VecEnv, envs::CartPole};
+    use rlox_core::__private::testing::assert_rejects;
+    use rlox_core::{AutoresetMode, VecEnv, envs::CartPole, pipeline::RolloutTicket};
 
     use super::*;
     use crate::train::{A2cConfig, Impala, ImpalaConfig, PpoConfig};

@@ -4,7 +4,8 @@ use std::collections::VecDeque;
 
 use rlox_core::replay::ReplayStorage;
 use rlox_core::{
-    EnvSpec, Field, InterruptCheck, Normalizer, NormalizerOptions, Pcg64, ResetOptions, Result, Seeds, VectorEnv,
+    EnvSpec, Normalizer, Pcg64, ResetOptions, Result, Seeds, VectorEnv, field::Field, interrupt::InterruptCheck,
+    normalize::NormalizerOptions,
 };
 
 use super::Run;
@@ -189,7 +190,7 @@ impl<A: Method> OffPolicy<A> {
     /// # Errors
     /// [`rlox_core::Error::Config`] without an unfinished run; [`rlox_core::Error::NotFinite`] for observations,
     /// rewards, outputs or gradients that are not finite; other errors of the environments and networks;
-    /// [`rlox_core::Error::Interrupted`] between two steps or minibatches ([`rlox_core::set_interrupt_check`]).
+    /// [`rlox_core::Error::Interrupted`] between two steps or minibatches ([`rlox_core::interrupt::set_interrupt_check`]).
     pub fn iterate(&mut self) -> Result<OffPolicyMetrics> {
         let progress = self.run.progress(self.timesteps())?;
         let Self { env, agent, normalizer, streams, episodes, env_restored, interrupt, .. } = self;

@@ -3,10 +3,10 @@
 use std::collections::VecDeque;
 use std::ops::Range;
 
-use rlox_core::profile::{self, Phase};
+use rlox_core::__private::profile::{self, Phase};
 use rlox_core::{
-    EnvSpec, Error, FieldData, InterruptCheck, Normalizer, NormalizerOptions, Pcg64, Policy, PolicyOut, Result,
-    RolloutBuffer, Seeds, VectorEnv, collect,
+    EnvSpec, Error, Normalizer, Pcg64, Policy, PolicyOut, Result, RolloutBuffer, Seeds, VectorEnv, collect,
+    field::FieldData, interrupt::InterruptCheck, normalize::NormalizerOptions,
 };
 
 use super::Run;
@@ -163,7 +163,7 @@ impl<A: Algorithm, P: ActorCritic> OnPolicy<A, P> {
     /// [`Error::Config`] for `progress` out of range, [`Error::NotFinite`] for observations, rewards, outputs or
     /// gradients that are not finite; other errors of the environments and the policy. These errors contain
     /// the number of timesteps. [`Error::Interrupted`] between two steps or minibatches
-    /// ([`rlox_core::set_interrupt_check`]); earlier minibatches stay learned.
+    /// ([`rlox_core::interrupt::set_interrupt_check`]); earlier minibatches stay learned.
     pub fn iterate(&mut self, progress: f64) -> Result<Metrics> {
         check_share("progress", progress)?;
         let Self { policy, config, collector, interrupt } = self;

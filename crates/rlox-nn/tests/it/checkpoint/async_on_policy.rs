@@ -5,10 +5,11 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use rlox_core::testing::assert_rejects;
+use rlox_core::__private::testing::assert_rejects;
 use rlox_core::{
-    AutoresetMode, Checkpoint, Collect, Env, EnvSpec, Error, Pcg64, ResetOptions, Result, Rollout, RolloutJob, Seeds,
-    Space, StalenessPolicy, Step, VecEnv, VectorEnv,
+    AutoresetMode, Env, EnvSpec, Error, Pcg64, ResetOptions, Result, Seeds, Space, Step, VecEnv, VectorEnv,
+    checkpoint::Checkpoint,
+    pipeline::{Collect, Rollout, RolloutJob, StalenessPolicy},
 };
 use rlox_nn::train::{
     A2c, A2cConfig, ActorPlan, AsyncOnPolicy, Impala, ImpalaConfig, IterationStreams, OnPolicyAlgorithm, Ppo,

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
-use rlox_core::{AutoresetMode, Error, NormalizerOptions, Pcg64, VecEnv, envs};
+use rlox_core::{AutoresetMode, Error, Pcg64, VecEnv, envs, normalize::NormalizerOptions};
 use rlox_nn::train::{Ppo, PpoConfig};
 use rlox_nn::{Activation, ActorCritic, Mlp, PolicyNetworks};
 

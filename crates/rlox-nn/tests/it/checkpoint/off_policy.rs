@@ -3,8 +3,8 @@
 use std::fs;
 use std::path::Path;
 
-use rlox_core::testing::assert_rejects;
-use rlox_core::{Checkpoint, Error, Mismatch, Pcg64};
+use rlox_core::__private::testing::assert_rejects;
+use rlox_core::{Error, Pcg64, checkpoint::Checkpoint, error::Mismatch};
 use rlox_nn::train::{
     ActionNoise, Dqn, DqnConfig, EntCoef, OffPolicy, OffPolicyAlgorithm, OffPolicyMethod, Priorities, Sac, SacConfig,
     Schedule, Td3, Td3Config,
@@ -284,10 +284,10 @@ fn fill_replay(checkpoint: &mut Checkpoint, name: &str, x: f64) {
     let mut fields = checkpoint.fields("replay").unwrap();
     let field = fields.iter_mut().find(|field| field.name() == name).unwrap();
     match field.data_mut() {
-        rlox_core::FieldMut::F32(data) => data.fill(x as f32),
-        rlox_core::FieldMut::F64(data) => data.fill(x),
-        rlox_core::FieldMut::I64(data) => data.fill(x as i64),
-        rlox_core::FieldMut::U8(data) | rlox_core::FieldMut::Bool(data) => data.fill(x as u8),
+        rlox_core::field::FieldMut::F32(data) => data.fill(x as f32),
+        rlox_core::field::FieldMut::F64(data) => data.fill(x),
+        rlox_core::field::FieldMut::I64(data) => data.fill(x as i64),
+        rlox_core::field::FieldMut::U8(data) | rlox_core::field::FieldMut::Bool(data) => data.fill(x as u8),
     }
     checkpoint.insert_fields("replay", &fields).unwrap();
 }

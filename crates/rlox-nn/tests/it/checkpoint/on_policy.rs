@@ -3,10 +3,10 @@
 use std::fs;
 use std::path::Path;
 
-use rlox_core::testing::assert_rejects;
+use rlox_core::__private::testing::assert_rejects;
 use rlox_core::{
-    AutoresetMode, Checkpoint, Env, EnvSpec, Error, NormalizerOptions, Pcg64, ResetOptions, Result, Space, Step,
-    VecEnv, VectorEnv, envs,
+    AutoresetMode, Env, EnvSpec, Error, Pcg64, ResetOptions, Result, Space, Step, VecEnv, VectorEnv,
+    checkpoint::Checkpoint, envs, normalize::NormalizerOptions,
 };
 use rlox_nn::train::{A2c, A2cConfig, Metrics, Ppo, PpoConfig, Schedule};
 use rlox_nn::{Activation, ActorCritic, Distribution, Mlp, NamedTensors, Optimizer, PolicyNetworks};

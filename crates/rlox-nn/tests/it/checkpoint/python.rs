@@ -5,7 +5,7 @@
 
 use std::path::{Path, PathBuf};
 
-use rlox_core::{AutoresetMode, Checkpoint, EnvSpec, Error, NormalizerOptions, VectorEnv, envs};
+use rlox_core::{AutoresetMode, EnvSpec, Error, VectorEnv, checkpoint::Checkpoint, envs, normalize::NormalizerOptions};
 use rlox_nn::train::{A2c, A2cConfig, OffPolicy, OffPolicyMethod, Ppo, PpoConfig};
 use rlox_nn::{Activation, ActorCritic, Distribution, Mlp, NamedTensors, PolicyNetworks};
 

@@ -1,7 +1,7 @@
 //! Losses of DQN, SAC and TD3: gradients against finite differences, and invalid arguments.
 
 use proptest::prelude::*;
-use rlox_core::testing::{Variant, assert_rejects};
+use rlox_core::__private::testing::{Variant, assert_rejects};
 use rlox_core::{Error, Pcg64, Result, Space};
 use rlox_nn::losses::{sac_actor_loss, soft_values, td_loss, td_targets, td3_actor_loss, temperature_loss};
 use rlox_nn::{

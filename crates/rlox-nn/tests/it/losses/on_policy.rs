@@ -1,9 +1,10 @@
 //! Losses of PPO, A2C and IMPALA: gradients against finite differences, and invalid arguments.
 
 use proptest::prelude::*;
-use rlox_core::testing::{Variant, assert_rejects};
+use rlox_core::__private::testing::{Variant, assert_rejects};
 use rlox_core::{
-    Actions, ActionsMut, EnvSpec, EpisodeEnds, Error, Pcg64, Policy, PolicyOut, Result, Space, VtraceConfig,
+    Actions, ActionsMut, EnvSpec, Error, Pcg64, Policy, PolicyOut, Result, Space,
+    advantage::{EpisodeEnds, VtraceConfig},
 };
 use rlox_nn::losses::{clipped_policy_loss, explained_variance, policy_gradient_loss, value_loss};
 use rlox_nn::{
