@@ -14,8 +14,8 @@ use forward_backward::{ForwardCache, Hidden, Layer, apply_update, views};
 /// Fully connected layers with an activation after every layer except the last, like [`rlox_nn::Mlp`].
 ///
 /// All parameters are in one tensor and layers are views of it, so that an optimiser step takes few operations for any
-/// number of layers. The vector-Jacobian product is written out: Burn's autodiff would build a graph and take locks
-/// for each pass over a small network.
+/// number of layers. The vector-Jacobian product is written out: Burn's autodiff would build a graph and take locks for
+/// each pass over a small network.
 ///
 /// ```
 /// use rlox_burn::BurnMlp;

@@ -18,8 +18,8 @@
 //! ```
 //!
 //! Candle's `Tensor::backward` is not used. [`rlox_nn`] computes losses and their gradients, and the layers'
-//! vector-Jacobian product is written out. The tests compare outputs and gradients of each activation with Candle's
-//! own `backward`.
+//! vector-Jacobian product is written out. The tests compare outputs and gradients of each activation with Candle's own
+//! `backward`.
 //!
 //! The default device is the CPU. [`CandleMlp::on`] takes another device, with the features `cuda` and `metal`. On the
 //! CPU each network uses one core, whatever the values of `RAYON_NUM_THREADS` and `CANDLE_NUM_THREADS`. More cores are

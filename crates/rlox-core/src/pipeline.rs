@@ -48,7 +48,10 @@ pub trait Collect<W, B>: Send {
 /// version of its weights; [`StalenessPolicy`] limits the age of that version.
 ///
 /// ```
-/// use rlox_core::{AsyncCollector, AutoresetMode, Pcg64, RandomPolicy, VecEnv, VectorEnv, envs::CartPole, field::FieldData, pipeline::{Actor, Collect, Rollout, RolloutOptions, StalenessPolicy}};
+/// use rlox_core::{
+///     AsyncCollector, AutoresetMode, Pcg64, RandomPolicy, VecEnv, VectorEnv, envs::CartPole, field::FieldData,
+///     pipeline::{Actor, Collect, Rollout, RolloutOptions, StalenessPolicy},
+/// };
 ///
 /// let env = VecEnv::new(4, Some(0), AutoresetMode::SameStep, CartPole::default)?;
 /// let policy = RandomPolicy::new(&env.spec().action)?;
@@ -141,7 +144,8 @@ impl<W: Send + Sync + 'static, B: Send + 'static> AsyncCollector<W, B> {
     ///
     /// # Errors
     /// - The first error of an actor, which has ended all actors; a panic is an [`Error::Backend`];
-    /// - [`Error::Interrupted`] if the interrupt check of the process stops the call ([`crate::interrupt::set_interrupt_check`]);
+    /// - [`Error::Interrupted`] if the interrupt check of the process stops the call
+    ///   ([`crate::interrupt::set_interrupt_check`]);
     /// - [`Error::Closed`] after an error or [`AsyncCollector::stop`], or in a forked process.
     #[expect(clippy::should_implement_trait, reason = "an iterator's items would outlive it")]
     pub fn recv(&mut self) -> Result<Collected<'_, B>> {

@@ -1,11 +1,12 @@
-//! What crosses the loopback. `cargo bench -p rlox-grpc` prints a table, with `--test` briefly; `--measure NAME` measures
-//! one of them once and prints numbers as JSON, for `benches/python/bench_distributed.py`.
+//! What crosses the loopback. `cargo bench -p rlox-grpc` prints a table, with `--test` briefly; `--measure NAME`
+//! measures one of them once and prints numbers as JSON, for `benches/python/bench_distributed.py`.
 //!
 //! - `ingest/BYTES/grpc`: observations of so many bytes, steps that are asked for as far ahead as credits allow;
 //!   `ingest/BYTES/rollouts`: rollouts of so many bytes, which a worker collects one after the other;
 //!   `ingest/BYTES/tcp`: the same bytes from a socket, and nothing else.
 //! - `step/ENVS/grpc`, `step/ENVS/here`: a step of so many environments.
-//! - `weights/WIDTH/sent`, `weights/WIDTH/kept`: a rollout of one step, with and without weights of WIDTH x WIDTH networks.
+//! - `weights/WIDTH/sent`, `weights/WIDTH/kept`: a rollout of one step, with and without weights of WIDTH x WIDTH
+//!   networks.
 
 use std::io::{Read, Write, stdout};
 use std::net::{TcpListener, TcpStream};

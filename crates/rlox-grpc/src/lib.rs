@@ -1,8 +1,8 @@
 //! Environments and rollouts of rlox on other machines, over gRPC.
 //!
-//! A [`Worker`] serves sessions. A session steps environments, for [`RemoteVecEnv`], or collects rollouts with a
-//! policy that a learner publishes, for [`RemoteActor`]. The same seeds give the same trajectories as in one process,
-//! even if workers fail: their work is repeated on other workers.
+//! A [`Worker`] serves sessions. A session steps environments, for [`RemoteVecEnv`], or collects rollouts with a policy
+//! that a learner publishes, for [`RemoteActor`]. The same seeds give the same trajectories as in one process, even if
+//! workers fail: their work is repeated on other workers.
 //!
 //! ```
 //! use rlox_core::{Actions, ResetOptions, Seeds, StepOut, VectorEnv};

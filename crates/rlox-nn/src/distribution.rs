@@ -250,8 +250,8 @@ impl Distribution {
 
     /// Computes the gradient with respect to the outputs and adds to the gradients of the parameters.
     ///
-    /// `d_log_probs`, `[N]`, and `d_entropy`, for each row's entropy, are the gradients of the loss. The
-    /// inputs and actions must be those of the last [`Distribution::evaluate`].
+    /// `d_log_probs`, `[N]`, and `d_entropy`, for each row's entropy, are the gradients of the loss. The inputs and
+    /// actions must be those of the last [`Distribution::evaluate`].
     ///
     /// # Errors
     /// The errors of [`Distribution::evaluate`], and [`Error::Shape`] if it was not the last call or had another number

@@ -1,8 +1,8 @@
 //! Vectors of [`LANES`] f32 for the instruction set of the CPU.
 //!
 //! A value of an [`F32s`] type proves that its instructions may run: only `on_f32s!` creates one, after checking the
-//! CPU. Multiplications and additions are fused where the CPU can. Results differ in their
-//! last digits between instruction sets, but never with the number of rows or threads.
+//! CPU. Multiplications and additions are fused where the CPU can. Results differ in their last digits between
+//! instruction sets, but never with the number of rows or threads.
 
 #![expect(clippy::inline_always, reason = "what is not inlined is not compiled for the wider instruction set")]
 

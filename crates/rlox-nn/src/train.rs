@@ -88,8 +88,7 @@ pub struct Metrics {
 /// Statistics of the update from one rollout.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct UpdateStats {
-    /// Means over the minibatches.
-    /// Like in Stable-Baselines3, `loss` belongs to the last minibatch, and `approx_kl` the
+    /// Means over the minibatches. Like in Stable-Baselines3, `loss` belongs to the last minibatch, and `approx_kl` the
     /// mean of the last epoch.
     pub stats: ActorCriticStats,
     /// Share of the variance of the returns that the values explain.
@@ -171,8 +170,7 @@ impl OffPolicyMeans {
         self.learning_rate = learning_rate;
     }
 
-    /// Returns the means; `None` without minibatches.
-    /// Statistics without reports come from `before`.
+    /// Returns the means; `None` without minibatches. Statistics without reports come from `before`.
     fn mean(&self, before: Option<&OffPolicyUpdateStats>) -> Option<OffPolicyUpdateStats> {
         let [critic_loss, mean_value, grad_norm, actor_loss, ent_coef, ent_coef_loss] =
             self.sums.map(|(count, sum)| (count > 0.0).then_some((sum / count) as f32));
@@ -250,8 +248,7 @@ impl Episodes {
         (self.mean_return, self.mean_length) = (mean(&|episode| episode.0), mean(&|episode| f64::from(episode.1)));
     }
 
-    /// Moves the episodes of the environments' log into `drained`.
-    /// Returns the number of episodes since the last call.
+    /// Moves the episodes of the environments' log into `drained`. Returns the number of episodes since the last call.
     fn drain(&mut self, env: &mut dyn VectorEnv) -> u64 {
         let (returns, lengths) = &mut self.drained;
         returns.clear();

@@ -1,5 +1,5 @@
-//! Long calls of trainers end when the interrupt check asks for it.
-//! The check is global in a process, so these tests have their own binary.
+//! Long calls of trainers end when the interrupt check asks for it. The check is global in a process, so these tests
+//! have their own binary.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};

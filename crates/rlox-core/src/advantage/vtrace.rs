@@ -5,8 +5,8 @@
 //! - `vs_t - v_t = rho_t * delta_t + gamma * c_t * (1 - done_t) * (vs_{t+1} - v_{t+1})`
 //! - `pg_advantage_t = min(pg_rho_bar, exp(log_rhos_t)) * (r_t + gamma * (1 - terminated_t) * next_vs_t - v_t)`
 //!
-//! Here `done = terminated | truncated`. `next_value_t` and `next_vs_t` are the value of the true final observation if the
-//! step was truncated, else those of the next row. Values behind a finished episode are masked out instead of
+//! Here `done = terminated | truncated`. `next_value_t` and `next_vs_t` are the value of the true final observation if
+//! the step was truncated, else those of the next row. Values behind a finished episode are masked out instead of
 //! multiplied by zero.
 
 #![expect(

@@ -533,8 +533,7 @@ impl<E: LaneEnv<K, D>, const K: usize, const D: usize> Batch<E, K, D> {
         self.partial_block = Some(partial_block);
     }
 
-    /// Steps the first `count` environments of block `index`.
-    /// `final_obs` has one row per environment or is empty.
+    /// Steps the first `count` environments of block `index`. `final_obs` has one row per environment or is empty.
     fn step_block(
         &mut self,
         index: usize,

@@ -63,8 +63,8 @@ impl<T> Default for Output<'_, T> {
     }
 }
 
-/// Numbers of the methods of an environment.
-/// Not an enum, since a later version may send unknown numbers, which are rejected.
+/// Numbers of the methods of an environment. Not an enum, since a later version may send unknown numbers, which are
+/// rejected.
 pub(super) mod method {
     pub(in crate::plugin) const DESCRIBE: u32 = 0;
     pub(in crate::plugin) const RESET: u32 = 1;

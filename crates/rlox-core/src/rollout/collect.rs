@@ -20,7 +20,9 @@ const POLL_EVERY_ROWS: usize = 1024;
 /// allocated after the first call. `rngs`, one per environment, are the random streams of the policy.
 ///
 /// ```
-/// use rlox_core::{AutoresetMode, Pcg64, RandomPolicy, RolloutBuffer, VecEnv, VectorEnv, collect, envs::CartPole, field::FieldData};
+/// use rlox_core::{
+///     AutoresetMode, Pcg64, RandomPolicy, RolloutBuffer, VecEnv, VectorEnv, collect, envs::CartPole, field::FieldData,
+/// };
 ///
 /// let mut env = VecEnv::new(8, Some(0), AutoresetMode::SameStep, CartPole::default)?;
 /// let mut policy = RandomPolicy::new(&env.spec().action)?;

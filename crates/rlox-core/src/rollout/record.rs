@@ -114,8 +114,8 @@ impl RolloutBuffer {
     /// # Errors
     /// [`Error::Config`] if `t` is not the next step. [`Error::Shape`] if a length or the observation dtype is wrong.
     /// [`Error::Space`] if the action dtype is wrong. [`Error::NotFinite`] if a number is NaN or infinite, with the
-    /// environment index. [`Error::Memory`] if the final
-    /// observations do not fit into memory. The row is not stored after an error.
+    /// environment index. [`Error::Memory`] if the final observations do not fit into memory. The row is not stored
+    /// after an error.
     pub fn record(
         &mut self,
         t: usize,

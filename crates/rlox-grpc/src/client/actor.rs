@@ -204,8 +204,8 @@ impl Collect<NamedTensors, Rollout> for RemoteActor {
 ///
 /// The `num_actors` sessions are distributed over the addresses in turn.
 ///
-/// Each session has `env.num_envs` environments. Everything else is as for [`AsyncOnPolicy::new`]; with a
-/// deterministic `staleness_policy` so are all numbers.
+/// Each session has `env.num_envs` environments. Everything else is as for [`AsyncOnPolicy::new`]; with a deterministic
+/// `staleness_policy` so are all numbers.
 ///
 /// # Errors
 /// The errors of [`RemoteActor::new`] and of [`AsyncOnPolicy::with_actors`].

@@ -65,8 +65,8 @@ impl RemoteVecEnv {
     /// Opens a session on each worker, and distributes the environments over them.
     ///
     /// # Errors
-    /// - [`Error::Config`]: there are no addresses or fewer environments than workers, or a worker rejects the
-    ///   request, the token or the protocol version.
+    /// - [`Error::Config`]: there are no addresses or fewer environments than workers, or a worker rejects the request,
+    ///   the token or the protocol version.
     /// - [`Error::Backend`]: a worker cannot be reached; the error names the worker.
     /// - [`Error::Space`]: the workers' environments differ.
     pub fn new<S: AsRef<str>>(addresses: &[S], env: &EnvOptions, options: &ClientOptions) -> Result<Self> {

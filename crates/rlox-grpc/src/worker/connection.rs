@@ -176,8 +176,7 @@ impl Drop for Connection {
 
 /// Accepts connections.
 ///
-/// At the limit, a connection without a session is closed for the new one. If all have sessions, the new one is
-/// closed.
+/// At the limit, a connection without a session is closed for the new one. If all have sessions, the new one is closed.
 pub(super) fn accept(
     listener: TcpListener,
     limit: usize,

@@ -49,9 +49,9 @@ pub struct Limits {
     pub max_sessions: usize,
     /// Maximum number of open connections.
     ///
-    /// At the limit, a new connection replaces the one without a session for the longest time, or is closed if all
-    /// have sessions. Connections without a session are closed after ten seconds, or after a minute if they ask for
-    /// the worker's health.
+    /// At the limit, a new connection replaces the one without a session for the longest time, or is closed if all have
+    /// sessions. Connections without a session are closed after ten seconds, or after a minute if they ask for the
+    /// worker's health.
     pub max_connections: usize,
     /// Maximum number of open streams of a connection; others wait.
     pub max_streams: u32,

@@ -39,7 +39,9 @@ pub struct Trajectories<'a> {
 /// 2018, "IMPALA: Scalable Distributed Deep-RL with Importance Weighted Actor-Learner Architectures", section 4.2).
 ///
 /// ```
-/// use rlox_core::{Actions, AutoresetMode, Pcg64, VecEnv, VectorEnv, advantage::{EpisodeEnds, VtraceConfig}, envs::CartPole};
+/// use rlox_core::{
+///     Actions, AutoresetMode, Pcg64, VecEnv, VectorEnv, advantage::{EpisodeEnds, VtraceConfig}, envs::CartPole,
+/// };
 /// use rlox_nn::{Activation, ActorCritic, ActorCriticLoss, Optimizer, PolicyLoss, PolicyNetworks};
 /// use rlox_nn::{Trajectories, VtraceTargets};
 ///

@@ -168,8 +168,8 @@ impl Categorical {
 
     /// Computes the gradients.
     ///
-    /// With p the probabilities of a choice and H its entropy: `d log p_a / d z_j = [j = a] - p_j` and
-    /// `d H / d z_j = -p_j (log p_j + H)`.
+    /// With p the probabilities of a choice and H its entropy: `d log p_a / d z_j = [j = a] - p_j` and `d H / d z_j =
+    /// -p_j (log p_j + H)`.
     pub(super) fn backward(
         &mut self,
         actions: &[i64],

@@ -69,8 +69,8 @@ impl Gaussian {
 
     /// Computes the gradients.
     ///
-    /// With `z = (a - mean) / std`: `d log_prob / d mean = z / std`, `d log_prob / d log_std = z^2 - 1`, and
-    /// `d H / d log_std = 1`.
+    /// With `z = (a - mean) / std`: `d log_prob / d mean = z / std`, `d log_prob / d log_std = z^2 - 1`, and `d H / d
+    /// log_std = 1`.
     pub(super) fn backward(
         &mut self,
         inputs: DistInputs<'_>,

@@ -18,8 +18,8 @@ const CLIP_MEAN: f32 = 2.0;
 /// Generalised state-dependent exploration of a Box space.
 ///
 /// With the hidden layer h and an exploration matrix E of normal elements with standard deviations `exp(log_std)`, the
-/// action is `mean + h E`. Log-probabilities are those of a normal distribution with the variances
-/// `h^2 exp(2 log_std) + 1e-6`. The hidden layer gets no gradient from the distribution.
+/// action is `mean + h E`. Log-probabilities are those of a normal distribution with the variances `h^2 exp(2 log_std)
+/// + 1e-6`. The hidden layer gets no gradient from the distribution.
 #[derive(Clone, Debug)]
 pub(super) struct StateDependent {
     pub(super) hidden: usize,
@@ -134,8 +134,8 @@ impl StateDependent {
 
     /// Computes the gradients.
     ///
-    /// With `z = (a - mean) / std`: `d log_prob / d mean = z / std`, `d log_prob / d std = (z^2 - 1) / std`,
-    /// `d H / d std = 1 / std`, and `d std_j / d log_std_kj = h_k^2 exp(2 log_std_kj) / std_j`.
+    /// With `z = (a - mean) / std`: `d log_prob / d mean = z / std`, `d log_prob / d std = (z^2 - 1) / std`, `d H / d
+    /// std = 1 / std`, and `d std_j / d log_std_kj = h_k^2 exp(2 log_std_kj) / std_j`.
     pub(super) fn backward(
         &mut self,
         inputs: DistInputs<'_>,
@@ -282,10 +282,9 @@ impl Explored {
 
     /// Computes the gradients with respect to outputs and hidden layer.
     ///
-    /// [`Explored::add_gradients`] applies the gradient of `log_std`. With `n = h E` and the variance v:
-    /// `d log_prob / dn = -n / v` and `d log_prob / dv = (n^2 / v - 1) / 2v` beside the part of the tangent,
-    /// `dn / d log_std = h E`, `dv / d log_std = 2 h^2 exp(2 log_std)`, `dn / dh = E` and
-    /// `dv / dh = 2 h exp(2 log_std)`, element by element.
+    /// [`Explored::add_gradients`] applies the gradient of `log_std`. With `n = h E` and the variance v: `d log_prob /
+    /// dn = -n / v` and `d log_prob / dv = (n^2 / v - 1) / 2v` beside the part of the tangent, `dn / d log_std = h E`,
+    /// `dv / d log_std = 2 h^2 exp(2 log_std)`, `dn / dh = E` and `dv / dh = 2 h exp(2 log_std)`, element by element.
     pub(crate) fn backward(
         &self,
         exploration: &mut Exploration,

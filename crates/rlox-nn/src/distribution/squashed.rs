@@ -256,8 +256,8 @@ pub(crate) struct Squash {
 impl Squash {
     /// Computes `tanh u` and its slopes.
     ///
-    /// With `t = e^-2|u|`, the slope `1 - tanh^2 u` is `4 t / (1 + t)^2`, and its logarithm is
-    /// `2 (ln 2 - |u| - ln(1 + t))`. Both are accurate where the tangent is 1.
+    /// With `t = e^-2|u|`, the slope `1 - tanh^2 u` is `4 t / (1 + t)^2`, and its logarithm is `2 (ln 2 - |u| - ln(1 +
+    /// t))`. Both are accurate where the tangent is 1.
     pub(crate) fn run(&mut self, u: &[f32], squashed: &mut [f32]) {
         squashed.copy_from_slice(u);
         tanh_in_place(squashed);

@@ -32,8 +32,8 @@ fn exp_or_zero<S: F32s>(s: S, x: S::Vector) -> S::Vector {
 
 /// Returns `ln x` of positive normal numbers.
 ///
-/// With `x = m 2^e` and `t = (m - 1) / (m + 1)`, `ln x = e ln 2 + 2 atanh t`. `|t| < 0.172`, so the series
-/// `t + t^3/3 + ...` ends with `t^9/9`.
+/// With `x = m 2^e` and `t = (m - 1) / (m + 1)`, `ln x = e ln 2 + 2 atanh t`. `|t| < 0.172`, so the series `t + t^3/3 +
+/// ...` ends with `t^9/9`.
 #[inline(always)]
 pub(crate) fn ln<S: F32s>(s: S, x: S::Vector) -> S::Vector {
     let (m, e) = s.parts(x);

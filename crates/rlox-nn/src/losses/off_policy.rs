@@ -26,8 +26,8 @@ impl Discount<'_> {
     /// Checks the number of discounts and their range.
     ///
     /// # Errors
-    /// [`Error::Shape`] for another number of discounts than `rows`, [`Error::Config`] naming a discount outside
-    /// [0, 1].
+    /// [`Error::Shape`] for another number of discounts than `rows`, [`Error::Config`] naming a discount outside [0,
+    /// 1].
     pub fn check(&self, rows: usize) -> Result<()> {
         let gammas = match self {
             Self::Same(gamma) => std::slice::from_ref(gamma),

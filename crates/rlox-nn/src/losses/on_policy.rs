@@ -20,8 +20,8 @@ pub struct ClippedLoss {
 
 /// Computes PPO's clipped surrogate loss and its gradient (Schulman et al. 2017, eq. 7).
 ///
-/// With the ratio `r = exp(log_prob - old_log_prob)`, the loss is
-/// `-mean(min(r A, clip(r, 1 - clip_coef, 1 + clip_coef) A))`. All slices are `[B]`.
+/// With the ratio `r = exp(log_prob - old_log_prob)`, the loss is `-mean(min(r A, clip(r, 1 - clip_coef, 1 + clip_coef)
+/// A))`. All slices are `[B]`.
 ///
 /// # Errors
 /// [`rlox_core::Error::Shape`] without rows, or for slices of other lengths than `log_probs`,

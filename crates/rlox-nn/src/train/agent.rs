@@ -50,8 +50,7 @@ pub struct OffPolicyAgent<A: Algorithm + ?Sized> {
     config: ReplayConfig,
     stepper: EnvStepper,
     updates: u64,
-    /// Minibatches due for collected transitions, if updates are counted by transitions.
-    /// Less than 1 after a complete
+    /// Minibatches due for collected transitions, if updates are counted by transitions. Less than 1 after a complete
     /// [`OffPolicyAgent::learn`].
     pending_updates: f64,
     /// Finished share of the run at the start of the last iteration.
@@ -146,8 +145,7 @@ impl<A: Algorithm + ?Sized> OffPolicyAgent<A> {
         self.progress
     }
 
-    /// Returns the statistics of the last iteration that learned.
-    /// Statistics that no minibatch reported are older.
+    /// Returns the statistics of the last iteration that learned. Statistics that no minibatch reported are older.
     pub fn last_update(&self) -> Option<OffPolicyUpdateStats> {
         self.last_update
     }
@@ -157,8 +155,7 @@ impl<A: Algorithm + ?Sized> OffPolicyAgent<A> {
         self.stepper.env_initialized
     }
 
-    /// Starts new episodes in environments that the caller has reset.
-    /// The normaliser counts the observations.
+    /// Starts new episodes in environments that the caller has reset. The normaliser counts the observations.
     ///
     /// # Errors
     /// Errors of [`OffPolicyAgent::attach`] and of the normaliser.
@@ -199,8 +196,7 @@ impl<A: Algorithm + ?Sized> OffPolicyAgent<A> {
         self.stepper.set_current_obs(obs, masks)
     }
 
-    /// Makes `train_freq` steps in each environment and learns.
-    /// Schedules use `progress`, which is in [0, 1].
+    /// Makes `train_freq` steps in each environment and learns. Schedules use `progress`, which is in [0, 1].
     ///
     /// Returns `false` if `stop` ended the iteration early. The steps until then count.
     ///

@@ -26,8 +26,7 @@ pub trait Algorithm: Send {
         false
     }
 
-    /// Writes exploratory actions: numbers in [-1, 1], or integers counted from 0.
-    /// Row i draws from `rngs[i]`.
+    /// Writes exploratory actions: numbers in [-1, 1], or integers counted from 0. Row i draws from `rngs[i]`.
     ///
     /// Schedules use `progress`, the finished share of the run.
     ///
@@ -59,8 +58,7 @@ pub trait Algorithm: Send {
         self.explore(obs, masks, rngs, progress, actions)
     }
 
-    /// Adds action noise, if the algorithm has any, to the actions of a step.
-    /// Random warm-up actions get noise, too.
+    /// Adds action noise, if the algorithm has any, to the actions of a step. Random warm-up actions get noise, too.
     ///
     /// # Errors
     /// [`Error::Shape`] if the number of actions is wrong.

@@ -244,8 +244,8 @@ fn check_snapshot(checkpoint: &Checkpoint, snapshot: Option<&EnvSnapshot<'_>>, e
     snapshot.check(env).map_err(|error| in_section(error, checkpoint, ENVIRONMENT))
 }
 
-/// Restores the environments from a snapshot, if any, and calls `after_restore`. After an error of
-/// either, the environments are as before.
+/// Restores the environments from a snapshot, if any, and calls `after_restore`. After an error of either, the
+/// environments are as before.
 ///
 /// `env_initialized` is `true` if the current episodes matter. It becomes `false` if the rollback fails.
 fn restore_envs(

@@ -25,14 +25,12 @@ pub struct StepResult<'a> {
     pub terminated: &'a [bool],
     /// `true` where a time limit ended the episode, `[N]`.
     pub truncated: &'a [bool],
-    /// `true` for environments that stepped, `false` for those that only reset, `[N]`.
-    /// `None` if all stepped.
+    /// `true` for environments that stepped, `false` for those that only reset, `[N]`. `None` if all stepped.
     pub valid: Option<&'a [bool]>,
     /// Action masks at `obs`, `[N, n]`; required if [`EnvInfo::masked`] is `true`.
     pub masks: Option<&'a [bool]>,
-    /// Action masks of the last states of truncated episodes, `[N, n]`.
-    /// A row without an allowed action marks an unknown mask, and `None` marks all as unknown. Only rows that were
-    /// truncated and not terminated are read.
+    /// Action masks of the last states of truncated episodes, `[N, n]`. A row without an allowed action marks an
+    /// unknown mask, and `None` marks all as unknown. Only rows that were truncated and not terminated are read.
     pub final_masks: Option<&'a [bool]>,
 }
 

@@ -51,8 +51,7 @@ pub struct ImpalaConfig {
 }
 
 impl Default for ImpalaConfig {
-    /// Returns the paper's V-trace bounds with A2C's optimiser.
-    /// Losses are means over steps instead of the paper's
+    /// Returns the paper's V-trace bounds with A2C's optimiser. Losses are means over steps instead of the paper's
     /// sums.
     fn default() -> Self {
         Self {
@@ -110,14 +109,13 @@ impl ImpalaConfig {
     /// Makes one gradient step on a finished rollout of this or an older policy.
     ///
     /// Schedules use `progress`, which is in [0, 1]. `stop` is polled between the parts of a large rollout. If it
-    /// returns
-    /// `true`, nothing is learned. In the result, [`crate::ActorCriticStats::approx_kl`] is the divergence between the
-    /// acting policy and this one, and `clip_fraction` the share of ratios above `rho_bar`.
+    /// returns `true`, nothing is learned. In the result, [`crate::ActorCriticStats::approx_kl`] is the divergence
+    /// between the acting policy and this one, and `clip_fraction` the share of ratios above `rho_bar`.
     ///
     /// # Errors
-    /// Errors of [`ImpalaConfig::check`] and [`ActorCritic::update`]. [`rlox_core::Error::Config`] for `progress` out of
-    /// range, or a rollout that is unfinished or has no transitions. [`rlox_core::Error::Shape`] for a wrong width of
-    /// observations. [`rlox_core::Error::NotFinite`] for outputs or gradients.
+    /// Errors of [`ImpalaConfig::check`] and [`ActorCritic::update`]. [`rlox_core::Error::Config`] for `progress` out
+    /// of range, or a rollout that is unfinished or has no transitions. [`rlox_core::Error::Shape`] for a wrong width
+    /// of observations. [`rlox_core::Error::NotFinite`] for outputs or gradients.
     pub fn learn(
         &self,
         policy: &mut dyn ActorCritic,

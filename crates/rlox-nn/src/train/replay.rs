@@ -19,8 +19,7 @@ use crate::validate::check_not_negative;
 /// Name of the field with the action masks of next states.
 const NEXT_MASKS: &str = "next_masks";
 
-/// Settings of prioritized replay ([`Prioritized`]).
-/// The exponent of the weights rises linearly to 1 over the run.
+/// Settings of prioritized replay ([`Prioritized`]). The exponent of the weights rises linearly to 1 over the run.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Priorities {
     /// Exponent of the priorities, from uniform (0) to proportional (1); 0.6 is usual.
@@ -144,8 +143,7 @@ pub struct ReplayBatch<'a> {
     pub discount: Discount<'a>,
     /// Importance weights; `None` for uniform sampling.
     pub weights: Option<&'a [f32]>,
-    /// Action masks of the next states, `[B, n]`.
-    /// Each has an allowed action unless the state is `terminated`.
+    /// Action masks of the next states, `[B, n]`. Each has an allowed action unless the state is `terminated`.
     pub next_masks: Option<&'a [bool]>,
 }
 
@@ -158,8 +156,7 @@ pub(super) struct StepBatch<'a> {
     pub(super) terminated: &'a [bool],
     pub(super) truncated: &'a [bool],
     pub(super) next_obs: &'a [f32],
-    /// Action masks of the next states; empty without action masks.
-    /// A row without an allowed action marks a terminated
+    /// Action masks of the next states; empty without action masks. A row without an allowed action marks a terminated
     /// state or an unknown mask.
     pub(super) next_masks: &'a [bool],
 }
@@ -420,8 +417,7 @@ impl ReplayMemory {
     }
 }
 
-/// Divides rewards by the deviation of the discounted return and clips them.
-/// Sums over steps are clipped as one.
+/// Divides rewards by the deviation of the discounted return and clips them. Sums over steps are clipped as one.
 fn normalize_rewards(normalizer: &Normalizer, rewards: &mut [f32]) {
     let options = normalizer.options();
     if !options.reward {
@@ -554,8 +550,7 @@ mod tests {
         }
     }
 
-    /// Four steps of one environment.
-    /// The third and the fourth end episodes, and the mask after the third is unknown.
+    /// Four steps of one environment. The third and the fourth end episodes, and the mask after the third is unknown.
     fn replay_memory(n_steps: usize) -> ReplayMemory {
         let config = ReplayConfig {
             buffer_size: 8,

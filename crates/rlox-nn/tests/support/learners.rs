@@ -41,8 +41,7 @@ pub(crate) fn squashed(hidden: usize, state_dependent: bool) -> SquashedPolicy<M
     }
 }
 
-/// Minibatch of random steps.
-/// Rewards are highest if `actions` are 0.7 times the first observation numbers.
+/// Minibatch of random steps. Rewards are highest if `actions` are 0.7 times the first observation numbers.
 pub(crate) struct Batch {
     pub(crate) obs: Vec<f32>,
     pub(crate) next_obs: Vec<f32>,

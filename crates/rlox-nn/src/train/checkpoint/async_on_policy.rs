@@ -51,9 +51,8 @@ impl<A: OnPolicyAlgorithm, P: ActorCritic + 'static> AsyncOnPolicy<A, P> {
     ///
     /// # Errors
     /// Errors of [`Checkpoint::write`], [`rlox_core::Error::NotFinite`] for weights or returns; an earlier checkpoint
-    /// at
-    /// `path` stays. With `max_staleness` 0 and `deterministic` also errors of [`rlox_core::AsyncCollector::quiesce`]
-    /// and of the first reset.
+    /// at `path` stays. With `max_staleness` 0 and `deterministic` also errors of
+    /// [`rlox_core::AsyncCollector::quiesce`] and of the first reset.
     pub fn save(&mut self, path: impl AsRef<Path>) -> Result<()> {
         let snapshot = self.snapshot()?;
         let rollouts = self.collector.version()?;

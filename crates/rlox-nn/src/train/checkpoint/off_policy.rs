@@ -72,13 +72,13 @@ impl<A: OffPolicyMethod> OffPolicy<A> {
     /// Loads a checkpoint of [`OffPolicy::save`] or of a native learner of the Python package.
     ///
     /// Settings, environments and network architecture must match. [`OffPolicy::resume`] then continues the run
-    /// exactly. Without a snapshot, environments start new episodes. Arguments of the environments other than id
-    /// and spaces are not checked. After Python's `save(replay=False)`, the replay buffer is empty, and the
-    /// first minibatches are small.
+    /// exactly. Without a snapshot, environments start new episodes. Arguments of the environments other than id and
+    /// spaces are not checked. After Python's `save(replay=False)`, the replay buffer is empty, and the first
+    /// minibatches are small.
     ///
     /// # Errors
-    /// Errors of [`rlox_core::checkpoint::Checkpoint::read`], and errors that name the file and section that does not match.
-    /// Nothing changes then.
+    /// Errors of [`rlox_core::checkpoint::Checkpoint::read`], and errors that name the file and section that does not
+    /// match. Nothing changes then.
     pub fn load(&mut self, path: impl AsRef<Path>) -> Result<()> {
         let checkpoint = Checkpoint::read(path)?;
         let config_map = self.config_map();

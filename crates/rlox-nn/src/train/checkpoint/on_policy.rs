@@ -41,8 +41,8 @@ impl<A: OnPolicyAlgorithm, P: ActorCritic> OnPolicy<A, P> {
     /// ```
     ///
     /// # Errors
-    /// Errors of [`rlox_core::checkpoint::Checkpoint::write`], [`rlox_core::Error::NotFinite`] for weights or returns; an earlier
-    /// checkpoint at `path` stays.
+    /// Errors of [`rlox_core::checkpoint::Checkpoint::write`], [`rlox_core::Error::NotFinite`] for weights or returns;
+    /// an earlier checkpoint at `path` stays.
     pub fn save(&self, path: impl AsRef<Path>) -> Result<()> {
         save(path.as_ref(), A::NAME, &self.config_map(), &self.policy, &self.collector)
     }
@@ -50,12 +50,12 @@ impl<A: OnPolicyAlgorithm, P: ActorCritic> OnPolicy<A, P> {
     /// Loads a checkpoint of [`OnPolicy::save`] or of a native learner of the Python package.
     ///
     /// Settings, environments and network architecture must match. [`OnPolicy::resume`] then continues the run exactly.
-    /// Without a snapshot, environments start new episodes. Arguments of the environments other than id and spaces
-    /// are not checked.
+    /// Without a snapshot, environments start new episodes. Arguments of the environments other than id and spaces are
+    /// not checked.
     ///
     /// # Errors
-    /// Errors of [`rlox_core::checkpoint::Checkpoint::read`], and errors that name the file and section that does not match.
-    /// Nothing changes then.
+    /// Errors of [`rlox_core::checkpoint::Checkpoint::read`], and errors that name the file and section that does not
+    /// match. Nothing changes then.
     pub fn load(&mut self, path: impl AsRef<Path>) -> Result<()> {
         let config_map = self.config_map();
         load(path.as_ref(), A::NAME, &config_map, &mut self.policy, &mut self.collector)

@@ -194,8 +194,7 @@ pub(in crate::train) fn actor_critic_arch(
     config_map
 }
 
-/// Names in [`policy_arch`] and [`network_arch`].
-/// Custom policies do not store them; then only the tensors are checked.
+/// Names in [`policy_arch`] and [`network_arch`]. Custom policies do not store them; then only the tensors are checked.
 const ARCH_KEYS: [&str; 5] = ["shared_trunk", "use_sde", "activation", "net_arch", "dueling"];
 
 /// Names in [`actors`].

@@ -69,8 +69,8 @@ impl<A: Algorithm, P: ActorCritic + 'static> AsyncOnPolicy<A, P> {
     /// order in which threads finish.
     ///
     /// # Errors
-    /// [`Error::Config`] for a setting out of range or environments that differ. [`Error::Memory`] if the rollouts,
-    /// one more than `max_staleness`, do not fit into memory. Errors of `make` and of [`AsyncCollector::new`].
+    /// [`Error::Config`] for a setting out of range or environments that differ. [`Error::Memory`] if the rollouts, one
+    /// more than `max_staleness`, do not fit into memory. Errors of `make` and of [`AsyncCollector::new`].
     pub fn new(
         envs: Vec<Box<dyn VectorEnv>>,
         mut make: impl FnMut(&EnvSpec, &mut Pcg64) -> Result<P>,

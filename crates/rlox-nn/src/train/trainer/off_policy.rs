@@ -190,7 +190,8 @@ impl<A: Method> OffPolicy<A> {
     /// # Errors
     /// [`rlox_core::Error::Config`] without an unfinished run; [`rlox_core::Error::NotFinite`] for observations,
     /// rewards, outputs or gradients that are not finite; other errors of the environments and networks;
-    /// [`rlox_core::Error::Interrupted`] between two steps or minibatches ([`rlox_core::interrupt::set_interrupt_check`]).
+    /// [`rlox_core::Error::Interrupted`] between two steps or minibatches
+    /// ([`rlox_core::interrupt::set_interrupt_check`]).
     pub fn iterate(&mut self) -> Result<OffPolicyMetrics> {
         let progress = self.run.progress(self.timesteps())?;
         let Self { env, agent, normalizer, streams, episodes, env_restored, interrupt, .. } = self;

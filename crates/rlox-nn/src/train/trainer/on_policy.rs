@@ -161,8 +161,8 @@ impl<A: Algorithm, P: ActorCritic> OnPolicy<A, P> {
     ///
     /// # Errors
     /// [`Error::Config`] for `progress` out of range, [`Error::NotFinite`] for observations, rewards, outputs or
-    /// gradients that are not finite; other errors of the environments and the policy. These errors contain
-    /// the number of timesteps. [`Error::Interrupted`] between two steps or minibatches
+    /// gradients that are not finite; other errors of the environments and the policy. These errors contain the number
+    /// of timesteps. [`Error::Interrupted`] between two steps or minibatches
     /// ([`rlox_core::interrupt::set_interrupt_check`]); earlier minibatches stay learned.
     pub fn iterate(&mut self, progress: f64) -> Result<Metrics> {
         check_share("progress", progress)?;
