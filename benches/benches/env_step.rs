@@ -52,8 +52,7 @@ fn bench(c: &mut Criterion, id: &str, form: &str, make: impl Fn(usize) -> Box<dy
 fn make_choice(c: &mut Criterion) {
     for id in envs::ids() {
         bench(c, id, "made", |num_envs| {
-            let options =
-                MakeOptions { num_envs, seed: Some(0), autoreset_mode: MODE, max_episode_steps: None, arguments: &[] };
+            let options = MakeOptions { num_envs, seed: Some(0), autoreset_mode: MODE, ..Default::default() };
             envs::make(id, &options).expect("a native id")
         });
     }

@@ -11,13 +11,7 @@ fn rollout(c: &mut Criterion) {
         for (n, steps) in [(8, 128), (64, 512), (256, 2048)] {
             group.throughput(Throughput::Elements((n * steps) as u64));
             group.bench_function(BenchmarkId::from_parameter(format!("{n}x{steps}")), |b| {
-                let options = MakeOptions {
-                    num_envs: n,
-                    seed: Some(0),
-                    autoreset_mode: AutoresetMode::SameStep,
-                    max_episode_steps: None,
-                    arguments: &[],
-                };
+                let options = MakeOptions { num_envs: n, seed: Some(0), ..Default::default() };
                 let mut env = envs::make(id, &options).expect("a native id");
                 let mut policy = RandomPolicy::new(&env.spec().action).expect("a policy for the space");
                 let mut buffer = RolloutBuffer::for_env(steps, env.as_ref()).expect("a buffer");

@@ -13,13 +13,7 @@ const SEED: u64 = 2;
 
 /// Creates environments equal to Gymnasium's: the same seed and actions give the same trajectory.
 fn cartpole(num_envs: usize) -> Result<Box<dyn VectorEnv>> {
-    let options = envs::MakeOptions {
-        num_envs,
-        seed: None,
-        autoreset_mode: AutoresetMode::SameStep,
-        max_episode_steps: None,
-        arguments: &[],
-    };
+    let options = envs::MakeOptions { num_envs, ..Default::default() };
     envs::make("CartPole-v1", &options)
 }
 

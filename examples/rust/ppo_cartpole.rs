@@ -21,13 +21,7 @@ fn main() -> Result<()> {
 fn train(timesteps: u64) -> Result<f64> {
     // The environment equals Gymnasium's: the same seed and actions give the same trajectory.
     let env = || {
-        let options = envs::MakeOptions {
-            num_envs: NUM_ENVS,
-            seed: None,
-            autoreset_mode: AutoresetMode::SameStep,
-            max_episode_steps: None,
-            arguments: &[],
-        };
+        let options = envs::MakeOptions { num_envs: NUM_ENVS, ..Default::default() };
         envs::make("CartPole-v1", &options)
     };
 

@@ -12,13 +12,7 @@ const SEED: u64 = 1;
 
 /// Creates environments equal to Gymnasium's: the same seed and actions give the same trajectory.
 fn pendulum(num_envs: usize) -> Result<Box<dyn VectorEnv>> {
-    let options = envs::MakeOptions {
-        num_envs,
-        seed: None,
-        autoreset_mode: AutoresetMode::SameStep,
-        max_episode_steps: None,
-        arguments: &[],
-    };
+    let options = envs::MakeOptions { num_envs, ..Default::default() };
     envs::make("Pendulum-v1", &options)
 }
 

@@ -52,13 +52,7 @@ impl ServedPolicy {
         network.load(&layers)?;
 
         let normalizer = if is_set("normalize_obs") { Some(statistics(&saved, network.in_dim())?) } else { None };
-        let options = envs::MakeOptions {
-            num_envs: 1,
-            seed: None,
-            autoreset_mode: AutoresetMode::SameStep,
-            max_episode_steps: None,
-            arguments: &[],
-        };
+        let options = envs::MakeOptions { num_envs: 1, ..Default::default() };
         let actions = envs::make(&text("env"), &options)?.spec().action.clone();
         let clip_mean = if is_set("use_sde") { CLIP_MEAN } else { f32::INFINITY };
         Ok(Self { algorithm, network, normalizer, actions, clip_mean, scratch: Workspace::default() })

@@ -33,13 +33,7 @@ use host::Hosted;
 /// use rlox_core::{AutoresetMode, VectorEnv, envs::{CartPole, MakeOptions}, plugin::EnvPlugin};
 ///
 /// let plugin = EnvPlugin::new(|options| options.build_vec_env(CartPole::default()));
-/// let options = MakeOptions {
-///     num_envs: 4,
-///     seed: Some(0),
-///     autoreset_mode: AutoresetMode::SameStep,
-///     max_episode_steps: None,
-///     arguments: &[],
-/// };
+/// let options = MakeOptions { num_envs: 4, seed: Some(0), ..Default::default() };
 /// assert_eq!(plugin.make(&options)?.spec().id, "CartPole-v1");
 /// # Ok::<(), rlox_core::Error>(())
 /// ```

@@ -15,8 +15,13 @@ use rlox_core::{
 };
 
 fn make(id: &str, num_envs: usize, mode: AutoresetMode) -> Box<dyn VectorEnv> {
-    let options =
-        MakeOptions { num_envs, seed: Some(0), autoreset_mode: mode, max_episode_steps: Some(Some(9)), arguments: &[] };
+    let options = MakeOptions {
+        num_envs,
+        seed: Some(0),
+        autoreset_mode: mode,
+        max_episode_steps: Some(Some(9)),
+        ..Default::default()
+    };
     envs::make(id, &options).unwrap()
 }
 

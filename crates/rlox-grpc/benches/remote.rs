@@ -120,7 +120,7 @@ struct Actor {
 impl Actor {
     fn new(address: &str, env: &EnvOptions, spec: &EnvSpec, hidden: &[usize], n_steps: usize) -> Self {
         let policy = PolicyNetworks::mlp(spec, hidden, Activation::Tanh, &mut Pcg64::seed_from(0)).expect("a policy");
-        let how = CollectConfig { gamma: 0.99, gae_lambda: 0.95, sde_sample_freq: 0 };
+        let how = CollectConfig::default();
         let settings =
             RemoteRolloutConfig { n_steps, config: how, reset_seed: 0, arch: policy.arch().expect("a known one") };
         let options = ClientOptions::default();
@@ -229,7 +229,7 @@ impl Bench {
             )),
             ("step", "here") => {
                 let (num_envs, seed, autoreset_mode) = (size, Some(0), AutoresetMode::SameStep);
-                let options = MakeOptions { num_envs, seed, autoreset_mode, max_episode_steps: None, arguments: &[] };
+                let options = MakeOptions { num_envs, seed, autoreset_mode, ..Default::default() };
                 most(steps(envs::make("CartPole-v1", &options).expect("environments").as_mut(), some))
             }
             ("weights", "sent" | "kept") => most(weights(&address, size, side == "sent", (some / 20).min(200))),

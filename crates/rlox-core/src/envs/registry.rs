@@ -18,21 +18,28 @@ pub struct MakeOptions<'a> {
     pub arguments: &'a [(String, f64)],
 }
 
+impl Default for MakeOptions<'_> {
+    /// Returns options of one environment with a random seed, reset in the same step, with the defaults of the id.
+    fn default() -> Self {
+        Self {
+            num_envs: 1,
+            seed: None,
+            autoreset_mode: AutoresetMode::SameStep,
+            max_episode_steps: None,
+            arguments: &[],
+        }
+    }
+}
+
 impl MakeOptions<'_> {
     /// Creates a vectorised environment of copies of `env`.
     ///
     /// The caller has applied the arguments to `env`. All other options are used.
     ///
     /// ```
-    /// use rlox_core::{AutoresetMode, envs::{CartPole, MakeOptions}};
+    /// use rlox_core::envs::{CartPole, MakeOptions};
     ///
-    /// let options = MakeOptions {
-    ///     num_envs: 2,
-    ///     seed: None,
-    ///     autoreset_mode: AutoresetMode::Disabled,
-    ///     max_episode_steps: Some(Some(10)),
-    ///     arguments: &[],
-    /// };
+    /// let options = MakeOptions { num_envs: 2, max_episode_steps: Some(Some(10)), ..Default::default() };
     /// assert_eq!(options.build_vec_env(CartPole::default())?.spec().max_episode_steps, Some(10));
     /// # Ok::<(), rlox_core::Error>(())
     /// ```
@@ -46,15 +53,9 @@ impl MakeOptions<'_> {
     /// Returns the argument `name`, one of `known`, or `default` if the argument is not set.
     ///
     /// ```
-    /// use rlox_core::{AutoresetMode, envs::MakeOptions};
+    /// use rlox_core::envs::MakeOptions;
     ///
-    /// let options = MakeOptions {
-    ///     num_envs: 1,
-    ///     seed: None,
-    ///     autoreset_mode: AutoresetMode::SameStep,
-    ///     max_episode_steps: None,
-    ///     arguments: &[("slip".into(), 0.5)],
-    /// };
+    /// let options = MakeOptions { num_envs: 1, arguments: &[("slip".into(), 0.5)], ..Default::default() };
     /// assert_eq!(options.argument(&["slip", "size"], "slip", 0.1)?, 0.5);
     /// assert_eq!(options.argument(&["slip", "size"], "size", 5.0)?, 5.0);
     /// assert!(options.argument(&["size"], "size", 5.0).is_err());
@@ -90,13 +91,7 @@ pub fn ids() -> impl Iterator<Item = &'static str> {
 /// ```
 /// use rlox_core::{AutoresetMode, envs};
 ///
-/// let options = envs::MakeOptions {
-///     num_envs: 4,
-///     seed: Some(0),
-///     autoreset_mode: AutoresetMode::SameStep,
-///     max_episode_steps: None,
-///     arguments: &[],
-/// };
+/// let options = envs::MakeOptions { num_envs: 4, seed: Some(0), ..Default::default() };
 /// assert_eq!(envs::make("CartPole-v1", &options)?.num_envs(), 4);
 /// # Ok::<(), rlox_core::Error>(())
 /// ```
@@ -167,13 +162,7 @@ mod tests {
     use crate::testing::assert_rejects;
 
     fn options(arguments: &[(String, f64)]) -> MakeOptions<'_> {
-        MakeOptions {
-            num_envs: 1,
-            seed: Some(0),
-            autoreset_mode: AutoresetMode::SameStep,
-            max_episode_steps: None,
-            arguments,
-        }
+        MakeOptions { num_envs: 1, seed: Some(0), arguments, ..Default::default() }
     }
 
     #[test]

@@ -105,7 +105,7 @@ pub(super) fn decode_options(words: &[u64]) -> Option<(MakeOptions<'static>, Vec
         autoreset_mode: decode_mode(&mut reader)?,
         seed: reader.option()?,
         max_episode_steps: reader.option()?.map(|limit| u32::try_from(limit).ok()),
-        arguments: &[],
+        ..Default::default()
     };
     Some((options, reader.pairs()?))
 }

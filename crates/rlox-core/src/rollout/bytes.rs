@@ -187,8 +187,13 @@ mod tests {
 
     fn collected(mode: AutoresetMode) -> (Box<dyn VectorEnv>, RolloutBuffer) {
         let limit = Some(Some(5));
-        let options =
-            MakeOptions { num_envs: 3, seed: Some(1), autoreset_mode: mode, max_episode_steps: limit, arguments: &[] };
+        let options = MakeOptions {
+            num_envs: 3,
+            seed: Some(1),
+            autoreset_mode: mode,
+            max_episode_steps: limit,
+            ..Default::default()
+        };
         let mut env = make("Pendulum-v1", &options).unwrap();
         let mut policy = RandomPolicy::new(&env.spec().action).unwrap();
         let mut buffer = RolloutBuffer::for_env(12, env.as_ref()).unwrap();

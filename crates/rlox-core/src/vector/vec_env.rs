@@ -364,8 +364,7 @@ mod tests {
     #[test]
     fn final_masks_are_those_of_truncated_last_states_here_and_of_plugins() {
         for autoreset_mode in [AutoresetMode::SameStep, AutoresetMode::NextStep, AutoresetMode::Disabled] {
-            let options =
-                MakeOptions { num_envs: 2, seed: None, autoreset_mode, max_episode_steps: None, arguments: &[] };
+            let options = MakeOptions { num_envs: 2, autoreset_mode, ..Default::default() };
             for mut env in [two(&options).unwrap(), EnvPlugin::new(two).make(&options).unwrap()] {
                 env.reset(Seeds::Keep, None, &ResetOptions::default(), &mut [0.0; 2]).unwrap();
                 step(env.as_mut());

@@ -17,7 +17,7 @@ const MODES: [AutoresetMode; 3] = [AutoresetMode::NextStep, AutoresetMode::SameS
 const N: usize = 5;
 
 fn options(mode: AutoresetMode, arguments: &[(String, f64)]) -> MakeOptions<'_> {
-    MakeOptions { num_envs: N, seed: Some(3), autoreset_mode: mode, max_episode_steps: None, arguments }
+    MakeOptions { num_envs: N, seed: Some(3), autoreset_mode: mode, arguments, ..Default::default() }
 }
 
 /// Creates a plugin with the native environments.

@@ -215,13 +215,7 @@ fn random_streams_can_be_saved_and_restored() {
 #[test]
 fn a_restored_state_has_the_same_observation() {
     let make = || {
-        let options = MakeOptions {
-            num_envs: 1,
-            seed: Some(1),
-            autoreset_mode: AutoresetMode::SameStep,
-            max_episode_steps: None,
-            arguments: &[],
-        };
+        let options = MakeOptions { num_envs: 1, seed: Some(1), ..Default::default() };
         envs::make("CartPole-v1", &options).unwrap()
     };
     let (mut a, mut b) = (make(), make());
@@ -251,8 +245,7 @@ fn invalid_states_are_rejected_by_environment_and_index() {
                 num_envs,
                 seed: Some(1),
                 autoreset_mode: AutoresetMode::NextStep,
-                max_episode_steps: None,
-                arguments: &[],
+                ..Default::default()
             };
             let mut env = envs::make(id, &options).unwrap();
             let mut obs = vec![0.0; num_envs * env.spec().observation.dim()];
@@ -282,8 +275,7 @@ fn invalid_states_are_rejected_by_environment_and_index() {
 
 fn cartpole(n: usize) -> Box<dyn VectorEnv> {
     let autoreset_mode = AutoresetMode::NextStep;
-    let options =
-        envs::MakeOptions { num_envs: n, seed: Some(0), autoreset_mode, max_episode_steps: None, arguments: &[] };
+    let options = envs::MakeOptions { num_envs: n, seed: Some(0), autoreset_mode, ..Default::default() };
     envs::make("CartPole-v1", &options).unwrap()
 }
 

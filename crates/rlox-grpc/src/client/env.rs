@@ -525,7 +525,7 @@ mod tests {
             let env_options = EnvOptions { autoreset_mode, ..EnvOptions::new("Parity", 5, 0) };
             let there = RemoteVecEnv::new(&addresses, &env_options, &ClientOptions::default()).unwrap();
             let (num_envs, seed) = (5, Some(0));
-            let options = MakeOptions { num_envs, seed, autoreset_mode, max_episode_steps: None, arguments: &[] };
+            let options = MakeOptions { num_envs, seed, autoreset_mode, ..Default::default() };
             let mask_rows =
                 [Box::new(there) as Box<dyn VectorEnv>, make("Parity", &options).unwrap()].map(|mut env| {
                     let (mut obs, mut reward, mut masks) = ([0.0; 5], [0.0; 5], [false; 10]);

@@ -12,7 +12,8 @@ const ENVS: usize = 4;
 
 fn local(id: &str) -> Box<dyn VectorEnv> {
     let (autoreset_mode, max_episode_steps) = (AutoresetMode::SameStep, Some(Some(25)));
-    let options = MakeOptions { num_envs: ENVS, seed: Some(0), autoreset_mode, max_episode_steps, arguments: &[] };
+    let options =
+        MakeOptions { num_envs: ENVS, seed: Some(0), autoreset_mode, max_episode_steps, ..Default::default() };
     envs::make(id, &options).unwrap()
 }
 
@@ -84,7 +85,7 @@ fn weights_of_another_architecture_are_rejected() {
     let worker = Worker::start(WorkerOptions::default()).unwrap();
     let env = local("CartPole-v1");
     let policy = make(env.spec(), &mut Pcg64::seed_from(0)).unwrap();
-    let collect_config = CollectConfig { gamma: 0.99, gae_lambda: 0.95, sde_sample_freq: 0 };
+    let collect_config = CollectConfig::default();
     let settings =
         RemoteRolloutConfig { n_steps: 5, config: collect_config, reset_seed: 0, arch: policy.arch().unwrap() };
     let (addresses, options) = ([worker.address()], ClientOptions::default());

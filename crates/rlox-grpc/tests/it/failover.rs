@@ -16,8 +16,13 @@ const N: usize = 5;
 
 fn local() -> Box<dyn VectorEnv> {
     let autoreset_mode = rlox_core::AutoresetMode::SameStep;
-    let options =
-        MakeOptions { num_envs: N, seed: Some(1), autoreset_mode, max_episode_steps: Some(Some(30)), arguments: &[] };
+    let options = MakeOptions {
+        num_envs: N,
+        seed: Some(1),
+        autoreset_mode,
+        max_episode_steps: Some(Some(30)),
+        ..Default::default()
+    };
     envs::make("CartPole-v1", &options).unwrap()
 }
 

@@ -187,7 +187,7 @@ fn rollouts_of_another_version_are_rejected() {
         _ => reply::What::Rollout(rollout.clone()),
     };
     let (runtime, address) = serve(FakeWorker(Arc::new(respond), 0, Arc::default()));
-    let collect_config = CollectConfig { gamma: 0.99, gae_lambda: 0.95, sde_sample_freq: 0 };
+    let collect_config = CollectConfig::default();
     let spec = rlox_core::EnvSpec {
         id: "CartPole-v1".into(),
         observation: rlox_core::Space::uniform_box(-1.0, 1.0, &[4]),

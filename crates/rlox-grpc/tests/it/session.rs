@@ -240,7 +240,7 @@ fn the_session_continues_after_a_reply_that_is_too_large() {
 /// Returns a CartPole environment as created by workers.
 fn worker_spec() -> Box<dyn VectorEnv> {
     let autoreset_mode = rlox_core::AutoresetMode::SameStep;
-    let options = MakeOptions { num_envs: 1, seed: Some(0), autoreset_mode, max_episode_steps: None, arguments: &[] };
+    let options = MakeOptions { num_envs: 1, seed: Some(0), autoreset_mode, ..Default::default() };
     envs::make("CartPole-v1", &options).unwrap()
 }
 

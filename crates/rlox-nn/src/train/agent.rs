@@ -24,13 +24,7 @@ pub type StopFn<'a> = &'a mut dyn FnMut() -> Result<bool>;
 /// use rlox_nn::train::{OffPolicyAgent, OffPolicyMethod, SacConfig, SacLearner, EnvInfo};
 /// use rlox_nn::{Mlp, SquashedPolicy, CriticEnsemble};
 ///
-/// let options = envs::MakeOptions {
-///     num_envs: 1,
-///     seed: None,
-///     autoreset_mode: rlox_core::AutoresetMode::SameStep,
-///     max_episode_steps: None,
-///     arguments: &[],
-/// };
+/// let options = envs::MakeOptions { num_envs: 1, ..Default::default() };
 /// let mut env = envs::make("Pendulum-v1", &options)?;
 /// let config = SacConfig { learning_starts: 8, batch_size: 8, ..SacConfig::default() };
 /// let networks = config.mlp(env.spec(), &[16, 16], &mut Pcg64::seed_from(0))?;

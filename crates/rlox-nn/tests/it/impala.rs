@@ -17,7 +17,7 @@ use rlox_nn::{
 
 fn make(id: &str, num_envs: usize, autoreset_mode: AutoresetMode, limit: Option<u32>) -> Box<dyn VectorEnv> {
     let options =
-        envs::MakeOptions { num_envs, seed: None, autoreset_mode, max_episode_steps: limit.map(Some), arguments: &[] };
+        envs::MakeOptions { num_envs, autoreset_mode, max_episode_steps: limit.map(Some), ..Default::default() };
     envs::make(id, &options).unwrap()
 }
 

@@ -191,13 +191,7 @@ fn a2c_solves_identity_unless_rewards_are_unrelated() {
 }
 
 fn make(id: &str, num_envs: usize) -> Box<dyn VectorEnv> {
-    let options = envs::MakeOptions {
-        num_envs,
-        seed: None,
-        autoreset_mode: AutoresetMode::SameStep,
-        max_episode_steps: None,
-        arguments: &[],
-    };
+    let options = envs::MakeOptions { num_envs, ..Default::default() };
     envs::make(id, &options).unwrap()
 }
 
@@ -260,10 +254,9 @@ fn linear_schedules_decrease_and_callbacks_end_the_run() {
 fn rollouts_with_only_resets_are_collected_again() {
     let options = envs::MakeOptions {
         num_envs: 2,
-        seed: None,
         autoreset_mode: AutoresetMode::NextStep,
         max_episode_steps: Some(Some(1)),
-        arguments: &[],
+        ..Default::default()
     };
     let env = envs::make("CartPole-v1", &options).unwrap();
     let mut a2c = A2c::new(env, two_networks, A2cConfig { n_steps: 1, ..Default::default() }, 1).unwrap();
@@ -398,7 +391,7 @@ fn rollout() -> RolloutBuffer {
     let mut streams = IterationStreams::new(1, ENVS).unwrap();
     let mut buffer = RolloutBuffer::for_env(16, &env).unwrap();
     buffer.begin(&mut env, Seeds::Base(3), None).unwrap();
-    let config = CollectConfig { gamma: 0.99, gae_lambda: 0.95, sde_sample_freq: 0 };
+    let config = CollectConfig::default();
     let actions = &mut streams.actions;
     collect_transitions(&mut env, &mut policy(4), actions, &mut buffer, None, config, &mut || false).unwrap();
     buffer
@@ -432,7 +425,7 @@ fn minibatches_can_change_the_kind_of_actions() {
         let mut buffer = RolloutBuffer::for_env(8, env).unwrap();
         buffer.begin(env, Seeds::Base(0), None).unwrap();
         let mut streams = IterationStreams::new(0, 1).unwrap();
-        let config = CollectConfig { gamma: 0.99, gae_lambda: 0.95, sde_sample_freq: 0 };
+        let config = CollectConfig::default();
         let actions = &mut streams.actions;
         collect_transitions(env, &mut policy, actions, &mut buffer, None, config, &mut || false).unwrap();
         let config = PpoConfig { batch_size: 8, n_epochs: 1, ..PpoConfig::default() };

@@ -22,13 +22,7 @@ fn seeds() -> Vec<u64> {
 }
 
 fn make(id: &str, num_envs: usize) -> Box<dyn VectorEnv> {
-    let options = envs::MakeOptions {
-        num_envs,
-        seed: None,
-        autoreset_mode: AutoresetMode::SameStep,
-        max_episode_steps: None,
-        arguments: &[],
-    };
+    let options = envs::MakeOptions { num_envs, ..Default::default() };
     envs::make(id, &options).unwrap()
 }
 

@@ -28,7 +28,7 @@ fn rollout(policy: &mut dyn ActorCritic) -> RolloutBuffer {
     let (mut env, mut streams) = (env(), IterationStreams::new(1, ENVS).unwrap());
     let mut buffer = RolloutBuffer::for_env(STEPS, env.as_ref()).unwrap();
     buffer.begin(env.as_mut(), Seeds::Base(3), None).unwrap();
-    let config = CollectConfig { gamma: 0.99, gae_lambda: 0.95, sde_sample_freq: 0 };
+    let config = CollectConfig::default();
     let actions = &mut streams.actions;
     collect_transitions(env.as_mut(), policy, actions, &mut buffer, None, config, &mut || false).unwrap();
     buffer

@@ -16,7 +16,7 @@ pub(crate) const SYNCHRONOUS: StalenessPolicy = StalenessPolicy { max_staleness:
 
 pub(crate) fn cartpole(num_envs: usize, autoreset_mode: AutoresetMode) -> Box<dyn VectorEnv> {
     let options =
-        envs::MakeOptions { num_envs, seed: None, autoreset_mode, max_episode_steps: Some(Some(30)), arguments: &[] };
+        envs::MakeOptions { num_envs, autoreset_mode, max_episode_steps: Some(Some(30)), ..Default::default() };
     envs::make("CartPole-v1", &options).unwrap()
 }
 

@@ -16,7 +16,7 @@ pub(crate) const HIDDEN: &[usize] = &[8];
 
 pub(crate) fn make(id: &str, num_envs: usize) -> Box<dyn VectorEnv> {
     let autoreset_mode = AutoresetMode::SameStep;
-    let options = envs::MakeOptions { num_envs, seed: None, autoreset_mode, max_episode_steps: None, arguments: &[] };
+    let options = envs::MakeOptions { num_envs, autoreset_mode, ..Default::default() };
     envs::make(id, &options).unwrap()
 }
 

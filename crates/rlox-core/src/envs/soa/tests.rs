@@ -194,13 +194,7 @@ fn noise_is_not_for_lanes() {
     let result = SoaVecEnv::new(8, None, AutoresetMode::SameStep, noisy);
     assert_eq!(crate::testing::assert_rejects(result, crate::Error::Config, "env").got, "\"Acrobot-v1\"");
     let arguments = [("torque_noise_max".to_string(), 0.1)];
-    let options = crate::envs::MakeOptions {
-        num_envs: 16,
-        seed: Some(0),
-        autoreset_mode: AutoresetMode::SameStep,
-        max_episode_steps: None,
-        arguments: &arguments,
-    };
+    let options = crate::envs::MakeOptions { num_envs: 16, seed: Some(0), arguments: &arguments, ..Default::default() };
     assert_eq!(crate::envs::make("Acrobot-v1", &options).unwrap().num_envs(), 16);
 }
 

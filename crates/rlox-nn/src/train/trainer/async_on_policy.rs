@@ -350,7 +350,7 @@ mod tests {
     #[test]
     fn actors_do_not_allocate_per_step() {
         let actor_allocations = |n_steps| {
-            let config = CollectConfig { gamma: 0.99, gae_lambda: 0.95, sde_sample_freq: 0 };
+            let config = CollectConfig::default();
             let (env, policy) = (env(), make(env().spec(), &mut Pcg64::seed_from(0)).unwrap());
             let weights = Arc::new(policy.tensors());
             let buffer = Rollout::from_buffer(RolloutBuffer::for_env(n_steps, env.as_ref()).unwrap());
@@ -403,13 +403,8 @@ mod tests {
     #[test]
     fn new_rejects_environments_that_differ() {
         let other = |limit| {
-            let options = rlox_core::envs::MakeOptions {
-                num_envs: 4,
-                seed: None,
-                autoreset_mode: AutoresetMode::SameStep,
-                max_episode_steps: Some(limit),
-                arguments: &[],
-            };
+            let options =
+                rlox_core::envs::MakeOptions { num_envs: 4, max_episode_steps: Some(limit), ..Default::default() };
             rlox_core::envs::make("CartPole-v1", &options).unwrap()
         };
         let envs = vec![other(Some(500)), other(Some(9))];

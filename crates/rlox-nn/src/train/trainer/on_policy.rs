@@ -63,6 +63,13 @@ pub struct CollectConfig {
     pub sde_sample_freq: usize,
 }
 
+impl Default for CollectConfig {
+    /// Returns the defaults of PPO.
+    fn default() -> Self {
+        Self { gamma: 0.99, gae_lambda: 0.95, sde_sample_freq: 0 }
+    }
+}
+
 /// Trainer of an on-policy algorithm `A`: [`Ppo`](crate::train::Ppo) or [`A2c`](crate::train::A2c).
 ///
 /// Owns the environments and the policy with its optimiser state, and runs the training loop.

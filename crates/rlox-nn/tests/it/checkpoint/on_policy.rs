@@ -21,7 +21,7 @@ type Policy = PolicyNetworks<Mlp>;
 type Change<T> = (fn(&mut T), Rejection);
 
 fn make(id: &str, num_envs: usize, autoreset_mode: AutoresetMode) -> Box<dyn VectorEnv> {
-    let options = envs::MakeOptions { num_envs, seed: None, autoreset_mode, max_episode_steps: None, arguments: &[] };
+    let options = envs::MakeOptions { num_envs, autoreset_mode, ..Default::default() };
     envs::make(id, &options).unwrap()
 }
 
