@@ -26,6 +26,14 @@
 //! worker.stop()?;
 //! # Ok::<(), rlox_core::Error>(())
 //! ```
+//!
+//! | item | contents |
+//! |---|---|
+//! | [`Worker`], [`WorkerOptions`], [`Limits`] | server of environments and rollouts |
+//! | [`RemoteVecEnv`], [`EnvOptions`] | vectorised environment whose steps run on workers |
+//! | [`RemoteActor`], [`build_async_on_policy`] | actors that collect rollouts on workers |
+//! | [`ClientOptions`] | token, TLS and timeouts of connections |
+//! | [`Faults`], [`FaultCounts`] | lost and replaced workers |
 
 mod cli;
 mod client;

@@ -1,10 +1,27 @@
 //! Small neural networks on the CPU and the reinforcement-learning algorithms that train them.
 //!
-//! - [`Network`] is the interface of a network backend. [`Mlp`] is the built-in implementation.
-//! - [`losses`] computes losses and their gradients with respect to network outputs; a [`Network`] backpropagates them.
-//! - [`ActorCritic`], [`QFunction`], [`StochasticPolicy`], [`DeterministicPolicy`] and [`ActionValue`] are the models
-//!   that algorithms train.
-//! - [`train`] has the algorithms (PPO, A2C, IMPALA, DQN, SAC, TD3) and the training loops.
+//! ```
+//! use rlox_core::{AutoresetMode, VecEnv, envs::CartPole};
+//! use rlox_nn::{Activation, PolicyNetworks, train::{Ppo, PpoConfig}};
+//!
+//! let env = VecEnv::new(8, Some(1), AutoresetMode::SameStep, CartPole::default)?;
+//! let config = PpoConfig { n_steps: 32, batch_size: 256, ..PpoConfig::default() };
+//! let policy = |spec: &_, rng: &mut _| PolicyNetworks::mlp(spec, &[64, 64], Activation::Tanh, rng);
+//! let mut ppo = Ppo::new(Box::new(env), policy, config, 1)?;
+//! ppo.train(512, |metrics| metrics.mean_return.is_finite())?;
+//! # Ok::<(), rlox_core::Error>(())
+//! ```
+//!
+//! | item | contents |
+//! |---|---|
+//! | [`train`] | PPO, A2C, IMPALA, DQN, SAC and TD3, their settings, training loops and checkpoints |
+//! | [`losses`] | losses and their gradients with respect to network outputs |
+//! | [`Network`] | interface of a network backend; [`Mlp`] is the built-in implementation |
+//! | [`ActorCritic`], [`QFunction`], [`ActionValue`] | models of on-policy algorithms, DQN, and the critics of SAC and TD3 |
+//! | [`StochasticPolicy`], [`DeterministicPolicy`] | policies of SAC and TD3 |
+//! | [`Distribution`] | distributions of actions |
+//! | [`Optimizer`] | Adam, AdamW and RMSprop |
+//! | [`NamedTensors`] | weights by PyTorch's names |
 
 mod action_scaling;
 mod actor_critic;
