@@ -337,7 +337,7 @@ def describe(trainer: "Trainer") -> dict[str, Any]:
 
 def config_to_dict(config: Any) -> dict[str, Any]:
     """Settings as files have them, and trainers in Rust know them."""
-    noise = getattr(config, "action_noise", None)
+    noise = config.action_noise
     return asdict(config) | ({} if noise is None else {"action_noise": noise_to_dict(noise)})
 
 
