@@ -2,13 +2,21 @@
 
 import json
 import math
-from dataclasses import asdict, fields
+from dataclasses import asdict, fields, replace
 
 import numpy as np
 import pytest
 
 from rlox import ArgumentError, ArgumentTypeError, configs
-from rlox._validation import check_float, check_int, json_keywords, resolve, resolve_seed
+from rlox._registry import ALGORITHMS
+from rlox._validation import (
+    check_float,
+    check_int,
+    get_settings,
+    json_keywords,
+    resolve,
+    resolve_seed,
+)
 from rlox.algorithms import DQNConfig, PPOConfig, SACConfig, TD3Config
 from rlox.trainers import PPOTrainer, SACTrainer
 from support.refusals import Refusal, expect_refusal, refusals
@@ -140,11 +148,25 @@ def test_numbers_are_converted_to_plain_types():
 @pytest.mark.parametrize("name", [name for name in configs.__all__ if name.endswith("Config")])
 def test_every_setting_is_documented(name):
     config_type = getattr(configs, name)
-    docs = configs.setting_docs(config_type)
-    assert [*docs] == [field.name for field in fields(config_type)]
-    assert all(docs.values())
+    settings = get_settings(config_type)
+    assert [*settings] == [field.name for field in fields(config_type)]
+    assert all(setting.doc for setting in settings.values())
 
 
-def test_settings_with_another_default_inherit_their_documentation():
-    docs = configs.setting_docs(DQNConfig)
-    assert docs["batch_size"] == configs.setting_docs(SACConfig)["batch_size"]
+@pytest.mark.parametrize("spec", ALGORITHMS.values(), ids=ALGORITHMS)
+def test_every_setting_rejects_values_outside_its_metadata(spec):
+    for name, setting in get_settings(spec.config).items():
+        wrong = [] if setting.default is None else [None]
+        wrong += ["no choice"] if setting.choices else []
+        wrong += [setting.low - 1, "1"] if setting.bounds else []
+        wrong += [setting.high * 2] if setting.bounds and float in setting.kinds else []
+        wrong += [1, "yes"] if bool in setting.kinds else []
+        for value in wrong:
+            with pytest.raises((ArgumentError, ArgumentTypeError)) as raised:
+                spec.config(**{name: value})
+            assert (raised.value.argument, raised.value.got) == (name, repr(value))
+
+
+def test_settings_with_another_default_inherit_their_metadata():
+    dqn, sac = (get_settings(config)["batch_size"] for config in (DQNConfig, SACConfig))
+    assert dqn == replace(sac, default=32)

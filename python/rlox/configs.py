@@ -20,10 +20,10 @@ def local_config(config: Any, num_envs: int) -> Any:
     """
     # An actor does not update its policy, so use the cheapest settings.
     changes: dict[str, Any] = {"num_envs": num_envs, **_WITHOUT_ACTORS, "device": "cpu"}
-    if isinstance(config, IMPALAConfig):
-        changes |= {"max_staleness": 0, "deterministic": True}
-    else:
+    if isinstance(config, _GAEConfig):
         changes["async_collect"] = False
+    else:
+        changes |= {"max_staleness": 0, "deterministic": True}
     if isinstance(config, PPOConfig):
         changes |= {"compile": False, "batch_size": None}
     return replace(config, **changes)
