@@ -197,7 +197,7 @@ def _check_actors(config: "OnPolicyConfig") -> None:
 
 
 class AlgorithmConfig(Settings):
-    """Base of the configs, with the values of settings that only some algorithms have."""
+    """Base of the configs; the attributes hold for algorithms without the setting."""
 
     action_masks: bool = False
     action_noise: ActionNoise | None = None
@@ -218,9 +218,7 @@ class OnPolicyConfig(AlgorithmConfig):
     n_steps: int = setting(5, "steps of each environment per rollout", low=1)
     gamma: float = setting(0.99, "discount factor", low=0, high=1)
     learning_rate: float = setting(7e-4, "learning rate of the optimizer", low=0)
-    lr_schedule: Schedule = setting(
-        "constant", 'learning rate schedule; "linear" decays to 0 at the end of the run'
-    )
+    lr_schedule: Schedule = setting("constant", 'learning rate schedule; "linear" decays to 0')
     ent_coef: float = setting(0.0, "weight of the entropy bonus", low=0)
     vf_coef: float = setting(0.5, "weight of the value loss", low=0)
     max_grad_norm: float = setting(0.5, "maximum norm of the gradient of all parameters", low=0)
@@ -270,9 +268,7 @@ class OnPolicyConfig(AlgorithmConfig):
 class _GAEConfig(OnPolicyConfig):
     """Settings that PPO and A2C share."""
 
-    gae_lambda: float = setting(
-        0.95, "GAE lambda: 0 is one-step TD, 1 is Monte Carlo", low=0, high=1
-    )
+    gae_lambda: float = setting(0.95, "GAE lambda; 0: one-step TD, 1: Monte Carlo", low=0, high=1)
     async_collect: bool = setting(False, "collect rollouts while the learner updates")
 
 
@@ -287,9 +283,7 @@ class PPOConfig(_GAEConfig):
     n_epochs: int = setting(10, "passes over each rollout", low=1)
     learning_rate: float = 3e-4
     clip_coef: float = setting(0.2, "clip range of the probability ratio, 1 +/- clip_coef", low=0)
-    clip_schedule: Schedule = setting(
-        "constant", 'schedule of clip_coef; "linear" decays to 0 at the end of the run'
-    )
+    clip_schedule: Schedule = setting("constant", 'schedule of clip_coef; "linear" decays to 0')
     clip_coef_vf: float | None = setting(
         None, "clip range of the change of values in the value loss; None: no clipping", low=0
     )
@@ -385,9 +379,7 @@ class OffPolicyConfig(AlgorithmConfig):
     )
     n_sampled_goal: int = setting(4, "relabelled transitions per real transition", low=1)
     learning_rate: float = setting(3e-4, "learning rate of Adam for all networks", low=0)
-    lr_schedule: Schedule = setting(
-        "constant", 'learning rate schedule; "linear" decays to 0 at the end of the run'
-    )
+    lr_schedule: Schedule = setting("constant", 'learning rate schedule; "linear" decays to 0')
     normalize_obs: bool = setting(
         False, "normalize sampled observations by running mean and variance, clipped to [-10, 10]"
     )
@@ -455,9 +447,7 @@ class DQNConfig(OffPolicyConfig):
     dueling: bool = setting(
         False, "dueling network: separate value and advantage streams (Wang et al., 2016)"
     )
-    prioritized: bool = setting(
-        False, "prioritized experience replay by TD error (Schaul et al., 2016)"
-    )
+    prioritized: bool = setting(False, "prioritized replay by TD error (Schaul et al., 2016)")
     priority_alpha: float = setting(
         0.6, "prioritization exponent: 0 is uniform, 1 is proportional", low=0, high=1
     )
@@ -509,9 +499,7 @@ class SACConfig(_BoxConfig):
     sde_sample_freq: int = setting(
         -1, "steps between gSDE noise matrices; -1: once per iteration", low=1, extra=-1
     )
-    use_sde_at_warmup: bool = setting(
-        False, "sample warm-up actions with gSDE instead of uniformly"
-    )
+    use_sde_at_warmup: bool = setting(False, "sample warm-up actions with gSDE, not uniformly")
     log_std_init: float = setting(-3.0, "initial log standard deviation of gSDE", low=-20, high=20)
 
     def __post_init__(self) -> None:
