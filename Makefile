@@ -141,10 +141,11 @@ lint: $(stamps)/lint ## formatting, clippy, ruff, mypy --strict, stubtest
 	"$(py)" -m mypy
 	"$(py)" -m mypy.stubtest rlox._rlox
 
-format: $(stamps)/lint ## format Rust and Python sources
+format: $(stamps)/lint ## format Rust and Python sources, write tables of settings
 	$(CARGO) fmt --all
 	"$(py)" -m ruff format .
 	"$(py)" -m ruff check --fix .
+	"$(py)" .ci/settings_tables.py
 
 docs: ## build the Rust documentation, warnings denied
 	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --workspace --no-deps

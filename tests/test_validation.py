@@ -2,16 +2,18 @@
 
 import json
 import math
-from dataclasses import asdict, fields
+from dataclasses import asdict, fields, replace
 
 import numpy as np
 import pytest
 
 from rlox import ArgumentError, ArgumentTypeError, configs
+from rlox._registry import ALGORITHMS
 from rlox._validation import (
     check_float,
     check_int,
     check_keywords,
+    get_settings,
     hint,
     json_keywords,
     resolve,
@@ -148,14 +150,9 @@ def test_checks_return_plain_types():
 @pytest.mark.parametrize("name", [name for name in configs.__all__ if name.endswith("Config")])
 def test_every_setting_is_documented(name):
     config_type = getattr(configs, name)
-    docs = configs.setting_docs(config_type)
-    assert [*docs] == [field.name for field in fields(config_type)]
-    assert all(docs.values())
-
-
-def test_settings_with_another_default_inherit_their_documentation():
-    docs = configs.setting_docs(DQNConfig)
-    assert docs["batch_size"] == configs.setting_docs(SACConfig)["batch_size"]
+    settings = get_settings(config_type)
+    assert [*settings] == [field.name for field in fields(config_type)]
+    assert all(setting.doc for setting in settings.values())
 
 
 def test_hint_names_close_names_else_all():
@@ -175,3 +172,22 @@ def test_hint_names_close_names_else_all():
 def test_unknown_names_are_rejected_with_a_hint(rejection):
     check_keywords(["gamma"], ["gamma"], "X")
     expect_rejection(rejection)
+
+
+@pytest.mark.parametrize("spec", ALGORITHMS.values(), ids=ALGORITHMS)
+def test_every_setting_rejects_values_outside_its_metadata(spec):
+    for name, setting in get_settings(spec.config).items():
+        wrong = [] if setting.default is None else [None]
+        wrong += ["no choice"] if setting.choices else []
+        wrong += [setting.low - 1, "1"] if setting.bounds else []
+        wrong += [setting.high * 2] if setting.bounds and float in setting.kinds else []
+        wrong += [1, "yes"] if bool in setting.kinds else []
+        for value in wrong:
+            with pytest.raises((ArgumentError, ArgumentTypeError)) as raised:
+                spec.config(**{name: value})
+            assert (raised.value.argument, raised.value.got) == (name, repr(value))
+
+
+def test_settings_with_another_default_inherit_their_metadata():
+    dqn, sac = (get_settings(config)["batch_size"] for config in (DQNConfig, SACConfig))
+    assert dqn == replace(sac, default=32)

@@ -374,7 +374,7 @@ def check_action_space(space: gym.Space[Any], config: Any) -> None:
         raise ArgumentError(
             "action space", "at least one component", str(space), "remove the axis of size 0"
         )
-    if getattr(config, "use_sde", False) and not isinstance(space, gym.spaces.Box):
+    if config.use_sde and not isinstance(space, gym.spaces.Box):
         raise ArgumentError("use_sde", "a Box action space", str(space), "set use_sde=False")
 
 

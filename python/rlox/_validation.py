@@ -5,17 +5,17 @@ import math
 import os
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import fields
+from dataclasses import dataclass, field, fields
+from functools import cache
 from numbers import Integral, Real
 from pathlib import Path
-from typing import Any
+from types import NoneType, UnionType
+from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 from urllib.parse import parse_qsl
 
 import numpy as np
 
 from rlox._errors import ArgumentError, ArgumentTypeError, StructuredError
-
-ACTIVATIONS = ("tanh", "relu", "elu", "gelu", "silu")
 
 
 def check_int(
@@ -166,24 +166,111 @@ def check_int_tuple(name: str, value: Any) -> tuple[int, ...]:
     raise _wrong(name, expected, value, "pass a tuple such as (64, 64)")
 
 
-def check_fields(
-    config: object, check: Callable[..., Any], names: Iterable[str], *args: Any
-) -> None:
-    """Replace each named field of a frozen config by `check(name, value, *args)`.
+@dataclass(frozen=True)
+class Setting:
+    """Field of a dataclass of settings, with its documentation and the values that it accepts.
 
-    None is accepted if it is the default of the field. Errors of `check` pass through.
+    Attributes:
+        name: Name of the field.
+        type: Annotation of the field, which determines the check and, for a Literal, the choices.
+        default: Default; None is accepted only if it is the default.
+        doc: One-line documentation.
+        low: Smallest number.
+        high: Largest number, for floats.
+        extra: Integer that is accepted although it is below `low`.
+        convert: Function `(name, value)` that checks and converts instead of the type's check.
     """
-    defaults = {field.name: field.default for field in fields(config)}  # type: ignore[arg-type]  # configs are dataclasses
-    for name in names:
-        value = getattr(config, name)
-        if value is not None or defaults[name] is not None:
-            object.__setattr__(config, name, check(name, value, *args))
+
+    name: str
+    type: Any
+    default: Any
+    doc: str = ""
+    low: Any = -1e30
+    high: float = 1e30
+    extra: int | None = None
+    convert: Callable[[str, Any], Any] | None = None
+
+    @property
+    def kinds(self) -> tuple[Any, ...]:
+        """Types of the values except None."""
+        is_union = get_origin(self.type) in (Union, UnionType)
+        kinds = get_args(self.type) if is_union else (self.type,)
+        return tuple(kind for kind in kinds if kind is not NoneType)
+
+    @property
+    def choices(self) -> tuple[str, ...]:
+        """Strings of which the value is one; empty if there are other values."""
+        return get_args(self.kinds[0]) if get_origin(self.kinds[0]) is Literal else ()
+
+    @property
+    def bounds(self) -> str:
+        """Accepted numbers as text; empty without bounds.
+
+        >>> Setting("gamma", float, 0.99, low=0, high=1).bounds
+        'in [0, 1]'
+        >>> Setting("max_staleness", int | None, None, low=0).bounds
+        'at least 0'
+        """
+        if self.low == -1e30 or self.convert is not None:
+            return ""
+        at_least = f"at least {self.low}"
+        if float in self.kinds and self.high < 1e30:
+            at_least = f"in [{self.low}, {self.high}]"
+        return at_least if self.extra is None else f"{self.extra} or {at_least}"
+
+    def check(self, value: Any) -> Any:
+        """Return an accepted value, converted to a plain type.
+
+        Raises:
+            ArgumentTypeError: `value` has another type.
+            ArgumentError: `value` is out of bounds, or not one of the choices.
+        """
+        name, kinds = self.name, self.kinds
+        if value is None and self.default is None:
+            return None
+        if self.convert is not None:
+            return self.convert(name, value)
+        if bool in kinds:
+            return check_bool(name, value)
+        if int in kinds:
+            return check_int(name, value, self.low, self.extra)
+        if float in kinds:
+            check = check_float_or_tuple if tuple[float, ...] in kinds else check_float
+            return check(name, value, self.low, self.high)
+        if str in kinds or self.choices:
+            return check_str(name, value, self.choices)
+        return check_int_tuple(name, value) if tuple[int, ...] in kinds else value
 
 
-def get_bool_fields(config: object) -> list[str]:
-    """Return the names of the fields whose default is a bool."""
-    config_fields = fields(config)  # type: ignore[arg-type]  # configs are dataclasses
-    return [field.name for field in config_fields if isinstance(field.default, bool)]
+def setting(default: Any, doc: str, **metadata: Any) -> Any:
+    """Return a dataclass field whose metadata are attributes of `Setting`."""
+    return field(default=default, metadata={"doc": doc, **metadata})
+
+
+@cache
+def get_settings(settings_type: type[Any]) -> Mapping[str, Setting]:
+    """Return the settings of a dataclass by name.
+
+    A subclass that only changes a default inherits the metadata.
+    """
+    metadata: dict[str, Mapping[str, Any]] = {}
+    for base in reversed(settings_type.__mro__):
+        for name, declared in vars(base).get("__dataclass_fields__", {}).items():
+            metadata[name] = declared.metadata or metadata.get(name, {})
+    types = get_type_hints(settings_type)
+    return {
+        item.name: Setting(item.name, types[item.name], item.default, **metadata[item.name])
+        for item in fields(settings_type)
+        if item.init
+    }
+
+
+class Settings:
+    """Base of frozen dataclasses whose fields are checked and converted as `setting` declares."""
+
+    def __post_init__(self) -> None:
+        for name, item in get_settings(type(self)).items():
+            object.__setattr__(self, name, item.check(getattr(self, name)))
 
 
 def short_repr(value: object) -> str:

@@ -76,7 +76,7 @@ class SeededPredictor:
         self._learner = learner
         self.interrupt_requested = interrupt_requested
         self.spaces = getattr(learner, "spaces", None)
-        self.masked = bool(getattr(learner.config, "action_masks", False))
+        self.masked = learner.config.action_masks
         # Environments use the same seed without a spawn key, so the streams differ.
         self._stream = np.random.default_rng(np.random.SeedSequence(seed, spawn_key=(0,)))
 

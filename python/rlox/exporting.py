@@ -270,7 +270,7 @@ class _Graph:
         """Append the squashing of SAC or TD3 means to the bounds; other outputs are ignored."""
         begin, end, axis = (np.array([x]) for x in (0, len(low), 1))
         mean = self.op("Slice", out, begin, end, axis)
-        if getattr(self.learner.config, "use_sde", False):
+        if self.learner.config.use_sde:
             bounds = (np.array(x, np.float32) for x in (-_CLIP_MEAN, _CLIP_MEAN))
             mean = self.op("Clip", mean, *bounds)
         half = self.op("Mul", self.op("Tanh", mean), np.array(0.5, np.float32))

@@ -1,21 +1,21 @@
 """Action noise for exploration, as settings that can be stored in JSON."""
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, fields, replace
+from dataclasses import KW_ONLY, asdict, dataclass, field, fields, replace
 from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
 
-from rlox import _validation
 from rlox._errors import ArgumentError, ArgumentTypeError
+from rlox._validation import Settings, setting, short_repr
 
 # One number for all components of an action, or one number per component.
 Numbers = float | tuple[float, ...]
 
 
 @dataclass(frozen=True)
-class GaussianNoise:
+class GaussianNoise(Settings):
     """Gaussian action noise, independent in each step.
 
     Args:
@@ -33,18 +33,15 @@ class GaussianNoise:
     (0.1, 0.3)
     """
 
-    sigma: Numbers = 0.1
+    sigma: Numbers = setting(0.1, "standard deviation", low=0)
     # Keyword-only, so that Stable-Baselines3's order (mean, sigma) raises an error.
-    mean: Numbers = field(default=0.0, kw_only=True)
+    _: KW_ONLY
+    mean: Numbers = setting(0.0, "mean")
     kind: Literal["gaussian"] = field(default="gaussian", init=False)
-
-    def __post_init__(self) -> None:
-        _validation.check_fields(self, _validation.check_float_or_tuple, ("sigma",), 0, 1e30)
-        _validation.check_fields(self, _validation.check_float_or_tuple, ("mean",), -1e30, 1e30)
 
 
 @dataclass(frozen=True)
-class OrnsteinUhlenbeckNoise:
+class OrnsteinUhlenbeckNoise(Settings):
     """Ornstein-Uhlenbeck noise: `x += theta (mean - x) dt + sigma sqrt(dt) n`, with normal n.
 
     The noise is reset in every episode (Uhlenbeck and Ornstein 1930; Lillicrap et al. 2016).
@@ -66,18 +63,16 @@ class OrnsteinUhlenbeckNoise:
     0.15
     """
 
-    sigma: Numbers = 0.1
-    theta: float = 0.15
-    dt: float = 0.01
-    mean: Numbers = field(default=0.0, kw_only=True)
-    initial_noise: Numbers | None = field(default=None, kw_only=True)
+    sigma: Numbers = setting(0.1, "standard deviation", low=0)
+    theta: float = setting(0.15, "rate of return to the mean", low=0)
+    dt: float = setting(0.01, "time between two steps", low=0)
+    _: KW_ONLY
+    mean: Numbers = setting(0.0, "mean")
+    initial_noise: Numbers | None = setting(None, "value at the start of an episode")
     kind: Literal["ornstein_uhlenbeck"] = field(default="ornstein_uhlenbeck", init=False)
 
     def __post_init__(self) -> None:
-        _validation.check_fields(self, _validation.check_float_or_tuple, ("sigma",), 0, 1e30)
-        _validation.check_fields(self, _validation.check_float, ("theta", "dt"), 0, 1e30)
-        places = ("mean", "initial_noise")
-        _validation.check_fields(self, _validation.check_float_or_tuple, places, -1e30, 1e30)
+        super().__post_init__()
         if self.theta * self.dt >= 2:
             raise ArgumentError(
                 "dt",
@@ -112,7 +107,7 @@ def as_noise(name: str, value: Any) -> ActionNoise:
     raise ArgumentTypeError(
         name,
         "a GaussianNoise, an OrnsteinUhlenbeckNoise or None",
-        _validation.short_repr(value),
+        short_repr(value),
         "pass an object of a class in rlox.noise",
     )
 

@@ -7,10 +7,10 @@ import sys
 import pytest
 
 from rlox._registry import ALGORITHMS
+from rlox._validation import get_settings
 from rlox.cli import UsageError
 from rlox.cli._args import read_yaml
 from rlox.cli.train import parse_seeds
-from rlox.configs import setting_docs
 from rlox.scores import score
 from rlox.trainers import PPOTrainer
 from support.cli_runs import SETTINGS, SMALL
@@ -64,13 +64,14 @@ def test_the_report_goes_to_stdout_and_progress_to_stderr(rlox):
 def test_help_lists_every_setting(algorithm, rlox, monkeypatch):
     monkeypatch.setenv("COLUMNS", "400")
     help_page = rlox("train", algorithm, "--help").out
-    for name, description in setting_docs(ALGORITHMS[algorithm].config).items():
+    for name, setting in get_settings(ALGORITHMS[algorithm].config).items():
         assert f"--{name.replace('_', '-')}" in help_page
-        assert description in help_page
-    assert "discount factor (default: 0.99)" in help_page
+        assert setting.doc in help_page
+        assert ",".join(setting.choices) in help_page
+    assert "discount factor (default: 0.99; in [0, 1])" in help_page
     if algorithm == "ppo":
         help_page = rlox("train", "ppo", "CartPole-v1", "--help").out
-        assert "discount factor (rl-zoo3: 0.98)" in help_page
+        assert "discount factor (rl-zoo3: 0.98; in [0, 1])" in help_page
 
 
 def test_flags_of_every_type_reach_the_settings(rlox, tmp_path):

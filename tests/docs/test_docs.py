@@ -5,14 +5,17 @@ import importlib
 import inspect
 import pkgutil
 import re
+import runpy
 import shlex
 from pathlib import Path
 
 import pytest
 
 import rlox
+from rlox._registry import ALGORITHMS
 from support.doc_blocks import BLOCK, ROOT, code_blocks
 
+SETTINGS_TABLES = runpy.run_path(str(ROOT / ".ci/settings_tables.py"))
 PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/*.md")])
 LANGUAGES = {"python", "rust", "sh", "text", "mermaid"}
 
@@ -77,3 +80,13 @@ def test_commands_name_existing_targets_and_files(page):
 def test_relative_links_name_existing_files(page):
     targets = re.findall(r"\]\((?!https?://|#)([^)#\s]+)", page.read_text())
     assert [t for t in targets if not (page.parent / t).exists()] == []
+
+
+@pytest.mark.parametrize("page", PAGES, ids=named)
+def test_tables_of_settings_match_the_metadata(page):
+    assert SETTINGS_TABLES["update_page"](page.read_text()) == page.read_text()
+
+
+def test_every_algorithm_has_a_table_of_settings():
+    comments = re.findall("<!-- settings: (.+) -->", "".join(page.read_text() for page in PAGES))
+    assert {*ALGORITHMS} <= {name for comment in comments for name in comment.split()}

@@ -98,8 +98,8 @@ class OffPolicyCollector(BaseLearner):
         self._statistics = make_buffer(env, 1, normalize_obs=config.normalize_obs)
         self._is_new = self._checked = False
         self._set_bounds(self.spaces[1])
-        noise = getattr(config, "action_noise", None)
         shape = (config.num_envs, len(self.low))
+        noise = config.action_noise
         self.noise = None if noise is None else NoiseProcess(noise, *shape)
 
     def explore(self, obs: Array, masks: Array | None) -> Array:
@@ -206,10 +206,10 @@ class OffPolicyCollector(BaseLearner):
         """Return actions for step `t` of an iteration; they are random until `learning_starts`."""
         config = self.config
         is_warmup = self.timesteps < config.learning_starts
-        freq = getattr(config, "sde_sample_freq", -1)
+        freq = config.sde_sample_freq
         if t > 0 and freq > 0 and t % freq == 0:
             self.begin()
-        if is_warmup and not getattr(config, "use_sde_at_warmup", False):
+        if is_warmup and not config.use_sde_at_warmup:
             actions = self.sample_random_actions()
         else:
             actions = self.explore(self.stepper.obs, self.stepper.masks)

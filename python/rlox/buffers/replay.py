@@ -73,9 +73,8 @@ def make_replay_buffer(
 
 
 def _make_buffer(config: Any, kwargs: dict[str, Any], goals: GoalFunctions | None) -> ReplayBuffer:
-    prioritized = getattr(config, "prioritized", False)
     if goals is not None:
-        if prioritized:
+        if config.prioritized:
             raise ArgumentError(
                 "prioritized",
                 f"False with her={config.her!r}",
@@ -86,7 +85,7 @@ def _make_buffer(config: Any, kwargs: dict[str, Any], goals: GoalFunctions | Non
         rest = {name: x for name, x in kwargs.items() if name not in omitted}
         options = {"strategy": config.her, "n_sampled_goal": config.n_sampled_goal}
         return HindsightReplayBuffer(**rest, **options, **goals._asdict())
-    if prioritized:
+    if config.prioritized:
         options = {"alpha": config.priority_alpha, "beta": config.priority_beta}
         return PrioritizedReplayBuffer(**kwargs, **options)
     return ReplayBuffer(**kwargs)

@@ -10,9 +10,8 @@ from rlox._errors import ArgumentError
 from rlox._files import parse_yaml, read_small
 from rlox._optional import load_extra
 from rlox._registry import ALGORITHMS
-from rlox._validation import check_float, check_int, check_keywords, hint
+from rlox._validation import Setting, check_float, check_int, check_keywords, get_settings, hint
 from rlox.cli import UsageError
-from rlox.configs import setting_docs
 from rlox.learners._backends import Backend
 from rlox.noise import KINDS
 from rlox.presets import preset
@@ -22,24 +21,23 @@ _typed_dict: Any = TypedDict  # type checkers accept only calls with literal nam
 # Keys of a run's `config.json` that only describe the run.
 _DESCRIPTION = ("sources", "spaces", "versions", "custom_policy", "custom_features")
 _LARGEST = 1 << 20  # bytes of a config file
-_NOISE_HELP = {
-    "sigma": "standard deviation",
-    "mean": "mean",
-    "theta": "rate of return to the mean (ornstein_uhlenbeck)",
-    "dt": "time between two steps (ornstein_uhlenbeck)",
-    "initial_noise": "value at the start of an episode (ornstein_uhlenbeck)",
-}
+_NOISE_SETTINGS = {name: x for cls in KINDS.values() for name, x in get_settings(cls).items()}
 
 
-def option(text: str, default: Any = MISSING, metavar: str | None = None) -> Any:
-    """Declare a field of an options dataclass; a field without a default is required."""
-    return field(default=default, metadata={"text": text, "metavar": metavar})
+def option(
+    text: str, default: Any = MISSING, metavar: str | None = None, low: int | None = None
+) -> Any:
+    """Declare a field of an options dataclass; a field without a default is required.
+
+    `RunOptions` rejects integers below `low`.
+    """
+    return field(default=default, metadata={"flag": {"text": text, "metavar": metavar}, "low": low})
 
 
 def argument(text: str, metavar: str, default: Any = MISSING) -> Any:
     """Declare a positional argument as a field of an options dataclass."""
-    metadata = {"text": text, "metavar": metavar, "positional": True}
-    return field(default=default, metadata=metadata)
+    flag = {"text": text, "metavar": metavar, "positional": True}
+    return field(default=default, metadata={"flag": flag, "low": None})
 
 
 @dataclass
@@ -49,19 +47,20 @@ class RunOptions:
     loggers: tuple[str, ...] = option(
         "any of console csv jsonl tensorboard wandb mlflow", (), metavar="NAME..."
     )
-    eval_every: int | None = option("evaluate every N steps, and save the best", None, "N")
-    eval_episodes: int | None = option("episodes per evaluation; default: 10", None, "N")
+    eval_every: int | None = option("evaluate every N steps, and save the best", None, "N", 1)
+    eval_episodes: int | None = option("episodes per evaluation; default: 10", None, "N", 1)
     stop_at_reward: float | None = option("stop at this mean return of evaluations", None, "X")
-    patience: int | None = option("stop after N steps without a better mean return", None, "N")
-    checkpoint_every: int | None = option("save a checkpoint every N steps", None, "N")
-    keep_last: int | None = option("number of checkpoints to keep; default: 3", None, "N")
-    video_every: int | None = option("record an episode every N steps", None, "N")
+    patience: int | None = option("stop after N steps without a better mean return", None, "N", 1)
+    checkpoint_every: int | None = option("save a checkpoint every N steps", None, "N", 1)
+    keep_last: int | None = option("number of checkpoints to keep; default: 3", None, "N", 1)
+    video_every: int | None = option("record an episode every N steps", None, "N", 1)
     timing: bool = option("log shares of the run time", False)
 
     def __post_init__(self) -> None:
-        for name in _POSITIVE:
-            if getattr(self, name, None) is not None:
-                check_int(name, getattr(self, name), 1, fix="pass a positive integer")
+        for item in fields(self):
+            low, value = item.metadata["low"], getattr(self, item.name)
+            if low is not None and value is not None:
+                check_int(item.name, value, low, fix="pass a positive integer")
         if self.stop_at_reward is not None:
             check_float("stop_at_reward", self.stop_at_reward, fix="pass a number")
         for name, needed in NEEDS.items():
@@ -78,10 +77,6 @@ NEEDS = {
     "stop_at_reward": "eval_every",
     "keep_last": "checkpoint_every",
 }
-_POSITIVE = (
-    *("total_timesteps", "eval_every", "eval_episodes", "patience", "checkpoint_every"),
-    *("keep_last", "video_every"),
-)
 
 
 @dataclass
@@ -92,8 +87,8 @@ class _StartOptions:
     config: str | None = option("YAML file or config.json; flags take precedence", None, "FILE")
     seed: int | None = option("seed of all random numbers; default: drawn and printed", None, "N")
     seeds: str | None = option("several runs, one per seed, such as 0-9 or 0,3,7", None, "0-9")
-    total_timesteps: int | None = option("total steps of all environments", None, "N")
-    backend: Backend = option("implementation of the networks", "auto")  # noqa: RUF009
+    total_timesteps: int | None = option("total steps of all environments", None, "N", 1)
+    backend: Backend = option("implementation of the networks", "auto")
     runs_dir: str | None = option("folder for the run folders; None: write no files", "runs", "DIR")
     progress: bool = option("show progress on stderr", True)
     json: bool = option("print the result as JSON", False)
@@ -159,7 +154,7 @@ def option_names() -> set[str]:
     """Return the names of options, settings and noise parameters."""
     classes: list[Any] = [TrainOptions, *(spec.config for spec in ALGORITHMS.values())]
     names = (item.name for cls in classes for item in fields(cls))
-    return {"env_id", "env_kwargs", *_NOISE_HELP, *names}
+    return {"env_id", "env_kwargs", *_NOISE_SETTINGS, *names}
 
 
 def parse(options_type: type[T], command: str, argv: Sequence[str]) -> T:
@@ -215,39 +210,40 @@ def _make_flags(options_type: type[Any]) -> Any:
     types, flags = get_type_hints(options_type), dict[str, Any]()
     for item in fields(options_type):
         default_text = "" if item.default in (None, MISSING, ()) else f"(default: {item.default})"
-        flag = _make_flag(types[item.name], default_text=default_text, **item.metadata)
+        flag = _make_flag(types[item.name], default_text=default_text, **item.metadata["flag"])
         flags[item.name] = Required[flag] if item.default is MISSING else flag
     return _typed_dict(options_type.__name__, flags, total=False)
 
 
 def _make_setting_flags(config_type: type[Any], tuned: Mapping[str, Any]) -> Any:
     """Return a TypedDict of settings, with the values of a preset in the help."""
-    types, texts, flags = get_type_hints(config_type), setting_docs(config_type), dict[str, Any]()
-    for item in fields(config_type):
-        name, value = item.name, tuned.get(item.name, item.default)
-        source = "rl-zoo3" if name in tuned else "default"
+    flags = dict[str, Any]()
+    for name, item in get_settings(config_type).items():
+        value, source = tuned.get(name, item.default), "rl-zoo3" if name in tuned else "default"
         if name == "action_noise":
-            flags |= _make_noise_flags(texts[name], source, value)
+            flags |= _make_noise_flags(item.doc, source, value)
         else:
-            default_text = " ".join(map(str, value)) if isinstance(value, tuple) else str(value)
-            flags[name] = _make_flag(
-                types[name], texts[name], default_text=f"({source}: {default_text or 'nothing'})"
-            )
+            text = " ".join(map(str, value)) if isinstance(value, tuple) else str(value)
+            hint_text = f"{source}: {text or 'nothing'}"
+            flags[name] = _make_flag(item.type, item.doc, default_text=_hint(item, hint_text))
     return _typed_dict(config_type.__name__, flags, total=False)
+
+
+def _hint(item: Setting, text: str = "") -> str:
+    """Return the default and the bounds of a number for the help."""
+    return f"({'; '.join(filter(None, (text, item.bounds)))})" if text or item.bounds else ""
 
 
 def _make_noise_flags(text: str, source: str, value: Any) -> dict[str, Any]:
     kind: Any = Literal[(*KINDS, "none")]
     numbers = {} if value is None else asdict(value)
-    flags = {
-        "action_noise": _make_flag(
-            kind, text, default_text=f"({source}: {numbers.get('kind', 'none')})"
-        )
-    }
-    for name, help_text in _NOISE_HELP.items():
-        flag = f"action_noise.{name}"
-        default_text = f"({source}: {numbers[name]})" if name in numbers else ""
-        flags[flag] = _make_flag(float, help_text, default_text=default_text, name=flag)
+    default_text = f"({source}: {numbers.get('kind', 'none')})"
+    flags = {"action_noise": _make_flag(kind, text, default_text=default_text)}
+    for name, item in _NOISE_SETTINGS.items():
+        flag, kinds = f"action_noise.{name}", [x for x in KINDS if name in get_settings(KINDS[x])]
+        doc = item.doc if len(kinds) == len(KINDS) else f"{item.doc} ({', '.join(kinds)})"
+        default_text = _hint(item, f"{source}: {numbers[name]}" if name in numbers else "")
+        flags[flag] = _make_flag(float, doc, default_text=default_text, name=flag)
     return flags
 
 
@@ -277,7 +273,7 @@ def _with_noise(flags: Mapping[str, Any], base: Mapping[str, Any]) -> dict[str, 
     )
     base_kind = base_numbers.pop("kind", "none")
     kind = flags.get("action_noise", base_kind)
-    names = [item.name for item in fields(KINDS[kind]) if item.init] if kind in KINDS else []
+    names = [*get_settings(KINDS[kind])] if kind in KINDS else []
     if unknown := sorted(numbers.keys() - {*names}):
         raise UsageError(
             f"--action-noise.{unknown[0]}: expected a parameter of {kind} noise "

@@ -37,7 +37,7 @@ class SweepOptions:
     storage: str = option("SQLite file of the trials", "sweep.db")
     study: str | None = option("name in the storage; default: ALGORITHM-ENV", None, "NAME")
     seed: int | None = option("seed of the first trial; trial i uses seed + i", None, "N")
-    backend: Backend = option("implementation of the networks", "auto")  # noqa: RUF009
+    backend: Backend = option("implementation of the networks", "auto")
     runs_dir: str | None = option("folder for the run folders; None: write no files", "runs", "DIR")
     progress: bool = option("report each trial on stderr", True)
     json: bool = option("print all trials as JSON", False)

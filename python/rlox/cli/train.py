@@ -53,7 +53,7 @@ _MOST_SEEDS = 100_000
 @dataclass
 class _ResumeOptions:
     run: str = argument("Run folder or checkpoint.", "RUN")
-    total_timesteps: int | None = option("further steps; default: the missing ones", None, "N")
+    total_timesteps: int | None = option("further steps; default: the missing ones", None, "N", 1)
     env: str | None = option("id of the environment; default: as saved", None, "ENV")
     backend: str | None = option("implementation of the networks; default: as saved", None, "NAME")
     device: str | None = option("device of the networks; default: as saved", None, "NAME")

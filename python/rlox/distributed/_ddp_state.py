@@ -11,6 +11,7 @@ import numpy.typing as npt
 from rlox._errors import ArgumentError
 from rlox._rng import stream_from_state, stream_state
 from rlox._types import Arrays
+from rlox.configs import OffPolicyConfig
 from rlox.learners import EpisodeStatistics, LearnerState
 
 F64 = npt.NDArray[np.float64]
@@ -56,7 +57,7 @@ def shard_config(
     """
     if device is not None and config.device.partition(":")[0] == "cuda":
         config = replace(config, device=device)
-    if getattr(config, "async_collect", False):
+    if config.async_collect:
         raise ArgumentError(
             "async_collect", "False for training in several processes", "True", "pass False"
         )
@@ -64,8 +65,8 @@ def shard_config(
         config = replace(config, num_envs=config.num_envs * size)
     changes: dict[str, Any] = {}
     for name in ("num_envs", "batch_size"):
-        total = getattr(config, name, 0)
-        if total % size:
+        total = getattr(config, name)
+        if total is not None and total % size:
             near = max(total - total % size, size)
             raise ArgumentError(
                 name,
@@ -73,8 +74,8 @@ def shard_config(
                 str(total),
                 f"pass {near}, or change the number of processes",
             )
-        changes |= {name: total // size} if total else {}
-    if hasattr(config, "buffer_size"):
+        changes |= {} if total is None else {name: total // size}
+    if isinstance(config, OffPolicyConfig):
         changes["buffer_size"] = config.buffer_size // size
         changes["learning_starts"] = -(-config.learning_starts // size)
         ratio = config.utd_ratio if config.gradient_steps != -1 else 1.0

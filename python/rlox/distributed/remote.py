@@ -21,7 +21,7 @@ from rlox._rng import state_for_native
 from rlox._types import Arrays
 from rlox._validation import check_int, short_repr, worker_addresses
 from rlox.envs.vec_env import VecEnv
-from rlox.learners._actors import Actors, as_policy, gae_lambda, lag_bound, ring
+from rlox.learners._actors import Actors, as_policy, lag_bound, ring
 
 # Environment variables with the token, the CA certificate file and the TLS domain of workers.
 TOKEN, CA, DOMAIN = "RLOX_WORKER_TOKEN", "RLOX_WORKER_CA", "RLOX_WORKER_DOMAIN"
@@ -213,7 +213,7 @@ def start_remote_actors(
         max_staleness=lag_bound(config),
         deterministic=config.deterministic,
         gamma=config.gamma,
-        gae_lambda=gae_lambda(config),
+        gae_lambda=config.gae_lambda,
         sde_sample_freq=max(config.sde_sample_freq, 0),
         autoreset_mode=env.metadata["autoreset_mode"].value,
         max_episode_steps=arguments.pop("max_episode_steps"),

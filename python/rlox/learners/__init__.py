@@ -16,6 +16,7 @@ from rlox._layout import Layout
 from rlox._rlox import Normalizer
 from rlox._rng import Stream, _damaged
 from rlox._types import Arrays
+from rlox.configs import AlgorithmConfig
 from rlox.envs._rollout_env import RolloutEnv
 
 # Fields of a state that consist of arrays; each is a member of a checkpoint.
@@ -245,7 +246,7 @@ def check_env_and_config(env: Any, config: Any, algorithm: str) -> None:
         raise ArgumentTypeError(
             "env", "a VecEnv or a GymVecEnv", type(env).__name__, "pass rlox.make_vec(env)"
         )
-    if not hasattr(config, "num_envs"):
+    if not isinstance(config, AlgorithmConfig):
         expected = f"a {algorithm}Config"
         raise ArgumentTypeError("config", expected, type(config).__name__, f"pass {expected}")
     if env.num_envs != config.num_envs:

@@ -43,14 +43,9 @@ def is_synchronous(config: Any) -> bool:
     >>> is_synchronous(IMPALAConfig(deterministic=True, max_staleness=0))
     True
     """
-    if not getattr(config, "async_collect", hasattr(config, "num_actors")):
+    if not config.async_collect:
         return True
     return bool(config.deterministic) and config.max_staleness == 0 and config.num_actors == 1
-
-
-def gae_lambda(config: Any) -> float:
-    """Return `config.gae_lambda`; 1 for IMPALA, whose updates replace these advantages."""
-    return float(getattr(config, "gae_lambda", 1.0))
 
 
 # Names of torch reasons that prevent native actors from copying the weights of a policy.
@@ -435,7 +430,7 @@ def start_thread_actors(
         max_staleness=lag_bound(config),
         deterministic=config.deterministic,
         gamma=config.gamma,
-        gae_lambda=gae_lambda(config),
+        gae_lambda=config.gae_lambda,
         sde_sample_freq=max(config.sde_sample_freq, 0),
     )
     return Actors(native, buffers)

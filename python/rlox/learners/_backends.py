@@ -32,7 +32,7 @@ _NATIVE: dict[str, tuple[str, Callable[[Any, Any], bool]]] = {
     "full_std": ("True", lambda full, _: full),
     "net_arch": (
         "at least one hidden layer with use_sde=True",
-        lambda arch, config: arch != () or not getattr(config, "use_sde", False),
+        lambda arch, config: arch != () or not config.use_sde,
     ),
     "her": ("None", lambda her, _: her is None),
     "action_noise": (

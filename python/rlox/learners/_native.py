@@ -170,7 +170,7 @@ def off_policy_settings(config: Any, hidden: tuple[int, ...]) -> dict[str, Any]:
     (True, 0.1, (256, 256))
     """
     settings = dataclasses.asdict(config)
-    if (noise := getattr(config, "action_noise", None)) is not None:
+    if (noise := config.action_noise) is not None:
         settings["action_noise"] = dataclasses.asdict(as_scalar_noise(noise) or noise)
     settings["net_arch"] = hidden if config.net_arch is None else config.net_arch
     # Python counts the episodes of `train_freq`.

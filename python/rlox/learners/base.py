@@ -66,7 +66,7 @@ class BaseLearner:
     def _mask_width(self) -> int | None:
         """Return the number of flags per action mask; None if `config.action_masks` is False."""
         env = self.env
-        if not getattr(self.config, "action_masks", False):
+        if not self.config.action_masks:
             return None
         width = mask_width(self.spaces[1])
         # Wrappers know only after a reset whether their environments report masks.

@@ -59,7 +59,7 @@ class NativeOffPolicy(BaseLearner):
         observation = _native.observation_spec(self.layout)
         action = _spaces.to_native(self.spaces[1])
         settings = _native.off_policy_settings(config, ALGORITHMS[self.algorithm].net_arch)
-        self.masked = getattr(config, "action_masks", False)
+        self.masked = config.action_masks
         self._mask_width()  # raises if there are no masks
         if action["kind"] == "discrete":
             action["start"] = int(self.spaces[1].start)  # type: ignore[attr-defined]  # Discrete
@@ -89,7 +89,7 @@ class NativeOffPolicy(BaseLearner):
 
     def _check_settings(self, backend: str) -> None:
         """Reject settings that only torch supports."""
-        noise = getattr(self.config, "action_noise", None)
+        noise = self.config.action_noise
         if noise is not None and isinstance(self.spaces[1], gym.spaces.Box):
             check_lengths(noise, math.prod(self.spaces[1].shape))
         args = self.config, self.spaces[0], None, None

@@ -16,7 +16,7 @@ from rlox.envs import _state
 from rlox.envs._rollout_env import RolloutEnv
 from rlox.envs.vec_env import VecEnv
 from rlox.learners import _native
-from rlox.learners._actors import Rollout, gae_lambda
+from rlox.learners._actors import Rollout
 from rlox.learners._backends import check_torch
 from rlox.learners._on_policy import OnPolicyLearner
 
@@ -62,7 +62,6 @@ class NativeLearner(OnPolicyLearner):
         self.masks = self.buffer.field("action_masks") if config.action_masks else None
         # The loop in Rust uses masks if and only if the environments report them.
         self.fused = isinstance(env, VecEnv) and env.has_action_masks == config.action_masks
-        self.gae_lambda = gae_lambda(config)
 
     @property
     def stop_requested(self) -> bool:
@@ -116,7 +115,7 @@ class NativeLearner(OnPolicyLearner):
             if not self.env_initialized:
                 env.begin_rollout(buffer, self.normalizer, self.first_seed())
                 self.env_initialized = True
-            args = config.gamma, self.gae_lambda, max(config.sde_sample_freq, 0)
+            args = config.gamma, config.gae_lambda, max(config.sde_sample_freq, 0)
             return bool(policy.collect(env._native, buffer, self.normalizer, *args))
         except (ValueError, FloatingPointError) as error:
             # The environment rejects NaN actions; name the tensor of the policy instead.
@@ -149,7 +148,7 @@ class NativeLearner(OnPolicyLearner):
             if self.stop_requested:
                 return False
         enter("gae_compute")
-        policy.finish(buffer, config.gamma, self.gae_lambda)
+        policy.finish(buffer, config.gamma, config.gae_lambda)
         # A rollout of resets only is collected again.
         return buffer.n_transitions > 0 or self._collect_stepwise(outputs)
 

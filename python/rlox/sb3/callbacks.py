@@ -11,6 +11,7 @@ from rlox._errors import ArgumentTypeError
 from rlox._training.run import Callback, Run
 from rlox._validation import check_path, check_str, short_repr
 from rlox.callbacks.base import FunctionCallback, as_callback
+from rlox.configs import OffPolicyConfig
 from rlox.logger.base import Logger
 from rlox.logger.files import format_table
 from rlox.logger.trackers import TensorBoardLogger
@@ -69,7 +70,7 @@ class Table(Callback):
             sys.stdout.write(format_table(metrics))
 
     def _count_tables(self, run: Run) -> int:
-        has_replay = hasattr(run.config, "buffer_size")
+        has_replay = isinstance(run.config, OffPolicyConfig)
         count = run.learner.episodes.count if has_replay else self._iterations
         return count // self._interval
 

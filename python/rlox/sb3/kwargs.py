@@ -12,13 +12,13 @@ import numpy.typing as npt
 from rlox._errors import ArgumentError, ArgumentTypeError
 from rlox._layout import is_image
 from rlox._validation import (
-    ACTIVATIONS,
     check_float,
     check_float_or_tuple,
     check_keywords,
     check_str,
     short_repr,
 )
+from rlox.configs import ACTIVATIONS
 from rlox.noise import ActionNoise, GaussianNoise, OrnsteinUhlenbeckNoise
 
 _FUNCTION = "pass learn() a function of (run, metrics) or an rlox.callbacks.Callback"
