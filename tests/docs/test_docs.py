@@ -82,7 +82,7 @@ def test_relative_links_name_existing_files(page):
     assert [t for t in targets if not (page.parent / t).exists()] == []
 
 
-@pytest.mark.parametrize("page", PAGES, ids=named)
+@pytest.mark.parametrize("page", PAGES, ids=relative_name)
 def test_tables_of_settings_match_the_metadata(page):
     assert SETTINGS_TABLES["update_page"](page.read_text()) == page.read_text()
 

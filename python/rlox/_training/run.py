@@ -6,7 +6,7 @@ serve learners with and without environments.
 
 import os
 from contextlib import suppress
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +22,7 @@ from rlox.envs._make import EnvSource, Maker
 from rlox.evaluation import EvaluationResult, SeededPredictor, evaluate, evaluation_seed
 from rlox.learners import MEMBERS, Learner, LearnerState
 from rlox.logger.base import RunInfo
-from rlox.noise import noise_to_dict
+from rlox.noise import ActionNoise, noise_to_dict
 
 # Reasons of a stop after which `train()` continues the run; other reasons end the run.
 CTRL_C = "Ctrl-C"
@@ -334,5 +334,6 @@ def _make_members(state: LearnerState) -> dict[str, Arrays]:
 
 def config_to_dict(config: Any) -> dict[str, Any]:
     """Return settings as JSON values, under names that trainers in Rust share."""
-    noise = getattr(config, "action_noise", None)
-    return asdict(config) | ({} if noise is None else {"action_noise": noise_to_dict(noise)})
+    values = {field.name: getattr(config, field.name) for field in fields(config)}
+    noise = {n: noise_to_dict(x) for n, x in values.items() if isinstance(x, ActionNoise)}
+    return asdict(config) | noise
