@@ -25,7 +25,7 @@ Report = Callable[[Any], Any]
 class Task(Protocol):
     """Picklable work for a worker process."""
 
-    def run(self, report: Report) -> Any:
+    def run(self, report: Report) -> object:
         """Return the result. `report(message)` sends a message and returns the reply."""
 
 
@@ -97,7 +97,7 @@ class Pool:
         self._count = count
         self._threads = threads
         self._processes: list[Process] = []
-        self._labels: dict[Process, Any] = {}  # labels of the running tasks
+        self._labels: dict[Process, object] = {}  # labels of the running tasks
         self._stopped = False
 
     def __enter__(self) -> "Pool":
@@ -118,7 +118,7 @@ class Pool:
         """Number of tasks that can be submitted now."""
         return self._count - len(self._labels)
 
-    def submit(self, task: Task, label: Any) -> None:
+    def submit(self, task: Task, label: object) -> None:
         """Send a task to an idle process; `wait` yields the label with the task's messages."""
         idle = [p for p in self._processes if p not in self._labels and not p.connection.closed]
         process = idle[0] if idle else Process(self._threads)
@@ -160,7 +160,7 @@ def worker_main(connection: Connection, stopped: Connection) -> None:
             stopped.recv()
         scope.stop()
 
-    def report(message: Any) -> Any:
+    def report(message: object) -> Any:
         connection.send((False, message))
         return connection.recv()
 

@@ -175,7 +175,7 @@ def _to_member_dicts(members: Mapping[str, Mapping[str, Any]]) -> dict[str, dict
     }
 
 
-def _items(name: str, value: Any) -> list[tuple[str, Any]]:
+def _items(name: str, value: object) -> list[tuple[str, Any]]:
     known = isinstance(value, Mapping) and all(isinstance(key, str) for key in value)
     if not known or not all(key.isprintable() for key in value):
         raise ArgumentTypeError(
@@ -308,7 +308,7 @@ def _read_folder(path: Path) -> Checkpoint:
 
 
 def check_keys(
-    file: Path, section: str, content: Any, kinds: Mapping[str, tuple[type, ...]]
+    file: Path, section: str, content: object, kinds: Mapping[str, tuple[type, ...]]
 ) -> None:
     """Check that a section is a dict with certain keys and with values of exact types.
 

@@ -16,14 +16,19 @@ from gymnasium.wrappers import TimeLimit
 from rlox._errors import ArgumentError, ArgumentTypeError
 from rlox._finite import check_finite_array
 from rlox._spaces import to_json
+from rlox._types import Obs
 from rlox._validation import check_bool, check_int, check_seed, resolve_seed, short_repr
 from rlox.envs._checks import CheckedEnv, check_observations, require_env
 from rlox.envs._make import EnvFactory, make_registered
 from rlox.envs._masks import MaskSource
 
 if TYPE_CHECKING:
-    from rlox.learners import Learner
+    from rlox.learners import EnvLearner
     from rlox.trainers import Trainer
+
+
+# Id, spec or function that creates an environment.
+EnvMaker = str | EnvSpec | Callable[..., gym.Env[Any, Any]]
 
 
 class EvaluationResult(TypedDict):
@@ -60,7 +65,10 @@ class SeededPredictor:
     """
 
     def __init__(
-        self, learner: "Learner", seed: int, interrupt_requested: Callable[[], bool] = lambda: False
+        self,
+        learner: "EnvLearner",
+        seed: int,
+        interrupt_requested: Callable[[], bool] = lambda: False,
     ) -> None:
         if not hasattr(learner, "config"):
             raise ArgumentTypeError(
@@ -76,13 +84,13 @@ class SeededPredictor:
         seed = check_seed(seed)
         self._learner = learner
         self.interrupt_requested = interrupt_requested
-        self.spaces = getattr(learner, "spaces", None)
-        self.masked = bool(getattr(learner.config, "action_masks", False))
+        self.spaces = learner.spaces
+        self.masked = bool(learner.config.action_masks)
         # Environments use the same seed without a spawn key, so the streams differ.
         self._stream = np.random.default_rng(np.random.SeedSequence(seed, spawn_key=(0,)))
 
     def predict(
-        self, obs: Any, deterministic: bool = True, action_masks: npt.ArrayLike | None = None
+        self, obs: Obs, deterministic: bool = True, action_masks: npt.ArrayLike | None = None
     ) -> npt.NDArray[Any]:
         """Return actions as `Learner.predict` does, with samples from the seeded stream."""
         return self._learner.predict(obs, deterministic, self._stream, action_masks)
@@ -109,7 +117,7 @@ def evaluation_seed(seed: int, *, training: bool = False) -> int:
     return int(stream.generate_state(1)[0] >> 1)
 
 
-def check_env_maker(env: Any) -> Any:
+def check_env_maker(env: object) -> EnvMaker:
     """Return `env` if it is an id, an `EnvSpec` or a callable.
 
     Raises:
@@ -125,7 +133,7 @@ def check_env_maker(env: Any) -> Any:
     )
 
 
-def get_env_maker(trainer: "Trainer", env: Any = None) -> Any:
+def get_env_maker(trainer: "Trainer", env: EnvMaker | None = None) -> EnvMaker:
     """Return the id, spec or function that creates evaluation environments.
 
     Args:
@@ -135,20 +143,22 @@ def get_env_maker(trainer: "Trainer", env: Any = None) -> Any:
     Raises:
         ArgumentError: The trainer was created with environment objects, and `env` is None.
     """
-    chosen = (trainer.env_id or trainer._env) if env is None else env
-    if env is None and not (isinstance(chosen, str | EnvSpec) or callable(chosen)):
-        raise ArgumentError(
-            "env",
-            "an id or a function, because the trainer was created with environment objects",
-            "None",
-            "pass env=",
-        )
-    return chosen
+    if env is not None:
+        return env
+    chosen = trainer.env_id or trainer._env
+    if isinstance(chosen, str | EnvSpec) or callable(chosen):
+        return chosen
+    raise ArgumentError(
+        "env",
+        "an id or a function, because the trainer was created with environment objects",
+        "None",
+        "pass env=",
+    )
 
 
 def evaluate(
     policy: Predictor,
-    env: str | EnvSpec | Callable[..., gym.Env[Any, Any]],
+    env: EnvMaker,
     n_episodes: int = 30,
     *,
     seed: int | None = None,
@@ -239,7 +249,7 @@ def _drop_vector_modes(keywords: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _make_vector(
-    env: str | EnvSpec | Callable[..., gym.Env[Any, Any]],
+    env: EnvMaker,
     n: int,
     env_kwargs: dict[str, Any],
     limits: list[Callable[..., gym.Env[Any, Any]]],

@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from rlox._errors import ArgumentError
+from rlox._optional import load_extra
 from rlox._training.metrics import ELAPSED, METRIC, STEPS, column, read_metrics, smoothed
 from rlox.scores import bootstrap_interval, interquartile_mean
 
@@ -203,7 +204,7 @@ def _together(group: Sequence[Curve]) -> tuple[npt.NDArray[np.float64], npt.NDAr
 def _read_label_and_settings(run: Path) -> tuple[str, dict[str, Any]]:
     """Return the label and settings of a run, or its folder name and {} without a valid config."""
     try:
-        config: Any = json.loads((run / "config.json").read_bytes())
+        config = json.loads((run / "config.json").read_bytes())
         label_parts = [config[name] for name in ("algorithm", "env", "backend")]
         settings = {**config["settings"], **config["env_kwargs"]}
     except (OSError, ValueError, RecursionError, KeyError, TypeError):
@@ -212,11 +213,6 @@ def _read_label_and_settings(run: Path) -> tuple[str, dict[str, Any]]:
 
 
 def _figure() -> "Figure":
-    try:
-        from matplotlib.figure import Figure
-    except ModuleNotFoundError as error:
-        raise ModuleNotFoundError(
-            "matplotlib: expected the package, got none; pip install 'rlox[plot]'",
-            name="matplotlib",
-        ) from error
-    return Figure(figsize=(7, 4), layout="constrained")
+    figures = load_extra("matplotlib.figure", "plot", "rlox.plotting")
+    figure: Figure = figures.Figure(figsize=(7, 4), layout="constrained")
+    return figure

@@ -5,7 +5,6 @@ GAE (Schulman et al. 2016), and learns from the rollout in `n_epochs` passes of 
 """
 
 from collections.abc import Iterator
-from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -22,7 +21,7 @@ from rlox.features import FeaturesExtractor
 
 
 def ppo_loss(
-    evaluate: policies.Evaluate, batch: Batch, config: PPOConfig, clip_coef: float
+    evaluate: policies.Evaluate, batch: Batch, config: PPOConfig, clip_coef: float | Tensor
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Compute the clipped surrogate loss (equation 7 of the paper) with value loss and entropy.
 
@@ -61,7 +60,7 @@ def ppo_loss(
     return loss, log_ratio.detach(), parts.detach()
 
 
-class PPO(TorchLearner):
+class PPO(TorchLearner[PPOConfig]):
     """PPO learner with environments, policy and optimizer.
 
     Args:
@@ -127,7 +126,7 @@ class PPO(TorchLearner):
         parts, log_ratios = list[Tensor](), list[Tensor]()
         norms = torch.zeros((), device=self.device)
         # torch.compile specialises on the value of a float, but not of a tensor.
-        clip: Any = torch.tensor(clip_coef, dtype=torch.float64) if config.compile else clip_coef
+        clip = torch.tensor(clip_coef, dtype=torch.float64) if config.compile else clip_coef
         stop, epoch_start = False, 0
         for _ in range(config.n_epochs):
             epoch_start = len(log_ratios)
@@ -190,9 +189,7 @@ class PPO(TorchLearner):
             "train/clip_fraction": ((log_ratio.exp() - 1).abs() > clip_coef).float().mean().item(),
             "train/explained_variance": learners.explained_variance(*arrays),
         }
-        if hasattr(self.policy, "log_std"):
-            metrics["train/std"] = self.policy.log_std.detach().exp().mean().item()
-        return metrics
+        return metrics | policies.std_metrics(self.policy)
 
 
 def approx_kl(log_ratio: Tensor) -> Tensor:

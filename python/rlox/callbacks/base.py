@@ -4,7 +4,7 @@ import inspect
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from rlox._errors import ArgumentError, ArgumentTypeError, warn
 from rlox._training.hooks import Callback
@@ -49,7 +49,7 @@ class FunctionCallback(Callback):
         self._function(trainer, metrics)
 
 
-def as_callback(callback: Any) -> Callback:
+def as_callback(callback: object) -> Callback:
     """Return a callback unchanged, or a function as a `FunctionCallback`.
 
     Raises:
@@ -68,7 +68,7 @@ def as_callback(callback: Any) -> Callback:
     )
 
 
-def as_callbacks(callbacks: Any) -> list[Callback]:
+def as_callbacks(callbacks: object) -> list[Callback]:
     """Return a list of callbacks from callbacks and functions; see `as_callback`.
 
     Raises:
@@ -81,7 +81,7 @@ def as_callbacks(callbacks: Any) -> list[Callback]:
     return [as_callback(callback) for callback in callbacks]
 
 
-def _describe(callback: Any) -> str:
+def _describe(callback: object) -> str:
     if isinstance(callback, type):
         return f"the class {callback.__name__}"
     return type(callback).__name__

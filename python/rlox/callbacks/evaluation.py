@@ -16,7 +16,7 @@ from rlox._validation import check_bool, check_float, check_int, check_path
 from rlox.callbacks.base import folder_for, warn_on_write_error
 from rlox.callbacks.checkpointing import note_score, read_scores
 from rlox.checkpoint import BEST, FOLDER
-from rlox.evaluation import check_env_maker, evaluation_seed, get_env_maker
+from rlox.evaluation import EvaluationResult, check_env_maker, evaluation_seed, get_env_maker
 
 if TYPE_CHECKING:
     from rlox.trainers import Maker, Trainer
@@ -93,7 +93,7 @@ class EvalCallback(Callback):
         self.best_mean_reward = -math.inf
         """Highest mean reward so far; -inf before the first evaluation."""
         self._better = False
-        self.last: Any = None
+        self.last: EvaluationResult | None = None
         """Result of the last evaluation; None before the first one."""
 
     def on_train_start(self, trainer: "Trainer") -> None:

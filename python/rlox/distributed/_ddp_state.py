@@ -11,7 +11,8 @@ import numpy.typing as npt
 from rlox._errors import ArgumentError
 from rlox._rng import stream_from_state, stream_state
 from rlox._types import Arrays
-from rlox.learners import EpisodeStatistics, LearnerState
+from rlox.configs import OffPolicyConfig, OnPolicyConfig
+from rlox.learners import ConfigT, EpisodeStatistics, LearnerState
 
 F64 = npt.NDArray[np.float64]
 Moments = tuple[F64, F64, float]  # mean, population variance, count
@@ -33,8 +34,8 @@ def rank_seed(seed: int, rank: int) -> int:
 
 
 def shard_config(
-    config: Any, size: int, *, has_local_envs: bool, device: str | None
-) -> tuple[Any, Any]:
+    config: ConfigT, size: int, *, has_local_envs: bool, device: str | None
+) -> tuple[ConfigT, ConfigT]:
     """Return the settings of the whole run, and the settings of each rank.
 
     `num_envs`, `batch_size`, `buffer_size` and `learning_starts` are divided by the number of
@@ -56,7 +57,7 @@ def shard_config(
     """
     if device is not None and config.device.partition(":")[0] == "cuda":
         config = replace(config, device=device)
-    if getattr(config, "async_collect", False):
+    if isinstance(config, OnPolicyConfig) and config.async_collect:
         raise ArgumentError(
             "async_collect", "False for training in several processes", "True", "pass False"
         )
@@ -74,7 +75,7 @@ def shard_config(
                 f"pass {near}, or change the number of processes",
             )
         changes |= {name: total // size} if total else {}
-    if hasattr(config, "buffer_size"):
+    if isinstance(config, OffPolicyConfig):
         changes["buffer_size"] = config.buffer_size // size
         changes["learning_starts"] = -(-config.learning_starts // size)
         ratio = config.utd_ratio if config.gradient_steps != -1 else 1.0

@@ -1,12 +1,11 @@
 """Actors in worker processes, for environments and policies that need Python's GIL."""
 
-from typing import Any
-
 from rlox._processes import Process, end_all
 from rlox._system import threads
 from rlox._types import Arrays
+from rlox.configs import OnPolicyConfig
 from rlox.distributed._worker import CollectTask
-from rlox.learners._actors import WorkerPlan
+from rlox.learners._actors import RolloutMessage, WorkerPlan
 
 # Seconds that a process has to finish its current step before it is killed.
 _GRACE = 2.0
@@ -29,12 +28,13 @@ class ActorProcess:
         """Wait at most `seconds` for an answer, and return whether it has arrived."""
         return self.process.connection.poll(seconds)
 
-    def receive(self) -> Any:
+    def receive(self) -> RolloutMessage | None:
         """Return the answer, or raise the error of the environments or the policy."""
         is_result, value = self.process.receive()
         if is_result:  # only an error ends the task
             raise value
-        return value
+        message: RolloutMessage | None = value
+        return message
 
 
 class ActorProcesses:
@@ -44,7 +44,7 @@ class ActorProcesses:
         config: Settings of the learner.
     """
 
-    def __init__(self, config: Any) -> None:
+    def __init__(self, config: OnPolicyConfig) -> None:
         self._threads = max(1, threads() // (config.num_actors + 1))  # actors and the learner
         self._workers: list[ActorProcess] = []
 

@@ -53,7 +53,7 @@ class EnvFactory:
         return env
 
 
-def get_env_factory(env: Any) -> EnvFactory | None:
+def get_env_factory(env: object) -> EnvFactory | None:
     """Return the factory that created the environments, or None if it is unknown."""
     if type(env) is VecEnv:
         kwargs = dict(env._init_kwargs)
@@ -132,10 +132,12 @@ def get_env_name(env: object) -> str:
     return str(getattr(env, "__name__", type(env).__name__))
 
 
-def get_num_envs(env: object) -> Any:
+def get_num_envs(env: object) -> int | None:
     """Return the number of environments of a vector environment or a spec, or None."""
     if isinstance(env, EnvSpec):
-        return env.kwargs.get("num_envs")
+        count: int | None = env.kwargs.get("num_envs")
+        return count
+    # Vector environments may lack the attribute; `check_vector_interface` reports it.
     return getattr(env, "num_envs", None) if isinstance(env, VectorEnv) else None
 
 
@@ -343,16 +345,16 @@ def _check_vectorization_mode(value: object) -> Mode | None:
     return cast("Mode | None", name)
 
 
-def _check_wrappers(wrappers: Any) -> Sequence[EnvWrapper]:
+def _check_wrappers(wrappers: object) -> Sequence[EnvWrapper]:
     is_list = isinstance(wrappers, Sequence) and not isinstance(wrappers, str)
-    if not is_list or not all(callable(wrapper) for wrapper in wrappers):
+    if not is_list or not all(callable(wrapper) for wrapper in cast("Sequence[object]", wrappers)):
         raise ArgumentTypeError(
             "wrappers",
             "a list of functions that take and return an environment",
             repr(wrappers),
             "pass for example [gymnasium.wrappers.FlattenObservation]",
         )
-    return wrappers  # type: ignore[no-any-return]  # checked
+    return cast("Sequence[EnvWrapper]", wrappers)
 
 
 def _add_result_check(wrapper: EnvWrapper) -> EnvWrapper:

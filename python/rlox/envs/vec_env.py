@@ -13,6 +13,7 @@ from rlox import _rng, _spaces
 from rlox._errors import ClosedError
 from rlox._rlox import NativeVectorEnv, Normalizer, RolloutBuffer
 from rlox._rng import Seed
+from rlox._types import Flags
 from rlox._validation import check_int
 from rlox.envs._attributes import GymnasiumAttributes
 from rlox.envs._autoreset import as_autoreset_mode, final_infos, split_options, to_step_dict
@@ -29,7 +30,6 @@ from rlox.envs._ids import (
 from rlox.envs._masks import check_any_allowed, check_has_action_masks, final_mask_infos, mask_infos
 
 Obs = npt.NDArray[np.float32]
-Flags = npt.NDArray[np.bool_]
 
 
 class VecEnv(GymnasiumAttributes, VectorEnv[Obs, npt.ArrayLike, npt.NDArray[Any]]):
@@ -66,6 +66,8 @@ class VecEnv(GymnasiumAttributes, VectorEnv[Obs, npt.ArrayLike, npt.NDArray[Any]
         array([1., 1.])
     """
 
+    unrestorable_reason: str | None = None
+    """Always None; see `RolloutEnv`."""
     _renderer: Renderer | None = None
     _kind: Callable[..., NativeVectorEnv] = NativeVectorEnv
 
@@ -335,6 +337,17 @@ class VecEnv(GymnasiumAttributes, VectorEnv[Obs, npt.ArrayLike, npt.NDArray[Any]
         return self._native.pop_episodes()
 
     @property
+    def autoreset_mode(self) -> AutoresetMode:
+        """Autoreset mode of the environments."""
+        mode: AutoresetMode = self.metadata["autoreset_mode"]
+        return mode
+
+    @property
+    def action_mask_support(self) -> bool:
+        """Whether the environments have action masks; the same as `has_action_masks`."""
+        return self.has_action_masks
+
+    @property
     def dropped_episodes(self) -> int:
         """Number of older episodes that the last `pop_episodes` did not return."""
         return self._native.dropped_episodes
@@ -401,7 +414,7 @@ class VecEnv(GymnasiumAttributes, VectorEnv[Obs, npt.ArrayLike, npt.NDArray[Any]
         self._renderer = self._renderer or Renderer(self._native.env_id, self.render_mode)
         return self._renderer.draw_all(states)
 
-    def close_extras(self, **kwargs: Any) -> None:
+    def close_extras(self, **kwargs: object) -> None:
         """Free the environments; Gymnasium's `close` calls this method once."""
         # Gymnasium before 1.4 also closes environments whose constructor failed.
         if hasattr(self, "_native"):

@@ -5,7 +5,7 @@ from collections import deque
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeAlias, TypeVar
 
 import gymnasium as gym
 import numpy as np
@@ -14,12 +14,22 @@ import numpy.typing as npt
 from rlox._errors import ArgumentError, ArgumentTypeError, ClosedError, add_section
 from rlox._layout import Layout
 from rlox._rlox import Normalizer
-from rlox._rng import Stream, _damaged
-from rlox._types import Arrays
-from rlox.envs._rollout_env import RolloutEnv
+from rlox._rng import Stream, damaged_state_error
+from rlox._types import Arrays, Obs
+from rlox.configs import OffPolicyConfig, OnPolicyConfig
+from rlox.envs._rollout_env import RolloutEnv, check_rollout_env
 
 # Fields of a state that consist of arrays; each is a member of a checkpoint.
 MEMBERS = ("networks", "optimizer", "normalizer", "environment", "replay")
+# Name of the metric that counts environment steps.
+TIMESTEPS = "time/total_timesteps"
+# Bounds of normalized observations and rewards, and number that is added to variances.
+NORMALIZER_CLIP, NORMALIZER_EPS = 10.0, 1e-8
+# Settings of any algorithm.
+Config: TypeAlias = OnPolicyConfig | OffPolicyConfig
+ConfigT = TypeVar("ConfigT", bound=Config)
+OnPolicyT = TypeVar("OnPolicyT", bound=OnPolicyConfig)
+OffPolicyT = TypeVar("OffPolicyT", bound=OffPolicyConfig)
 
 
 @dataclass
@@ -89,7 +99,7 @@ class Learner(Protocol):
 
     def predict(
         self,
-        obs: Any,
+        obs: Obs,
         deterministic: bool = True,
         stream: Stream | None = None,
         action_masks: npt.ArrayLike | None = None,
@@ -133,6 +143,20 @@ class Learner(Protocol):
         """
 
 
+class EnvLearner(Learner, Protocol):
+    """Protocol of a learner that collects steps from environments."""
+
+    spaces: tuple[gym.Space[Any], gym.Space[Any]]
+    """Observation space and action space of one environment."""
+    env_initialized: bool
+    """Whether the learner has reset the environments, so that episodes are under way."""
+    built_in: bool
+    """Whether all networks are built in, without a custom policy or features extractor."""
+
+    def stop_actors(self) -> None:
+        """Stop the actors, if there are any, and discard their rollouts."""
+
+
 @dataclass
 class EpisodeStatistics:
     """Returns and lengths of the last 100 finished episodes, and the count of all episodes.
@@ -160,7 +184,7 @@ class EpisodeStatistics:
         with suppress(ClosedError):
             self.add(*env.pop_episodes())
             # Native environments store the newest 16,384 episodes and only count the others.
-            self.count += getattr(env, "dropped_episodes", 0)
+            self.count += env.dropped_episodes
 
     @property
     def mean_return(self) -> float:
@@ -189,9 +213,11 @@ class EpisodeStatistics:
             returns, lengths = [*map(float, state["returns"])], [*map(int, state["lengths"])]
         except (KeyError, TypeError, ValueError, OverflowError) as error:
             expected = "count, returns and lengths of episodes"
-            raise _damaged("counters", expected, state) from error
+            raise damaged_state_error("counters", expected, state) from error
         if not len(returns) == len(lengths) == min(count, 100):
-            raise _damaged("counters", "returns and lengths of the last 100 episodes", state)
+            raise damaged_state_error(
+                "counters", "returns and lengths of the last 100 episodes", state
+            )
         self.count = count
         self.returns, self.lengths = deque(returns, maxlen=100), deque(lengths, maxlen=100)
 
@@ -207,24 +233,21 @@ def counts_from_state(
     counts = [counters.get(name) for name in names]
     plain = [count for count in counts if type(count) is int and count >= 0]
     if len(plain) != len(counts):
-        raise _damaged("counters", f"counts of {', '.join(names)}", counters)
+        raise damaged_state_error("counters", f"counts of {', '.join(names)}", counters)
     episodes = EpisodeStatistics()
     episodes.load_state(counters.get("episodes", {}))
     return plain, episodes
 
 
-def check_env_and_config(env: Any, config: Any, algorithm: str) -> None:
+def check_env_and_config(env: RolloutEnv, config: object, algorithm: str) -> None:
     """Check the types of the environments and the config, and the number of environments.
 
     Raises:
         ArgumentTypeError: `env` or `config` has another type.
         ArgumentError: `config.num_envs` is not the number of environments.
     """
-    if not hasattr(env, "step_rollout"):
-        raise ArgumentTypeError(
-            "env", "a VecEnv or a GymVecEnv", type(env).__name__, "pass rlox.make_vec(env)"
-        )
-    if not hasattr(config, "num_envs"):
+    check_rollout_env(env)
+    if not isinstance(config, OnPolicyConfig | OffPolicyConfig):
         expected = f"a {algorithm}Config"
         raise ArgumentTypeError("config", expected, type(config).__name__, f"pass {expected}")
     if env.num_envs != config.num_envs:
@@ -248,7 +271,7 @@ def check_state(state: object) -> None:
 
 
 def make_normalizer(
-    config: Any, observation_space: gym.Space[Any], arrays: Arrays | None = None
+    config: Config, observation_space: gym.Space[Any], arrays: Arrays | None = None
 ) -> Normalizer | None:
     """Create the normalizer of a config; None if nothing is normalized.
 
@@ -264,7 +287,7 @@ def make_normalizer(
     if not obs and not reward:
         if arrays:
             expected = "no arrays, because normalization is off"
-            raise _damaged("normalizer", expected, [*arrays])
+            raise damaged_state_error("normalizer", expected, [*arrays])
         return None
     shape = Layout(observation_space).shape
     normalizer = Normalizer(config.num_envs, shape, obs=obs, reward=reward, gamma=config.gamma)

@@ -5,6 +5,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, Protocol
 from weakref import finalize
 
+import gymnasium as gym
 import numpy as np
 import numpy.typing as npt
 from gymnasium.vector.utils import CloudpickleWrapper
@@ -17,6 +18,7 @@ from rlox._rng import state_for_native, to_numpy
 from rlox._system import check_memory
 from rlox._types import Arrays
 from rlox.buffers.rollout import make_buffer
+from rlox.configs import OnPolicyConfig
 from rlox.envs._make import EnvFactory, get_env_factory
 from rlox.envs._masks import mask_width
 from rlox.envs._rollout_env import RolloutEnv
@@ -34,7 +36,7 @@ UNRESTORABLE_REASON = (
 )
 
 
-def is_synchronous(config: Any) -> bool:
+def is_synchronous(config: OnPolicyConfig) -> bool:
     """Return whether one thread collects and learns alternately, without actors.
 
     >>> from rlox.configs import A2CConfig, IMPALAConfig
@@ -43,14 +45,9 @@ def is_synchronous(config: Any) -> bool:
     >>> is_synchronous(IMPALAConfig(deterministic=True, max_staleness=0))
     True
     """
-    if not getattr(config, "async_collect", hasattr(config, "num_actors")):
+    if not config.async_collect:
         return True
-    return bool(config.deterministic) and config.max_staleness == 0 and config.num_actors == 1
-
-
-def gae_lambda(config: Any) -> float:
-    """Return `config.gae_lambda`; 1 for IMPALA, whose updates replace these advantages."""
-    return float(getattr(config, "gae_lambda", 1.0))
+    return config.deterministic and config.max_staleness == 0 and config.num_actors == 1
 
 
 # Names of torch reasons that prevent native actors from copying the weights of a policy.
@@ -65,7 +62,10 @@ _COPIED = (
 
 
 def resolve_actors(
-    env: RolloutEnv, config: Any, policy: object = None, features_extractor: object = None
+    env: RolloutEnv,
+    config: OnPolicyConfig,
+    policy: object = None,
+    features_extractor: object = None,
 ) -> str:
     """Return where actors run: "threads", "processes", "ray" or "grpc".
 
@@ -127,7 +127,7 @@ def resolve_actors(
 
 
 def _not_in_threads(
-    env: RolloutEnv, config: Any, policy: object, features_extractor: object
+    env: RolloutEnv, config: OnPolicyConfig, policy: object, features_extractor: object
 ) -> str | None:
     """Return the reason why threads cannot collect, as a clause; None if they can."""
     if not isinstance(env, VecEnv):
@@ -139,7 +139,7 @@ def _not_in_threads(
     return next((reason.why for reason in reasons if reason.name in _COPIED), None)
 
 
-def blank_policy(env: RolloutEnv, config: Any) -> NativePolicy:
+def blank_policy(env: RolloutEnv, config: OnPolicyConfig) -> NativePolicy:
     """Create a native policy for an environment and a config, whose weights will be replaced."""
     observation = _native.observation_spec(Layout(env.single_observation_space))
     action = _spaces.to_native(env.single_action_space)
@@ -147,7 +147,9 @@ def blank_policy(env: RolloutEnv, config: Any) -> NativePolicy:
     return NativePolicy(observation, action, rng_state, _native.shape(config), "native")
 
 
-def as_policy(env: RolloutEnv, config: Any, weights: NativePolicy | Arrays) -> NativePolicy:
+def as_policy(
+    env: RolloutEnv, config: OnPolicyConfig, weights: NativePolicy | Arrays
+) -> NativePolicy:
     """Return a native policy with these weights."""
     if isinstance(weights, NativePolicy):
         return weights
@@ -251,12 +253,12 @@ def _end(native: NativeActors, end: Callable[[], object], process: int) -> None:
         end()
 
 
-def lag_bound(config: Any) -> int:
+def lag_bound(config: OnPolicyConfig) -> int:
     """Return the maximum staleness of a rollout's policy, in updates."""
     return int(config.num_actors if config.max_staleness is None else config.max_staleness)
 
 
-def ring(env: RolloutEnv, config: Any) -> list[RolloutBuffer]:
+def ring(env: RolloutEnv, config: OnPolicyConfig) -> list[RolloutBuffer]:
     """Create the rollout buffers that are in use at once, each for the environments of an actor.
 
     Raises:
@@ -349,7 +351,7 @@ def start_worker_actors(
     workers: Workers,
     *,
     env: RolloutEnv,
-    config: Any,
+    config: OnPolicyConfig,
     plan: "WorkerPlan",
     weights: Arrays,
     stream: np.random.Generator,
@@ -396,7 +398,7 @@ def start_worker_actors(
 
 def start_thread_actors(
     env: VecEnv,
-    config: Any,
+    config: OnPolicyConfig,
     weights: NativePolicy | Arrays,
     normalizer: Normalizer | None,
     seed: int,
@@ -418,9 +420,10 @@ def start_thread_actors(
     count = config.num_actors
     envs_per_actor = config.num_envs // count
     env_factory = get_env_factory(env)
-    envs: list[Any] = [env]
+    envs = [env]
     if count > 1 and env_factory is not None:  # a VecEnv has a factory, see `resolve_actors`
-        envs = [env_factory.make(envs_per_actor, None) for _ in range(count)]
+        new_envs = (env_factory.make(envs_per_actor, None) for _ in range(count))
+        envs = [new_env for new_env in new_envs if isinstance(new_env, VecEnv)]
     buffers = ring(env, config)
     for i, actor_env in enumerate(envs):
         actor_env.pop_episodes()
@@ -435,22 +438,40 @@ def start_thread_actors(
         max_staleness=lag_bound(config),
         deterministic=config.deterministic,
         gamma=config.gamma,
-        gae_lambda=gae_lambda(config),
+        gae_lambda=config.gae_lambda,
         sde_sample_freq=max(config.sde_sample_freq, 0),
     )
     return Actors(native, buffers)
 
 
+class RemoteLearner(Protocol):
+    """Members of an on-policy learner that collects rollouts for a learner elsewhere."""
+
+    buffer: RolloutBuffer
+    env_initialized: bool
+    normalizer: Normalizer | None
+    stop_requested: bool
+    timesteps: int
+
+    def load_weights(self, weights: Arrays) -> None:
+        """Load the weights of the policy, by name."""
+
+    def collect_for_remote(self, seed: int) -> bool:
+        """Fill the buffer from a seed; return False if `stop_requested` stopped the rollout."""
+
+
 class WorkerPlan(NamedTuple):
     """Arguments of a `rlox.distributed._worker.RolloutWorker`."""
 
-    learner: type[Any]  # class of the learner
+    learner: Callable[..., RemoteLearner]  # class of the learner
     env: EnvFactory
-    config: Any  # settings of a learner without actors, with the environments of one actor
+    config: (
+        OnPolicyConfig  # settings of a learner without actors, with the environments of one actor
+    )
     seed: int  # seed of the first environment
-    learner_args: tuple[Any, ...]  # further arguments of the learner class
+    learner_args: tuple[object, ...]  # further arguments of the learner class
     normalizer: Arrays  # initial statistics
-    spaces: tuple[Any, Any]  # observation and action space of the learner
+    spaces: tuple[gym.Space[Any], gym.Space[Any]]  # observation and action space of the learner
 
     def pickled(self) -> CloudpickleWrapper:
         """Return the plan for another process.

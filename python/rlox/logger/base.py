@@ -102,7 +102,7 @@ class IntervalLogger:
         raise NotImplementedError
 
 
-def as_loggers(loggers: Any, *, folder: bool) -> list[Logger]:
+def as_loggers(loggers: object, *, folder: bool) -> list[Logger]:
     """Return loggers from names and objects.
 
     Args:
@@ -151,7 +151,7 @@ def find_duplicate(loggers: Iterable[Any]) -> str | None:
     return None
 
 
-def _as_logger(logger: Any, folder: bool) -> Logger | None:
+def _as_logger(logger: object, folder: bool) -> Logger | None:
     instance: Logger | None = None if isinstance(logger, str) else logger
     if isinstance(logger, str):
         if logger not in NAMES:
@@ -208,11 +208,11 @@ class Loggers:
         """End all loggers."""
         self._call_all("finish", result)
 
-    def _call_all(self, method: str, *args: Any) -> None:
+    def _call_all(self, method: str, *args: object) -> None:
         self._running = [logger for logger in self._running if _call(logger, method, args)]
 
 
-def _call(logger: Logger, method: str, args: tuple[Any, ...]) -> bool:
+def _call(logger: Logger, method: str, args: tuple[object, ...]) -> bool:
     """Call a method of a logger; return whether it succeeded, and warn if it did not."""
     try:
         getattr(logger, method)(*args)

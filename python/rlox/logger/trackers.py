@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from rlox._optional import load_extra
 from rlox._validation import check_path
+from rlox.learners import TIMESTEPS
 from rlox.logger.base import EVERY, IntervalLogger
 from rlox.logger.files import run_folder_path
 
@@ -85,7 +86,7 @@ class WandbLogger(IntervalLogger):
         ModuleNotFoundError: wandb is not installed.
     """
 
-    def __init__(self, project: str = "rlox", every: int = EVERY, **init: Any) -> None:
+    def __init__(self, project: str = "rlox", every: int = EVERY, **init: object) -> None:
         super().__init__(every)
         self._wandb = load_extra("wandb", "wandb", "WandbLogger")
         self._init = {"project": project, **init}
@@ -107,12 +108,12 @@ class WandbLogger(IntervalLogger):
         self._run = self._wandb.init(**{**run_kwargs, **init_kwargs, **self._init})
         if trainer.run is not None:
             trainer.run.write_service_id("wandb", self._run.id)
-        self._run.define_metric("*", step_metric="time/total_timesteps")
+        self._run.define_metric("*", step_metric=TIMESTEPS)
 
     def write(self, metrics: Mapping[str, float], timesteps: int) -> None:
         """Log a row, without NaN."""
         values = {name: x for name, x in metrics.items() if not math.isnan(x)}
-        self._run.log({**values, "time/total_timesteps": timesteps})
+        self._run.log({**values, TIMESTEPS: timesteps})
 
     def finish(self, result: "TrainResult | None") -> None:
         """End the run with the result as its summary; mark the run as failed after an error."""
@@ -123,7 +124,6 @@ class WandbLogger(IntervalLogger):
         self._run.finish(exit_code=0 if result is not None else 1)
 
 
-STEPS = "time/total_timesteps"
 # Maximum length of a parameter value in MLflow.
 _LONGEST = 6000
 
@@ -192,7 +192,7 @@ class MLflowLogger(IntervalLogger):
         if not exists:
             return False
         self._client.update_run(run_id, status="RUNNING")
-        history = self._client.get_metric_history(run_id, STEPS)
+        history = self._client.get_metric_history(run_id, TIMESTEPS)
         self._id = run_id
         self._last_logged_step = max((metric.step for metric in history), default=-math.inf)
         return True
