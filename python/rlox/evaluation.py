@@ -85,7 +85,7 @@ class SeededPredictor:
         self._learner = learner
         self.interrupt_requested = interrupt_requested
         self.spaces = learner.spaces
-        self.masked = bool(learner.config.action_masks)
+        self.masked = learner.config.action_masks
         # Environments use the same seed without a spawn key, so the streams differ.
         self._stream = np.random.default_rng(np.random.SeedSequence(seed, spawn_key=(0,)))
 

@@ -49,7 +49,7 @@ class Policy:
         self.algorithm: str = manifest["algorithm"]
         self.env: str | None = manifest["env"]
         self.timesteps = learner.timesteps
-        self.masked = bool(learner.config.action_masks)
+        self.masked = learner.config.action_masks
 
     def predict(
         self, obs: Obs, deterministic: bool = True, action_masks: npt.ArrayLike | None = None

@@ -11,7 +11,7 @@ import numpy.typing as npt
 from rlox._errors import ArgumentError
 from rlox._rng import stream_from_state, stream_state
 from rlox._types import Arrays
-from rlox.configs import OffPolicyConfig, OnPolicyConfig
+from rlox.configs import OffPolicyConfig
 from rlox.learners import ConfigT, EpisodeStatistics, LearnerState
 
 F64 = npt.NDArray[np.float64]
@@ -57,7 +57,7 @@ def shard_config(
     """
     if device is not None and config.device.partition(":")[0] == "cuda":
         config = replace(config, device=device)
-    if isinstance(config, OnPolicyConfig) and config.async_collect:
+    if config.async_collect:
         raise ArgumentError(
             "async_collect", "False for training in several processes", "True", "pass False"
         )
