@@ -1,8 +1,8 @@
 """Load a trained policy from a checkpoint for prediction, without an environment."""
 
-import dataclasses
 import os
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn, cast
 
@@ -19,9 +19,9 @@ from rlox._training.resume import (
 )
 from rlox._types import Obs
 from rlox.checkpoint import Checkpoint, read_checkpoint
-from rlox.configs import local_config
+from rlox.configs import OnPolicyConfig, local_config
 from rlox.envs._rollout_env import RolloutEnv
-from rlox.learners import MEMBERS, ConfigT, LearnerState
+from rlox.learners import MEMBERS, Config, LearnerState
 from rlox.learners._backends import Backend, choose_backend, loading_backend, make_learner
 
 if TYPE_CHECKING:
@@ -159,15 +159,12 @@ def _find_spec(path: str | os.PathLike[str], checkpoint: Checkpoint) -> Algorith
     return ALGORITHMS[name]
 
 
-def _make_minimal_config(config: ConfigT) -> ConfigT:
+def _make_minimal_config(config: Config) -> Config:
     """Return the config without settings that use memory or environments only for training."""
-    names = {field.name for field in dataclasses.fields(config)}
-    if "num_actors" in names:  # actors would need environments
-        config = dataclasses.replace(local_config(config, config.num_envs), device=config.device)
-    small: dict[str, Any] = {"her": None, "frame_stack": 1, "compile": False}
-    if "buffer_size" in names:
-        small["buffer_size"] = config.batch_size + config.num_envs
-    return dataclasses.replace(config, **{n: x for n, x in small.items() if n in names})
+    if isinstance(config, OnPolicyConfig):  # actors would need environments
+        return replace(local_config(config, config.num_envs), device=config.device)
+    size = config.batch_size + config.num_envs
+    return replace(config, her=None, frame_stack=1, compile=False, buffer_size=size)
 
 
 class _SpacesOnlyEnv:
