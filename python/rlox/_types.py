@@ -9,6 +9,7 @@ import numpy.typing as npt
 Array = npt.NDArray[Any]
 Arrays = dict[str, Array]
 Flags = npt.NDArray[np.bool_]
+Floats = npt.NDArray[np.float32]
 # Observations of any space: dicts for Dict spaces, tuples for Tuple spaces, else arrays.
 Obs: TypeAlias = npt.ArrayLike | Mapping[str, "Obs"] | tuple["Obs", ...]
 # Names of the dtypes in replay buffers, by the native names.

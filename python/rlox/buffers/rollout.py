@@ -13,13 +13,11 @@ from rlox._errors import ArgumentError, ArgumentTypeError
 from rlox._layout import Layout
 from rlox._rlox import RolloutBuffer
 from rlox._spaces import random_actions, uniform_log_prob
-from rlox._types import Array, Flags
+from rlox._types import Array, Flags, Floats
 from rlox._validation import check_float
 from rlox.envs._masks import adapt_to_masks, mask_width, random_allowed, read_action_masks
 from rlox.envs._rollout_env import RolloutEnv, check_rollout_env
 from rlox.envs.vec_env import VecEnv
-
-Floats = npt.NDArray[np.float32]
 
 
 @dataclass(frozen=True)

@@ -157,7 +157,7 @@ class NativeLearner(BaseLearner[OnPolicyT]):
         except (ValueError, FloatingPointError) as error:
             # The environment rejects NaN actions; name the tensor of the policy instead.
             t = buffer.next_step
-            if self.fused and t < config.n_steps:
+            if self.fused is not None and t < config.n_steps:
                 outputs = [buffer.actions[t], buffer.log_probs[t], buffer.values[t]]
             _finite.check_finite_policy(outputs, policy.tensors(), first_step + t)
             if isinstance(error, NonFiniteError) and error.step is None:
