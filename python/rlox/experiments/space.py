@@ -4,28 +4,13 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from pkgutil import resolve_name
-from typing import Any, Protocol
+from typing import Any
 
 from rlox._errors import ArgumentError, ArgumentTypeError
 from rlox._registry import ALGORITHMS
 from rlox._validation import check_bool, check_float, check_keywords, check_str, short_repr
 
-# Plain values, which Optuna stores.
-Label = bool | int | float | str | None
 _RANGE = "{low: 1e-5, high: 1e-2, log: true}"
-
-
-class Trial(Protocol):
-    """Methods of an Optuna trial."""
-
-    def suggest_int(self, name: str, low: int, high: int, *, log: bool) -> int:
-        """Suggest an integer."""
-
-    def suggest_float(self, name: str, low: float, high: float, *, log: bool) -> float:
-        """Suggest a number."""
-
-    def suggest_categorical(self, name: str, choices: list[Label]) -> Label:
-        """Suggest one of several plain values."""
 
 
 @dataclass(frozen=True)
@@ -50,11 +35,10 @@ class Range:
         """Whether the range contains only integers."""
         return isinstance(self.low, int) and isinstance(self.high, int)
 
-    def suggest(self, name: str, trial: Trial) -> object:
+    def suggest(self, name: str, trial: Any) -> object:
         """Return the value that an Optuna trial suggests."""
-        if isinstance(self.low, int) and isinstance(self.high, int):
-            return trial.suggest_int(name, self.low, self.high, log=self.log)
-        return trial.suggest_float(name, self.low, self.high, log=self.log)
+        suggest = trial.suggest_int if self.is_integer else trial.suggest_float
+        return suggest(name, self.low, self.high, log=self.log)
 
 
 @dataclass(frozen=True)
@@ -63,7 +47,7 @@ class Choices:
 
     values: tuple[Any, ...]
 
-    def suggest(self, name: str, trial: Trial) -> object:
+    def suggest(self, name: str, trial: Any) -> object:
         """Return the value that an Optuna trial suggests; Optuna stores lists and dicts as JSON."""
         labels = {_label(value): value for value in self.values}
         return labels[trial.suggest_categorical(name, list(labels))]
@@ -72,10 +56,9 @@ class Choices:
 Space = dict[str, Range | Choices]
 
 
-def _label(value: object) -> Label:
-    if value is None or isinstance(value, bool | int | float | str):
-        return value
-    return json.dumps(value)
+def _label(value: object) -> object:
+    is_plain = value is None or isinstance(value, bool | int | float | str)
+    return value if is_plain else json.dumps(value)
 
 
 def as_space(content: object, algorithm: str, config_type: type[Any]) -> Space:

@@ -465,9 +465,7 @@ class WorkerPlan(NamedTuple):
 
     learner: Callable[..., RemoteLearner]  # class of the learner
     env: EnvFactory
-    config: (
-        OnPolicyConfig  # settings of a learner without actors, with the environments of one actor
-    )
+    config: OnPolicyConfig  # without actors, with the environments of one actor
     seed: int  # seed of the first environment
     learner_args: tuple[object, ...]  # further arguments of the learner class
     normalizer: Arrays  # initial statistics

@@ -27,18 +27,10 @@ _START_GRPC = "rlox.distributed.remote:start_remote_actors"
 
 @dataclass(frozen=True)
 class ActorPlan:
-    """Facts about the actors of a learner, which start with the first rollout.
+    """Facts about the actors of a learner, which start with the first rollout."""
 
-    Attributes:
-        mode: Where the actors run, a result of `resolve_actors`.
-        learner_class: Class of the learner, which worker processes create again.
-        env: Environments of the learner.
-        config: Settings of the learner.
-        spaces: Observation and action space of the learner.
-    """
-
-    mode: str
-    learner_class: Callable[..., _actors.RemoteLearner]
+    mode: str  # result of `resolve_actors`
+    learner_class: Callable[..., _actors.RemoteLearner]  # created again in worker processes
     env: RolloutEnv
     config: OnPolicyConfig
     spaces: tuple[gym.Space[Any], gym.Space[Any]]
@@ -59,17 +51,8 @@ class ActorPlan:
     ) -> _actors.Actors | None:
         """Start the actors; return None if `stop_requested` returned True meanwhile.
 
-        Args:
-            seed: Seed of the first environment.
-            stream: Random stream of the rollouts' seeds.
-            normalizer: Normalizer of the learner, whose statistics an actor continues.
-            weights: Weights of the policy.
-            worker_args: Function that returns further arguments of the learner class.
-            stop_requested: Function that returns whether to stop waiting.
-
-        Raises:
-            OutOfMemoryError: The rollouts do not fit into memory.
-            Exception: The environments or the policy raise an error.
+        `stream` draws the seeds of the rollouts, and `worker_args` returns further arguments of the
+        learner class. A single actor continues the statistics of `normalizer`.
         """
         env, config = self.env, self.config
         statistics: Arrays = {} if normalizer is None else dict(normalizer.state())
