@@ -175,7 +175,7 @@ def _to_member_dicts(members: Mapping[str, Mapping[str, Any]]) -> dict[str, dict
     }
 
 
-def _items(name: str, value: object) -> list[tuple[str, Any]]:
+def _items(name: str, value: Any) -> list[tuple[str, Any]]:
     known = isinstance(value, Mapping) and all(isinstance(key, str) for key in value)
     if not known or not all(key.isprintable() for key in value):
         raise ArgumentTypeError(

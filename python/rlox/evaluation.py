@@ -4,7 +4,7 @@ import dataclasses
 import math
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import TYPE_CHECKING, Any, Protocol, TypedDict
+from typing import TYPE_CHECKING, Any, Protocol, TypedDict, cast
 
 import gymnasium as gym
 import numpy as np
@@ -124,7 +124,7 @@ def check_env_maker(env: object) -> EnvMaker:
         ArgumentTypeError: `env` is something else.
     """
     if isinstance(env, str | EnvSpec) or callable(env):
-        return env
+        return cast("EnvMaker", env)
     raise ArgumentTypeError(
         "env",
         "an id, a spec or a function that returns an environment",

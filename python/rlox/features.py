@@ -1,7 +1,7 @@
 """Feature extractors: modules that map observations to one vector each."""
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, TypeAlias
 
 import gymnasium as gym
@@ -141,8 +141,9 @@ class Combined(nn.Module):
     ) -> None:
         super().__init__()
         assert isinstance(space, spaces.Dict | spaces.Tuple)
-        named = isinstance(space, spaces.Dict)
-        every = space.spaces.items() if named else enumerate(space.spaces)
+        every: Iterable[tuple[str | int, gym.Space[Any]]] = enumerate(space.spaces)
+        if isinstance(space, spaces.Dict):
+            every = space.spaces.items()
         items = [(key, part) for key, part in every if has_parts(part)]
         self.keys = [key for key, _ in items]
         parts: list[Any] = [make_features(part, ortho_init, 256, generator) for _, part in items]
@@ -152,7 +153,7 @@ class Combined(nn.Module):
     def forward(self, obs: TensorObs) -> Tensor:
         """Map a dict or tuple of tensors (N, ...) to features (N, features_dim)."""
         parts = zip(self.keys, self.parts, strict=True)
-        return torch.cat([part(obs[key]) for key, part in parts], 1)
+        return torch.cat([part(obs[key]) for key, part in parts], 1)  # type: ignore[call-overload,index]  # a dict or tuple
 
 
 def make_features(

@@ -139,7 +139,7 @@ class MlpPolicy(nn.Module):
         self.critic = mlp([*sizes, 1], layer, 1.0, ortho_init, init)
         self.generator = torch.Generator()
 
-    def distribution(self, obs: Tensor, mask: Tensor | None = None) -> Distribution:
+    def distribution(self, obs: TensorObs, mask: Tensor | None = None) -> Distribution:
         """Return the action distributions at observations, restricted by a mask.
 
         Raises:
@@ -177,14 +177,14 @@ class MlpPolicy(nn.Module):
         return rows.reshape(len(rows), *self.action_shape)
 
     def get_action_and_logprob(
-        self, obs: Tensor, mask: Tensor | None = None, action: Tensor | None = None
+        self, obs: TensorObs, mask: Tensor | None = None, action: Tensor | None = None
     ) -> tuple[Tensor, Tensor, Tensor]:
         """Return (action, log_prob, entropy) of a sample, or of `action` if it is not None."""
         chances = self.distribution(obs, mask)
         rows = chances.sample(self.generator) if action is None else self._rows(action)
         return self._shaped(rows), chances.log_prob(rows), chances.entropy()
 
-    def get_value(self, obs: Tensor) -> Tensor:
+    def get_value(self, obs: TensorObs) -> Tensor:
         """Return the values (N,) of observations."""
         return self._value(self._shared_latent(obs))
 
@@ -220,7 +220,7 @@ class MlpPolicy(nn.Module):
         chances = self._chances(common, mask)
         return chances.log_prob(self._rows(action)), chances.entropy(), self._value(common)
 
-    def mode(self, obs: Tensor, mask: Tensor | None = None) -> Tensor:
+    def mode(self, obs: TensorObs, mask: Tensor | None = None) -> Tensor:
         """Return the greedy action at each observation."""
         return self._shaped(self.distribution(obs, mask).mode())
 
@@ -521,11 +521,11 @@ class ActorCritic(Protocol):
     """
 
     def get_action_and_logprob(
-        self, obs: Tensor, mask: Tensor | None = None, action: Tensor | None = None
+        self, obs: TensorObs, mask: Tensor | None = None, action: Tensor | None = None
     ) -> tuple[Tensor, Tensor, Tensor]:
         """Return (action, log_prob, entropy) of a sample, or of `action` if it is not None."""
 
-    def get_value(self, obs: Tensor) -> Tensor:
+    def get_value(self, obs: TensorObs) -> Tensor:
         """Return the values (N,) of observations."""
 
 

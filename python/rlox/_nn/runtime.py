@@ -217,7 +217,7 @@ def best_threads(module: nn.Module, device: torch.device) -> int | None:
     return 1 if small and device.type == "cpu" else None
 
 
-def attach_generator(module: nn.Module, generator: torch.Generator) -> nn.Module:
+def attach_generator(module: Any, generator: torch.Generator) -> Any:
     """Move a module to the device of a generator, and set the generator of its submodules.
 
     The generator is set where an attribute `generator` is a `torch.Generator` or None.
@@ -233,7 +233,7 @@ def module_arrays(module: nn.Module) -> Arrays:
     return {name: _copy(tensor) for name, tensor in module.state_dict().items()}
 
 
-def real_arrays(module: nn.Module) -> Arrays:
+def real_arrays(module: Any) -> Arrays:
     """Return copies of the tensors in a module's `state_dict` as float32.
 
     Raises:

@@ -93,7 +93,7 @@ class OffPolicyLearner(BaseLearner[OffPolicyT]):
         init = torch.Generator().manual_seed(init_seed)
         with runtime.initialising(None if self.built_in else global_seed, device):
             module = self.make_policy(policy, features_extractor, init)
-        self.policy: Any = runtime.attach_generator(module, self.generator)
+        self.policy = runtime.attach_generator(module, self.generator)
         with runtime.limit_threads(1):
             targets: Mapping[str, nn.Module] = self.make_targets()
         self.modules = nn.ModuleDict({self.policy_name: self.policy, **targets})

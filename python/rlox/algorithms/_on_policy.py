@@ -25,7 +25,6 @@ from rlox.envs._masks import as_masks
 from rlox.envs._rollout_env import RolloutEnv
 from rlox.features import FeaturesExtractor
 from rlox.learners import OnPolicyT, _actors
-from rlox.learners._on_policy import ActorPlan
 from rlox.learners.base import BaseLearner
 
 
@@ -91,7 +90,7 @@ class TorchLearner(BaseLearner[OnPolicyT]):
         self._learner_args = policy, features_extractor
         if not _actors.is_synchronous(config):
             mode = _actors.resolve_actors(env, config, *self._learner_args)
-            self.actor_plan = ActorPlan(mode, type(self), env, config, self.spaces)
+            self.actor_plan = _actors.ActorPlan(mode, type(self), env, config, self.spaces)
         self.device = runtime.find_device(config.device)
         self.generator = torch.Generator(self.device)
         shape: dict[str, Any] = {name: getattr(config, name) for name in SHAPE_SETTINGS}
@@ -101,7 +100,7 @@ class TorchLearner(BaseLearner[OnPolicyT]):
         shape["init"] = torch.Generator().manual_seed(init_seed)
         with runtime.initialising(None if self.built_in else global_seed, self.device):
             module = policies.make_policy(policy, *self.spaces, shape)  # an ActorCritic
-        self.policy: Any = runtime.attach_generator(module, self.generator)
+        self.policy = runtime.attach_generator(module, self.generator)
         self.evaluate = policies.get_evaluate_fn(self.policy)
         self.threads = runtime.best_threads(self.policy, self.device)
 

@@ -115,7 +115,7 @@ class Replay:
         self.buffer.push_batch(unpacked_obs[0], unpacked_obs[1], *rest, extra=extra)
 
     def sample(
-        self, stream: np.random.Generator, normalizer: Normalizer | None, **options: float
+        self, stream: np.random.Generator, normalizer: Normalizer | None, **options: Any
     ) -> ReplayBatch | None:
         """Sample a minibatch of `batch_size` transitions, or of all while there are fewer.
 
@@ -154,7 +154,7 @@ class Replay:
         )
 
     def _sample_raw(
-        self, size: int, stream: np.random.Generator, options: dict[str, float]
+        self, size: int, stream: np.random.Generator, options: dict[str, Any]
     ) -> dict[str, Any]:
         """Sample transitions without normalization, into reused memory."""
         if len(self._tensors.get("rewards", ())) != size:

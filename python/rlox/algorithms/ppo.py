@@ -5,6 +5,7 @@ GAE (Schulman et al. 2016), and learns from the rollout in `n_epochs` passes of 
 """
 
 from collections.abc import Iterator
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -21,7 +22,7 @@ from rlox.features import FeaturesExtractor
 
 
 def ppo_loss(
-    evaluate: policies.Evaluate, batch: Batch, config: PPOConfig, clip_coef: float | Tensor
+    evaluate: policies.Evaluate, batch: Batch, config: PPOConfig, clip_coef: float
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Compute the clipped surrogate loss (equation 7 of the paper) with value loss and entropy.
 
@@ -126,7 +127,7 @@ class PPO(TorchLearner[PPOConfig]):
         parts, log_ratios = list[Tensor](), list[Tensor]()
         norms = torch.zeros((), device=self.device)
         # torch.compile specialises on the value of a float, but not of a tensor.
-        clip = torch.tensor(clip_coef, dtype=torch.float64) if config.compile else clip_coef
+        clip: Any = torch.tensor(clip_coef, dtype=torch.float64) if config.compile else clip_coef
         stop, epoch_start = False, 0
         for _ in range(config.n_epochs):
             epoch_start = len(log_ratios)

@@ -136,7 +136,7 @@ class DDPMixin(_Learner):
         finally:
             self._may_stop_alone = ranks.is_main_rank
 
-    def collect(self, *args: float) -> int:
+    def collect(self, *args: Any) -> Any:
         """Collect with this rank's environments, then agree on a stop and merge statistics."""
         self._may_stop_alone = self.may_cut_rollouts
         try:

@@ -103,14 +103,14 @@ class CheckedEnv(gym.Wrapper[Any, Any, Any, Any], gym.utils.RecordConstructorArg
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[Any, dict[str, Any]]:
         """Reset the environment, and check the number and types of the results."""
-        result: tuple[Any, dict[str, Any]] = self.env.reset(seed=seed, options=options)
+        result: Any = self.env.reset(seed=seed, options=options)
         try:
             obs, info = result
         except (TypeError, ValueError):
             obs = info = None
         if obs is None or not hasattr(info, "items"):
             raise self._wrong("reset", "(observation, dict)", result)
-        return result
+        return obs, info
 
     def step(self, action: Any) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
         """Step the environment, and check the number and types of the results."""

@@ -134,11 +134,12 @@ def get_env_name(env: object) -> str:
 
 def get_num_envs(env: object) -> int | None:
     """Return the number of environments of a vector environment or a spec, or None."""
+    count: int | None = None
     if isinstance(env, EnvSpec):
-        count: int | None = env.kwargs.get("num_envs")
-        return count
-    # Vector environments may lack the attribute; `check_vector_interface` reports it.
-    return getattr(env, "num_envs", None) if isinstance(env, VectorEnv) else None
+        count = env.kwargs.get("num_envs")
+    elif isinstance(env, VectorEnv):  # may lack the attribute, see `check_vector_interface`
+        count = getattr(env, "num_envs", None)
+    return count
 
 
 def _import(module: str, env_id: str) -> None:

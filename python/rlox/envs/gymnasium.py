@@ -1,7 +1,8 @@
 """`GymVecEnv`: adapter that makes any Gymnasium vector environment usable for rollouts."""
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
+from functools import partial
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -31,7 +32,6 @@ from rlox.envs._checks import (
 from rlox.envs._masks import MaskSource, merge_mask_infos
 from rlox.envs._rollout_env import check_step_index, check_storage, to_float_array
 
-P = ParamSpec("P")
 T = TypeVar("T")
 if TYPE_CHECKING:
     Wrapper = VectorWrapper[Array, Any, Array, Any, Array]
@@ -130,9 +130,8 @@ class GymVecEnv(Wrapper):
         mask, _ = split_options(options, self.num_envs)
         # Gymnasium's environments remove the mask from the dict.
         env_options = None if options is None else dict(options)
-        results = self._guarded(
-            self._with_checks, self.env.reset, seed=env_seed, options=env_options
-        )
+        reset_envs = partial(self.env.reset, seed=env_seed, options=env_options)
+        results = self._guarded(lambda: self._with_checks(reset_envs))
         obs, infos = check_results(self, "reset", results)
         self._seeds.record(seed)
         self._obs = self._pack_obs(obs)
@@ -178,7 +177,8 @@ class GymVecEnv(Wrapper):
         # In NEXT_STEP mode, an environment that only resets ignores its action.
         idle = self._ended if self._mode is AutoresetMode.NEXT_STEP else None
         actions = _spaces.check_actions(self.single_action_space, actions, self.num_envs, idle)
-        results = self._guarded(self._with_checks, self.env.step, actions)
+        step_envs = partial(self.env.step, actions)
+        results = self._guarded(lambda: self._with_checks(step_envs))
         obs, rewards, terminated, truncated, infos = check_results(self, "step", results)
         terminated = np.asarray(terminated, np.bool_)
         truncated = np.asarray(truncated, np.bool_)
@@ -200,18 +200,18 @@ class GymVecEnv(Wrapper):
             self._ended = done
         return obs, rewards, terminated, truncated, infos
 
-    def _with_checks(self, call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+    def _with_checks(self, call: Callable[[], T]) -> T:
         """Call a method of the vector environment with checks of each environment's results."""
         inner = self.unwrapped
         if not isinstance(inner, SyncVectorEnv):
-            return call(*args, **kwargs)
+            return call()
         envs = inner.envs
         if [check.env for check in self._checks] != envs:
             self._checks = [CheckedEnv(env, i) for i, env in enumerate(envs)]
         # Only during the call, so that users see their own environments in `envs`.
         inner.envs = [*self._checks]
         try:
-            return call(*args, **kwargs)
+            return call()
         finally:
             inner.envs = envs
 
@@ -224,7 +224,7 @@ class GymVecEnv(Wrapper):
         """
         with self._guard:
             self._check_open()
-            return self._guarded(self._masks.has_masks, self._infos)
+            return self._guarded(lambda: self._masks.has_masks(self._infos))
 
     @synchronized
     def action_masks(self) -> Flags:
@@ -240,7 +240,7 @@ class GymVecEnv(Wrapper):
             ClosedError, RuntimeError: See `step`.
         """
         self._check_open()
-        return self._guarded(self._masks.read, self._infos, self._ended)
+        return self._guarded(lambda: self._masks.read(self._infos, self._ended))
 
     @synchronized
     def final_action_masks(self, ended: Flags) -> Flags:
@@ -264,7 +264,7 @@ class GymVecEnv(Wrapper):
         """
         self._check_open()
         same_step = self._mode is AutoresetMode.SAME_STEP
-        return self._guarded(self._masks.read_final, self._infos, ended, same_step)
+        return self._guarded(lambda: self._masks.read_final(self._infos, ended, same_step))
 
     @property
     def steps(self) -> int:
@@ -308,7 +308,7 @@ class GymVecEnv(Wrapper):
             forced = kwargs.get("terminate") or self._failed or self._guard.in_call
             self.env.close(**kwargs | _state.make_close_kwargs(inner, forced))
 
-    def _guarded(self, call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+    def _guarded(self, call: Callable[[], T]) -> T:
         """Call the wrapped environment, and record whether the call failed."""
         if self._guard.in_call:
             raise ClosedError(
@@ -316,7 +316,7 @@ class GymVecEnv(Wrapper):
             )
         self._guard.in_call = True
         try:
-            return call(*args, **kwargs)
+            return call()
         except BaseException as error:
             self._failed = True
             if self._closed and isinstance(error, Exception):

@@ -18,7 +18,6 @@ from rlox.envs._masks import mask_width, missing_masks_error
 from rlox.envs._rollout_env import RolloutEnv
 from rlox.envs.vec_env import VecEnv
 from rlox.learners import ConfigT, _actors
-from rlox.learners._on_policy import ActorPlan
 
 
 class BaseLearner(Generic[ConfigT]):
@@ -39,7 +38,7 @@ class BaseLearner(Generic[ConfigT]):
     backend: str
     stop_requested: bool  # makes `iterate` return early
     built_in = True  # without a custom policy or features extractor
-    actor_plan: ActorPlan | None = None  # of learners whose rollouts come from actors
+    actor_plan: _actors.ActorPlan | None = None  # of learners whose rollouts come from actors
 
     # Seeds of environment resets, of iterations, and of sampled predictions.
     stream_names: ClassVar[tuple[str, ...]] = ("resets", "iterations", "predictions")

@@ -19,7 +19,6 @@ from rlox.envs._rollout_env import RolloutEnv
 from rlox.envs.vec_env import VecEnv
 from rlox.learners import OnPolicyT, _actors, _native
 from rlox.learners._backends import check_torch
-from rlox.learners._on_policy import ActorPlan
 from rlox.learners.base import BaseLearner
 
 if TYPE_CHECKING:
@@ -60,7 +59,7 @@ class NativeLearner(BaseLearner[OnPolicyT]):
         self.lag = 0  # staleness of the last rollout, in updates
         if not _actors.is_synchronous(config):
             mode = _actors.resolve_actors(env, config)
-            self.actor_plan = ActorPlan(mode, type(self), env, config, self.spaces)
+            self.actor_plan = _actors.ActorPlan(mode, type(self), env, config, self.spaces)
         self.shape = _native.shape(config)
         observation = _native.observation_spec(self.layout)
         # The policy's actions count from 0; `to_env_actions` adds the start of the space.

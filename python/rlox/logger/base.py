@@ -151,7 +151,7 @@ def find_duplicate(loggers: Iterable[Any]) -> str | None:
     return None
 
 
-def _as_logger(logger: object, folder: bool) -> Logger | None:
+def _as_logger(logger: Any, folder: bool) -> Logger | None:
     instance: Logger | None = None if isinstance(logger, str) else logger
     if isinstance(logger, str):
         if logger not in NAMES:

@@ -150,7 +150,7 @@ def as_action_noise(value: object) -> object:
 _PROGRESS = (1.0, 0.9, 0.75, 0.5, 0.25, 0.1, 0.0)
 
 
-def schedule(name: str, value: object) -> tuple[Any, str]:
+def schedule(name: str, value: Any) -> tuple[Any, str]:
     """Return (initial value, "constant" or "linear") of a number or a function.
 
     Args:
