@@ -13,7 +13,7 @@ import torch
 from gymnasium.vector import AutoresetMode
 from torch import Tensor, nn
 
-from rlox import _finite, _rng, _serialize, _spaces, _types, _validation, learners
+from rlox import _finite, _rng, _serialize, _spaces, _types, learners
 from rlox._errors import ArgumentError
 from rlox._layout import as_batch
 from rlox._nn import runtime
@@ -213,9 +213,7 @@ class OffPolicyLearner(BaseLearner[OffPolicyT]):
 
         If `stop_requested` prevents the updates, `timesteps` still counts the stored steps.
         """
-        progress = _validation.check_float(
-            "progress", progress, 0, 1, fix="pass the fraction of the run that is done"
-        )
+        progress = learners.check_progress(progress)
         config = self.config
         learning_rate = scheduled(config.learning_rate, config.lr_schedule, progress)
         with self.seeded():

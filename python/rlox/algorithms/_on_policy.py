@@ -10,7 +10,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from rlox import _finite, _rng, _spaces, _types, _validation, learners, policies
+from rlox import _finite, _rng, _spaces, _types, learners, policies
 from rlox._layout import as_batch
 from rlox._nn import runtime
 from rlox._nn.custom import optional_member
@@ -179,8 +179,7 @@ class TorchLearner(BaseLearner[OnPolicyT]):
 
     def iterate(self, progress: float = 0.0) -> dict[str, float]:
         """Collect `n_steps` steps per environment and learn from them; see `Learner.iterate`."""
-        fix = "pass the fraction of the run that is done"
-        progress = _validation.check_float("progress", progress, 0, 1, fix=fix)
+        progress = learners.check_progress(progress)
         with self.seeded():
             with runtime.evaluating(self.policy):
                 is_full = self.collect() if self.actor_plan is None else self._receive()

@@ -16,6 +16,7 @@ from rlox._layout import Layout
 from rlox._rlox import Normalizer
 from rlox._rng import Stream, damaged_state_error
 from rlox._types import Arrays, Obs
+from rlox._validation import check_float
 from rlox.configs import OffPolicyConfig, OnPolicyConfig
 from rlox.envs._rollout_env import RolloutEnv, check_rollout_env
 
@@ -257,6 +258,11 @@ def check_env_and_config(env: RolloutEnv, config: object, algorithm: str) -> Non
             str(config.num_envs),
             "set num_envs to the number of environments",
         )
+
+
+def check_progress(progress: float) -> float:
+    """Check that the progress of a run is in [0, 1], and return it as a float."""
+    return check_float("progress", progress, 0, 1, fix="pass the fraction of the run that is done")
 
 
 def check_state(state: object) -> None:

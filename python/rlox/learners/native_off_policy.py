@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 from gymnasium.vector import AutoresetMode
 
-from rlox import _finite, _rng, _spaces, _types, _validation, learners
+from rlox import _finite, _rng, _spaces, _types, learners
 from rlox._errors import ArgumentError
 from rlox._registry import ALGORITHMS
 from rlox._rlox import NativeAgent
@@ -125,9 +125,7 @@ class NativeOffPolicy(BaseLearner[OffPolicyT]):
 
         If `stop_requested` prevents the updates, `timesteps` still counts the stored steps.
         """
-        progress = _validation.check_float(
-            "progress", progress, 0, 1, fix="pass the fraction of the run that is done"
-        )
+        progress = learners.check_progress(progress)
         before = self.timesteps
         with self._exclusive():
             try:

@@ -7,7 +7,7 @@ import gymnasium as gym
 import numpy as np
 import numpy.typing as npt
 
-from rlox import _finite, _rng, _spaces, _types, _validation, learners
+from rlox import _finite, _rng, _spaces, _types, learners
 from rlox._errors import ArgumentError, ArgumentTypeError, NonFiniteError
 from rlox._rlox import NativePolicy, RolloutBuffer
 from rlox._rlox import enter_phase as enter
@@ -93,9 +93,7 @@ class NativeLearner(BaseLearner[OnPolicyT]):
 
     def iterate(self, progress: float = 0.0) -> dict[str, float]:
         """Collect `n_steps` steps per environment and learn from them; see `Learner.iterate`."""
-        progress = _validation.check_float(
-            "progress", progress, 0, 1, fix="pass the fraction of the run that is done"
-        )
+        progress = learners.check_progress(progress)
         with self._exclusive():
             is_full = self.collect() if self.actor_plan is None else self._receive()
             enter("gradient_update")
