@@ -79,13 +79,13 @@ try:
 except AttributeError as error:
     print(error)
 """)
-    end = "; run: pip install 'rlox[torch]'"
+    end = ": expected the package torch, got none; pip install 'rlox[torch]'"
     assert [line.removesuffix(end) for line in lines] == [
-        "PyTorch is not installed, but rlox.algorithms.PPO uses it",
-        "PyTorch is not installed, but rlox.algorithms.a2c uses it",
-        "PyTorch is not installed, but backend is 'torch'",
-        "PyTorch is not installed, but policy= is a torch module",
-        "PyTorch is not installed, but device is 'cuda'",
+        "rlox.algorithms.PPO",
+        "rlox.algorithms.a2c",
+        "backend is 'torch'",
+        "policy= is a torch module",
+        "device is 'cuda'",
         "module 'rlox.algorithms' has no attribute 'REINFORCE'",
     ]
 

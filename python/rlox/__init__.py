@@ -13,7 +13,7 @@ imported only when a learner uses it.
 from __future__ import annotations
 
 import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from rlox import envs as envs
 from rlox._errors import (
@@ -113,7 +113,7 @@ _LAZY = ("algorithms", "trainers")
 _LAZY_FUNCTIONS = {"load": "rlox.inference", "train_many": "rlox.experiments"}
 
 
-def __getattr__(name: str) -> Any:
+def __getattr__(name: str) -> object:
     """Import trainers and algorithms at their first use, so that ``import rlox`` stays fast."""
     if name in _LAZY_FUNCTIONS:
         return getattr(importlib.import_module(_LAZY_FUNCTIONS[name]), name)

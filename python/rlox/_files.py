@@ -5,7 +5,7 @@ import logging
 import math
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,7 @@ from rlox._errors import ArgumentError, one_line
 from rlox._optional import load_extra
 
 _log = logging.getLogger("rlox")
-_flock: Any = None
+_flock: Callable[[int, int], None] | None = None
 with suppress(ModuleNotFoundError):  # Windows has no `flock`, and its file locks exclude folders
     _flock = importlib.import_module("fcntl").flock
 # LOCK_EX, LOCK_NB and LOCK_UN of `fcntl`, which have the same values on all systems.
@@ -68,14 +68,14 @@ def parse_yaml(argument: str, data: str | bytes) -> Any:
     yaml = load_extra("yaml", "cli", argument)
 
     class Loader(yaml.SafeLoader):  # type: ignore[misc,name-defined]  # PyYAML has no types
-        def get_single_node(self) -> Any:
+        def get_single_node(self) -> object:
             node = super().get_single_node()
             if node is not None and _count_values(node, {}) > _MAX_VALUES:
                 problem = f"aliases of more than {_MAX_VALUES:,} values"
                 raise yaml.composer.ComposerError(None, None, problem, node.start_mark)
             return node
 
-        def construct_mapping(self, node: Any, deep: bool = False) -> Any:
+        def construct_mapping(self, node: Any, deep: bool = False) -> object:
             names = set()
             for key, _ in node.value:
                 if (name := (key.tag, str(key.value))) in names:

@@ -13,8 +13,8 @@ from gymnasium import spaces
 
 from rlox._errors import ArgumentError, ArgumentTypeError, NonFiniteError, one_line
 from rlox._rlox import Normalizer
+from rlox._types import Array, Obs
 
-Array = npt.NDArray[Any]
 # Alignment in bytes of leaves in packed rows: the size of the largest dtype.
 _ALIGNED = 8
 
@@ -39,22 +39,20 @@ class Leaf:
     """Part of an observation that is one array: Box, Discrete, MultiDiscrete or MultiBinary."""
 
     name: str  # "obs", or an expression such as "obs['camera'][0]"
-    path: tuple[Any, ...]  # keys and indices, the outermost first
+    path: tuple[str | int, ...]  # keys and indices, the outermost first
     space: gym.Space[Any]
     shape: tuple[int, ...]
     dtype: "np.dtype[Any]"  # uint8, int64 or float32
 
     @cached_property
-    def _start_and_counts(self) -> tuple[Array | int, Array | int]:
+    def _start_and_counts(self) -> tuple[Array | np.integer[Any] | int, Array | int]:
         """Smallest integer and number of integers, per component."""
-        space: Any = self.space
-        start = getattr(space, "start", 0)
-        match space:
-            case spaces.Discrete():
-                return start, int(space.n)
-            case spaces.MultiDiscrete():
-                return start, space.nvec
-        return start, 2
+        match self.space:
+            case spaces.Discrete() as space:
+                return space.start, int(space.n)
+            case spaces.MultiDiscrete() as space:
+                return space.start, space.nvec
+        return 0, 2
 
     def encode(self, array: npt.ArrayLike) -> Array:
         """Convert values (n, *shape) to `dtype`; integers of a discrete space become zero-based.
@@ -131,7 +129,7 @@ class Layout:
         self.shape: tuple[int, ...] = (self._starts[-1],) if only is None else only.shape
         self.dtype = np.dtype(np.uint8) if only is None else only.dtype
 
-    def iter_leaves(self, obs: Any) -> Iterator[tuple[Leaf, Any]]:
+    def iter_leaves(self, obs: Obs) -> Iterator[tuple[Leaf, npt.ArrayLike]]:
         """Return pairs of each leaf and its value in `obs`.
 
         Raises:
@@ -139,7 +137,7 @@ class Layout:
         """
         return ((leaf, _get_leaf(obs, leaf)) for leaf in self.leaves)
 
-    def parts(self, obs: Any) -> list[Array]:
+    def parts(self, obs: Obs) -> list[Array]:
         """Return the encoded arrays of a batch, (n, ...) each, in the order of `leaves`.
 
         Raises:
@@ -147,11 +145,11 @@ class Layout:
         """
         return [leaf.encode(value) for leaf, value in self.iter_leaves(obs)]
 
-    def pack(self, obs: Any) -> Array:
+    def pack(self, obs: Obs) -> Array:
         """Convert a batch of observations to rows (n, *shape)."""
         return self.join(self.parts(obs))
 
-    def row(self, obs: Any) -> Array:
+    def row(self, obs: Obs) -> Array:
         """Convert one observation to a row (*shape)."""
         parts = [leaf.encode(np.asarray(value)[None]) for leaf, value in self.iter_leaves(obs)]
         return np.asarray(self.join(parts)[0])
@@ -178,7 +176,7 @@ class Layout:
         """
         return _nest(self.space, self._views(rows, dtype_of)) if self.packed else rows
 
-    def decode(self, rows: Array) -> Any:
+    def decode(self, rows: Array) -> Obs:
         """Return NumPy rows as observations of the space; unlike `unpack`, decode integers.
 
         >>> Layout(spaces.Discrete(3, start=5)).decode(np.array([0, 2]))
@@ -188,7 +186,8 @@ class Layout:
             return self.leaves[0].decode(rows)
         views = self._views(rows, lambda dtype: dtype)
         decoded_leaves = (leaf.decode(view) for leaf, view in zip(self.leaves, views, strict=True))
-        return _nest(self.space, decoded_leaves)
+        obs: Obs = _nest(self.space, decoded_leaves)
+        return obs
 
     def _views(self, rows: Any, dtype_of: Callable[["np.dtype[Any]"], Any]) -> Iterator[Any]:
         """Yield views of the parts of packed rows, in the order of `leaves`."""
@@ -207,7 +206,7 @@ def has_parts(space: gym.Space[Any]) -> bool:
     return any(True for _ in _leaves(space, "obs", ()))
 
 
-def _leaves(space: gym.Space[Any], name: str, path: tuple[Any, ...]) -> Iterator[Leaf]:
+def _leaves(space: gym.Space[Any], name: str, path: tuple[str | int, ...]) -> Iterator[Leaf]:
     match space:
         case spaces.Dict():
             for key, part in space.spaces.items():
@@ -232,7 +231,7 @@ def _leaves(space: gym.Space[Any], name: str, path: tuple[Any, ...]) -> Iterator
             )
 
 
-def _get_leaf(obs: Any, leaf: Leaf) -> Any:
+def _get_leaf(obs: Any, leaf: Leaf) -> npt.ArrayLike:
     for key in leaf.path:
         if isinstance(obs, Mapping):
             is_present = key in obs
@@ -246,7 +245,8 @@ def _get_leaf(obs: Any, leaf: Leaf) -> Any:
                 "pass observations of the observation space",
             )
         obs = obs[key]
-    return obs
+    value: npt.ArrayLike = obs
+    return value
 
 
 def _nest(space: gym.Space[Any], views: Iterator[Any]) -> Any:
@@ -259,7 +259,7 @@ def _nest(space: gym.Space[Any], views: Iterator[Any]) -> Any:
 
 
 def as_batch(
-    obs: Any, layout: Layout, normalizer: Normalizer | None = None
+    obs: Obs, layout: Layout, normalizer: Normalizer | None = None
 ) -> tuple[npt.NDArray[Any], bool]:
     """Convert observations to rows of a layout; also return whether `obs` is one observation.
 

@@ -1,10 +1,10 @@
 """Import of optional packages, with an error that names the extra to install."""
 
 import importlib
-from typing import Any
+from types import ModuleType
 
 
-def load_extra(module: str, extra: str, what: str) -> Any:
+def load_extra(module: str, extra: str, what: str) -> ModuleType:
     """Import a module of an optional package.
 
     Args:
@@ -21,8 +21,8 @@ def load_extra(module: str, extra: str, what: str) -> Any:
     try:
         return importlib.import_module(module)
     except ModuleNotFoundError as error:
+        missing = (error.name or module).partition(".")[0]  # may be a dependency of the package
         raise ModuleNotFoundError(
-            f"{what}: expected the package {module.partition('.')[0]}, got none; "
-            f"pip install 'rlox[{extra}]'",
+            f"{what}: expected the package {missing}, got none; pip install 'rlox[{extra}]'",
             name=error.name,
         ) from error

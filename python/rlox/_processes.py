@@ -5,7 +5,7 @@ import pickle
 import signal
 import threading
 import time
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from multiprocessing import current_process, get_context
 from multiprocessing.connection import Connection, wait
@@ -25,7 +25,7 @@ Report = Callable[[Any], Any]
 class Task(Protocol):
     """Picklable work for a worker process."""
 
-    def run(self, report: Report) -> Any:
+    def run(self, report: Report) -> object:
         """Return the result. `report(message)` sends a message and returns the reply."""
 
 
@@ -72,17 +72,11 @@ class Process:
         """Stop the task as Ctrl-C stops a run. Signal handlers may call this method."""
         self._stop.close()
 
-
-def end_all(processes: Collection[Process], grace: float = _GRACE) -> None:
-    """Stop processes, and kill the processes that still run after `grace` seconds."""
-    for process in processes:
-        process.stop()
-        process.connection.close()
-    until = time.monotonic() + grace
-    for process in processes:
-        process._process.join(max(until - time.monotonic(), 0))
-        process._process.kill()
-        process._process.join()
+    def join(self, seconds: float) -> None:
+        """Wait at most `seconds` for the end of the process, then kill it."""
+        self._process.join(seconds)
+        self._process.kill()
+        self._process.join()
 
 
 class Pool:
@@ -97,15 +91,24 @@ class Pool:
         self._count = count
         self._threads = threads
         self._processes: list[Process] = []
-        self._labels: dict[Process, Any] = {}  # labels of the running tasks
+        self._labels: dict[Process, object] = {}  # labels of the running tasks
         self._stopped = False
 
     def __enter__(self) -> "Pool":
         return self
 
     def __exit__(self, kind: object, *error: object) -> None:
+        self.end(0 if kind is KeyboardInterrupt else _GRACE)
+
+    def end(self, grace: float) -> None:
+        """Stop all processes, and kill those that still run after `grace` seconds."""
         self._stopped = True
-        end_all(self._processes, 0 if kind is KeyboardInterrupt else _GRACE)
+        for process in self._processes:
+            process.stop()
+            process.connection.close()
+        until = time.monotonic() + grace
+        for process in self._processes:
+            process.join(max(until - time.monotonic(), 0))
 
     def stop(self) -> None:
         """Stop all tasks as Ctrl-C stops a run. Signal handlers may call this method."""
@@ -118,8 +121,11 @@ class Pool:
         """Number of tasks that can be submitted now."""
         return self._count - len(self._labels)
 
-    def submit(self, task: Task, label: Any) -> None:
-        """Send a task to an idle process; `wait` yields the label with the task's messages."""
+    def submit(self, task: Task, label: object = None) -> Process:
+        """Send a task to an idle process, and return the process.
+
+        `wait` yields the label with the task's messages, or the caller talks to the process itself.
+        """
         idle = [p for p in self._processes if p not in self._labels and not p.connection.closed]
         process = idle[0] if idle else Process(self._threads)
         if not idle:
@@ -128,6 +134,7 @@ class Pool:
             process.stop()
         process.send(task)
         self._labels[process] = label
+        return process
 
     def wait(self) -> Iterator[tuple[Any, bool, Any, Process]]:
         """Wait up to 0.5 s, and yield messages: label, result flag, result or report, process."""
@@ -160,7 +167,7 @@ def worker_main(connection: Connection, stopped: Connection) -> None:
             stopped.recv()
         scope.stop()
 
-    def report(message: Any) -> Any:
+    def report(message: object) -> Any:
         connection.send((False, message))
         return connection.recv()
 

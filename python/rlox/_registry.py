@@ -11,6 +11,14 @@ if TYPE_CHECKING:
     from rlox.trainers import Trainer
 
 
+# Default sizes of the hidden layers.
+NET_ARCH = (64, 64)
+# Bound of the means of gSDE in SAC, as in Stable-Baselines3.
+SDE_CLIP_MEAN = 2.0
+# Epsilon of Adam in off-policy algorithms: torch's default, which Stable-Baselines3 uses for them.
+_OFF_POLICY_EPS = 1e-8
+
+
 @dataclass(frozen=True, kw_only=True)
 class AlgorithmSpec:
     """Facts about one algorithm.
@@ -30,6 +38,8 @@ class AlgorithmSpec:
         actions: Supported action spaces: all, only Discrete, or only Box.
         policy_network: Name of the network that computes greedy actions.
         net_arch: Default sizes of the hidden layers for flat observations.
+        image_net_arch: Default sizes of the hidden layers after a `NatureCNN`.
+        adam_eps: Epsilon of Adam.
         update_metrics: Metric names by the names of the native learner's update statistics.
     """
 
@@ -44,7 +54,9 @@ class AlgorithmSpec:
     has_env: bool = True
     actions: Literal["any", "discrete", "box"] = "any"
     policy_network: str = "actor"
-    net_arch: tuple[int, ...] = (64, 64)
+    net_arch: tuple[int, ...] = NET_ARCH
+    image_net_arch: tuple[int, ...] = ()
+    adam_eps: float = configs.EPS
     update_metrics: Mapping[str, str] = field(default_factory=dict)
 
     def load_trainer(self) -> "type[Trainer]":
@@ -90,6 +102,7 @@ _SPECS = (
         "native_off_policy",
         presets="rlox.presets:DQN_SETTINGS",
         actions="discrete",
+        adam_eps=_OFF_POLICY_EPS,
         policy_network="q_net",
         update_metrics={
             "exploration_rate": "rollout/exploration_rate",
@@ -104,6 +117,8 @@ _SPECS = (
         presets="rlox.presets:SAC_SETTINGS",
         actions="box",
         net_arch=(256, 256),
+        image_net_arch=(256, 256),
+        adam_eps=_OFF_POLICY_EPS,
         update_metrics={
             **_CRITIC_METRICS,
             "ent_coef": "train/ent_coef",
@@ -117,6 +132,8 @@ _SPECS = (
         presets="rlox.presets:TD3_SETTINGS",
         actions="box",
         net_arch=(400, 300),
+        image_net_arch=(256, 256),
+        adam_eps=_OFF_POLICY_EPS,
         update_metrics=_CRITIC_METRICS,
     ),
 )

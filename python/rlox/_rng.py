@@ -164,7 +164,7 @@ def stream_from_state(state: Mapping[str, Any]) -> np.random.Generator:
         numbers = {key: int(value) for key, value in state["state"].items()}
         bits.state = dict(state, state=numbers)  # type: ignore[assignment]  # NumPy checks it
     except (KeyError, TypeError, ValueError, OverflowError, AttributeError) as error:
-        raise _damaged("streams", "a PCG64 state", state) from error
+        raise damaged_state_error("streams", "a PCG64 state", state) from error
     return np.random.Generator(bits)
 
 
@@ -175,11 +175,11 @@ def streams_from_states(states: Mapping[str, Any], names: Iterable[str]) -> dict
         ArgumentError: The names differ from those in `states`, or a state is damaged.
     """
     if {*states} != {*names}:
-        raise _damaged("streams", f"the streams {', '.join(names)}", [*states])
+        raise damaged_state_error("streams", f"the streams {', '.join(names)}", [*states])
     return {name: stream_from_state(state) for name, state in states.items()}
 
 
-def _damaged(part: str, expected: str, got: object) -> ArgumentError:
+def damaged_state_error(part: str, expected: str, got: object) -> ArgumentError:
     text = repr(got)
     text = text if len(text) <= 200 else f"{text[:200]}..."
     return ArgumentError(part, expected, text, "pass the value that `state` returned")

@@ -1,15 +1,43 @@
-"""Codec between plain data and arrays, which needs no pickle."""
+"""Codecs of plain data, as JSON and as arrays, which need no pickle."""
 
 import json
 import math
 from collections.abc import Iterable, Mapping
+from dataclasses import asdict, is_dataclass
 from typing import Any
 
 import numpy as np
 
 from rlox._errors import ArgumentError
-from rlox._rng import _damaged, stream_from_state, stream_state
+from rlox._rng import damaged_state_error, stream_from_state, stream_state
 from rlox._types import Arrays
+
+
+def float_to_json(number: float) -> float | str:
+    """Return a number, or "nan", "inf" or "-inf", which JSON lacks; `float` reads both."""
+    return number if math.isfinite(number) else str(number)
+
+
+def dumps(content: object, indent: int | None = None) -> str:
+    """Return strict JSON of plain data and dataclasses, for readers: NaN and infinity become null.
+
+    >>> dumps({"a": [1.5, float("nan")]})
+    '{"a": [1.5, null]}'
+    """
+    return json.dumps(_to_strict(content), indent=indent, allow_nan=False)
+
+
+def _to_strict(content: object) -> object:
+    if is_dataclass(content) and not isinstance(content, type):
+        content = asdict(content)
+    match content:
+        case float():
+            return content if math.isfinite(content) else None
+        case Mapping():
+            return {str(key): _to_strict(value) for key, value in content.items()}
+        case list() | tuple():
+            return [_to_strict(value) for value in content]
+    return content
 
 
 def numbers_to_state(numbers: Iterable[float]) -> list[float | None]:
@@ -26,7 +54,7 @@ def numbers_from_state(counters: Mapping[str, Any], name: str, count: int) -> li
     value = counters.get(name)
     flat = [math.nan if x is None else x for x in (value if isinstance(value, list) else [value])]
     if name not in counters or len(flat) != count or not all(type(x) is float for x in flat):
-        raise _damaged("counters", f"{count} numbers as {name}", value)
+        raise damaged_state_error("counters", f"{count} numbers as {name}", value)
     return flat
 
 
@@ -34,7 +62,7 @@ def numbers_from_state(counters: Mapping[str, Any], name: str, count: int) -> li
 TREE = "tree"
 
 
-def to_arrays(value: Any) -> Arrays:
+def to_arrays(value: object) -> Arrays:
     """Encode plain data as arrays by name; the array `TREE` is JSON that refers to the others.
 
     Args:
@@ -66,13 +94,13 @@ def from_arrays(arrays: Arrays) -> Any:
         raise ArgumentError("state", expected, got, "use another copy") from error
 
 
-def _encode(value: Any, path: str, arrays: Arrays) -> Any:
+def _encode(value: Any, path: str, arrays: Arrays) -> object:
     """Return the JSON value of an object, and add its arrays to `arrays`."""
     cls = type(value)
     if value is None or cls in (bool, int, str) or (cls is float and math.isfinite(value)):
         return value
     if cls is float:
-        return {"float": str(value)}
+        return {"float": float_to_json(value)}
     if isinstance(value, np.ndarray | np.generic):
         array = np.array(value)
         if array.dtype.kind in "biuf" and array.dtype.itemsize <= 8:
@@ -89,7 +117,7 @@ def _encode(value: Any, path: str, arrays: Arrays) -> Any:
     raise ArgumentError(path, expected, f"a {cls.__name__}", "return plain data from get_state()")
 
 
-def _decode(tree: Any, arrays: Arrays) -> Any:
+def _decode(tree: object, arrays: Arrays) -> object:
     """Return the object that `_encode` encoded."""
     if not isinstance(tree, dict):
         return tree

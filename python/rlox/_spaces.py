@@ -14,6 +14,7 @@ import numpy.typing as npt
 from gymnasium import spaces
 
 from rlox._errors import ArgumentError, ArgumentTypeError, NonFiniteError
+from rlox._serialize import float_to_json
 
 
 def from_native(space: dict[str, Any]) -> gym.Space[Any]:
@@ -101,11 +102,11 @@ def to_json(space: gym.Space[Any]) -> dict[str, Any]:
 def _to_list(array: npt.NDArray[Any]) -> object:
     if array.size > 0 and (array == array.flat[0]).all():
         array = array.flat[:1]
-    numbers = [x if math.isfinite(x) else str(x) for x in array.ravel().tolist()]
+    numbers = [float_to_json(x) for x in array.ravel().tolist()]
     return numbers[0] if len(numbers) == 1 else numbers
 
 
-def from_json(description: Any) -> gym.Space[Any]:
+def from_json(description: object) -> gym.Space[Any]:
     """Return the space that `to_json` described.
 
     Raises:
@@ -232,9 +233,9 @@ def to_env_actions(space: gym.Space[Any], stored: npt.ArrayLike, num_envs: int) 
     return env_actions
 
 
-def _start(space: gym.Space[Any]) -> Any:
+def _start(space: gym.Space[Any]) -> npt.NDArray[Any] | np.integer[Any] | int:
     """Return the smallest value of each component of an integer action."""
-    return getattr(space, "start", 0)
+    return space.start if isinstance(space, spaces.Discrete | spaces.MultiDiscrete) else 0
 
 
 def _check_integers(actions: npt.NDArray[Any]) -> None:
@@ -364,7 +365,7 @@ def _check_valid(bad: npt.NDArray[np.bool_], actions: npt.NDArray[Any], expected
         raise cls("actions", expected, str(actions[index]), fix, env=int(index[0]))
 
 
-def check_action_space(space: gym.Space[Any], config: Any) -> None:
+def check_action_space(space: gym.Space[Any], use_sde: bool) -> None:
     """Check that an action space has components, and that gSDE is used only with a Box space.
 
     Raises:
@@ -374,7 +375,7 @@ def check_action_space(space: gym.Space[Any], config: Any) -> None:
         raise ArgumentError(
             "action space", "at least one component", str(space), "remove the axis of size 0"
         )
-    if config.use_sde and not isinstance(space, gym.spaces.Box):
+    if use_sde and not isinstance(space, gym.spaces.Box):
         raise ArgumentError("use_sde", "a Box action space", str(space), "set use_sde=False")
 
 

@@ -308,7 +308,7 @@ def _read_folder(path: Path) -> Checkpoint:
 
 
 def check_keys(
-    file: Path, section: str, content: Any, kinds: Mapping[str, tuple[type, ...]]
+    file: Path, section: str, content: object, kinds: Mapping[str, tuple[type, ...]]
 ) -> None:
     """Check that a section is a dict with certain keys and with values of exact types.
 

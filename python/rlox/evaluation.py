@@ -4,7 +4,7 @@ import dataclasses
 import math
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import TYPE_CHECKING, Any, Protocol, TypedDict
+from typing import TYPE_CHECKING, Any, Protocol, TypedDict, cast
 
 import gymnasium as gym
 import numpy as np
@@ -16,13 +16,14 @@ from gymnasium.wrappers import TimeLimit
 from rlox._errors import ArgumentError, ArgumentTypeError
 from rlox._finite import check_finite_array
 from rlox._spaces import to_json
+from rlox._types import Obs
 from rlox._validation import check_bool, check_int, check_seed, resolve_seed, short_repr
 from rlox.envs._checks import CheckedEnv, check_observations, require_env
-from rlox.envs._make import EnvFactory, make_registered
+from rlox.envs._make import EnvFactory, EnvMaker, make_registered
 from rlox.envs._masks import MaskSource
 
 if TYPE_CHECKING:
-    from rlox.learners import Learner
+    from rlox.learners import EnvLearner
 
 
 class EvaluationResult(TypedDict):
@@ -59,7 +60,10 @@ class SeededPredictor:
     """
 
     def __init__(
-        self, learner: "Learner", seed: int, interrupt_requested: Callable[[], bool] = lambda: False
+        self,
+        learner: "EnvLearner",
+        seed: int,
+        interrupt_requested: Callable[[], bool] = lambda: False,
     ) -> None:
         if not hasattr(learner, "config"):
             raise ArgumentTypeError(
@@ -75,13 +79,13 @@ class SeededPredictor:
         seed = check_seed(seed)
         self._learner = learner
         self.interrupt_requested = interrupt_requested
-        self.spaces = getattr(learner, "spaces", None)
+        self.spaces = learner.spaces
         self.masked = learner.config.action_masks
         # Environments use the same seed without a spawn key, so the streams differ.
         self._stream = np.random.default_rng(np.random.SeedSequence(seed, spawn_key=(0,)))
 
     def predict(
-        self, obs: Any, deterministic: bool = True, action_masks: npt.ArrayLike | None = None
+        self, obs: Obs, deterministic: bool = True, action_masks: npt.ArrayLike | None = None
     ) -> npt.NDArray[Any]:
         """Return actions as `Learner.predict` does, with samples from the seeded stream."""
         return self._learner.predict(obs, deterministic, self._stream, action_masks)
@@ -108,14 +112,14 @@ def evaluation_seed(seed: int, *, training: bool = False) -> int:
     return int(stream.generate_state(1)[0] >> 1)
 
 
-def check_env_maker(env: Any) -> Any:
+def check_env_maker(env: object) -> EnvMaker:
     """Return `env` if it is an id, an `EnvSpec` or a callable.
 
     Raises:
         ArgumentTypeError: `env` is something else.
     """
     if isinstance(env, str | EnvSpec) or callable(env):
-        return env
+        return cast("EnvMaker", env)
     raise ArgumentTypeError(
         "env",
         "an id, a spec or a function that returns an environment",
@@ -126,7 +130,7 @@ def check_env_maker(env: Any) -> Any:
 
 def evaluate(
     policy: Predictor,
-    env: str | EnvSpec | Callable[..., gym.Env[Any, Any]],
+    env: EnvMaker,
     n_episodes: int = 30,
     *,
     seed: int | None = None,
@@ -217,7 +221,7 @@ def _drop_vector_modes(keywords: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _make_vector(
-    env: str | EnvSpec | Callable[..., gym.Env[Any, Any]],
+    env: EnvMaker,
     n: int,
     env_kwargs: dict[str, Any],
     limits: list[Callable[..., gym.Env[Any, Any]]],

@@ -6,7 +6,8 @@ Each function takes a policy from `rlox.load` or a trainer. The files contain no
 import itertools
 import os
 from pathlib import Path
-from typing import Any
+from types import ModuleType
+from typing import Any, Protocol, runtime_checkable
 
 import gymnasium as gym
 import numpy as np
@@ -17,17 +18,26 @@ from rlox._errors import ArgumentError, ArgumentTypeError
 from rlox._files import write_file
 from rlox._layout import is_image
 from rlox._optional import load_extra
-from rlox._registry import ALGORITHMS
+from rlox._registry import ALGORITHMS, SDE_CLIP_MEAN
 from rlox._types import Arrays
+from rlox.learners import NORMALIZER_CLIP, NORMALIZER_EPS, EnvLearner
 from rlox.learners._backends import check_torch
 
 # Arrays of a normalizer's state that normalize observations.
 _STATISTICS = ("obs_mean", "obs_var", "obs_count")
-_CLIP, _EPSILON, _CLIP_MEAN = 10.0, 1e-8, 2.0
 _OPSET, _FORMAT = 20, 9  # ONNX operator set and file version
 
 
-def state_dict(policy: Any) -> dict[str, Any]:
+@runtime_checkable
+class HasLearner(Protocol):
+    """Protocol of trainers and of policies from `rlox.load`."""
+
+    @property
+    def learner(self) -> EnvLearner:
+        """Learner that computes the actions."""
+
+
+def state_dict(policy: HasLearner) -> dict[str, Any]:
     """Return copies of all networks, including critics and targets, as torch tensors by name.
 
     Args:
@@ -49,7 +59,7 @@ def state_dict(policy: Any) -> dict[str, Any]:
     return {name: torch.from_numpy(np.array(x)) for name, x in networks.items()}
 
 
-def save_safetensors(policy: Any, path: str | os.PathLike[str]) -> None:
+def save_safetensors(policy: HasLearner, path: str | os.PathLike[str]) -> None:
     """Write all networks to a safetensors file.
 
     If training normalized observations, the file also has "normalizer.obs_mean",
@@ -71,7 +81,7 @@ def save_safetensors(policy: Any, path: str | os.PathLike[str]) -> None:
     write_file(Path(path), data)
 
 
-def save_onnx(policy: Any, path: str | os.PathLike[str]) -> None:
+def save_onnx(policy: HasLearner, path: str | os.PathLike[str]) -> None:
     """Write an ONNX model from raw observations to greedy actions.
 
     The input "obs" has the shape (n, *obs_shape) and the dtype int64 for Discrete and MultiDiscrete
@@ -95,15 +105,14 @@ def save_onnx(policy: Any, path: str | os.PathLike[str]) -> None:
     write_file(Path(path), _Graph(policy.learner, networks, normalizer, onnx).serialize())
 
 
-def _arrays(policy: Any) -> tuple[Arrays, Arrays]:
+def _arrays(policy: object) -> tuple[Arrays, Arrays]:
     """Return the networks and the statistics of observations; {} if they are not normalized."""
-    learner = getattr(policy, "learner", None)
-    if not callable(getattr(learner, "state", None)):
+    if not isinstance(policy, HasLearner):
         raise ArgumentTypeError(
             "policy", "a policy or a trainer", type(policy).__name__, "pass rlox.load(path)"
         )
-    state: Any = learner.state(replay=False)  # type: ignore[union-attr]  # checked above
-    normalize_obs = learner.config.normalize_obs  # type: ignore[union-attr]  # checked above
+    state = policy.learner.state(replay=False)
+    normalize_obs = policy.learner.config.normalize_obs
     normalizer = {name: state.normalizer[name] for name in _STATISTICS} if normalize_obs else {}
     return state.networks, normalizer
 
@@ -111,12 +120,13 @@ def _arrays(policy: Any) -> tuple[Arrays, Arrays]:
 class _Graph:
     """Builder of an ONNX graph, whose operators are appended in order."""
 
-    def __init__(self, learner: Any, networks: Arrays, normalizer: Arrays, onnx: Any) -> None:
+    def __init__(
+        self, learner: EnvLearner, networks: Arrays, normalizer: Arrays, onnx: ModuleType
+    ) -> None:
         self.learner, self.networks, self.normalizer = learner, networks, normalizer
         self.onnx, self.spec = onnx, ALGORITHMS[learner.algorithm]
         self.observation_space, self.action_space = learner.spaces
-        is_custom = not getattr(learner, "built_in", True)
-        if is_custom or any(name.startswith("features.") for name in networks):
+        if not learner.built_in or any(name.startswith("features.") for name in networks):
             raise ArgumentError(
                 "policy",
                 "a built-in MLP",
@@ -137,11 +147,14 @@ class _Graph:
         action = self._actions(self._outputs(self._rows()))
         self.nodes.append(helper.make_node("Identity", [action], ["action"]))
         dtype = helper.np_dtype_to_tensor_dtype(np.dtype(self.action_space.dtype))
+        obs_shape, action_shape = (
+            space.shape or () for space in (self.observation_space, self.action_space)
+        )
         graph = helper.make_graph(
             self.nodes,
             f"rlox-{self.learner.algorithm}",
-            [helper.make_tensor_value_info("obs", obs_dtype, ["n", *self.observation_space.shape])],
-            [helper.make_tensor_value_info("action", dtype, ["n", *self.action_space.shape])],
+            [helper.make_tensor_value_info("obs", obs_dtype, ["n", *obs_shape])],
+            [helper.make_tensor_value_info("action", dtype, ["n", *action_shape])],
             self.constants,
         )
         opset = [helper.make_opsetid("", _OPSET)]
@@ -150,7 +163,7 @@ class _Graph:
         onnx.checker.check_model(model, full_check=True)
         return bytes(model.SerializeToString())
 
-    def op(self, op_type: str, *inputs: str | npt.NDArray[Any], **attributes: Any) -> str:
+    def op(self, op_type: str, *inputs: str | npt.NDArray[Any], **attributes: int) -> str:
         """Append an operator, and return the name of its output."""
         names = []
         for value in inputs:
@@ -166,7 +179,7 @@ class _Graph:
         self.nodes.append(self.onnx.helper.make_node(op_type, names, [name], **attributes))
         return name
 
-    def cast(self, x: str, dtype: Any) -> str:
+    def cast(self, x: str, dtype: npt.DTypeLike) -> str:
         """Append a cast of `x` to another dtype."""
         onnx_dtype = self.onnx.helper.np_dtype_to_tensor_dtype(np.dtype(dtype))
         return self.op("Cast", x, to=onnx_dtype)
@@ -201,8 +214,8 @@ class _Graph:
     def _normalized(self, rows: str) -> str:
         mean, var = (self.normalizer[name].ravel() for name in _STATISTICS[:2])
         centred = self.op("Sub", self.cast(rows, np.float64), mean)
-        scaled = self.op("Div", centred, np.sqrt(var + _EPSILON))
-        clipped = self.op("Clip", scaled, np.array(-_CLIP), np.array(_CLIP))
+        scaled = self.op("Div", centred, np.sqrt(var + NORMALIZER_EPS))
+        clipped = self.op("Clip", scaled, np.array(-NORMALIZER_CLIP), np.array(NORMALIZER_CLIP))
         return self.cast(clipped, np.float32)
 
     def _outputs(self, x: str) -> str:
@@ -232,7 +245,7 @@ class _Graph:
 
     def _actions(self, out: str) -> str:
         """Append the conversion of network outputs to greedy actions of the action space."""
-        space, shape = self.action_space, np.array([-1, *self.action_space.shape])
+        space, shape = self.action_space, np.array([-1, *(self.action_space.shape or ())])
         match space:
             case gym.spaces.Discrete():
                 chosen = self._best(out, 0, int(space.n))
@@ -271,7 +284,7 @@ class _Graph:
         begin, end, axis = (np.array([x]) for x in (0, len(low), 1))
         mean = self.op("Slice", out, begin, end, axis)
         if self.learner.config.use_sde:
-            bounds = (np.array(x, np.float32) for x in (-_CLIP_MEAN, _CLIP_MEAN))
+            bounds = (np.array(x, np.float32) for x in (-SDE_CLIP_MEAN, SDE_CLIP_MEAN))
             mean = self.op("Clip", mean, *bounds)
         half = self.op("Mul", self.op("Tanh", mean), np.array(0.5, np.float32))
         up = self.op("Add", half, np.array(0.5, np.float32))

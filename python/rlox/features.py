@@ -1,7 +1,7 @@
 """Feature extractors: modules that map observations to one vector each."""
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, TypeAlias
 
 import gymnasium as gym
@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from rlox._errors import ArgumentError, ArgumentTypeError
 from rlox._layout import Layout, has_parts, is_image
 from rlox._nn.networks import init_orthogonal, make_layer
-from rlox._nn.runtime import torch_dtype
+from rlox._nn.runtime import TensorObs, torch_dtype
 from rlox._validation import check_int
 
 # Function from an observation space to a module with an attribute `features_dim`.
@@ -140,19 +140,20 @@ class Combined(nn.Module):
         generator: torch.Generator | None = None,
     ) -> None:
         super().__init__()
-        inner: Any = space  # Dict or Tuple
-        named = isinstance(space, spaces.Dict)
-        every = inner.spaces.items() if named else enumerate(inner.spaces)
+        assert isinstance(space, spaces.Dict | spaces.Tuple)
+        every: Iterable[tuple[str | int, gym.Space[Any]]] = enumerate(space.spaces)
+        if isinstance(space, spaces.Dict):
+            every = space.spaces.items()
         items = [(key, part) for key, part in every if has_parts(part)]
         self.keys = [key for key, _ in items]
         parts: list[Any] = [make_features(part, ortho_init, 256, generator) for _, part in items]
         self.parts = nn.ModuleList(parts)
         self.features_dim = sum(part.features_dim for part in parts)
 
-    def forward(self, obs: Any) -> Tensor:
+    def forward(self, obs: TensorObs) -> Tensor:
         """Map a dict or tuple of tensors (N, ...) to features (N, features_dim)."""
         parts = zip(self.keys, self.parts, strict=True)
-        return torch.cat([part(obs[key]) for key, part in parts], 1)
+        return torch.cat([part(obs[key]) for key, part in parts], 1)  # type: ignore[call-overload,index]  # a dict or tuple
 
 
 def make_features(
@@ -183,14 +184,14 @@ def _channels_last(shape: Sequence[int]) -> bool:
     return len(shape) > 2 and shape[-1] < shape[-3]
 
 
-def make_custom_features(make: Any, space: gym.Space[Any]) -> nn.Module:
+def make_custom_features(make: object, space: gym.Space[Any]) -> nn.Module:
     """Create custom features, and try the module on two observations.
 
     Raises:
         ArgumentError: The output shape is not (n, features_dim).
         ArgumentTypeError: `make` does not return a torch module with an int `features_dim` >= 1.
     """
-    module: Any = make(space) if callable(make) else None
+    module: object = make(space) if callable(make) else None
     width = getattr(module, "features_dim", None)
     if not isinstance(module, nn.Module) or type(width) is not int or width < 1:
         raise ArgumentTypeError(

@@ -4,7 +4,7 @@ import os
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn, cast
 
 import numpy.typing as npt
 from gymnasium.vector import AutoresetMode
@@ -17,14 +17,16 @@ from rlox._training.resume import (
     resolve_settings,
     saved_spaces,
 )
+from rlox._types import Obs
 from rlox.checkpoint import Checkpoint, read_checkpoint
 from rlox.configs import OnPolicyConfig, local_config
-from rlox.learners import MEMBERS, LearnerState
+from rlox.envs._rollout_env import RolloutEnv
+from rlox.learners import MEMBERS, Config, LearnerState
 from rlox.learners._backends import Backend, choose_backend, loading_backend, make_learner
 
 if TYPE_CHECKING:
     from rlox.features import FeaturesExtractor
-    from rlox.learners import Learner
+    from rlox.learners import EnvLearner
     from rlox.policies import PolicyLike
 
 
@@ -41,9 +43,8 @@ class Policy:
         learner: Learner that computes the actions.
     """
 
-    def __init__(self, learner: "Learner", manifest: dict[str, Any]) -> None:
+    def __init__(self, learner: "EnvLearner", manifest: dict[str, Any]) -> None:
         self.learner, self.manifest = learner, manifest
-        assert learner.spaces is not None
         self.observation_space, self.action_space = learner.spaces
         self.algorithm: str = manifest["algorithm"]
         self.env: str | None = manifest["env"]
@@ -51,7 +52,7 @@ class Policy:
         self.masked = learner.config.action_masks
 
     def predict(
-        self, obs: Any, deterministic: bool = True, action_masks: npt.ArrayLike | None = None
+        self, obs: Obs, deterministic: bool = True, action_masks: npt.ArrayLike | None = None
     ) -> npt.NDArray[Any]:
         """Return the actions for one observation or a batch.
 
@@ -126,9 +127,9 @@ def load(
     check_required_objects(
         saved | {"env": ""}, policy=policy, features_extractor=features_extractor
     )
-    chosen: Any = loading_backend(backend, saved["backend"])
+    chosen = loading_backend(backend, saved["backend"])
     config = _make_minimal_config(spec.config(**resolve_settings(chosen, saved, device=device)))
-    env = _SpacesOnlyEnv(saved, config.num_envs)
+    env = cast(RolloutEnv, _SpacesOnlyEnv(saved, config.num_envs))
     space = env.single_observation_space
     expected = choose_backend(chosen, config, space, policy, features_extractor)
     learner_args = env, config, saved["seed"]
@@ -158,7 +159,7 @@ def _find_spec(path: str | os.PathLike[str], checkpoint: Checkpoint) -> Algorith
     return ALGORITHMS[name]
 
 
-def _make_minimal_config(config: Any) -> Any:
+def _make_minimal_config(config: Config) -> Config:
     """Return the config without settings that use memory or environments only for training."""
     if isinstance(config, OnPolicyConfig):  # actors would need environments
         return replace(local_config(config, config.num_envs), device=config.device)
@@ -169,12 +170,12 @@ def _make_minimal_config(config: Any) -> Any:
 class _SpacesOnlyEnv:
     """Stand-in for environments that has only their spaces and cannot step."""
 
-    has_action_masks = True
+    action_mask_support = True
+    autoreset_mode = AutoresetMode.SAME_STEP
 
     def __init__(self, manifest: Mapping[str, Any], num_envs: int) -> None:
         self.single_observation_space, self.single_action_space = saved_spaces(manifest)
         self.num_envs = num_envs
-        self.metadata = {"autoreset_mode": AutoresetMode.SAME_STEP}
 
     def _raise_unsupported(self, *args: object, **kwargs: object) -> NoReturn:
         raise ArgumentTypeError(

@@ -5,6 +5,7 @@ install 'rlox[minari]'``).
 """
 
 import json
+from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -14,12 +15,12 @@ from rlox._errors import ArgumentError, ArgumentTypeError
 from rlox._optional import load_extra
 from rlox._rlox import ReplayBuffer
 from rlox._system import check_memory
+from rlox._types import BUFFER_DTYPES, Array, Arrays
 
-_DTYPES = ("float32", "float64", "int64", "uint8", "bool")
+_DTYPES = tuple(BUFFER_DTYPES.values())
 _FLAGS = ("terminated", "truncated")
 _BESIDE = ("env", "continues")
 _KEY = b"rlox"
-Columns = dict[str, npt.NDArray[Any]]
 
 
 def to_arrow(buffer: ReplayBuffer) -> Any:
@@ -69,7 +70,7 @@ def to_arrow(buffer: ReplayBuffer) -> Any:
     return pa.Table.from_arrays(arrays, schema=schema)
 
 
-def _read_transitions(buffer: ReplayBuffer) -> tuple[Columns, dict[str, Any]]:
+def _read_transitions(buffer: ReplayBuffer) -> tuple[Arrays, dict[str, Any]]:
     """Return the columns of all complete transitions, and the options of the buffer."""
     state = buffer.state()
     frames = int(state["frame_stack"][0])
@@ -78,7 +79,7 @@ def _read_transitions(buffer: ReplayBuffer) -> tuple[Columns, dict[str, Any]]:
     num_pending = n if rows and state["tails"][0] == 3 else 0  # rows without next observations
     parts = [name[5:] for name in state if name == "step.obs" or name.startswith("step.obs.")]
     flags = {name: state[f"step.{name}"] for name in _FLAGS}
-    columns: Columns = {part: state[f"step.{part}"] for part in parts}
+    columns: Arrays = {part: state[f"step.{part}"] for part in parts}
     if frames > 1:
         columns["obs"], columns["next_obs"] = _stack_frames(state, n, frames)
     for part in parts if frames == 1 else ():
@@ -100,7 +101,7 @@ def _read_transitions(buffer: ReplayBuffer) -> tuple[Columns, dict[str, Any]]:
     return {name: column[: rows - num_pending] for name, column in columns.items()}, buffer_options
 
 
-def _stack_frames(state: Columns, n: int, frames: int) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
+def _stack_frames(state: Arrays, n: int, frames: int) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
     """Return complete stacks of observations and next observations from stored frames."""
     newest, head = state["step.obs"], state["older_aside"]
     rows, num_frames, frame = len(state["next_aside"]), len(newest), newest.shape[1:]
@@ -123,7 +124,7 @@ def _stack_frames(state: Columns, n: int, frames: int) -> tuple[npt.NDArray[Any]
 
 
 def from_arrow(
-    table: Any,
+    table: object,
     *,
     capacity: int | None = None,
     num_envs: int | None = None,
@@ -193,7 +194,7 @@ def from_arrow(
 
 
 def _split_rows(
-    buffer: ReplayBuffer, columns: Columns, continues: npt.NDArray[np.bool_], num_envs: int
+    buffer: ReplayBuffer, columns: Arrays, continues: npt.NDArray[np.bool_], num_envs: int
 ) -> None:
     """Separate consecutive rows whose `continues` is False."""
     is_separate = ~(continues | columns["terminated"] | columns["truncated"])
@@ -207,7 +208,7 @@ def _split_rows(
     buffer.load_state(state)
 
 
-def _read_column(pa: Any, table: Any, name: str) -> npt.NDArray[Any]:
+def _read_column(pa: ModuleType, table: Any, name: str) -> npt.NDArray[Any]:
     """Return a column as an array (N, ...)."""
     column, field = table.column(name).combine_chunks(), table.schema.field(name)
     if column.null_count:
@@ -231,7 +232,7 @@ def _read_column(pa: Any, table: Any, name: str) -> npt.NDArray[Any]:
 
 
 def _fill_buffer(
-    columns: Columns, capacity: int, num_envs: int, options: dict[str, Any]
+    columns: Arrays, capacity: int, num_envs: int, options: dict[str, Any]
 ) -> ReplayBuffer:
     """Create a buffer with the transitions of columns."""
     keys = [name[4:] for name in columns if name.startswith("obs.")]
@@ -262,7 +263,7 @@ def _fill_buffer(
     for first in range(0, rows, num_envs if num_envs > 1 else max(rows, 1)):
         batch = slice(first, first + num_envs if num_envs > 1 else None)
 
-        def observation(name: str, batch: slice = batch) -> Any:
+        def observation(name: str, batch: slice = batch) -> Array | Arrays:
             if keys:
                 return {key: columns[f"{name}.{key}"][batch] for key in keys}
             return columns[name][batch]
@@ -281,7 +282,7 @@ def _fill_buffer(
 
 
 def from_minari(
-    dataset: Any,
+    dataset: object,
     *,
     capacity: int | None = None,
     n_step: int = 1,
@@ -323,7 +324,7 @@ def from_minari(
         raise ArgumentError("dataset", "steps", "none", "record steps first")
     buffer: ReplayBuffer | None = None
     for episode in dataset.iterate_episodes():
-        columns: Columns = {}
+        columns: Arrays = {}
         observations = episode.observations
         parts = observations if isinstance(observations, dict) else {"": observations}
         for key, part in parts.items():
@@ -351,7 +352,7 @@ def from_minari(
     return buffer
 
 
-def _to_supported_dtype(name: str, value: Any) -> npt.NDArray[Any]:
+def _to_supported_dtype(name: str, value: npt.ArrayLike) -> npt.NDArray[Any]:
     """Convert numbers to a dtype that buffers support."""
     if isinstance(value, dict | tuple | list):
         raise ArgumentTypeError(

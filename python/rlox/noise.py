@@ -90,7 +90,7 @@ KINDS: dict[str, type[ActionNoise]] = {
 }
 
 
-def as_noise(name: str, value: Any) -> ActionNoise:
+def as_noise(name: str, value: object) -> ActionNoise:
     """Return noise, which may be passed in the form of `dataclasses.asdict`.
 
     Raises:
@@ -215,4 +215,6 @@ class NoiseProcess:
 
     def end_episodes(self, ended: npt.NDArray[np.bool_]) -> None:
         """Reset the noise of environments whose episodes ended, a mask (N,)."""
-        self.state[ended] = getattr(self.noise, "initial_noise", None) or 0.0
+        noise = self.noise
+        initial = noise.initial_noise if isinstance(noise, OrnsteinUhlenbeckNoise) else None
+        self.state[ended] = initial or 0.0

@@ -11,8 +11,10 @@ import numpy as np
 import numpy.typing as npt
 
 from rlox._errors import ArgumentError
+from rlox._optional import load_extra
 from rlox._training.metrics import column, read_metrics, smoothed
-from rlox.logger.base import ELAPSED, METRIC, STEPS
+from rlox.learners import TIMESTEPS
+from rlox.logger.base import ELAPSED, METRIC
 from rlox.scores import bootstrap_interval, interquartile_mean
 
 if TYPE_CHECKING:
@@ -42,7 +44,7 @@ def plot_curve(metrics: str | Path, image: str | Path, title: str = "") -> None:
     with _drawing:
         figure, rows = _figure(), read_metrics(metrics)
         axes = figure.add_subplot()
-        axes.plot(column(rows, STEPS, metrics), column(rows, METRIC, metrics))
+        axes.plot(column(rows, TIMESTEPS, metrics), column(rows, METRIC, metrics))
         axes.set_xlabel(_LABELS["steps"])
         axes.set_ylabel("mean return of the last 100 episodes")
         axes.set_title(title)
@@ -91,7 +93,7 @@ def read_curve(
     file = Path(run) / "metrics.csv"
     rows = read_metrics(file)
     values = column(rows, metric, file)
-    steps = column(rows, STEPS, file)
+    steps = column(rows, TIMESTEPS, file)
     at = steps if along == "steps" else column(rows, ELAPSED, file)
     # A run resumed from an older checkpoint repeats some steps; the later rows count.
     smallest_later_step = np.fmin.accumulate(np.append(steps, np.inf)[::-1])[::-1][1:]
@@ -204,7 +206,7 @@ def _together(group: Sequence[Curve]) -> tuple[npt.NDArray[np.float64], npt.NDAr
 def _read_label_and_settings(run: Path) -> tuple[str, dict[str, Any]]:
     """Return the label and settings of a run, or its folder name and {} without a valid config."""
     try:
-        config: Any = json.loads((run / "config.json").read_bytes())
+        config = json.loads((run / "config.json").read_bytes())
         label_parts = [config[name] for name in ("algorithm", "env", "backend")]
         settings = {**config["settings"], **config["env_kwargs"]}
     except (OSError, ValueError, RecursionError, KeyError, TypeError):
@@ -213,11 +215,6 @@ def _read_label_and_settings(run: Path) -> tuple[str, dict[str, Any]]:
 
 
 def _figure() -> "Figure":
-    try:
-        from matplotlib.figure import Figure
-    except ModuleNotFoundError as error:
-        raise ModuleNotFoundError(
-            "matplotlib: expected the package, got none; pip install 'rlox[plot]'",
-            name="matplotlib",
-        ) from error
-    return Figure(figsize=(7, 4), layout="constrained")
+    figures = load_extra("matplotlib.figure", "plot", "rlox.plotting")
+    figure: Figure = figures.Figure(figsize=(7, 4), layout="constrained")
+    return figure

@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from typing import Any, Protocol, TypeAlias
 
 import gymnasium as gym
+import numpy.typing as npt
 import torch
 import torch.nn.functional as F
 from gymnasium import spaces
@@ -16,9 +17,12 @@ from rlox import _validation
 from rlox._errors import ArgumentError, ArgumentTypeError
 from rlox._nn import distributions
 from rlox._nn.critics import Critics
-from rlox._nn.custom import _fused, check_policy, check_spaces
+from rlox._nn.custom import PolicyLike as PolicyLike
+from rlox._nn.custom import _fused, check_policy, check_spaces, optional_member
 from rlox._nn.distributions import Bernoulli, Categorical, Distribution, Gaussian, MultiCategorical
 from rlox._nn.networks import ACTIVATIONS, fuse_mlps, mlp
+from rlox._nn.runtime import TensorObs
+from rlox._registry import NET_ARCH, SDE_CLIP_MEAN
 from rlox.envs._masks import as_flags, mask_parameter
 from rlox.features import FeaturesExtractor, NatureCNN, make_custom_features, make_features
 
@@ -33,7 +37,6 @@ __all__ = [
     "make_policy",
     "sample_actions",
 ]
-PolicyLike: TypeAlias = nn.Module | Callable[[gym.Space[Any], gym.Space[Any]], nn.Module] | None
 
 
 class MlpPolicy(nn.Module):
@@ -103,9 +106,9 @@ class MlpPolicy(nn.Module):
             self.features = make_features(observation_space, ortho_init, generator=init)
         else:
             self.features = make_custom_features(features_extractor, observation_space)
-        width: Any = self.features.features_dim
+        width = int(self.features.features_dim)  # type: ignore[arg-type]  # an int
         if net_arch is None:
-            net_arch = () if isinstance(self.features, NatureCNN) else (64, 64)
+            net_arch = () if isinstance(self.features, NatureCNN) else NET_ARCH
         sizes = [width, *_validation.check_int_tuple("net_arch", net_arch)]
         self.trunk: nn.Module = nn.Identity()
         if shared_trunk and len(sizes) > 1:
@@ -136,7 +139,7 @@ class MlpPolicy(nn.Module):
         self.critic = mlp([*sizes, 1], layer, 1.0, ortho_init, init)
         self.generator = torch.Generator()
 
-    def distribution(self, obs: Tensor, mask: Tensor | None = None) -> Distribution:
+    def distribution(self, obs: TensorObs, mask: Tensor | None = None) -> Distribution:
         """Return the action distributions at observations, restricted by a mask.
 
         Raises:
@@ -144,7 +147,7 @@ class MlpPolicy(nn.Module):
         """
         return self._chances(self._shared_latent(obs), mask)
 
-    def _shared_latent(self, obs: Any) -> Tensor:
+    def _shared_latent(self, obs: TensorObs) -> Tensor:
         """Return the input of actor and critic: features, after the trunk if there is one."""
         common: Tensor = self.trunk(self.features(obs))
         return common
@@ -174,14 +177,14 @@ class MlpPolicy(nn.Module):
         return rows.reshape(len(rows), *self.action_shape)
 
     def get_action_and_logprob(
-        self, obs: Tensor, mask: Tensor | None = None, action: Tensor | None = None
+        self, obs: TensorObs, mask: Tensor | None = None, action: Tensor | None = None
     ) -> tuple[Tensor, Tensor, Tensor]:
         """Return (action, log_prob, entropy) of a sample, or of `action` if it is not None."""
         chances = self.distribution(obs, mask)
         rows = chances.sample(self.generator) if action is None else self._rows(action)
         return self._shaped(rows), chances.log_prob(rows), chances.entropy()
 
-    def get_value(self, obs: Tensor) -> Tensor:
+    def get_value(self, obs: TensorObs) -> Tensor:
         """Return the values (N,) of observations."""
         return self._value(self._shared_latent(obs))
 
@@ -189,7 +192,7 @@ class MlpPolicy(nn.Module):
         value: Tensor = self.critic(common)
         return value.squeeze(-1)
 
-    def act(self, obs: Any, mask: Tensor | None = None) -> tuple[Tensor, Tensor, Tensor]:
+    def act(self, obs: TensorObs, mask: Tensor | None = None) -> tuple[Tensor, Tensor, Tensor]:
         """Return (action, log_prob, value) of a sample at each observation."""
         common = self._shared_latent(obs)
         chances = self._chances(common, mask)
@@ -200,7 +203,7 @@ class MlpPolicy(nn.Module):
         """Return `act` for one rollout, with actor and critic in one pass and fixed weights."""
         both = fuse_mlps(self.actor, self.critic)
 
-        def act(obs: Any, mask: Tensor | None = None) -> tuple[Tensor, Tensor, Tensor]:
+        def act(obs: TensorObs, mask: Tensor | None = None) -> tuple[Tensor, Tensor, Tensor]:
             assert both is not None
             out, value = both(self._shared_latent(obs))
             chances = self._of_outputs(out, mask)
@@ -210,14 +213,14 @@ class MlpPolicy(nn.Module):
         return self.act if both is None else act
 
     def evaluate_actions(
-        self, obs: Any, action: Tensor, mask: Tensor | None = None
+        self, obs: TensorObs, action: Tensor, mask: Tensor | None = None
     ) -> tuple[Tensor, Tensor, Tensor]:
         """Return (log_prob, entropy, value) of actions at observations."""
         common = self._shared_latent(obs)
         chances = self._chances(common, mask)
         return chances.log_prob(self._rows(action)), chances.entropy(), self._value(common)
 
-    def mode(self, obs: Tensor, mask: Tensor | None = None) -> Tensor:
+    def mode(self, obs: TensorObs, mask: Tensor | None = None) -> Tensor:
         """Return the greedy action at each observation."""
         return self._shaped(self.distribution(obs, mask).mode())
 
@@ -285,7 +288,7 @@ class SdePolicy(MlpPolicy):
         """Return `act`, because samples need the actor's hidden layer."""
         return self.act
 
-    def act(self, obs: Any, mask: Tensor | None = None) -> tuple[Tensor, Tensor, Tensor]:
+    def act(self, obs: TensorObs, mask: Tensor | None = None) -> tuple[Tensor, Tensor, Tensor]:
         """Return (action, log_prob, value), with the exploration matrices if they fit the rows."""
         common = self._shared_latent(obs)
         if mask is not None:
@@ -344,9 +347,8 @@ def make_policy(
     return module
 
 
-# Bounds of log standard deviations and of the means of gSDE, as in Stable-Baselines3.
+# Bounds of log standard deviations, as in Stable-Baselines3.
 LOG_STD = (-20.0, 2.0)
-CLIP_MEAN = 2.0
 _HALF_LOG_2_PI = 0.5 * math.log(2 * math.pi)
 
 
@@ -420,21 +422,21 @@ class SquashedPolicy(nn.Module):
     def _matrices(self, count: int) -> Tensor:
         return self.log_std.exp() * self._normals(count)
 
-    def _latent(self, obs: Any) -> Tensor:
+    def _latent(self, obs: TensorObs) -> Tensor:
         """Return the actor's last hidden layer, without a gradient to the features."""
         latent: Tensor = self.critic.features(obs).detach()
         for part in list(self.actor)[:-1]:
             latent = part(latent)
         return latent
 
-    def mode(self, obs: Any) -> Tensor:
+    def mode(self, obs: TensorObs) -> Tensor:
         """Return the greedy actions (N, k)."""
         out: Tensor = self.actor[-1](self._latent(obs))
         if self.use_sde:
-            return out.clamp(-CLIP_MEAN, CLIP_MEAN).tanh()
+            return out.clamp(-SDE_CLIP_MEAN, SDE_CLIP_MEAN).tanh()
         return out[:, : self.actions].tanh()
 
-    def explore(self, obs: Any) -> Tensor:
+    def explore(self, obs: TensorObs) -> Tensor:
         """Sample actions (N, k), with gSDE from the exploration matrices if they fit the rows."""
         exploration = self.exploration
         if not self.use_sde or exploration is None:
@@ -442,15 +444,15 @@ class SquashedPolicy(nn.Module):
         latent = self._latent(obs)
         if len(exploration) != len(latent):
             return self.get_action_and_logprob(obs)[0]
-        mean: Tensor = self.actor[-1](latent).clamp(-CLIP_MEAN, CLIP_MEAN)
+        mean: Tensor = self.actor[-1](latent).clamp(-SDE_CLIP_MEAN, SDE_CLIP_MEAN)
         return (mean + torch.bmm(latent.unsqueeze(1), exploration).squeeze(1)).tanh()
 
-    def get_action_and_logprob(self, obs: Any) -> tuple[Tensor, Tensor]:
+    def get_action_and_logprob(self, obs: TensorObs) -> tuple[Tensor, Tensor]:
         """Sample reparameterized actions (N, k); return them and their log-probabilities (N,)."""
         latent = self._latent(obs)
         out = self.actor[-1](latent)
         if self.use_sde:
-            mean = out.clamp(-CLIP_MEAN, CLIP_MEAN)
+            mean = out.clamp(-SDE_CLIP_MEAN, SDE_CLIP_MEAN)
             variance = (latent**2) @ (2 * self.log_std).exp() + 1e-6
             drawn = self._normals(1) if self._drawn is None else self._drawn
             noise = latent @ (self.log_std.exp() * drawn[0])
@@ -468,7 +470,7 @@ class SquashedPolicy(nn.Module):
 
 
 # Function from observations, actions and masks to log_prob, entropy and value.
-Evaluate: TypeAlias = Callable[[Any, Tensor, Tensor | None], tuple[Tensor, Tensor, Tensor]]
+Evaluate: TypeAlias = Callable[[TensorObs, Tensor, Tensor | None], tuple[Tensor, Tensor, Tensor]]
 
 
 class ActorCritic(Protocol):
@@ -519,15 +521,17 @@ class ActorCritic(Protocol):
     """
 
     def get_action_and_logprob(
-        self, obs: Tensor, mask: Tensor | None = None, action: Tensor | None = None
+        self, obs: TensorObs, mask: Tensor | None = None, action: Tensor | None = None
     ) -> tuple[Tensor, Tensor, Tensor]:
         """Return (action, log_prob, entropy) of a sample, or of `action` if it is not None."""
 
-    def get_value(self, obs: Tensor) -> Tensor:
+    def get_value(self, obs: TensorObs) -> Tensor:
         """Return the values (N,) of observations."""
 
 
-def check_mask(mask: Any, counts: Sequence[int] | None, logits: Tensor) -> Tensor:
+def check_mask(
+    mask: Tensor | npt.ArrayLike, counts: Sequence[int] | None, logits: Tensor
+) -> Tensor:
     """Return a mask as a bool tensor (N, sum(counts)) on the device of the logits.
 
     Args:
@@ -573,11 +577,11 @@ def check_mask(mask: Any, counts: Sequence[int] | None, logits: Tensor) -> Tenso
     return flags
 
 
-def _with_mask(method: Any) -> Callable[..., Any]:
+def _with_mask(method: Callable[..., Any]) -> Callable[..., Any]:
     """Wrap a policy method so that the mask is passed by the name of its parameter."""
     parameter = mask_parameter(method)
 
-    def call(*args: Any, mask: Tensor | None, **others: Any) -> Any:
+    def call(*args: object, mask: Tensor | None, **others: object) -> Any:
         if mask is None and (parameter is None or parameter.default is not parameter.empty):
             return method(*args, **others)
         if parameter is None:
@@ -593,24 +597,24 @@ def _with_mask(method: Any) -> Callable[..., Any]:
     return call
 
 
-def _fused_act(policy: Any) -> Any:
+def _fused_act(policy: object) -> Any:
     frozen = _fused(policy, "frozen_act", "act", "distribution")
     return _fused(policy, "act") if frozen is None else frozen()
 
 
-def _mask_comes(after: int, method: Any) -> bool:
+def _mask_comes(after: int, method: Callable[..., object]) -> bool:
     """Return True if a method accepts the mask as positional argument number `after`."""
     at = [*inspect.signature(method).parameters.values()][after : after + 1]
     return at == [mask_parameter(method)] and at[0].kind is at[0].POSITIONAL_OR_KEYWORD
 
 
-def takes_masks(policy: Any) -> bool:
+def takes_masks(policy: ActorCritic) -> bool:
     """Return True if the function from `get_act_fn` accepts masks."""
     methods = (_fused_act(policy), policy.get_action_and_logprob)
     return any(mask_parameter(method) is not None for method in methods)
 
 
-def get_act_fn(policy: Any) -> Callable[..., tuple[Tensor, Tensor, Tensor]]:
+def get_act_fn(policy: ActorCritic) -> Callable[..., tuple[Tensor, Tensor, Tensor]]:
     """Return the policy's `act`, or a function that computes the same.
 
     The function is valid until the weights change. With a mask, an `act` without such a parameter
@@ -622,7 +626,7 @@ def get_act_fn(policy: Any) -> Callable[..., tuple[Tensor, Tensor, Tensor]]:
         act_fn: Callable[..., tuple[Tensor, Tensor, Tensor]] = fused
         return act_fn
 
-    def act(obs: Any, mask: Tensor | None = None) -> tuple[Tensor, Tensor, Tensor]:
+    def act(obs: TensorObs, mask: Tensor | None = None) -> tuple[Tensor, Tensor, Tensor]:
         if fused is not None and (mask is None or masked):
             outputs: tuple[Tensor, Tensor, Tensor] = together(obs, mask=mask)
             return outputs
@@ -632,7 +636,7 @@ def get_act_fn(policy: Any) -> Callable[..., tuple[Tensor, Tensor, Tensor]]:
     return act
 
 
-def get_evaluate_fn(policy: Any) -> Evaluate:
+def get_evaluate_fn(policy: ActorCritic) -> Evaluate:
     """Return the policy's `evaluate_actions`, or a function that computes the same."""
     fused = _fused(policy, "evaluate_actions")
     separate, together = _with_mask(policy.get_action_and_logprob), _with_mask(fused)
@@ -642,7 +646,7 @@ def get_evaluate_fn(policy: Any) -> Evaluate:
         return evaluate_fn
 
     def evaluate(
-        obs: Any, action: Tensor, mask: Tensor | None = None
+        obs: TensorObs, action: Tensor, mask: Tensor | None = None
     ) -> tuple[Tensor, Tensor, Tensor]:
         if fused is not None and (mask is None or masked):
             outputs: tuple[Tensor, Tensor, Tensor] = together(obs, action, mask=mask)
@@ -653,24 +657,31 @@ def get_evaluate_fn(policy: Any) -> Evaluate:
     return evaluate
 
 
-def greedy_actions(policy: Any, obs: Any, mask: Tensor | None = None) -> Tensor:
+def greedy_actions(policy: ActorCritic, obs: TensorObs, mask: Tensor | None = None) -> Tensor:
     """Return the greedy actions of a policy.
 
     Raises:
         ArgumentTypeError: The policy has no `mode`, or `mode` has no parameter for the mask.
     """
-    if not hasattr(policy, "mode"):
+    mode = optional_member(policy, "mode")
+    if mode is None:
         raise ArgumentTypeError(
             "policy",
             "a policy with a method mode(obs) for greedy actions",
             f"{type(policy).__name__} without mode()",
             "add it or pass deterministic=False",
         )
-    actions: Tensor = _with_mask(policy.mode)(obs, mask=mask)
+    actions: Tensor = _with_mask(mode)(obs, mask=mask)
     return actions
 
 
-def sample_actions(policy: Any, obs: Any, mask: Tensor | None = None) -> Tensor:
+def std_metrics(policy: ActorCritic) -> dict[str, float]:
+    """Return the mean standard deviation of Gaussian actions as a metric; empty without any."""
+    log_std = optional_member(policy, "log_std")
+    return {} if log_std is None else {"train/std": log_std.detach().exp().mean().item()}
+
+
+def sample_actions(policy: ActorCritic, obs: TensorObs, mask: Tensor | None = None) -> Tensor:
     """Return sampled actions of a policy."""
     actions: Tensor = _with_mask(policy.get_action_and_logprob)(obs, mask=mask)[0]
     return actions

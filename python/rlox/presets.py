@@ -358,6 +358,6 @@ def show(algorithm: str, env_id: str) -> str:
     return head + "".join(f"  {name}: {_plain(value)}\n" for name, value in settings.items())
 
 
-def _plain(value: Any) -> str:
+def _plain(value: object) -> str:
     """Return a value as JSON, which is also valid YAML."""
     return json.dumps(asdict(value) if is_dataclass(value) else value)  # type: ignore[arg-type]  # noise

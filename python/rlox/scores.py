@@ -5,7 +5,7 @@ bootstrap interval for scores of reinforcement learning. The tests compare both 
 package, rliable.
 """
 
-from typing import Any, TypedDict
+from typing import TypedDict
 
 import numpy as np
 import numpy.typing as npt
@@ -90,7 +90,7 @@ def bootstrap_interval(
     return interval
 
 
-def score(returns: Any) -> Score:
+def score(returns: npt.ArrayLike) -> Score:
     """Compute mean, standard deviation and interquartile mean of episode returns.
 
     Args:
@@ -118,7 +118,7 @@ def score(returns: Any) -> Score:
     }
 
 
-def _check_numbers(values: Any) -> npt.NDArray[np.float64]:
+def _check_numbers(values: npt.ArrayLike) -> npt.NDArray[np.float64]:
     """Convert values to float64, (..., n); check that n is at least 1 and no number is NaN."""
     try:
         plain = np.asarray(values)

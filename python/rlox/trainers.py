@@ -29,8 +29,8 @@ from rlox.checkpoint import read_checkpoint
 from rlox.configs import SHAPE_SETTINGS
 from rlox.envs._make import (
     EnvLike,
+    EnvMaker,
     EnvSource,
-    Maker,
     as_env_source,
     get_env_name,
     get_num_envs,
@@ -252,7 +252,7 @@ class Trainer:
         *,
         seed: int | None = None,
         deterministic: bool = True,
-        env: Maker | None = None,
+        env: EnvMaker | None = None,
         max_episode_steps: int | None = None,
     ) -> EvaluationResult:
         """Evaluate the policy over full episodes in Gymnasium's own environment.

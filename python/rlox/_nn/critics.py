@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from rlox._nn.networks import ACTIVATIONS, mlp
 from rlox._nn.optim import EACH
+from rlox._nn.runtime import TensorObs
 
 
 class StackedLinear(nn.Module):
@@ -87,7 +88,7 @@ class Critics(nn.Module):
         self.add_module(EACH, nn.Sequential(*layers))
         self.count = count
 
-    def forward(self, obs: Any, actions: Tensor) -> Tensor:
+    def forward(self, obs: TensorObs, actions: Tensor) -> Tensor:
         """Return the values (critics, N) of observations and actions (N, k)."""
         return self.values(self.features(obs), actions)
 
@@ -159,7 +160,7 @@ class FeaturedMlp(nn.Sequential):
         self.depth = len(layers)
         self.features = features
 
-    def forward(self, obs: Any) -> Tensor:
+    def forward(self, obs: TensorObs) -> Tensor:
         """Map observations to (N, outputs)."""
         x: Tensor = self.features(obs)
         for part in list(self)[: self.depth]:
@@ -170,7 +171,7 @@ class FeaturedMlp(nn.Sequential):
 class Actor(FeaturedMlp):
     """Deterministic actor: a `FeaturedMlp` with tanh outputs."""
 
-    def forward(self, obs: Any) -> Tensor:
+    def forward(self, obs: TensorObs) -> Tensor:
         """Map observations to actions (N, k) in [-1, 1]."""
         return super().forward(obs).tanh()
 
@@ -178,7 +179,7 @@ class Actor(FeaturedMlp):
 class DuelingNetwork(FeaturedMlp):
     """Dueling Q-network (Wang et al. 2016); the last output of the MLP is the state value."""
 
-    def forward(self, obs: Any) -> Tensor:
+    def forward(self, obs: TensorObs) -> Tensor:
         """Map observations to action values (N, outputs - 1)."""
         out = super().forward(obs)
         advantages, value = out[:, :-1], out[:, -1:]

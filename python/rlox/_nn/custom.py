@@ -10,10 +10,15 @@ from gymnasium import spaces
 from torch import Tensor, nn
 
 from rlox._errors import ArgumentError, ArgumentTypeError
-from rlox._nn.runtime import evaluating, zeros
+from rlox._nn.runtime import TensorObs, evaluating, zeros
 
 
-def check_spaces(observation_space: Any, action_space: Any) -> None:
+def optional_member(policy: object, name: str) -> Any:
+    """Return a member that custom policies may lack, or None."""
+    return getattr(policy, name, None)
+
+
+def check_spaces(observation_space: object, action_space: object) -> None:
     """Check that both arguments are Gymnasium spaces.
 
     Raises:
@@ -30,7 +35,7 @@ def check_spaces(observation_space: Any, action_space: Any) -> None:
 
 
 def check_policy(
-    policy: Any, observation_space: gym.Space[Any], action_space: gym.Space[Any]
+    policy: object, observation_space: gym.Space[Any], action_space: gym.Space[Any]
 ) -> None:
     """Try a policy on two observations and check its outputs against `rlox.policies.ActorCritic`.
 
@@ -56,11 +61,11 @@ def check_policy(
             action, log_prob, entropy = module.get_action_and_logprob(obs)
             action_log_prob = module.get_action_and_logprob(obs, action=action)[1]
             outputs = {"log_prob": log_prob, "entropy": entropy, "value": module.get_value(obs)}
-            if hasattr(module, "act"):
-                _, outputs["log_prob of act"], outputs["value of act"] = module.act(obs)
-            if hasattr(module, "evaluate_actions"):
+            if act := optional_member(policy, "act"):
+                _, outputs["log_prob of act"], outputs["value of act"] = act(obs)
+            if evaluate_actions := optional_member(policy, "evaluate_actions"):
                 names = ("log_prob", "entropy", "value")
-                evaluated = zip(names, module.evaluate_actions(obs, action), strict=True)
+                evaluated = zip(names, evaluate_actions(obs, action), strict=True)
                 outputs |= {f"{name} of evaluate_actions": tensor for name, tensor in evaluated}
     except Exception as error:
         error_type = ArgumentTypeError if isinstance(error, TypeError) else ArgumentError
@@ -87,7 +92,7 @@ def check_policy(
             )
 
 
-def _fused(policy: Any, name: str, *others: str) -> Any:
+def _fused(policy: object, name: str, *others: str) -> Any:
     """Return an optional method; None if missing, or if a subclass overrides only its parts."""
     required = ("get_action_and_logprob", "get_value", *others)
     for namespace in (vars(policy), *map(vars, type(policy).__mro__)):
@@ -98,6 +103,8 @@ def _fused(policy: Any, name: str, *others: str) -> Any:
     return None
 
 
+# Torch module, a function from observation and action space to a module, or None.
+PolicyLike: TypeAlias = nn.Module | Callable[[gym.Space[Any], gym.Space[Any]], nn.Module] | None
 # Outputs of a policy by name, each with its expected shape.
 PolicyOutputs: TypeAlias = dict[str, tuple[Any, tuple[int, ...]]]
 _HINT = "see the algorithm's class in rlox.algorithms"
@@ -110,7 +117,7 @@ def critic_parts(policy: nn.Module) -> tuple[list[str], list[str]]:
 
 
 def make_custom_policy(
-    policy: Any,
+    policy: PolicyLike,
     observation_space: gym.Space[Any],
     action_space: gym.Space[Any],
     needed: Sequence[str],
@@ -153,7 +160,7 @@ def make_custom_policy(
 
 
 def make_custom_q_network(
-    policy: Any,
+    policy: PolicyLike,
     observation_space: gym.Space[Any],
     action_space: gym.Space[Any],
     features_extractor: object,
@@ -172,7 +179,7 @@ def make_custom_q_network(
 
 
 def make_custom_actor_critic(
-    policy: Any,
+    policy: PolicyLike,
     observation_space: gym.Space[Any],
     action_space: gym.Space[Any],
     needed: Sequence[str],
@@ -196,7 +203,7 @@ def make_custom_actor_critic(
     module: Any = make_custom_policy(policy, *args)
     dim = math.prod(action_space.shape or ())
 
-    def call_policy(obs: Any) -> PolicyOutputs:
+    def call_policy(obs: TensorObs) -> PolicyOutputs:
         outputs: PolicyOutputs = {}
         for name in needed:
             actions = getattr(module, name)(obs)
@@ -215,7 +222,7 @@ def make_custom_actor_critic(
 def _check_outputs(
     policy: nn.Module,
     observation_space: gym.Space[Any],
-    call_policy: Callable[[Any], PolicyOutputs],
+    call_policy: Callable[[TensorObs], PolicyOutputs],
 ) -> None:
     device = next((p.device for p in policy.parameters()), torch.device("cpu"))
     try:

@@ -4,7 +4,7 @@ import os
 import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, nullcontext
-from typing import Any
+from typing import Any, TypeAlias
 
 import gymnasium as gym
 import numpy as np
@@ -17,12 +17,16 @@ from rlox._nn.networks import ACTIVATIONS
 from rlox._types import Arrays
 from rlox._validation import short_repr
 
+# Observations that policies accept: dicts for Dict spaces, tuples for Tuple spaces, else tensors.
+TensorObs: TypeAlias = torch.Tensor | dict[str, "TensorObs"] | tuple["TensorObs", ...]
 
-def zeros(space: gym.Space[Any], n: int, device: torch.device) -> Any:
+
+def zeros(space: gym.Space[Any], n: int, device: torch.device) -> TensorObs:
     """Return `n` observations of zeros in the form that policies accept."""
     layout = Layout(space)
     rows = torch.from_numpy(np.zeros((n, *layout.shape), layout.dtype))
-    return layout.unpack(rows.to(device), torch_dtype)
+    obs: TensorObs = layout.unpack(rows.to(device), torch_dtype)
+    return obs
 
 
 def torch_dtype(dtype: "np.dtype[Any]") -> torch.dtype:
@@ -251,7 +255,7 @@ def real_arrays(module: Any) -> Arrays:
     return {name: tensor.float().numpy(force=True) for name, tensor in named}
 
 
-def activations(module: Any) -> set[str]:
+def activations(module: object) -> set[str]:
     """Return the names of the activations among the submodules of a module.
 
     >>> activations(nn.Sequential(nn.Linear(1, 1), nn.Tanh()))

@@ -13,7 +13,7 @@ import numpy.typing as npt
 from rlox._errors import ArgumentError
 from rlox._files import write_file
 from rlox._validation import hint
-from rlox.logger.base import STEPS
+from rlox.learners import TIMESTEPS
 
 Rows = dict[str, list[str | None]]
 
@@ -40,7 +40,7 @@ def read_metrics(file: str | Path) -> Rows:
     return {name: [row[i] or None for row in complete_rows] for i, name in enumerate(head)}
 
 
-def remove_rows_after(file: str | Path, count: int, counter: str = STEPS) -> None:
+def remove_rows_after(file: str | Path, count: int, counter: str = TIMESTEPS) -> None:
     """Remove the rows of `metrics.csv` after a checkpoint, and an incomplete last row.
 
     A run that was killed has rows after its last checkpoint, which the resumed run writes again.
@@ -64,7 +64,7 @@ def remove_rows_after(file: str | Path, count: int, counter: str = STEPS) -> Non
     write_file(Path(file), buffer.getvalue().encode())
 
 
-def remove_lines_after(file: str | Path, count: int, counter: str = STEPS) -> None:
+def remove_lines_after(file: str | Path, count: int, counter: str = TIMESTEPS) -> None:
     """Remove the lines of `metrics.jsonl` after a checkpoint, and lines without the counter.
 
     Args:

@@ -70,8 +70,8 @@ def restore_run(
         CorruptFileError: The checkpoint is damaged. The error names the file and the section.
         ArgumentError: The checkpoint does not fit the environment, the policy or the backend.
     """
-    if run.learner.spaces is not None:
-        pairs = zip(run.learner.spaces, saved_spaces(saved), strict=True)
+    if run.env_source is not None:
+        pairs = zip(run.env_learner.spaces, saved_spaces(saved), strict=True)
         for kind, (space, saved_space) in zip(("observation", "action"), pairs, strict=True):
             if _spaces.to_json(space) != saved["spaces"][kind]:
                 raise ArgumentError(
@@ -125,14 +125,15 @@ def _make_learner_state(saved: Mapping[str, Any], members: Mapping[str, Arrays])
 
 def _explain_new_episodes(run: Run, saved: Mapping[str, Any], state: LearnerState) -> str | None:
     """Return the reason why episodes of the checkpoint do not continue; None if they do."""
-    learner: Any = run.learner
+    if run.env_source is None or run.env_learner.env_initialized:
+        return None
     had_episodes = state.environment or saved.get("env_state") == "missing"
-    if getattr(learner, "env_initialized", True) or not (had_episodes or run.budget_used):
+    if not had_episodes and not run.budget_used:
         return None
     if not state.environment:
         return str(saved.get("env_state_reason", "the checkpoint does not contain their state"))
-    return str(
-        getattr(learner.env, "unrestorable_reason", None)
+    return (
+        run.env_learner.env.unrestorable_reason
         or "they differ from the environments of the checkpoint"
     )
 

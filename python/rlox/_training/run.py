@@ -8,7 +8,7 @@ import os
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from rlox import _spaces
 from rlox._errors import ArgumentError, OutOfMemoryError, warn
@@ -18,9 +18,9 @@ from rlox._training.run_folder import RunFolder, versions
 from rlox._types import Arrays
 from rlox._validation import check_bool, check_int, check_str, resolve_seed
 from rlox.checkpoint import write_checkpoint
-from rlox.envs._make import EnvSource, Maker
+from rlox.envs._make import EnvMaker, EnvSource
 from rlox.evaluation import EvaluationResult, SeededPredictor, evaluate, evaluation_seed
-from rlox.learners import MEMBERS, Learner, LearnerState
+from rlox.learners import MEMBERS, EnvLearner, Learner, LearnerState
 from rlox.logger.base import RunInfo
 from rlox.noise import ActionNoise, noise_to_dict
 
@@ -131,6 +131,12 @@ class Run:
         """Path of the run folder; None if there is no run folder."""
         return None if self.folder is None else self.folder.path
 
+    @property
+    def env_learner(self) -> EnvLearner:
+        """Learner of a run with environments."""
+        assert self.env_source is not None
+        return cast("EnvLearner", self.learner)
+
     def plan(self, total: int | None, start: int | None = None) -> None:
         """Set the budget of the next call of `train`.
 
@@ -192,14 +198,14 @@ class Run:
         *,
         seed: int | None = None,
         deterministic: bool = True,
-        env: Maker | None = None,
+        env: EnvMaker | None = None,
         max_episode_steps: int | None = None,
     ) -> EvaluationResult:
         """Evaluate the policy; see `rlox.trainers.Trainer.evaluate`."""
         maker = self.env_maker(env)
         seed = evaluation_seed(self.seed) if seed is None else resolve_seed(seed)
         return evaluate(
-            SeededPredictor(self.learner, seed, self.interrupt_requested),
+            SeededPredictor(self.env_learner, seed, self.interrupt_requested),
             maker,
             n_episodes,
             seed=seed,
@@ -208,7 +214,7 @@ class Run:
             max_episode_steps=max_episode_steps,
         )
 
-    def env_maker(self, env: Maker | None = None) -> Maker:
+    def env_maker(self, env: EnvMaker | None = None) -> EnvMaker:
         """Return `env`, or the id, spec or function of the training environment.
 
         Raises:
@@ -226,7 +232,7 @@ class Run:
             )
         return maker
 
-    def env_kwargs(self, env: Maker | None = None) -> dict[str, Any]:
+    def env_kwargs(self, env: EnvMaker | None = None) -> dict[str, Any]:
         """Return the keywords of the training environment; none for another environment."""
         return {} if env is not None or self.env_source is None else self.env_source.kwargs
 
@@ -262,7 +268,7 @@ class Run:
         """Return JSON values that describe the run, for `config.json`, checkpoints and loggers."""
         env: dict[str, Any] = {}
         if self.env_source is not None:
-            spaces = zip(("observation", "action"), self.learner.spaces, strict=True)
+            spaces = zip(("observation", "action"), self.env_learner.spaces, strict=True)
             env = {
                 "env": self.env_source.id,
                 "env_kwargs": self.env_source.json_kwargs,

@@ -4,7 +4,7 @@ The settings do not need PyTorch. The first access to a learner or its module im
 """
 
 import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from rlox._registry import ALGORITHMS
 from rlox.configs import A2CConfig, DQNConfig, IMPALAConfig, PPOConfig, SACConfig, TD3Config
@@ -34,11 +34,11 @@ __all__ = [
 ]
 
 
-def __getattr__(name: str) -> Any:
+def __getattr__(name: str) -> object:
     """Import a learner class, such as `PPO`, or its module, such as `ppo`."""
     if name.lower() not in ALGORITHMS or name not in (name.lower(), name.upper()):
         raise AttributeError(f"module 'rlox.algorithms' has no attribute {name!r}")
-    check_torch(f"rlox.algorithms.{name} uses it")
+    check_torch(f"rlox.algorithms.{name}")
     module, _, learner = ALGORITHMS[name.lower()].torch_learner.partition(":")
     loaded = importlib.import_module(module)
     return loaded if name.islower() else getattr(loaded, learner)

@@ -13,16 +13,16 @@ import torch
 from gymnasium.vector import AutoresetMode
 from torch import Tensor, nn
 
-from rlox import _finite, _rng, _serialize, _spaces, _types, _validation, learners
+from rlox import _finite, _rng, _serialize, _spaces, _types, learners
 from rlox._errors import ArgumentError
 from rlox._layout import as_batch
 from rlox._nn import runtime
 from rlox._nn.optim import Adam, clip_norm_
-from rlox._nn.runtime import torch_dtype
+from rlox._nn.runtime import TensorObs, torch_dtype
 from rlox._registry import ALGORITHMS
 from rlox._rlox import enter_phase as enter
 from rlox._spaces import check_supported_actions, random_actions
-from rlox._types import Array
+from rlox._types import Array, Obs
 from rlox.algorithms._replay import Replay, ReplayBatch
 from rlox.buffers._steps import Step, StepRecorder
 from rlox.buffers.hindsight import goal_functions
@@ -32,37 +32,80 @@ from rlox.configs import scheduled
 from rlox.envs._masks import as_masks, random_allowed
 from rlox.envs._rollout_env import RolloutEnv
 from rlox.features import FeaturesExtractor
+from rlox.learners import OffPolicyT
 from rlox.learners._convert import to_torch_state
 from rlox.learners.base import BaseLearner
 from rlox.noise import NoiseProcess
+from rlox.policies import PolicyLike
+
+# Prefixes of torch's names that the shared tensor names of all backends omit.
+_OMITTED_PREFIXES = ("policy.", "temperature.")
 
 
-class OffPolicyCollector(BaseLearner):
-    """Base class of off-policy learners that collects transitions into a replay buffer.
+class OffPolicyLearner(BaseLearner[OffPolicyT]):
+    """Base class of the off-policy algorithms; subclasses define networks, losses and `update`.
 
-    The first `learning_starts` steps use random actions, later steps the policy, with action noise.
-    The buffer stores Box actions scaled to [-1, 1], and Discrete actions counted from 0.
+    An iteration collects transitions into a replay buffer and learns from minibatches. The first
+    `learning_starts` steps use random actions, later steps the policy, with action noise. The
+    buffer stores Box actions scaled to [-1, 1], and Discrete actions counted from 0.
 
     Args:
         env: Environments from `rlox.make_vec`.
-        config: Settings of an off-policy algorithm.
+        config: Settings; `num_envs` must be the number of environments.
         seed: Seed of all random streams, an int >= 0.
-        device: Device of the minibatches.
+        policy: Custom torch module, or a function from the observation and the action space to a
+            module; the subclass documents its methods. None: built-in networks.
+        features_extractor: Features extractor of the built-in networks, see
+            `rlox.policies.MlpPolicy`.
 
     Raises:
-        ArgumentError: The algorithm does not support the action space, or settings conflict.
-        OutOfMemoryError: The replay buffer does not fit into memory.
+        ArgumentError: Spaces, policy and config do not match.
+        ArgumentTypeError: `env`, `config` or `policy` has another type.
+        OutOfMemoryError: The replay buffer or the networks do not fit into memory.
     """
 
-    algorithm: str
+    backend = "torch"
     # "actions": random actions and action noise; "minibatches": sampled transitions.
     stream_names = (*BaseLearner.stream_names, "actions", "minibatches")
+    # Name of the policy in `modules`; tensor names omit "policy".
+    policy_name = "policy"
+    # Names of the losses and other metrics of updates, in the order of the output.
+    metric_names: ClassVar[tuple[str, ...]]
 
-    def __init__(self, env: RolloutEnv, config: Any, seed: int, device: "torch.device") -> None:
-        name = type(self).__name__
-        super().__init__(env, config, seed, name)
-        check_supported_actions(self.algorithm, ALGORITHMS[self.algorithm].actions, self.spaces[1])
+    def __init__(
+        self,
+        env: RolloutEnv,
+        config: OffPolicyT,
+        seed: int,
+        policy: PolicyLike = None,
+        features_extractor: FeaturesExtractor | None = None,
+    ) -> None:
+        learners.check_env_and_config(env, config, type(self).__name__)
+        self.device = device = runtime.find_device(config.device)
+        super().__init__(env, config, seed, type(self).__name__)
         self.stop_requested = False
+        self.spec = ALGORITHMS[self.algorithm]
+        check_supported_actions(self.algorithm, self.spec.actions, self.spaces[1])
+        self._make_replay()
+        self.generator = torch.Generator(device)
+        self.built_in = policy is None and features_extractor is None
+        init_seed, global_seed = map(int, self.init.generate_state(2, np.uint64))
+        init = torch.Generator().manual_seed(init_seed)
+        with runtime.initialising(None if self.built_in else global_seed, device):
+            module = self.make_policy(policy, features_extractor, init)
+        self.policy = runtime.attach_generator(module, self.generator)
+        with runtime.limit_threads(1):
+            targets: Mapping[str, nn.Module] = self.make_targets()
+        self.modules = nn.ModuleDict({self.policy_name: self.policy, **targets})
+        self.optimizers = self.make_optimizers()
+        self.threads = runtime.best_threads(self.policy, device)
+        self.norms = torch.zeros((), device=device)
+        self._metric_tensors: dict[str, list[Tensor]] = {name: [] for name in self.metric_names}
+        self.last = dict.fromkeys(self.metric_names, math.nan)
+
+    def _make_replay(self) -> None:
+        """Create the replay buffer, the noise and the counters of the collection."""
+        env, config = self.env, self.config
         self.pending_updates = 0.0
         self.progress = 0.0
         self.ended = 0  # number of finished episodes
@@ -84,17 +127,16 @@ class OffPolicyCollector(BaseLearner):
         streams = 1 if has_reset_rows else config.num_envs
         frames = check_frame_stack(env.single_observation_space, config.frame_stack)
         goals = None if config.her is None else goal_functions(env)
-        replay_args = (
+        self.replay = Replay(
             self.layout,
             self.spaces[1],
             config,
             streams,
-            device,
+            self.device,
             self.width,
             goals,
             frames,
         )
-        self.replay = Replay(*replay_args)
         self._statistics = make_buffer(env, 1, normalize_obs=config.normalize_obs)
         self._is_new = self._checked = False
         self._set_bounds(self.spaces[1])
@@ -102,9 +144,63 @@ class OffPolicyCollector(BaseLearner):
         noise = config.action_noise
         self.noise = None if noise is None else NoiseProcess(noise, *shape)
 
-    def explore(self, obs: Array, masks: Array | None) -> Array:
-        """Return the policy's actions for raw observations, in stored form and before noise."""
+    def make_policy(
+        self,
+        policy: PolicyLike,
+        features_extractor: FeaturesExtractor | None,
+        init: torch.Generator,
+    ) -> nn.Module:
+        """Return the custom policy after a check, or the built-in policy initialized by `init`."""
         raise NotImplementedError
+
+    def make_targets(self) -> dict[str, nn.Module]:
+        """Create the target networks and other modules with state; return them by name."""
+        raise NotImplementedError
+
+    def make_optimizers(self) -> list[Adam]:
+        """Create the optimizers, which have disjoint parameters."""
+        raise NotImplementedError
+
+    def compile_losses(self, *functions: Callable[..., Any]) -> None:
+        """Set `losses` to functions of minibatches, which are compiled if `config.compile`."""
+        self._plain = self._fast = self.losses = functions
+        if self.config.compile:
+            self._fast = tuple(torch.compile(function) for function in functions)
+
+    def update(self, batch: ReplayBatch, learning_rate: float) -> None:
+        """Learn from a minibatch, and `record` the metrics."""
+        raise NotImplementedError
+
+    def sample_actions(self, obs: TensorObs, mask: Tensor | None) -> Tensor:
+        """Sample actions from the policy, in stored form."""
+        raise NotImplementedError
+
+    def explore_actions(self, obs: TensorObs, mask: Tensor | None) -> Tensor:
+        """Sample actions for training; gSDE keeps its noise over several steps."""
+        return self.sample_actions(obs, mask)
+
+    def greedy_actions(self, obs: TensorObs, mask: Tensor | None) -> Tensor:
+        """Return the greedy actions, in stored form."""
+        raise NotImplementedError
+
+    def sampling(self, progress: float) -> dict[str, float]:
+        """Return further arguments of the replay buffer's `sample`."""
+        return {}
+
+    @contextmanager
+    def seeded(self) -> Iterator[None]:
+        """Seed torch's generators from this learner's stream for a block.
+
+        Raises:
+            ClosedError: Another thread is in the block.
+        """
+        with self._exclusive():
+            seed, global_seed = map(int, self.streams["iterations"].integers(2**63, size=2))
+            self.generator.manual_seed(seed)
+            with runtime.isolate_torch(
+                None if self.built_in else global_seed, self.device, self.threads
+            ):
+                yield
 
     def begin(self) -> None:
         """Prepare exploration, before an iteration and every `sde_sample_freq` steps."""
@@ -112,9 +208,33 @@ class OffPolicyCollector(BaseLearner):
     def on_step(self, before: int) -> None:
         """Run after each step of all environments; `before` is the previous `timesteps`."""
 
-    def _parameters(self) -> _types.Arrays:
-        """Return the parameters of the policy by name, for errors about NaN."""
-        raise NotImplementedError
+    def iterate(self, progress: float = 0.0) -> dict[str, float]:
+        """Collect `train_freq` steps and learn from the replay buffer; see `Learner.iterate`.
+
+        If `stop_requested` prevents the updates, `timesteps` still counts the stored steps.
+        """
+        progress = learners.check_progress(progress)
+        config = self.config
+        learning_rate = scheduled(config.learning_rate, config.lr_schedule, progress)
+        with self.seeded():
+            with torch.no_grad(), runtime.evaluating(self.policy):
+                n_transitions = self.collect(progress)
+            if self.timesteps > config.learning_starts:
+                n_updates, before = self.minibatches(n_transitions), self.updates
+                try:
+                    self.learn(n_updates, learning_rate, progress)
+                finally:
+                    self._pay_updates(self.updates - before)
+        self.episodes.drain(self.env)
+        if not n_transitions:
+            return {}
+        return {
+            **self.episode_metrics(),
+            **self.rates(progress),
+            **{f"train/{name}": value for name, value in self.last.items()},
+            "train/learning_rate": learning_rate,
+            "train/n_updates": self.updates,
+        }
 
     def _set_bounds(self, space: gym.Space[Any]) -> None:
         """Set the bounds of Box actions, (k,) each; they are empty for other spaces."""
@@ -182,7 +302,7 @@ class OffPolicyCollector(BaseLearner):
         except ValueError:
             # The action space rejects NaN actions; name the tensor of the policy instead.
             first_step = before // self.config.num_envs
-            _finite.check_finite_policy([actions], self._parameters(), first_step)
+            _finite.check_finite_policy([actions], runtime.module_arrays(self.policy), first_step)
             raise
         self.env_initialized = False  # after an error in the step, all environments are reset
         enter("env_step")
@@ -267,198 +387,6 @@ class OffPolicyCollector(BaseLearner):
             return float(config.utd_ratio)
         return 1.0 if config.gradient_steps == -1 else None
 
-    def state(self, replay: bool = True) -> learners.LearnerState:
-        """Return a copy of the state; see `Learner.state`."""
-        state = super().state(replay)
-        state.replay = self.replay.state() if replay else None
-        noise = [] if self.noise is None else self.noise.state.ravel().tolist()
-        last = _serialize.numbers_to_state(self.last.values())
-        counters = {
-            "owed": self.pending_updates,
-            "progress": self.progress,
-            "noise": noise,
-            "last": last,
-        }
-        state.counters |= counters
-        return state
-
-    def load_state(self, state: learners.LearnerState) -> None:
-        """Restore a state, or change nothing; see `BaseLearner.load_state`."""
-        learners.check_state(state)
-        state = to_torch_state(state, self.layout, self.algorithm, self.replay.empty)
-        noise_size = 0 if self.noise is None else self.noise.state.size
-        wanted = {"owed": 1, "progress": 1, "noise": noise_size, "last": len(self.last)}
-        pending_updates, progress, noise, last = (
-            _serialize.numbers_from_state(state.counters, name, count)
-            for name, count in wanted.items()
-        )
-        (timesteps,), _ = learners.counts_from_state(state.counters, ("timesteps",))
-        # Sums are rounded. A fraction of a minibatch may remain from a run with other settings.
-        limit = (self._updates_per_transition() or 0.0) * timesteps * (1 + 1e-9) + 1
-        if not 0 <= pending_updates[0] <= limit:
-            raise ArgumentError(
-                "counters",
-                f"0 to {limit:g} pending minibatches",
-                str(pending_updates[0]),
-                "pass the result of state()",
-            )
-        super().load_state(state)
-        self.pending_updates, self.progress, self._checked = pending_updates[0], progress[0], False
-        self.last = dict(zip(self.last, last, strict=True))
-        if self.noise is not None:
-            self.noise.state = np.reshape(noise, self.noise.state.shape)
-
-    def _restore(self, state: learners.LearnerState) -> bool:
-        """Restore the environments and the buffer; see `BaseLearner._restore`."""
-        self._checked = False
-        load_replay = partial(self.replay.load_state, state.replay)
-        return self._set_env_state(state.environment, load_replay)
-
-
-# Epsilon of Adam: torch's default, which Stable-Baselines3 uses for these algorithms.
-EPS = 1e-8
-# Prefixes of torch's names that the shared tensor names of all backends omit.
-_OMITTED_PREFIXES = ("policy.", "temperature.")
-
-
-class OffPolicyLearner(OffPolicyCollector):
-    """Base class of the off-policy algorithms; subclasses define networks, losses and `update`.
-
-    Args:
-        env: Environments from `rlox.make_vec`.
-        config: Settings; `num_envs` must be the number of environments.
-        seed: Seed of all random streams, an int >= 0.
-        policy: Custom torch module, or a function from the observation and the action space to a
-            module; the subclass documents its methods. None: built-in networks.
-        features_extractor: Features extractor of the built-in networks, see
-            `rlox.policies.MlpPolicy`.
-
-    Raises:
-        ArgumentError: Spaces, policy and config do not match.
-        ArgumentTypeError: `env`, `config` or `policy` has another type.
-        OutOfMemoryError: The replay buffer or the networks do not fit into memory.
-    """
-
-    backend = "torch"
-    # Name of the policy in `modules`; tensor names omit "policy".
-    policy_name = "policy"
-    # Names of the losses and other metrics of updates, in the order of the output.
-    metric_names: ClassVar[tuple[str, ...]]
-
-    def __init__(
-        self,
-        env: RolloutEnv,
-        config: Any,
-        seed: int,
-        policy: Any = None,
-        features_extractor: FeaturesExtractor | None = None,
-    ) -> None:
-        learners.check_env_and_config(env, config, type(self).__name__)
-        device = runtime.find_device(config.device)
-        super().__init__(env, config, seed, device)
-        self.device, self.generator = device, torch.Generator(device)
-        self.built_in = policy is None and features_extractor is None
-        init_seed, global_seed = map(int, self.init.generate_state(2, np.uint64))
-        init = torch.Generator().manual_seed(init_seed)
-        with runtime.initialising(None if self.built_in else global_seed, device):
-            module = self.make_policy(policy, features_extractor, init)
-        self.policy: Any = runtime.attach_generator(module, self.generator)
-        with runtime.limit_threads(1):
-            targets: Mapping[str, nn.Module] = self.make_targets()
-        self.modules = nn.ModuleDict({self.policy_name: self.policy, **targets})
-        self.optimizers = self.make_optimizers()
-        self.threads = runtime.best_threads(self.policy, device)
-        self.norms = torch.zeros((), device=device)
-        self._metric_tensors: dict[str, list[Tensor]] = {name: [] for name in self.metric_names}
-        self.last = dict.fromkeys(self.metric_names, math.nan)
-
-    def make_policy(
-        self, policy: Any, features_extractor: FeaturesExtractor | None, init: torch.Generator
-    ) -> nn.Module:
-        """Return the custom policy after a check, or the built-in policy initialized by `init`."""
-        raise NotImplementedError
-
-    def make_targets(self) -> dict[str, nn.Module]:
-        """Create the target networks and other modules with state; return them by name."""
-        raise NotImplementedError
-
-    def make_optimizers(self) -> list[Adam]:
-        """Create the optimizers, which have disjoint parameters."""
-        raise NotImplementedError
-
-    def compile_losses(self, *functions: Callable[..., Any]) -> None:
-        """Set `losses` to functions of minibatches, which are compiled if `config.compile`."""
-        self._plain = self._fast = self.losses = functions
-        if self.config.compile:
-            self._fast = tuple(torch.compile(function) for function in functions)
-
-    def update(self, batch: ReplayBatch, learning_rate: float) -> None:
-        """Learn from a minibatch, and `record` the metrics."""
-        raise NotImplementedError
-
-    def sample_actions(self, obs: Any, mask: Tensor | None) -> Tensor:
-        """Sample actions from the policy, in stored form."""
-        raise NotImplementedError
-
-    def explore_actions(self, obs: Any, mask: Tensor | None) -> Tensor:
-        """Sample actions for training; gSDE keeps its noise over several steps."""
-        return self.sample_actions(obs, mask)
-
-    def greedy_actions(self, obs: Any, mask: Tensor | None) -> Tensor:
-        """Return the greedy actions, in stored form."""
-        raise NotImplementedError
-
-    def sampling(self, progress: float) -> dict[str, float]:
-        """Return further arguments of the replay buffer's `sample`."""
-        return {}
-
-    @contextmanager
-    def seeded(self) -> Iterator[None]:
-        """Seed torch's generators from this learner's stream for a block.
-
-        Raises:
-            ClosedError: Another thread is in the block.
-        """
-        with self._exclusive():
-            seed, global_seed = map(int, self.streams["iterations"].integers(2**63, size=2))
-            self.generator.manual_seed(seed)
-            with runtime.isolate_torch(
-                None if self.built_in else global_seed, self.device, self.threads
-            ):
-                yield
-
-    def iterate(self, progress: float = 0.0) -> dict[str, float]:
-        """Collect `train_freq` steps and learn from the replay buffer; see `Learner.iterate`.
-
-        If `stop_requested` prevents the updates, `timesteps` still counts the stored steps.
-        """
-        progress = _validation.check_float(
-            "progress", progress, 0, 1, fix="pass the fraction of the run that is done"
-        )
-        config = self.config
-        learning_rate = scheduled(config.learning_rate, config.lr_schedule, progress)
-        with self.seeded():
-            with torch.no_grad(), runtime.evaluating(self.policy):
-                n_transitions = self.collect(progress)
-            if self.timesteps > config.learning_starts:
-                n_updates, before = self.minibatches(n_transitions), self.updates
-                try:
-                    self.learn(n_updates, learning_rate, progress)
-                finally:
-                    self._pay_updates(self.updates - before)
-        self.episodes.drain(self.env)
-        if not n_transitions:
-            return {}
-        return {
-            "rollout/ep_rew_mean": self.episodes.mean_return,
-            "rollout/ep_len_mean": self.episodes.mean_length,
-            "time/total_timesteps": self.timesteps,
-            **self.rates(progress),
-            **{f"train/{name}": value for name, value in self.last.items()},
-            "train/learning_rate": learning_rate,
-            "train/n_updates": self.updates,
-        }
-
     def rates(self, progress: float) -> dict[str, float]:
         """Return metrics of the exploration."""
         return {}
@@ -531,22 +459,23 @@ class OffPolicyLearner(OffPolicyCollector):
         optimizer.step(gradient, learning_rate)
         self.record(**{name: loss})
 
-    def unpack_obs(self, rows: Array) -> Any:
+    def unpack_obs(self, rows: Array) -> TensorObs:
         """Convert raw observations to policy inputs; a custom policy may write to its copy."""
         if self.normalizer is not None and self.config.normalize_obs:
             rows = self.normalizer.normalize_obs(rows)
         tensor = torch.from_numpy(rows if self.built_in else rows.copy())
-        return self.layout.unpack(tensor.to(self.device), torch_dtype)
+        obs: TensorObs = self.layout.unpack(tensor.to(self.device), torch_dtype)
+        return obs
 
     def explore(self, obs: Array, masks: Array | None) -> Array:
-        """Return actions for raw observations, in stored form; see `OffPolicyCollector.explore`."""
+        """Return the policy's actions for raw observations, in stored form and before noise."""
         mask = None if masks is None else torch.from_numpy(masks).to(self.device)
         actions = self.explore_actions(self.unpack_obs(obs), mask)
         return actions.numpy(force=True)
 
     def predict(
         self,
-        obs: Any,
+        obs: Obs,
         deterministic: bool = True,
         stream: _rng.Stream | None = None,
         action_masks: npt.ArrayLike | None = None,
@@ -575,10 +504,6 @@ class OffPolicyLearner(OffPolicyCollector):
         env_actions = self.to_env_actions(actions.numpy(force=True))
         return env_actions[0] if single else env_actions
 
-    def _parameters(self) -> _types.Arrays:
-        """Return the parameters of the policy by name, for errors about NaN."""
-        return runtime.module_arrays(self.policy)
-
     def _networks(self) -> _types.Arrays:
         """Return copies of all parameters and buffers, by name."""
         return {_common_name(name): x for name, x in runtime.module_arrays(self.modules).items()}
@@ -586,6 +511,47 @@ class OffPolicyLearner(OffPolicyCollector):
     def _optimizer_state(self) -> _types.Arrays:
         """Return copies of the optimizers' states, by name."""
         return {name: x for optimizer in self.optimizers for name, x in optimizer.state().items()}
+
+    def state(self, replay: bool = True) -> learners.LearnerState:
+        """Return a copy of the state; see `Learner.state`."""
+        state = super().state(replay)
+        state.replay = self.replay.state() if replay else None
+        noise = [] if self.noise is None else self.noise.state.ravel().tolist()
+        last = _serialize.numbers_to_state(self.last.values())
+        counters = {
+            "owed": self.pending_updates,
+            "progress": self.progress,
+            "noise": noise,
+            "last": last,
+        }
+        state.counters |= counters
+        return state
+
+    def load_state(self, state: learners.LearnerState) -> None:
+        """Restore a state, or change nothing; see `BaseLearner.load_state`."""
+        learners.check_state(state)
+        state = to_torch_state(state, self.layout, self.algorithm, self.replay.empty)
+        noise_size = 0 if self.noise is None else self.noise.state.size
+        wanted = {"owed": 1, "progress": 1, "noise": noise_size, "last": len(self.last)}
+        pending_updates, progress, noise, last = (
+            _serialize.numbers_from_state(state.counters, name, count)
+            for name, count in wanted.items()
+        )
+        (timesteps,), _ = learners.counts_from_state(state.counters, ("timesteps",))
+        # Sums are rounded. A fraction of a minibatch may remain from a run with other settings.
+        limit = (self._updates_per_transition() or 0.0) * timesteps * (1 + 1e-9) + 1
+        if not 0 <= pending_updates[0] <= limit:
+            raise ArgumentError(
+                "counters",
+                f"0 to {limit:g} pending minibatches",
+                str(pending_updates[0]),
+                "pass the result of state()",
+            )
+        super().load_state(state)
+        self.pending_updates, self.progress, self._checked = pending_updates[0], progress[0], False
+        self.last = dict(zip(self.last, last, strict=True))
+        if self.noise is not None:
+            self.noise.state = np.reshape(noise, self.noise.state.shape)
 
     def _restore(self, state: learners.LearnerState) -> bool:
         """Restore networks, optimizers, buffer and environments; see `BaseLearner._restore`."""
@@ -595,7 +561,9 @@ class OffPolicyLearner(OffPolicyCollector):
         parts = self._split_optimizer_state(state.optimizer)
         for optimizer, part in zip(self.optimizers, parts, strict=True):
             optimizer.check_state(part)
-        is_restored = super()._restore(state)
+        self._checked = False
+        load_replay = partial(self.replay.load_state, state.replay)
+        is_restored = self._set_env_state(state.environment, load_replay)
         for optimizer, part in zip(self.optimizers, parts, strict=True):
             optimizer.load_state(part)
         self.modules.load_state_dict(tensors)

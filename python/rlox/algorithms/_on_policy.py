@@ -1,4 +1,4 @@
-"""Base class of the on-policy learners in PyTorch: rollout collection, seeds and prediction."""
+"""Iteration of the on-policy learners in PyTorch: seeds, rollout collection and counters."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -10,25 +10,28 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from rlox import _finite, _rng, _spaces, _types, _validation, learners, policies
+from rlox import _finite, _rng, _spaces, _types, learners, policies
 from rlox._layout import as_batch
 from rlox._nn import runtime
+from rlox._nn.custom import optional_member
 from rlox._nn.optim import VectorOptimizer
+from rlox._nn.runtime import TensorObs
 from rlox._rlox import RolloutBuffer
 from rlox._rlox import enter_phase as enter
+from rlox.buffers.rollout import make_buffer
 from rlox.configs import SHAPE_SETTINGS
 from rlox.envs import _state
 from rlox.envs._masks import as_masks
 from rlox.envs._rollout_env import RolloutEnv
 from rlox.features import FeaturesExtractor
-from rlox.learners._actors import Rollout
-from rlox.learners._on_policy import OnPolicyLearner
+from rlox.learners import OnPolicyT, _actors
+from rlox.learners.base import BaseLearner
 
 
 class Batch(NamedTuple):
     """B steps of a rollout."""
 
-    obs: Any  # (B, *obs_shape), normalized; rows of a `Layout`, or the inputs of policies
+    obs: TensorObs  # (B, *obs_shape), normalized; rows of a `Layout`, or the inputs of policies
     actions: Tensor  # (B, *action_shape) int64 or float32, as the policy returned them
     log_probs: Tensor  # (B,) float32, at collection
     values: Tensor  # (B,) float32, at collection
@@ -51,7 +54,7 @@ class Batch(NamedTuple):
         return Batch._make(None if x is None else x[index] for x in self)
 
 
-class TorchLearner(OnPolicyLearner):
+class TorchLearner(BaseLearner[OnPolicyT]):
     """On-policy learner with a torch policy; subclasses define `update`.
 
     Args:
@@ -76,14 +79,18 @@ class TorchLearner(OnPolicyLearner):
     def __init__(
         self,
         env: RolloutEnv,
-        config: Any,
+        config: OnPolicyT,
         seed: int,
         policy: policies.PolicyLike = None,
         features_extractor: FeaturesExtractor | None = None,
     ) -> None:
         super().__init__(env, config, seed, type(self).__name__)
         self._should_stop = False
-        self._resolve_actors(policy, features_extractor)
+        self.lag = 0  # staleness of the last rollout, in updates
+        self._learner_args = policy, features_extractor
+        if not _actors.is_synchronous(config):
+            mode = _actors.resolve_actors(env, config, *self._learner_args)
+            self.actor_plan = _actors.ActorPlan(mode, type(self), env, config, self.spaces)
         self.device = runtime.find_device(config.device)
         self.generator = torch.Generator(self.device)
         shape: dict[str, Any] = {name: getattr(config, name) for name in SHAPE_SETTINGS}
@@ -92,7 +99,7 @@ class TorchLearner(OnPolicyLearner):
         init_seed, global_seed = map(int, self.init.generate_state(2, np.uint64))
         shape["init"] = torch.Generator().manual_seed(init_seed)
         with runtime.initialising(None if self.built_in else global_seed, self.device):
-            module: Any = policies.make_policy(policy, *self.spaces, shape)  # an ActorCritic
+            module = policies.make_policy(policy, *self.spaces, shape)  # an ActorCritic
         self.policy = runtime.attach_generator(module, self.generator)
         self.evaluate = policies.get_evaluate_fn(self.policy)
         self.threads = runtime.best_threads(self.policy, self.device)
@@ -116,8 +123,8 @@ class TorchLearner(OnPolicyLearner):
             ClosedError: Another thread is in the block.
         """
         with self._exclusive():
-            seed = global_seed = 0  # with actors, `_prepare` sets the seed of the rollout
-            if self.is_synchronous:
+            seed = global_seed = 0  # with actors, `_receive` sets the seed of the rollout
+            if self.actor_plan is None:
                 seed, global_seed = map(int, self.streams["iterations"].integers(2**63, size=2))
             self.generator.manual_seed(seed)
             # Built-in policies use only `generator`; others may use torch's global generators.
@@ -128,10 +135,14 @@ class TorchLearner(OnPolicyLearner):
 
     def _make_storage(self) -> None:
         """Create the rollout buffer and torch views of it."""
-        super()._make_storage()
-        self.obs, masked = torch.from_numpy(self.buffer.obs), self.config.action_masks
-        self.masks = torch.from_numpy(self.buffer.field("action_masks")) if masked else None
+        config, width = self.config, self._mask_width()
+        self.buffer = make_buffer(
+            self.env, config.n_steps, normalize_obs=config.normalize_obs, mask_width=width
+        )
+        self.obs = torch.from_numpy(self.buffer.obs)
         self.rows = self._views(self.buffer)
+        masked = config.action_masks
+        self.masks = torch.from_numpy(self.buffer.field("action_masks")) if masked else None
 
     def _views(self, buffer: RolloutBuffer) -> Batch:
         """Return views of all rows of a buffer."""
@@ -139,30 +150,50 @@ class TorchLearner(OnPolicyLearner):
         masks = torch.from_numpy(buffer.field("action_masks")) if masked else None
         return Batch.views_of(buffer, masks)
 
-    def _worker_args(self) -> tuple[Any, ...]:
+    def _worker_args(self) -> tuple[object, ...]:
         """Return copies of modules, whose tensors otherwise pickle the vector that they share."""
         return tuple(
             deepcopy(x).cpu() if isinstance(x, torch.nn.Module) else x for x in self._learner_args
         )
 
     def load_weights(self, weights: _types.Arrays) -> None:
-        """Load weights by name; see `OnPolicyLearner.load_weights`."""
+        """Load the weights of the same policy in another process, by name.
+
+        Raises:
+            ArgumentError: Names, shapes or dtypes differ from those of the policy.
+        """
         self.policy.load_state_dict(runtime.module_tensors(self.policy, weights))
 
     def collect_for_remote(self, seed: int) -> bool:
-        """Fill the buffer from a seed; see `OnPolicyLearner.collect_for_remote`."""
+        """Fill the buffer with a rollout for a learner in another process.
+
+        Args:
+            seed: Seed of the rollout's random numbers.
+
+        Returns:
+            False if `stop_requested` stopped the rollout.
+        """
         self.streams["iterations"] = np.random.default_rng(seed)
         with self.seeded(), runtime.evaluating(self.policy):
             return self.collect()
 
     def iterate(self, progress: float = 0.0) -> dict[str, float]:
         """Collect `n_steps` steps per environment and learn from them; see `Learner.iterate`."""
-        fix = "pass the fraction of the run that is done"
-        progress = _validation.check_float("progress", progress, 0, 1, fix=fix)
+        progress = learners.check_progress(progress)
         with self.seeded():
             with runtime.evaluating(self.policy):
-                is_full = self.collect() if self.is_synchronous else self._next_rollout()
-            return self._finish_iteration(self.update(progress) if is_full else {})
+                is_full = self.collect() if self.actor_plan is None else self._receive()
+            n_transitions = self.buffer.n_transitions
+            metrics = self.update(progress) if is_full else {}
+            if self.actors is None:
+                self.episodes.drain(self.env)
+            elif metrics:
+                self.actors.publish(self._networks())
+                metrics |= {"train/policy_staleness": self.lag, **self.actors.metrics()}
+            if not metrics:
+                return {}
+            self.timesteps += n_transitions
+            return self.episode_metrics() | metrics
 
     @torch.no_grad()
     def collect(self) -> bool:
@@ -172,7 +203,7 @@ class TorchLearner(OnPolicyLearner):
         """
         env, buffer, config, policy = self.env, self.buffer, self.config, self.policy
         act, first_step = policies.get_act_fn(policy), self.timesteps // config.num_envs
-        resets_noise, freq = hasattr(policy, "reset_noise"), config.sde_sample_freq
+        reset_noise, freq = optional_member(policy, "reset_noise"), config.sde_sample_freq
         n_transitions = 0
         while n_transitions == 0:
             enter("env_step")
@@ -180,8 +211,8 @@ class TorchLearner(OnPolicyLearner):
             self.env_initialized = True
             for t in range(config.n_steps):
                 enter("inference")
-                if resets_noise and (t == 0 or (freq > 0 and t % freq == 0)):
-                    policy.reset_noise(config.num_envs)
+                if reset_noise and (t == 0 or (freq > 0 and t % freq == 0)):
+                    reset_noise(config.num_envs)
                 outputs, obs = list[npt.NDArray[Any]](), self._get_obs(t)
                 try:
                     outputs += (x.numpy(force=True) for x in act(obs, *self.allowed(t)))
@@ -227,29 +258,34 @@ class TorchLearner(OnPolicyLearner):
         """
         raise NotImplementedError
 
-    def _prepare(self, rollout: Rollout) -> None:
-        """Seed torch with the seed of an actor's rollout; see `OnPolicyLearner._prepare`."""
+    def _receive(self) -> bool:
+        """Wait for a rollout of an actor, and seed torch with its seed; return False on a stop."""
+        rollout = self.next_rollout()
+        if rollout is None or self.actors is None:
+            return False
+        self.buffer, self.lag = self.actors.buffers[rollout.buffer], rollout.lag
+        self.rows = self._views(self.buffer)
         self.generator.manual_seed(rollout.seed)
         if not self.built_in:
             torch.manual_seed(rollout.seed)  # `seeded` restores the global generator
-        self.rows = self._views(self.buffer)
+        return True
 
     def allowed(self, t: int) -> tuple[Tensor, ...]:
         """Store and return the action masks of step `t`; an empty tuple without masks."""
         if self.masks is None:
             return ()
-        env: Any = self.env  # `_mask_width` has checked that it has masks
-        self.masks[t] = torch.from_numpy(env.action_masks())
+        self.masks[t] = torch.from_numpy(self.env.action_masks())
         return (self.masks[t].to(self.device),)
 
-    def _get_obs(self, t: int) -> Any:
+    def _get_obs(self, t: int) -> TensorObs:
         """Return the policy's inputs in step `t`; a custom policy may write to them."""
         rows = self.obs[t]
         return self.unpack_obs(rows if self.built_in else rows.clone())
 
-    def unpack_obs(self, rows: Tensor) -> Any:
+    def unpack_obs(self, rows: Tensor) -> TensorObs:
         """Convert rows of a rollout to inputs of the policy on its device."""
-        return self.layout.unpack(rows.to(self.device), runtime.torch_dtype)
+        obs: TensorObs = self.layout.unpack(rows.to(self.device), runtime.torch_dtype)
+        return obs
 
     def unpack_batch(self, batch: Batch) -> Batch:
         """Return the batch with observations as inputs of the policy."""
@@ -262,7 +298,7 @@ class TorchLearner(OnPolicyLearner):
 
     def predict(
         self,
-        obs: Any,
+        obs: _types.Obs,
         deterministic: bool = True,
         stream: _rng.Stream | None = None,
         action_masks: npt.ArrayLike | None = None,

@@ -11,21 +11,23 @@ from torch import Tensor
 from rlox import _types
 from rlox._errors import add_section
 from rlox._layout import Layout
-from rlox._nn.runtime import torch_dtype
-from rlox._rlox import Normalizer
+from rlox._nn.runtime import TensorObs, torch_dtype
+from rlox._rlox import Normalizer, PrioritizedReplayBuffer
 from rlox._types import Array
 from rlox.buffers._steps import Step
 from rlox.buffers.hindsight import GoalFunctions
 from rlox.buffers.replay import make_replay_buffer, parts_of
+from rlox.configs import OffPolicyConfig
+from rlox.learners import NORMALIZER_CLIP, NORMALIZER_EPS
 
 
 class ReplayBatch(NamedTuple):
     """Minibatch of B transitions."""
 
-    obs: Any  # (B, *obs_shape), normalized, in the form that policies accept
+    obs: TensorObs  # (B, *obs_shape), normalized, in the form that policies accept
     actions: Tensor  # (B,) int64, counted from 0, or (B, k) float32 in [-1, 1]
     rewards: Tensor  # (B,) float32; with `n_steps` > 1 the discounted sum
-    next_obs: Any  # like obs; after the end of an episode its last observation
+    next_obs: TensorObs  # like obs; after the end of an episode its last observation
     terminated: Tensor  # (B,) bool: the next value is 0; False after a time limit
     discounts: Tensor | float  # (B,) float32 or one number: factor of the next value
     weights: Tensor | None = None  # (B,) float32, importance weights; None: all 1
@@ -63,7 +65,7 @@ class Replay:
         self,
         layout: Layout,
         action_space: gym.Space[Any],
-        config: Any,
+        config: OffPolicyConfig,
         num_envs: int,
         device: torch.device,
         mask_width: int | None = None,
@@ -83,7 +85,7 @@ class Replay:
         """State of the empty buffer."""
         self._out: dict[str, Any] = {}
         self._tensors: dict[str, Any] = {}
-        self._copied: Any = None
+        self._copied: torch.cuda.Event | None = None
         # (B,) bool: transitions of the last sample that `sample` returned; None: all.
         self._used: Array | None = None
 
@@ -196,16 +198,18 @@ class Replay:
             for name in ("obs", "next_obs"):
                 tensors[name] = torch.from_numpy(normalizer.normalize_obs(self._out[name]))
         if self.config.normalize_reward:
-            deviation = float(np.sqrt(normalizer.state()["return_var"][0] + 1e-8))
-            tensors["rewards"] = (self._tensors["rewards"] / deviation).clamp(-10, 10)
+            deviation = float(np.sqrt(normalizer.state()["return_var"][0] + NORMALIZER_EPS))
+            scaled = self._tensors["rewards"] / deviation
+            tensors["rewards"] = scaled.clamp(-NORMALIZER_CLIP, NORMALIZER_CLIP)
         return tensors
 
-    def _unpack_obs(self, rows: Any) -> Any:
-        return rows if self.named else self.layout.unpack(rows, torch_dtype)
+    def _unpack_obs(self, rows: TensorObs) -> TensorObs:
+        obs: TensorObs = rows if self.named else self.layout.unpack(rows, torch_dtype)
+        return obs
 
     def prioritize(self, errors: Tensor) -> None:
         """Set the priorities of the last sample to the absolute TD errors (B,)."""
-        buffer: Any = self.buffer
+        assert isinstance(self.buffer, PrioritizedReplayBuffer)
         # The buffer rejects NaN, but on a GPU the learner reports NaN only after the iteration.
         priorities = errors.abs().nan_to_num(0.0, posinf=0.0).numpy(force=True)
         if self._used is not None:
@@ -216,12 +220,11 @@ class Replay:
                 priorities,
             )
             priorities[self._used] = used_priorities
-        buffer.update_priorities(self._out["indices"], priorities)  # adds a small epsilon
+        self.buffer.update_priorities(self._out["indices"], priorities)  # adds a small epsilon
 
     def state(self) -> _types.Arrays:
         """Return copies of the stored transitions and the counters of the buffer."""
-        buffer: Any = self.buffer
-        return dict(buffer.state())
+        return dict(self.buffer.state())
 
     def load_state(self, arrays: _types.Arrays | None) -> None:
         """Restore the result of `state`; None clears the buffer.
@@ -229,8 +232,7 @@ class Replay:
         Raises:
             ArgumentError: The arrays are damaged or of another buffer. The buffer is unchanged.
         """
-        buffer: Any = self.buffer
         try:
-            buffer.load_state(self.empty if arrays is None else arrays)
+            self.buffer.load_state(self.empty if arrays is None else arrays)
         except (TypeError, ValueError) as error:
             raise add_section(error, "replay") from error

@@ -47,7 +47,7 @@ def a2c_loss(evaluate: policies.Evaluate, batch: Batch, config: A2CConfig) -> tu
     return loss, torch.stack((policy_loss, value_loss, entropy_loss, loss)).detach()
 
 
-class A2C(TorchLearner):
+class A2C(TorchLearner[A2CConfig]):
     """A2C learner with environments, policy and optimizer.
 
     Args:
@@ -90,7 +90,7 @@ class A2C(TorchLearner):
 
     def update(self, progress: float) -> dict[str, float]:
         """Take one gradient step on the rollout; see `TorchLearner.update`."""
-        config, policy = self.config, self.policy
+        config = self.config
         learning_rate = scheduled(config.learning_rate, config.lr_schedule, progress)
         enter("gradient_update")
         rows = self.rows.to(self.device)
@@ -110,9 +110,7 @@ class A2C(TorchLearner):
             "train/learning_rate": learning_rate,
             "train/n_updates": self.updates,
         }
-        if hasattr(policy, "log_std"):
-            metrics["train/std"] = policy.log_std.detach().exp().mean().item()
-        return metrics
+        return metrics | policies.std_metrics(self.policy)
 
 
 def make_optimizer(config: A2CConfig | IMPALAConfig, module: torch.nn.Module) -> VectorOptimizer:

@@ -8,8 +8,6 @@ Options: double Q-learning (van Hasselt et al. 2016), dueling networks (Wang et 
 prioritized replay (Schaul et al. 2016), and multi-step returns (`n_steps`).
 """
 
-from typing import Any
-
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -17,10 +15,12 @@ from torch import Tensor, nn
 from rlox._nn.critics import make_target_network, polyak_update, q_network
 from rlox._nn.custom import make_custom_q_network
 from rlox._nn.optim import Adam
-from rlox.algorithms._off_policy import EPS, OffPolicyLearner
+from rlox._nn.runtime import TensorObs
+from rlox.algorithms._off_policy import OffPolicyLearner
 from rlox.algorithms._replay import ReplayBatch
 from rlox.configs import DQNConfig
 from rlox.features import FeaturesExtractor, NatureCNN, features_for
+from rlox.policies import PolicyLike
 
 __all__ = ["DQN", "DQNConfig"]
 
@@ -55,7 +55,7 @@ def dqn_loss(online: nn.Module, batch: ReplayBatch, targets: Tensor) -> tuple[Te
     return losses.mean(), (targets - values).detach()
 
 
-class DQN(OffPolicyLearner):
+class DQN(OffPolicyLearner[DQNConfig]):
     """DQN learner with environments, Q-networks, replay buffer and optimizer.
 
     Args:
@@ -86,7 +86,10 @@ class DQN(OffPolicyLearner):
     metric_names = ("loss",)
 
     def make_policy(
-        self, policy: Any, features_extractor: FeaturesExtractor | None, init: torch.Generator
+        self,
+        policy: PolicyLike,
+        features_extractor: FeaturesExtractor | None,
+        init: torch.Generator,
     ) -> nn.Module:
         """Return the Q-network that learns."""
         config, (obs_space, action_space) = self.config, self.spaces
@@ -95,7 +98,8 @@ class DQN(OffPolicyLearner):
         features = features_for(obs_space, features_extractor, init)
         net_arch = config.net_arch
         if net_arch is None:
-            net_arch = () if isinstance(features, NatureCNN) else (64, 64)
+            is_image = isinstance(features, NatureCNN)
+            net_arch = self.spec.image_net_arch if is_image else self.spec.net_arch
         actions = int(action_space.n)  # type: ignore[attr-defined]  # Discrete
         return q_network(features, actions, net_arch, config.activation, config.dueling, init)
 
@@ -106,7 +110,7 @@ class DQN(OffPolicyLearner):
 
     def make_optimizers(self) -> list[Adam]:
         """Create the optimizer of the Q-network."""
-        self.optimizer = Adam(self.modules, eps=EPS, parts=("q_net",))
+        self.optimizer = Adam(self.modules, eps=self.spec.adam_eps, parts=("q_net",))
         self.compile_losses(dqn_targets, dqn_loss)
         return [self.optimizer]
 
@@ -127,14 +131,14 @@ class DQN(OffPolicyLearner):
         begin = self.config.priority_beta
         return {"beta": begin + progress * (1 - begin)} if self.config.prioritized else {}
 
-    def greedy_actions(self, obs: Any, mask: Tensor | None) -> Tensor:
+    def greedy_actions(self, obs: TensorObs, mask: Tensor | None) -> Tensor:
         """Return the allowed actions with the highest values, (N,)."""
         values: Tensor = self.policy(obs)
         if mask is not None:
             values = values.masked_fill(~mask, -torch.inf)
         return values.argmax(1)
 
-    def sample_actions(self, obs: Any, mask: Tensor | None) -> Tensor:
+    def sample_actions(self, obs: TensorObs, mask: Tensor | None) -> Tensor:
         """Sample epsilon-greedy actions among the allowed ones, (N,)."""
         values: Tensor = self.policy(obs)
         draws = torch.empty_like(values[:, :1]).uniform_(generator=self.generator)

@@ -55,7 +55,7 @@ def impala_loss(
     return loss, torch.stack((policy_loss, value_loss, entropy_loss, loss)).detach()
 
 
-class IMPALA(TorchLearner):
+class IMPALA(TorchLearner[IMPALAConfig]):
     """IMPALA learner with actors, policy and optimizer.
 
     Args:
@@ -100,7 +100,7 @@ class IMPALA(TorchLearner):
         """Do nothing: V-trace estimates advantages with the policy of the update."""
 
     def collect_for_remote(self, seed: int) -> bool:
-        """Fill the buffer from a seed; see `OnPolicyLearner.collect_for_remote`."""
+        """Fill the buffer from a seed; see `TorchLearner.collect_for_remote`."""
         is_full = super().collect_for_remote(seed)
         if is_full:  # only finished buffers can be sent; the learner ignores these advantages
             zeros = np.zeros(self.config.num_envs), np.zeros(len(self.buffer.final_index))
@@ -139,7 +139,7 @@ class IMPALA(TorchLearner):
 
     def update(self, progress: float) -> dict[str, float]:
         """Take one gradient step on the rollout; see `TorchLearner.update`."""
-        config, policy, buffer = self.config, self.policy, self.buffer
+        config, buffer = self.config, self.buffer
         learning_rate = scheduled(config.learning_rate, config.lr_schedule, progress)
         enter("gradient_update")
         rows = self.unpack_batch(self.rows.to(self.device))
@@ -168,6 +168,4 @@ class IMPALA(TorchLearner):
             "train/learning_rate": learning_rate,
             "train/n_updates": self.updates,
         }
-        if hasattr(policy, "log_std"):
-            metrics["train/std"] = policy.log_std.detach().exp().mean().item()
-        return metrics
+        return metrics | policies.std_metrics(self.policy)

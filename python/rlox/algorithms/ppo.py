@@ -61,7 +61,7 @@ def ppo_loss(
     return loss, log_ratio.detach(), parts.detach()
 
 
-class PPO(TorchLearner):
+class PPO(TorchLearner[PPOConfig]):
     """PPO learner with environments, policy and optimizer.
 
     Args:
@@ -190,9 +190,7 @@ class PPO(TorchLearner):
             "train/clip_fraction": ((log_ratio.exp() - 1).abs() > clip_coef).float().mean().item(),
             "train/explained_variance": learners.explained_variance(*arrays),
         }
-        if hasattr(self.policy, "log_std"):
-            metrics["train/std"] = self.policy.log_std.detach().exp().mean().item()
-        return metrics
+        return metrics | policies.std_metrics(self.policy)
 
 
 def approx_kl(log_ratio: Tensor) -> Tensor:

@@ -8,21 +8,29 @@ losses and update.
 
 import math
 from contextlib import nullcontext
-from typing import Any
+from typing import Protocol
 
 import torch
 from torch import Tensor, nn
 
 from rlox._nn.critics import make_target_network, polyak_update
-from rlox._nn.custom import critic_parts, make_custom_actor_critic
+from rlox._nn.custom import critic_parts, make_custom_actor_critic, optional_member
 from rlox._nn.optim import Adam
-from rlox.algorithms._off_policy import EPS, OffPolicyLearner
+from rlox._nn.runtime import TensorObs
+from rlox.algorithms._off_policy import OffPolicyLearner
 from rlox.algorithms._replay import ReplayBatch
 from rlox.configs import SACConfig
 from rlox.features import FeaturesExtractor, features_for
-from rlox.policies import SquashedPolicy
+from rlox.policies import PolicyLike, SquashedPolicy
 
 __all__ = ["SAC", "SACConfig"]
+
+
+class StochasticActor(Protocol):
+    """Protocol of policies that sample actions with their log-probabilities."""
+
+    def get_action_and_logprob(self, obs: TensorObs) -> tuple[Tensor, Tensor]:
+        """Sample actions (N, k); return them and their log-probabilities (N,)."""
 
 
 class Temperature(nn.Module):
@@ -34,7 +42,9 @@ class Temperature(nn.Module):
 
 
 @torch.no_grad()
-def sac_targets(policy: Any, critic_target: nn.Module, batch: ReplayBatch, alpha: Tensor) -> Tensor:
+def sac_targets(
+    policy: StochasticActor, critic_target: nn.Module, batch: ReplayBatch, alpha: Tensor
+) -> Tensor:
     """Compute the targets of the critics, (B,), from the minimum of the target critics.
 
     The next value includes the entropy bonus. Targets bootstrap after a truncation, but not after a
@@ -67,7 +77,7 @@ def actor_loss(
     return loss
 
 
-class SAC(OffPolicyLearner):
+class SAC(OffPolicyLearner[SACConfig]):
     """SAC learner with environments, actor, critics, replay buffer and optimizers.
 
     Args:
@@ -106,7 +116,10 @@ class SAC(OffPolicyLearner):
     metric_names = ("actor_loss", "critic_loss", "ent_coef", "ent_coef_loss")
 
     def make_policy(
-        self, policy: Any, features_extractor: FeaturesExtractor | None, init: torch.Generator
+        self,
+        policy: PolicyLike,
+        features_extractor: FeaturesExtractor | None,
+        init: torch.Generator,
     ) -> nn.Module:
         """Return actor and critics."""
         config, (obs_space, action_space) = self.config, self.spaces
@@ -119,7 +132,7 @@ class SAC(OffPolicyLearner):
             obs_space,
             action_space,
             features=features_for(obs_space, features_extractor, init),
-            net_arch=(256, 256) if config.net_arch is None else config.net_arch,
+            net_arch=self.spec.net_arch if config.net_arch is None else config.net_arch,
             activation=config.activation,
             use_sde=config.use_sde,
             log_std_init=config.log_std_init,
@@ -147,30 +160,30 @@ class SAC(OffPolicyLearner):
     def make_optimizers(self) -> list[Adam]:
         """Create one optimizer each for actor, critics and a learned temperature."""
         actor, critic = critic_parts(self.policy)
-        self.actor_optimizer = Adam(self.policy, eps=EPS, parts=actor)
-        self.critic_optimizer = Adam(self.policy, eps=EPS, parts=critic)
+        self.actor_optimizer = Adam(self.policy, eps=self.spec.adam_eps, parts=actor)
+        self.critic_optimizer = Adam(self.policy, eps=self.spec.adam_eps, parts=critic)
         optimizers = [self.actor_optimizer, self.critic_optimizer]
         if self.temperature is not None:
-            optimizers.append(Adam(self.temperature, eps=EPS))
+            optimizers.append(Adam(self.temperature, eps=self.spec.adam_eps))
         self.compile_losses(sac_targets, critic_loss, actor_loss)
         return optimizers
 
     def begin(self) -> None:
         """Sample new noise matrices for gSDE."""
-        if self.config.use_sde and hasattr(self.policy, "reset_noise"):
-            self.policy.reset_noise(self.config.num_envs)
+        if self.config.use_sde and (reset_noise := optional_member(self.policy, "reset_noise")):
+            reset_noise(self.config.num_envs)
 
-    def sample_actions(self, obs: Any, mask: Tensor | None) -> Tensor:
+    def sample_actions(self, obs: TensorObs, mask: Tensor | None) -> Tensor:
         """Sample independent actions from the policy."""
         return self.policy.get_action_and_logprob(obs)[0]  # type: ignore[no-any-return]  # a Tensor
 
-    def explore_actions(self, obs: Any, mask: Tensor | None) -> Tensor:
+    def explore_actions(self, obs: TensorObs, mask: Tensor | None) -> Tensor:
         """Sample actions from the policy; with gSDE, use the noise matrices of `begin`."""
-        if self.config.use_sde and hasattr(self.policy, "explore"):
-            return self.policy.explore(obs)  # type: ignore[no-any-return]  # a Tensor
+        if self.config.use_sde and (explore := optional_member(self.policy, "explore")):
+            return explore(obs)  # type: ignore[no-any-return]  # a Tensor
         return self.sample_actions(obs, mask)
 
-    def greedy_actions(self, obs: Any, mask: Tensor | None) -> Tensor:
+    def greedy_actions(self, obs: TensorObs, mask: Tensor | None) -> Tensor:
         """Return the actions of the policy without noise."""
         return self.policy.mode(obs)  # type: ignore[no-any-return]  # a Tensor
 
@@ -184,8 +197,8 @@ class SAC(OffPolicyLearner):
         self.record(ent_coef=alpha)
 
         # With gSDE, all samples of an update use one noise matrix, as in Stable-Baselines3.
-        one_matrix = getattr(policy, "one_matrix", nullcontext) if config.use_sde else nullcontext
-        with one_matrix():
+        one_matrix = optional_member(policy, "one_matrix") if config.use_sde else None
+        with (one_matrix or nullcontext)():
             actions, log_probs = policy.get_action_and_logprob(batch.obs)
             targets = targets_of(policy, self.critic_target, batch, alpha)
         loss = critic_loss_of(critic, batch, targets)

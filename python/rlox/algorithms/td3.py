@@ -6,18 +6,18 @@ minibatches update the actor and the target networks. The loop is
 `_off_policy.OffPolicyLearner.iterate`; this module has targets, losses and update.
 """
 
-from typing import Any
-
 import torch
 from torch import Tensor, nn
 
 from rlox._nn.critics import DeterministicPolicy, make_target_network, polyak_update
 from rlox._nn.custom import critic_parts, make_custom_actor_critic
 from rlox._nn.optim import Adam
-from rlox.algorithms._off_policy import EPS, OffPolicyLearner
+from rlox._nn.runtime import TensorObs
+from rlox.algorithms._off_policy import OffPolicyLearner
 from rlox.algorithms._replay import ReplayBatch
 from rlox.configs import TD3Config
 from rlox.features import FeaturesExtractor, NatureCNN, features_for
+from rlox.policies import PolicyLike
 
 __all__ = ["TD3", "TD3Config"]
 
@@ -49,12 +49,12 @@ def critic_loss(critic: nn.Module, batch: ReplayBatch, targets: Tensor) -> Tenso
     return loss
 
 
-def actor_loss(policy: Any, batch: ReplayBatch) -> Tensor:
+def actor_loss(policy: DeterministicPolicy, batch: ReplayBatch) -> Tensor:
     """Compute the actor loss, the negative mean value of the first critic."""
     return -policy.critic(batch.obs, policy.actor(batch.obs))[0].mean()  # type: ignore[no-any-return]  # a Tensor
 
 
-class TD3(OffPolicyLearner):
+class TD3(OffPolicyLearner[TD3Config]):
     """TD3 learner with environments, actor, critics, replay buffer and optimizers.
 
     Args:
@@ -85,7 +85,10 @@ class TD3(OffPolicyLearner):
     metric_names = ("actor_loss", "critic_loss")
 
     def make_policy(
-        self, policy: Any, features_extractor: FeaturesExtractor | None, init: torch.Generator
+        self,
+        policy: PolicyLike,
+        features_extractor: FeaturesExtractor | None,
+        init: torch.Generator,
     ) -> nn.Module:
         """Return actor and critics."""
         config, (obs_space, action_space) = self.config, self.spaces
@@ -96,7 +99,8 @@ class TD3(OffPolicyLearner):
         features = [features_for(obs_space, features_extractor, init) for _ in range(2)]
         net_arch = config.net_arch
         if net_arch is None:
-            net_arch = (256, 256) if isinstance(features[0], NatureCNN) else (400, 300)
+            is_image = isinstance(features[0], NatureCNN)
+            net_arch = self.spec.image_net_arch if is_image else self.spec.net_arch
         return DeterministicPolicy(
             action_space, *features, net_arch=net_arch, activation=config.activation, init=init
         )
@@ -110,16 +114,16 @@ class TD3(OffPolicyLearner):
     def make_optimizers(self) -> list[Adam]:
         """Create one optimizer each for actor and critics."""
         actor, critic = critic_parts(self.policy)
-        self.actor_optimizer = Adam(self.policy, eps=EPS, parts=actor)
-        self.critic_optimizer = Adam(self.policy, eps=EPS, parts=critic)
+        self.actor_optimizer = Adam(self.policy, eps=self.spec.adam_eps, parts=actor)
+        self.critic_optimizer = Adam(self.policy, eps=self.spec.adam_eps, parts=critic)
         self.compile_losses(td3_targets, critic_loss, actor_loss)
         return [self.actor_optimizer, self.critic_optimizer]
 
-    def sample_actions(self, obs: Any, mask: Tensor | None) -> Tensor:
+    def sample_actions(self, obs: TensorObs, mask: Tensor | None) -> Tensor:
         """Return the actor's actions; exploration adds `action_noise` afterwards."""
         return self.greedy_actions(obs, mask)
 
-    def greedy_actions(self, obs: Any, mask: Tensor | None) -> Tensor:
+    def greedy_actions(self, obs: TensorObs, mask: Tensor | None) -> Tensor:
         """Return the actor's actions, (N, k) in [-1, 1]."""
         return self.policy.actor(obs)  # type: ignore[no-any-return]  # a Tensor
 

@@ -1,6 +1,6 @@
 """Steps of environments in any autoreset mode, as replay buffers store them."""
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -8,13 +8,12 @@ from gymnasium.vector import AutoresetMode
 
 from rlox._finite import check_finite_env_array
 from rlox._layout import Layout
+from rlox._types import Array, Flags
 from rlox.buffers.rollout import make_buffer
-from rlox.envs._autoreset import get_autoreset_mode, infos_to_dict, write_final_obs
+from rlox.envs._autoreset import infos_to_dict, write_final_obs
 from rlox.envs._rollout_env import RolloutEnv
+from rlox.envs.gymnasium import GymVecEnv
 from rlox.envs.vec_env import VecEnv
-
-Array = npt.NDArray[Any]
-Flags = npt.NDArray[np.bool_]
 
 
 class Step(NamedTuple):
@@ -44,13 +43,11 @@ class StepRecorder:
     """
 
     def __init__(self, env: RolloutEnv, masked: bool = False) -> None:
-        any_env: Any = env  # `RolloutEnv` lacks some methods that are used below
-        self.env = any_env
+        self.env = env
         self.masked = masked
         self.layout = Layout(env.single_observation_space)
         self.native = isinstance(env, VecEnv)
-        # A GymVecEnv has determined its mode at construction.
-        self.mode = getattr(env, "_mode", None) or get_autoreset_mode(self.env)
+        self.mode = env.autoreset_mode
         self._row = make_buffer(env, 1)
         self._ended = np.zeros(env.num_envs, np.bool_)
         self.obs = np.empty((0, *self.layout.shape), self.layout.dtype)
@@ -64,9 +61,16 @@ class StepRecorder:
         self.obs = self._row.obs[0].copy()
         self._ended[:] = False
         if seed is None and self.mode is AutoresetMode.NEXT_STEP:
-            ended = self.env.get_state()["finished"] if self.native else self.env._ended
-            self._ended[:] = ended
+            if isinstance(self.env, GymVecEnv):
+                self._ended[:] = self.env._ended
+            else:
+                self._ended[:] = self.env.get_state()["finished"]
         self.masks = self.env.action_masks() if self.masked else None
+
+    @property
+    def _steps(self) -> int:
+        """Steps of each environment so far, for errors; 0 for native environments."""
+        return self.env.steps if isinstance(self.env, GymVecEnv) else 0
 
     def step(self, actions: Array) -> Step:
         """Step all environments and set `obs` and `masks` for the next action.
@@ -83,7 +87,7 @@ class StepRecorder:
         rows = self.layout.pack(obs)
         if not self.native:
             rows = np.array(rows)  # Gymnasium environments may reuse the memory
-            check_finite_env_array("rewards", np.asarray(rewards, np.float64), self.env.steps)
+            check_finite_env_array("rewards", np.asarray(rewards, np.float64), self._steps)
         done, valid, next_obs = terminated | truncated, None, rows
         # In DISABLED mode, the reset below replaces the last states.
         cut, final_masks = truncated & ~terminated, None
@@ -93,10 +97,9 @@ class StepRecorder:
             case AutoresetMode.SAME_STEP:
                 if done.any():
                     next_obs = rows.copy()
-                    step = 0 if self.native else self.env.steps
-                    write_final_obs(
-                        next_obs, self.layout, infos_to_dict(self.env, infos), done, step
-                    )
+                    step = self._steps
+                    infos = infos_to_dict(self.env.unwrapped, infos)
+                    write_final_obs(next_obs, self.layout, infos, done, step)
                     if not self.native:
                         check_finite_env_array("final_obs", next_obs, step)
             case AutoresetMode.NEXT_STEP:

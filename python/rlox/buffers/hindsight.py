@@ -5,12 +5,13 @@ import os
 import weakref
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any, Literal, NamedTuple, cast
+from typing import Any, Literal, NamedTuple, TypeVar, cast
 
+import gymnasium as gym
 import numpy as np
 import numpy.typing as npt
 from gymnasium import spaces
-from gymnasium.vector import AsyncVectorEnv, SyncVectorEnv
+from gymnasium.vector import AsyncVectorEnv, SyncVectorEnv, VectorEnv
 
 from rlox._errors import (
     ArgumentError,
@@ -23,12 +24,14 @@ from rlox._errors import (
 )
 from rlox._layout import Layout
 from rlox._rlox import GoalReplayBuffer
+from rlox._types import BUFFER_DTYPES, Array
 from rlox.envs._masks import all_have
+from rlox.envs._rollout_env import RolloutEnv
 
+T = TypeVar("T")
 Strategy = Literal["future", "final", "episode"]
 DType = str | np.dtype[Any] | type[np.generic | bool | int | float]
 GoalArrayFunction = Callable[[npt.NDArray[Any], npt.NDArray[Any], dict[str, Any]], npt.ArrayLike]
-_DTYPES = {"f32": "float32", "f64": "float64", "i64": "int64", "u8": "uint8", "bool": "bool"}
 
 
 class HindsightReplayBuffer(GoalReplayBuffer):
@@ -206,7 +209,7 @@ class HindsightReplayBuffer(GoalReplayBuffer):
                 {
                     part["name"].removeprefix("obs."): (
                         tuple(part["shape"]),
-                        _DTYPES[part["dtype"]],
+                        BUFFER_DTYPES[part["dtype"]],
                     )
                     for part in spec["obs"]
                 },
@@ -216,9 +219,9 @@ class HindsightReplayBuffer(GoalReplayBuffer):
                 strategy=spec["strategy"],
                 n_sampled_goal=spec["n_sampled_goal"],
                 num_envs=spec["num_envs"],
-                act_dtype=_DTYPES[spec["actions"]["dtype"]],
+                act_dtype=BUFFER_DTYPES[spec["actions"]["dtype"]],
                 extra={
-                    part["name"]: (tuple(part["shape"]), _DTYPES[part["dtype"]])
+                    part["name"]: (tuple(part["shape"]), BUFFER_DTYPES[part["dtype"]])
                     for part in spec["extra"]
                 }
                 or None,
@@ -229,12 +232,12 @@ class HindsightReplayBuffer(GoalReplayBuffer):
         return buffer
 
 
-def _sizes(obs_dim: Any) -> Any:
+def _sizes(obs_dim: T) -> T | dict[str, Any]:
     """Convert a mapping to a dict; the core rejects other objects."""
     return dict(obs_dim) if isinstance(obs_dim, Mapping) else obs_dim
 
 
-def _require(name: str, value: Any) -> Any:
+def _require(name: str, value: T | None) -> T:
     """Return a value that is not None, which the core would replace by its default."""
     if value is None:
         raise ArgumentTypeError(name, "a value", "None", "omit it to use the default")
@@ -273,7 +276,7 @@ def _to_read(rows: npt.NDArray[Any], count: int) -> npt.NDArray[Any]:
     return view
 
 
-def _to_rewards(values: Any, count: int) -> npt.NDArray[np.float32]:
+def _to_rewards(values: npt.ArrayLike, count: int) -> npt.NDArray[np.float32]:
     """Return the rewards of `count` transitions in float32."""
     row = _to_row("compute_reward", values, count)
     with np.errstate(over="ignore"):  # infinite values are rejected below
@@ -282,7 +285,7 @@ def _to_rewards(values: Any, count: int) -> npt.NDArray[np.float32]:
     return rewards
 
 
-def _to_flags(values: Any, count: int) -> npt.NDArray[np.bool_]:
+def _to_flags(values: npt.ArrayLike, count: int) -> npt.NDArray[np.bool_]:
     """Return the termination flags of `count` transitions."""
     name = "compute_terminated"
     if np.ndim(values) == 0 and isinstance(values, bool | np.bool_ | np.ndarray):
@@ -300,13 +303,13 @@ def _to_flags(values: Any, count: int) -> npt.NDArray[np.bool_]:
     return np.asarray(row != 0)
 
 
-def _to_row(name: str, values: Any, count: int) -> npt.NDArray[Any]:
+def _to_row(name: str, values: npt.ArrayLike, count: int) -> npt.NDArray[Any]:
     """Return the result of a function for `count` transitions as a numeric array (count,)."""
     try:
         row = np.asarray(values)
         if row.dtype.kind not in "biuf":
             # An unsafe cast would drop imaginary parts.
-            casting: Any = "safe" if row.dtype.kind == "c" else "unsafe"
+            casting: Literal["safe", "unsafe"] = "safe" if row.dtype.kind == "c" else "unsafe"
             row = row.astype(np.float64, casting=casting)
     except (TypeError, ValueError, OverflowError) as error:
         raise ArgumentError(
@@ -335,7 +338,7 @@ def _check_finite(name: str, values: npt.NDArray[Any], stored: npt.NDArray[Any])
         )
 
 
-GoalFunction = Callable[[Any, Any, dict[str, Any]], Any]
+GoalFunction = Callable[[Array, Array, dict[str, Any]], npt.ArrayLike]
 
 
 class GoalFunctions(NamedTuple):
@@ -345,7 +348,7 @@ class GoalFunctions(NamedTuple):
     compute_terminated: GoalFunction | None  # None: keep the recorded flags
 
 
-def goal_functions(env: Any) -> GoalFunctions:
+def goal_functions(env: RolloutEnv) -> GoalFunctions:
     """Return the goal functions of a vector env, or of its first environment.
 
     The functions run in this process. For an `AsyncVectorEnv`, one more environment is created here
@@ -365,7 +368,7 @@ def goal_functions(env: Any) -> GoalFunctions:
             error that a reset may cure.
     """
     inner = env.unwrapped
-    probe_envs: list[Any] = []
+    probe_envs: list[gym.Env[Any, Any]] = []
     reward = _find_function(inner, "compute_reward", probe_envs)
     if reward is None:
         raise ArgumentError(
@@ -401,7 +404,7 @@ _EACH = ((2,), (2, 1))
 _PERMANENT = (LookupError, ValueError, NameError, NotImplementedError)
 
 
-def _two_goals(space: Any) -> npt.NDArray[Any]:
+def _two_goals(space: gym.Space[Any]) -> npt.NDArray[Any]:
     """Return two goals of zeros, in the shape and dtype of the replay buffer."""
     names = ("observation", "achieved_goal", "desired_goal")
     parts = dict(space.spaces) if isinstance(space, spaces.Dict) else {}
@@ -455,7 +458,9 @@ def _raise_or_warn(error: Exception, shape: tuple[int, ...]) -> None:
     )
 
 
-def _find_function(inner: Any, name: str, probe_envs: list[Any]) -> GoalFunction | None:
+def _find_function(
+    inner: VectorEnv[Any, Any, Any], name: str, probe_envs: list[gym.Env[Any, Any]]
+) -> GoalFunction | None:
     """Return a method of the innermost environments; `probe_envs` caches a new environment."""
     if callable(method := getattr(inner, name, None)):
         return method  # type: ignore[no-any-return]  # Any

@@ -2,7 +2,7 @@
 
 import dataclasses
 import math
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import gymnasium as gym
 
@@ -10,11 +10,10 @@ from rlox._errors import ArgumentError
 from rlox._layout import Layout
 from rlox._rlox import NativeAgent, PrioritizedReplayBuffer, ReplayBuffer
 from rlox._spaces import action_dtype
+from rlox._types import Arrays
 from rlox.buffers.hindsight import GoalFunctions, HindsightReplayBuffer
+from rlox.configs import OffPolicyConfig
 from rlox.learners._convert import to_torch_replay
-
-if TYPE_CHECKING:
-    from rlox._types import Arrays
 
 
 def parts_of(layout: Layout) -> dict[str, tuple[tuple[int, ...], str]]:
@@ -32,7 +31,7 @@ def parts_of(layout: Layout) -> dict[str, tuple[tuple[int, ...], str]]:
 def make_replay_buffer(
     layout: Layout,
     action_space: gym.Space[Any],
-    config: Any,
+    config: OffPolicyConfig,
     num_envs: int,
     mask_width: int | None = None,
     goals: GoalFunctions | None = None,
@@ -72,7 +71,9 @@ def make_replay_buffer(
     return _make_buffer(config, kwargs, goals)
 
 
-def _make_buffer(config: Any, kwargs: dict[str, Any], goals: GoalFunctions | None) -> ReplayBuffer:
+def _make_buffer(
+    config: OffPolicyConfig, kwargs: dict[str, Any], goals: GoalFunctions | None
+) -> ReplayBuffer:
     if goals is not None:
         if config.prioritized:
             raise ArgumentError(
@@ -101,12 +102,12 @@ class NativeReplay:
     """
 
     agent: NativeAgent
-    buffer_args: tuple[Layout, gym.Space[Any], Any, int | None]
+    buffer_args: tuple[Layout, gym.Space[Any], OffPolicyConfig, int | None]
 
     def __len__(self) -> int:
         return self.agent.replay_len()
 
-    def state(self) -> "Arrays":
+    def state(self) -> Arrays:
         """Return copies of the arrays and of the write position of the buffer."""
         return dict(self.agent.replay_state())
 
@@ -114,9 +115,9 @@ class NativeReplay:
     def buffer(self) -> ReplayBuffer:
         """Copy of the buffer, with observations as torch learners store them."""
         arrays, (layout, space, config, width) = self.state(), self.buffer_args
-        buffer: Any = make_replay_buffer(layout, space, config, int(arrays["num_envs"][0]), width)
+        buffer = make_replay_buffer(layout, space, config, int(arrays["num_envs"][0]), width)
         buffer.load_state(to_torch_replay(arrays, layout, buffer.state()))
-        return buffer  # type: ignore[no-any-return]  # a ReplayBuffer
+        return buffer
 
 
 def check_frame_stack(space: gym.Space[Any], frame_stack: int | None) -> int:

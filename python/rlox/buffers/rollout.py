@@ -13,12 +13,11 @@ from rlox._errors import ArgumentError, ArgumentTypeError
 from rlox._layout import Layout
 from rlox._rlox import RolloutBuffer
 from rlox._spaces import random_actions, uniform_log_prob
-from rlox._types import Array
+from rlox._types import Array, Flags, Floats
 from rlox._validation import check_float
-from rlox.envs._masks import Flags, adapt_to_masks, mask_width, random_allowed, read_action_masks
-from rlox.envs._rollout_env import RolloutEnv
-
-Floats = npt.NDArray[np.float32]
+from rlox.envs._masks import adapt_to_masks, mask_width, random_allowed, read_action_masks
+from rlox.envs._rollout_env import RolloutEnv, check_rollout_env
+from rlox.envs.vec_env import VecEnv
 
 
 @dataclass(frozen=True)
@@ -41,7 +40,7 @@ class RolloutBatch:
     observations of Dict and Tuple spaces are dicts and tuples of arrays (see `rlox._layout`).
     """
 
-    obs: Any
+    obs: Any  # (T, N, ...): an array, or nested dicts and tuples of arrays
     actions: npt.NDArray[Any]
     log_probs: Floats
     values: Floats
@@ -55,6 +54,9 @@ class RolloutBatch:
 
 
 PolicyOutputs = tuple[npt.ArrayLike, npt.ArrayLike, npt.ArrayLike]
+# Function from observations, and optionally masks, to actions or `PolicyOutputs`; torch modules are
+# such functions. None: random actions.
+Policy = Callable[..., object] | None
 # Functions from observations and action masks to actions, log_probs and values, and to values.
 Act = Callable[[Array, Flags | None], PolicyOutputs]
 ValueFn = Callable[[Array, Flags | None], npt.ArrayLike]
@@ -92,15 +94,17 @@ def make_buffer(
             str(layout.space),
             "set normalize_obs=False, or normalize in a wrapper",
         )
-    dtypes: Any = {"action_dtype": _spaces.action_dtype(acts), "obs_dtype": layout.dtype.name}
-    if normalize_obs:
-        dtypes["obs_dtype"] = "float32"
     extra = None if mask_width is None else {"action_masks": ((mask_width,), "bool")}
-    return RolloutBuffer(*shapes, extra=extra, **dtypes)
+    return RolloutBuffer(
+        *shapes,
+        action_dtype=_spaces.action_dtype(acts),
+        obs_dtype="float32" if normalize_obs else layout.dtype.name,
+        extra=extra,
+    )
 
 
 def collect_rollout(
-    env: RolloutEnv, policy: Any, n_steps: int, gamma: float = 0.99, gae_lambda: float = 0.95
+    env: RolloutEnv, policy: Policy, n_steps: int, gamma: float = 0.99, gae_lambda: float = 0.95
 ) -> RolloutBatch:
     """Collect `n_steps` steps from each environment and compute advantages (GAE).
 
@@ -144,17 +148,14 @@ def collect_rollout(
     >>> batch.obs.shape, batch.advantages.shape
     ((8, 4, 4), (8, 4))
     """
-    if not hasattr(env, "step_rollout"):
-        raise ArgumentTypeError(
-            "env", "a VecEnv or GymVecEnv", type(env).__name__, "pass rlox.make_vec(env)"
-        )
+    check_rollout_env(env)
     gamma = check_float("gamma", gamma, 0, 1, fix="pass a number from 0 to 1")
     gae_lambda = check_float("gae_lambda", gae_lambda, 0, 1, fix="pass a number from 0 to 1")
     layout, buffer = Layout(env.single_observation_space), make_buffer(env, n_steps)
     act, value_fn = _random(env, n_steps) if policy is None else _policy(policy, env, layout)
     env.begin_rollout(buffer)
-    if policy is None and getattr(env, "has_action_masks", None) is False:
-        _fill_at_random(env, buffer)  # native environments without masks
+    if policy is None and isinstance(env, VecEnv) and not env.has_action_masks:
+        _fill_at_random(env, buffer)
         masks = None
     else:
         masks = _fill(env, buffer, act)
@@ -258,11 +259,11 @@ def _torch_policy(module: Any, layout: Layout) -> tuple[Act, ValueFn]:
     device = next((parameter.device for parameter in module.parameters()), torch.device("cpu"))
     decide, masked = get_act_fn(module), takes_masks(module)
 
-    def to_obs(rows: Array) -> Any:
+    def to_obs(rows: Array) -> object:
         # `torch.tensor` copies; the module may modify its input.
         return layout.unpack(torch.tensor(rows, device=device), torch_dtype)
 
-    def to_numpy(tensor: Any) -> Array:
+    def to_numpy(tensor: torch.Tensor) -> Array:
         # NumPy has no bfloat16.
         single = tensor.float() if tensor.dtype == torch.bfloat16 else tensor
         return np.asarray(single.cpu())

@@ -4,7 +4,6 @@ import inspect
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 from rlox._errors import ArgumentError, ArgumentTypeError, warn
 from rlox._training.run import Callback, Run
@@ -46,7 +45,7 @@ class FunctionCallback(Callback):
         self._function(run, metrics)
 
 
-def as_callback(callback: Any) -> Callback:
+def as_callback(callback: object) -> Callback:
     """Return a callback unchanged, or a function as a `FunctionCallback`.
 
     Raises:
@@ -65,7 +64,7 @@ def as_callback(callback: Any) -> Callback:
     )
 
 
-def as_callbacks(callbacks: Any) -> list[Callback]:
+def as_callbacks(callbacks: object) -> list[Callback]:
     """Return a list of callbacks from callbacks and functions; see `as_callback`.
 
     Raises:
@@ -78,7 +77,7 @@ def as_callbacks(callbacks: Any) -> list[Callback]:
     return [as_callback(callback) for callback in callbacks]
 
 
-def _describe(callback: Any) -> str:
+def _describe(callback: object) -> str:
     if isinstance(callback, type):
         return f"the class {callback.__name__}"
     return type(callback).__name__

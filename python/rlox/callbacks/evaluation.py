@@ -16,8 +16,8 @@ from rlox._validation import check_bool, check_float, check_int, check_path
 from rlox.callbacks.base import folder_for, warn_on_write_error
 from rlox.callbacks.checkpointing import note_score, read_scores
 from rlox.checkpoint import BEST, FOLDER
-from rlox.envs._make import Maker
-from rlox.evaluation import check_env_maker, evaluation_seed
+from rlox.envs._make import EnvMaker
+from rlox.evaluation import EvaluationResult, check_env_maker, evaluation_seed
 
 
 class EvalCallback(Callback):
@@ -64,7 +64,7 @@ class EvalCallback(Callback):
         n_episodes: int = 10,
         reward_threshold: float | None = None,
         deterministic: bool = True,
-        env: Maker | None = None,
+        env: EnvMaker | None = None,
         save_best: bool | None = None,
         path: "str | os.PathLike[str] | None" = None,
     ) -> None:
@@ -91,7 +91,7 @@ class EvalCallback(Callback):
         self.best_mean_reward = -math.inf
         """Highest mean reward so far; -inf before the first evaluation."""
         self._better = False
-        self.last: Any = None
+        self.last: EvaluationResult | None = None
         """Result of the last evaluation; None before the first one."""
 
     def on_train_start(self, run: Run) -> None:

@@ -3,7 +3,7 @@
 import inspect
 import os
 import shutil
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,7 @@ from rlox._training.run import Callback, Run
 from rlox._validation import check_bool, check_int, check_path, check_str
 from rlox.callbacks.base import folder_for, warn_on_write_error
 from rlox.checkpoint import step_name
-from rlox.envs._make import Maker
+from rlox.envs._make import EnvMaker
 from rlox.evaluation import (
     SeededPredictor,
     check_env_maker,
@@ -64,7 +64,7 @@ class VideoRecordingCallback(Callback):
         format: str = "mp4",  # noqa: A002  # the usual name of this argument
         deterministic: bool = True,
         max_frames: int = 1_000,
-        env: Maker | None = None,
+        env: EnvMaker | None = None,
         path: str | os.PathLike[str] | None = None,
     ) -> None:
         self._every = EveryNSteps(every)
@@ -102,7 +102,7 @@ class VideoRecordingCallback(Callback):
         folder.mkdir(parents=True, exist_ok=True)
         seed = evaluation_seed(run.seed, training=True)
 
-        def recorded(**keywords: Any) -> gym.Env[Any, Any]:
+        def recorded(**keywords: object) -> gym.Env[Any, Any]:
             env = _make_rendering_env(maker, keywords)
             # `video_length` does not count the frame of the reset.
             return _Recorder(env, str(partial), self.format, max_frames=self._frames)
@@ -128,7 +128,7 @@ class VideoRecordingCallback(Callback):
         return video
 
 
-def _make_rendering_env(maker: Any, keywords: Mapping[str, Any]) -> gym.Env[Any, Any]:
+def _make_rendering_env(maker: EnvMaker, keywords: Mapping[str, Any]) -> gym.Env[Any, Any]:
     """Return an environment that renders images."""
     if isinstance(maker, EnvSpec):  # may have arguments of a vector environment
         kwargs = {name: value for name, value in maker.kwargs.items() if name not in _OF_MANY}
@@ -148,7 +148,7 @@ def _make_rendering_env(maker: Any, keywords: Mapping[str, Any]) -> gym.Env[Any,
     return env
 
 
-def _takes_keyword(function: Any, name: str) -> bool:
+def _takes_keyword(function: Callable[..., object], name: str) -> bool:
     """Return whether a function takes a keyword argument, as far as the signature shows."""
     try:
         parameters = inspect.signature(function).parameters

@@ -87,7 +87,7 @@ class Ranks:
             dist.all_gather_object(values, value)
         return values
 
-    def gather_objects(self, value: Any) -> list[Any]:
+    def gather_objects(self, value: object) -> list[Any]:
         """Return the values of all ranks on rank 0, and an empty list on the other ranks."""
         values: list[Any] = [None] * self.size if self.is_main_rank else []
         with self._communicating():

@@ -5,7 +5,7 @@ Gradients of minibatch means are averaged over the ranks. Advantages are normali
 normalizer statistics are merged, and all ranks stop at the same point.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from itertools import chain
@@ -18,14 +18,22 @@ from torch import Tensor
 
 from rlox import _spaces, _types, learners
 from rlox._errors import ArgumentError
+from rlox._nn.custom import PolicyLike
+from rlox._nn.optim import VectorOptimizer
 from rlox.algorithms import a2c, ppo, sac
+from rlox.algorithms._on_policy import Batch
+from rlox.configs import A2CConfig, PPOConfig
 from rlox.distributed import _ddp_state
 from rlox.distributed.ddp import current_group
-from rlox.envs._autoreset import get_autoreset_mode
+from rlox.envs._rollout_env import RolloutEnv
+from rlox.features import FeaturesExtractor
+from rlox.policies import Evaluate
 
 _EPISODES = ("rollout/ep_rew_mean", "rollout/ep_len_mean")
 if TYPE_CHECKING:
-    from rlox.learners.base import BaseLearner as _Learner
+    from rlox.learners.base import BaseLearner
+
+    _Learner = BaseLearner[Any]
 else:  # the learner class provides the base
     _Learner = object
 
@@ -44,19 +52,21 @@ class DDPMixin(_Learner):
             transitions would differ; or spaces or networks differ between ranks.
     """
 
-    optimizer: Any
-    optimizers: Any
     built_in: bool
     module_names: tuple[str, ...] = ("policy",)  # modules whose tensors are equal on all ranks
     may_cut_rollouts = True  # whether a rank may stop collecting before the other ranks
 
     def __init__(
-        self, env: Any, config: Any, seed: int, policy: Any = None, features_extractor: Any = None
+        self,
+        env: RolloutEnv,
+        config: learners.Config,
+        seed: int,
+        policy: PolicyLike = None,
+        features_extractor: FeaturesExtractor | None = None,
     ) -> None:
         self.ranks = current_group().ranks
         self.world_size = self.ranks.size
-        mode = getattr(env, "_mode", None) or get_autoreset_mode(env)
-        if mode is AutoresetMode.NEXT_STEP and self.world_size > 1:
+        if env.autoreset_mode is AutoresetMode.NEXT_STEP and self.world_size > 1:
             raise ArgumentError(
                 "env",
                 "environments with autoreset mode SAME_STEP or DISABLED for training in several "
@@ -72,7 +82,7 @@ class DDPMixin(_Learner):
         local_seed = _ddp_state.rank_seed(seed, self.ranks.rank)
         super().__init__(env, config, local_seed, policy, features_extractor)  # type: ignore[call-arg]  # the learner's
         self._local_episodes, self.episodes = self.episodes, learners.EpisodeStatistics()
-        for optimizer in getattr(self, "optimizers", None) or [self.optimizer]:
+        for optimizer in self._get_optimizers():
             optimizer.average = self._average
         shapes = [(str(x.dtype), tuple(x.shape)) for x in self._tensors()]
         values = {
@@ -139,8 +149,8 @@ class DDPMixin(_Learner):
         finally:
             self._may_stop_alone = False
         normalizer = self.normalizer
-        local_statistics: Any = (
-            [] if normalizer is None else _ddp_state.flatten_statistics(normalizer.state())
+        local_statistics = (
+            () if normalizer is None else _ddp_state.flatten_statistics(normalizer.state())
         )
         rows = self.ranks.all_gather([float(self._local_stop_requested), *local_statistics])
         self.stop_agreed = bool(rows[:, 0].any())
@@ -194,6 +204,10 @@ class DDPMixin(_Learner):
         self.ranks.broadcast_tensors(self._tensors())
         self._base = {} if self.normalizer is None else self.normalizer.state()
 
+    def _get_optimizers(self) -> Sequence[VectorOptimizer]:
+        """Return the optimizers of the learner."""
+        raise NotImplementedError
+
     def _tensors(self) -> Iterator[Tensor]:
         modules = [getattr(self, name) for name in self.module_names]
         return chain.from_iterable((*m.parameters(), *m.buffers()) for m in modules)
@@ -222,7 +236,7 @@ class DDPMixin(_Learner):
         merged |= zip(
             _EPISODES, (self.episodes.mean_return, self.episodes.mean_length), strict=True
         )
-        merged["time/total_timesteps"] = int(metrics["time/total_timesteps"]) * self.world_size
+        merged[learners.TIMESTEPS] = int(metrics[learners.TIMESTEPS]) * self.world_size
         merged["train/n_updates"] = int(metrics["train/n_updates"])
         return merged
 
@@ -230,18 +244,27 @@ class DDPMixin(_Learner):
 class _OnPolicy(DDPMixin):
     """On-policy learner that normalizes advantages over the minibatches of all ranks."""
 
-    loss: Any
+    loss: Callable[..., Any]
+    optimizer: VectorOptimizer
 
     def __init__(
-        self, env: Any, config: Any, seed: int, policy: Any = None, features_extractor: Any = None
+        self,
+        env: RolloutEnv,
+        config: PPOConfig | A2CConfig,
+        seed: int,
+        policy: PolicyLike = None,
+        features_extractor: FeaturesExtractor | None = None,
     ) -> None:
         super().__init__(env, config, seed, policy, features_extractor)
         self.loss = self._normalizing(self.loss)
 
+    def _get_optimizers(self) -> Sequence[VectorOptimizer]:
+        return (self.optimizer,)
+
     def _normalizing(self, loss: Callable[..., Any]) -> Callable[..., Any]:
         plain_config = replace(self.config, normalize_advantage=False)
 
-        def normalized(evaluate: Any, batch: Any, config: Any, *rest: Any) -> Any:
+        def normalized(evaluate: Evaluate, batch: Batch, config: Any, *rest: object) -> object:
             if not config.normalize_advantage:
                 return loss(evaluate, batch, config, *rest)
             batch = batch._replace(advantages=self._standardize(batch.advantages))
@@ -279,3 +302,6 @@ class SAC(DDPMixin, sac.SAC):
     module_names = ("modules",)
     # Steps count once they are in the buffer, so every rank must complete the same number.
     may_cut_rollouts = False
+
+    def _get_optimizers(self) -> Sequence[VectorOptimizer]:
+        return self.optimizers

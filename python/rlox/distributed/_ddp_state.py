@@ -12,7 +12,7 @@ from rlox._errors import ArgumentError
 from rlox._rng import stream_from_state, stream_state
 from rlox._types import Arrays
 from rlox.configs import OffPolicyConfig
-from rlox.learners import EpisodeStatistics, LearnerState
+from rlox.learners import ConfigT, EpisodeStatistics, LearnerState
 
 F64 = npt.NDArray[np.float64]
 Moments = tuple[F64, F64, float]  # mean, population variance, count
@@ -34,8 +34,8 @@ def rank_seed(seed: int, rank: int) -> int:
 
 
 def shard_config(
-    config: Any, size: int, *, has_local_envs: bool, device: str | None
-) -> tuple[Any, Any]:
+    config: ConfigT, size: int, *, has_local_envs: bool, device: str | None
+) -> tuple[ConfigT, ConfigT]:
     """Return the settings of the whole run, and the settings of each rank.
 
     `num_envs`, `batch_size`, `buffer_size` and `learning_starts` are divided by the number of

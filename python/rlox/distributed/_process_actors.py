@@ -1,23 +1,25 @@
 """Actors in worker processes, for environments and policies that need Python's GIL."""
 
-from typing import Any
-
-from rlox._processes import Process, end_all
+from rlox._processes import Pool, Process
 from rlox._system import threads
 from rlox._types import Arrays
+from rlox.configs import OnPolicyConfig
 from rlox.distributed._worker import CollectTask
-from rlox.learners._actors import WorkerPlan
+from rlox.learners._actors import RolloutMessage, WorkerPlan
 
 # Seconds that a process has to finish its current step before it is killed.
 _GRACE = 2.0
 
 
 class ActorProcess:
-    """Worker process that collects rollouts; see `rlox.learners._actors.Worker`."""
+    """Worker process that collects rollouts; see `rlox.learners._actors.Worker`.
 
-    def __init__(self, plan: WorkerPlan, threads: int) -> None:
-        self.process = Process(threads)
-        self.process.send(CollectTask(plan.pickled()))
+    Args:
+        process: Process that runs a `CollectTask`.
+    """
+
+    def __init__(self, process: Process) -> None:
+        self.process = process
         self._version: int | None = None
 
     def request(self, version: int, seed: int, weights: Arrays) -> None:
@@ -29,12 +31,13 @@ class ActorProcess:
         """Wait at most `seconds` for an answer, and return whether it has arrived."""
         return self.process.connection.poll(seconds)
 
-    def receive(self) -> Any:
+    def receive(self) -> RolloutMessage | None:
         """Return the answer, or raise the error of the environments or the policy."""
         is_result, value = self.process.receive()
         if is_result:  # only an error ends the task
             raise value
-        return value
+        message: RolloutMessage | None = value
+        return message
 
 
 class ActorProcesses:
@@ -44,15 +47,14 @@ class ActorProcesses:
         config: Settings of the learner.
     """
 
-    def __init__(self, config: Any) -> None:
-        self._threads = max(1, threads() // (config.num_actors + 1))  # actors and the learner
-        self._workers: list[ActorProcess] = []
+    def __init__(self, config: OnPolicyConfig) -> None:
+        # The actors and the learner share the CPUs.
+        self._pool = Pool(config.num_actors, max(1, threads() // (config.num_actors + 1)))
 
     def start(self, plan: WorkerPlan) -> ActorProcess:
         """Start a worker."""
-        self._workers.append(ActorProcess(plan, self._threads))
-        return self._workers[-1]
+        return ActorProcess(self._pool.submit(CollectTask(plan.pickled())))
 
     def end(self) -> None:
         """Close the environments and end all workers."""
-        end_all([worker.process for worker in self._workers], _GRACE)
+        self._pool.end(_GRACE)

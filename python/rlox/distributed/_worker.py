@@ -6,12 +6,14 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+import gymnasium as gym
 from gymnasium.vector.utils import CloudpickleWrapper
 
 from rlox._concurrency import stop_on_interrupt
 from rlox._errors import ArgumentError
 from rlox._rlox import write_rollout
 from rlox._types import Arrays
+from rlox.envs._rollout_env import RolloutEnv
 from rlox.learners._actors import RolloutMessage, WorkerPlan
 
 # Seconds after a stop request until a process that is still in a step exits.
@@ -30,11 +32,11 @@ class RolloutWorker:
     """
 
     def __init__(self, plan: WorkerPlan) -> None:
-        env: Any = plan.env.make(plan.config.num_envs, plan.seed)
+        env = plan.env.make(plan.config.num_envs, plan.seed)
         self._env = env
         try:
             _check_spaces(env, plan.spaces)
-            self._learner: Any = plan.learner(env, plan.config, 0, *plan.learner_args)
+            self._learner = plan.learner(env, plan.config, 0, *plan.learner_args)
             self._load(plan.normalizer)
         except BaseException:
             self.close()
@@ -64,8 +66,8 @@ class RolloutWorker:
         learner.timesteps += learner.buffer.n_transitions  # errors report this count
         returns, lengths = env.pop_episodes()
         statistics = {} if learner.normalizer is None else dict(learner.normalizer.state())
-        dropped = getattr(env, "dropped_episodes", 0)
-        return RolloutMessage(write_rollout(learner.buffer), returns, lengths, dropped, statistics)
+        rollout = write_rollout(learner.buffer)
+        return RolloutMessage(rollout, returns, lengths, env.dropped_episodes, statistics)
 
     def _load(self, normalizer: Arrays | None) -> None:
         if self._learner.normalizer is not None and normalizer:
@@ -76,7 +78,7 @@ class RolloutWorker:
         self._env.close()
 
 
-def _check_spaces(env: Any, expected: tuple[Any, Any]) -> None:
+def _check_spaces(env: RolloutEnv, expected: tuple[gym.Space[Any], gym.Space[Any]]) -> None:
     actual = env.single_observation_space, env.single_action_space
     for name, space, found in zip(("observation", "action"), expected, actual, strict=True):
         if space != found:

@@ -36,6 +36,7 @@ from rlox.checkpoint import read_checkpoint
 from rlox.distributed import PeerError
 from rlox.distributed._ddp_state import shard_config
 from rlox.envs._make import EnvLike, get_env_name, get_num_envs
+from rlox.learners import Config
 from rlox.learners._backends import check_torch
 from rlox.trainers import Trainer
 
@@ -246,7 +247,7 @@ class ProcessGroup:
         return next(i for i, trainer in enumerate(self.trainers) if trainer.learner is learner)
 
 
-def _load_trainer(algorithm: Any) -> "type[DDPTrainer]":
+def _load_trainer(algorithm: object) -> "type[DDPTrainer]":
     """Return the DDP trainer class of an algorithm."""
     paths = {name: spec.ddp_trainer for name, spec in ALGORITHMS.items() if spec.ddp_trainer}
     trainer: type[DDPTrainer] = resolve_name(paths[check_str("algorithm", algorithm, tuple(paths))])
@@ -311,7 +312,7 @@ class DDPTrainer(Trainer):
         super().__init__(env, seed, backend="torch", runs_dir=folder, **kwargs)
         self.group.trainers.append(self)
 
-    def _shard_config(self, config: Any) -> tuple[Any, Any]:
+    def _shard_config(self, config: Config) -> tuple[Config, Config]:
         settings = config_to_dict(config)
         settings["device"] = config.device.partition(":")[0]  # each rank may have its own GPU
         self.group.ranks.check_consistent(settings, _SAME)

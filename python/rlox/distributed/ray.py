@@ -9,6 +9,7 @@ import logging
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from functools import cached_property
+from types import ModuleType
 from typing import Any
 
 from gymnasium.vector.utils import CloudpickleWrapper
@@ -19,6 +20,7 @@ from rlox._optional import load_extra
 from rlox._training.results import TrainResult
 from rlox._types import Arrays
 from rlox._validation import short_repr
+from rlox.configs import OnPolicyConfig
 from rlox.distributed._worker import RolloutWorker
 from rlox.envs._make import EnvLike
 from rlox.experiments import many
@@ -34,7 +36,7 @@ _POLL = 0.2
 _GRACE = 2.0
 
 
-def _connect() -> Any:
+def _connect() -> ModuleType:
     """Connect to a cluster, and return the module ray."""
     ray = load_extra("ray", "ray", "rlox.distributed.ray")
     if not ray.is_initialized():
@@ -87,9 +89,9 @@ class RayWorker:
         """Wait at most `seconds` for an answer, and return whether it has arrived."""
         return bool(self._ray.wait([self._pending], timeout=seconds)[0])
 
-    def receive(self) -> Any:
+    def receive(self) -> RolloutMessage | None:
         """Return the answer."""
-        rollout = self._ray.get(self._pending)
+        rollout: RolloutMessage | None = self._ray.get(self._pending)
         if rollout is not None:
             self._normalizer = rollout.normalizer  # a restarted actor continues from these
         return rollout
@@ -105,13 +107,13 @@ class RayWorkers:
         ModuleNotFoundError: Ray is not installed.
     """
 
-    def __init__(self, config: Any) -> None:
+    def __init__(self, config: OnPolicyConfig) -> None:
         self.ray = _connect()
         self._versions = lag_bound(config) + 2
-        self._refs: dict[int, Any] = {}
+        self._refs: dict[int, object] = {}
         self._workers: list[RayWorker] = []
 
-    def store_weights(self, version: int, weights: Arrays) -> Any:
+    def store_weights(self, version: int, weights: Arrays) -> object:
         """Return the object reference of a version's weights; store new weights first."""
         if version not in self._refs:
             self._refs[version] = self.ray.put(weights)

@@ -10,16 +10,18 @@ seeds, and no transition is lost or duplicated.
 import os
 from collections.abc import Sequence
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import numpy as np
 
 from rlox import _rlox
 from rlox._errors import ArgumentError, ArgumentTypeError
-from rlox._rlox import NativePolicy
+from rlox._rlox import NativePolicy, NativeVectorEnv
 from rlox._rng import state_for_native
 from rlox._types import Arrays
 from rlox._validation import check_int, short_repr, worker_addresses
+from rlox.configs import OnPolicyConfig
 from rlox.envs.vec_env import VecEnv
 from rlox.learners._actors import Actors, as_policy, lag_bound, ring
 
@@ -27,7 +29,7 @@ from rlox.learners._actors import Actors, as_policy, lag_bound, ring
 TOKEN, CA, DOMAIN = "RLOX_WORKER_TOKEN", "RLOX_WORKER_CA", "RLOX_WORKER_DOMAIN"
 
 
-def load_extension() -> Any:
+def load_extension() -> ModuleType:
     """Return the extension module after a check that it supports gRPC workers.
 
     Raises:
@@ -149,8 +151,9 @@ class RemoteVecEnv(VecEnv):
         remote_env = load_extension().remote_env
 
         def make(
-            env_id: str, n: int, seed: int, mode: str, limit: int | None, kwargs: Any, _name: str
-        ) -> Any:
+            env_id: str, n: int, seed: int, mode: str, limit: int | None, kwargs: object, _name: str
+        ) -> NativeVectorEnv:
+            native: NativeVectorEnv
             native, self._faults = remote_env(
                 self.addresses,
                 env_id,
@@ -181,7 +184,11 @@ class RemoteVecEnv(VecEnv):
 
 
 def start_remote_actors(
-    env: VecEnv, config: Any, weights: NativePolicy | Arrays, seed: int, stream: np.random.Generator
+    env: VecEnv,
+    config: OnPolicyConfig,
+    weights: NativePolicy | Arrays,
+    seed: int,
+    stream: np.random.Generator,
 ) -> Actors:
     """Start actors whose environments and policies run in gRPC workers.
 

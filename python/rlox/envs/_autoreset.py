@@ -9,8 +9,7 @@ from gymnasium.vector import AutoresetMode, VectorEnv
 
 from rlox._errors import ArgumentError, ArgumentTypeError
 from rlox._layout import Layout
-
-Flags = npt.NDArray[np.bool_]
+from rlox._types import Flags
 
 
 def as_autoreset_mode(value: object) -> AutoresetMode:
@@ -164,7 +163,7 @@ def split_options(options: object, num_envs: int) -> tuple[Flags | None, dict[st
     raise error_class("options['reset_mask']", expected, got, fix)
 
 
-def infos_to_dict(env: VectorEnv[Any, Any, Any], infos: Any) -> dict[str, Any]:
+def infos_to_dict(env: VectorEnv[Any, Any, Any], infos: object) -> dict[str, Any]:
     """Return infos as a dict of arrays, also after Gymnasium's wrapper `DictInfoToList`."""
     if isinstance(infos, dict):
         return infos

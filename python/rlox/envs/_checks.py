@@ -4,7 +4,7 @@ import copy
 import inspect
 from collections.abc import Mapping
 from contextlib import suppress
-from typing import Any
+from typing import Any, TypeVar
 
 import gymnasium as gym
 import numpy as np
@@ -15,6 +15,7 @@ from rlox._errors import ArgumentError, ArgumentTypeError
 from rlox._types import Arrays
 from rlox.envs import _state
 
+T = TypeVar("T")
 FIX = (
     "implement Gymnasium's API, or wrap an environment of the old Gym in "
     "shimmy.GymV21CompatibilityV0(env=...)"
@@ -61,7 +62,7 @@ def check_vector_interface(env: VectorEnv[Any, Any, Any]) -> None:
             raise ArgumentError("env", expected, "none", "set it in __init__")
 
 
-def check_results(env: VectorEnv[Any, Any, Any], method: str, results: Any) -> Any:
+def check_results(env: VectorEnv[Any, Any, Any], method: str, results: T) -> T:
     """Check the number of results of a vector environment's `method`, and return them."""
     names = _RESULTS[method]
     if isinstance(results, tuple) and len(results) == len(names):
@@ -94,11 +95,13 @@ class CheckedEnv(gym.Wrapper[Any, Any, Any, Any], gym.utils.RecordConstructorArg
             raise AttributeError(name)
         return getattr(self.env, name)  # subclasses of SyncVectorEnv may read attributes
 
-    def set_wrapper_attr(self, name: str, value: Any, *, force: bool = True) -> bool:
+    def set_wrapper_attr(self, name: str, value: object, *, force: bool = True) -> bool:
         """Set an attribute of the wrapped environment."""
         return self.env.set_wrapper_attr(name, value, force=force)
 
-    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[Any, dict[str, Any]]:
         """Reset the environment, and check the number and types of the results."""
         result: Any = self.env.reset(seed=seed, options=options)
         try:
@@ -107,9 +110,9 @@ class CheckedEnv(gym.Wrapper[Any, Any, Any, Any], gym.utils.RecordConstructorArg
             obs = info = None
         if obs is None or not hasattr(info, "items"):
             raise self._wrong("reset", "(observation, dict)", result)
-        return result
+        return obs, info
 
-    def step(self, action: Any) -> Any:
+    def step(self, action: Any) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
         """Step the environment, and check the number and types of the results."""
         result: Any = self.env.step(action)
         try:
@@ -128,7 +131,7 @@ class CheckedEnv(gym.Wrapper[Any, Any, Any, Any], gym.utils.RecordConstructorArg
                 info = {**info, "action_mask": copy.deepcopy(info["action_mask"])}
         return obs, reward, terminated, truncated, info
 
-    def _wrong(self, method: str, expected: str, result: Any) -> ArgumentError:
+    def _wrong(self, method: str, expected: str, result: object) -> ArgumentError:
         got = f"a {type(result).__name__}"
         if isinstance(result, tuple):
             got = f"({', '.join(type(value).__name__ for value in result)})"
@@ -153,20 +156,21 @@ def check_observations(env: VectorEnv[Any, Any, Any]) -> None:
 
     Gymnasium's own errors name neither the environment nor the part of the observation.
     """
-    sync: Any = env if isinstance(env, SyncVectorEnv) else None
-    for i, obs in enumerate(sync._env_obs if sync else ()):
-        if obs is not None and (wrong := _mismatch(sync.single_observation_space, obs, "obs")):
+    if not isinstance(env, SyncVectorEnv):
+        return
+    for i, obs in enumerate(env._env_obs):
+        if obs is not None and (wrong := _mismatch(env.single_observation_space, obs, "obs")):
             name, expected, got = wrong
             raise ArgumentError(
                 name,
                 f"{expected} of the observation space",
-                f"{got} from {type(sync.envs[i].unwrapped).__name__}",
+                f"{got} from {type(env.envs[i].unwrapped).__name__}",
                 "correct reset(), step() or observation_space",
                 env=i,
             )
 
 
-def _mismatch(space: Any, obs: Any, name: str) -> tuple[str, str, str] | None:
+def _mismatch(space: gym.Space[Any], obs: Any, name: str) -> tuple[str, str, str] | None:
     """Return name, expected form and actual form of the first part that does not match."""
     match space:
         case spaces.Dict():

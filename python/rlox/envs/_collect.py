@@ -1,6 +1,7 @@
 """Collection of steps from native environments into arrays, for `VecEnv.collect_n_steps`."""
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 import gymnasium as gym
@@ -13,10 +14,12 @@ from rlox._errors import ArgumentError, ArgumentTypeError
 from rlox._rlox import NativeVectorEnv
 from rlox._spaces import random_actions
 from rlox._system import check_memory
+from rlox._types import Array, Flags
 from rlox._validation import check_int
-from rlox.envs._masks import Flags, adapt_to_masks, random_allowed
+from rlox.envs._masks import adapt_to_masks, random_allowed
 
-Array = npt.NDArray[Any]
+# Function from observations, and optionally action masks, to actions.
+Policy = Callable[..., npt.ArrayLike]
 
 
 def check_collection(mode: AutoresetMode, n: int, policy: object) -> int:
@@ -37,7 +40,11 @@ def check_collection(mode: AutoresetMode, n: int, policy: object) -> int:
 
 
 def collect_steps(
-    native: NativeVectorEnv, space: gym.Space[Any], n: int, mode: AutoresetMode, choose: Any
+    native: NativeVectorEnv,
+    space: gym.Space[Any],
+    n: int,
+    mode: AutoresetMode,
+    choose: Policy | np.random.Generator,
 ) -> dict[str, Array]:
     """Collect `n` steps from the current states.
 
@@ -93,7 +100,7 @@ class Steps:
         self.actions = np.empty((*batch_shape, *action_shape), action_dtype)
         self.masks = np.empty((*batch_shape, width), np.bool_) if width else None
 
-    def _results(self, steps: Any) -> tuple[Array, ...]:
+    def _results(self, steps: int | slice) -> tuple[Array, ...]:
         flags = self.terminated[steps], self.truncated[steps]
         return self.obs[1:][steps], self.rewards[steps], *flags, self.final[steps]
 
@@ -116,7 +123,7 @@ class Steps:
         actions, _ = random_allowed(self.space, stream, mask)
         return _spaces.to_env_actions(self.space, actions, len(actions))
 
-    def choose(self, policy: Any) -> None:
+    def choose(self, policy: Policy) -> None:
         """Make all steps with the actions of a function of observations and, optionally, masks."""
         act = adapt_to_masks(policy)
         for t, action in enumerate(self.actions):

@@ -28,7 +28,7 @@ def native_ids() -> list[str]:
     return [*env_ids(), *PLUGINS]
 
 
-def source_of(name: str) -> Any:
+def source_of(name: str) -> object:
     """Return the source from which the extension creates environments: an id or a capsule.
 
     >>> source_of("CartPole-v1")
@@ -88,7 +88,7 @@ def vector_metadata(env_id: str, mode: AutoresetMode) -> dict[str, Any]:
 
 
 def vector_spec(
-    env_id: str, max_episode_steps: int | None, render_mode: str | None, **kwargs: Any
+    env_id: str, max_episode_steps: int | None, render_mode: str | None, **kwargs: object
 ) -> EnvSpec | None:
     """Return the spec for `gymnasium.make_vec`, or None if the id is not registered.
 

@@ -53,7 +53,7 @@ class EnvFactory:
         return env
 
 
-def get_env_factory(env: Any) -> EnvFactory | None:
+def get_env_factory(env: object) -> EnvFactory | None:
     """Return the factory that created the environments, or None if it is unknown."""
     if type(env) is VecEnv:
         kwargs = dict(env._init_kwargs)
@@ -119,8 +119,9 @@ def _is_reregistered(env_id: str) -> bool:
     return spec is not None and not str(spec.entry_point).startswith(prefixes)
 
 
-Maker = str | EnvSpec | Callable[..., gym.Env[Any, Any]]
-EnvLike = Maker | VectorEnv[Any, Any, Any] | gym.Env[Any, Any]
+# Id, spec or function that creates an environment.
+EnvMaker = str | EnvSpec | Callable[..., gym.Env[Any, Any]]
+EnvLike = EnvMaker | VectorEnv[Any, Any, Any] | gym.Env[Any, Any]
 
 
 @dataclass(frozen=True)
@@ -147,7 +148,7 @@ class EnvSource:
         return isinstance(self.env, VectorEnv | gym.Env)
 
     @property
-    def maker(self) -> Maker | None:
+    def maker(self) -> EnvMaker | None:
         """Id, spec or function that creates equal environments; None if there is none."""
         if self.id is not None:
             return self.id
@@ -186,11 +187,14 @@ def get_env_name(env: object) -> str:
     return str(getattr(env, "__name__", type(env).__name__))
 
 
-def get_num_envs(env: object) -> Any:
+def get_num_envs(env: object) -> int | None:
     """Return the number of environments of a vector environment or a spec, or None."""
+    count: int | None = None
     if isinstance(env, EnvSpec):
-        return env.kwargs.get("num_envs")
-    return getattr(env, "num_envs", None) if isinstance(env, VectorEnv) else None
+        count = env.kwargs.get("num_envs")
+    elif isinstance(env, VectorEnv):  # may lack the attribute, see `check_vector_interface`
+        count = getattr(env, "num_envs", None)
+    return count
 
 
 def _import(module: str, env_id: str) -> None:
@@ -397,16 +401,16 @@ def _check_vectorization_mode(value: object) -> Mode | None:
     return cast("Mode | None", name)
 
 
-def _check_wrappers(wrappers: Any) -> Sequence[EnvWrapper]:
+def _check_wrappers(wrappers: object) -> Sequence[EnvWrapper]:
     is_list = isinstance(wrappers, Sequence) and not isinstance(wrappers, str)
-    if not is_list or not all(callable(wrapper) for wrapper in wrappers):
+    if not is_list or not all(callable(wrapper) for wrapper in cast("Sequence[object]", wrappers)):
         raise ArgumentTypeError(
             "wrappers",
             "a list of functions that take and return an environment",
             repr(wrappers),
             "pass for example [gymnasium.wrappers.FlattenObservation]",
         )
-    return wrappers  # type: ignore[no-any-return]  # checked
+    return cast("Sequence[EnvWrapper]", wrappers)
 
 
 def _add_result_check(wrapper: EnvWrapper) -> EnvWrapper:

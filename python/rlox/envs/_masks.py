@@ -13,12 +13,12 @@ from gymnasium.vector import VectorEnv
 
 from rlox._errors import ArgumentError, ArgumentTypeError, warn_at_most
 from rlox._rlox import NativeVectorEnv
+from rlox._types import Flags
 from rlox._validation import short_repr
 
 if TYPE_CHECKING:
+    from rlox.envs._rollout_env import RolloutEnv
     from rlox.envs.vec_env import VecEnv
-
-Flags = npt.NDArray[np.bool_]
 
 
 def mask_width(space: gym.Space[Any]) -> int:
@@ -74,12 +74,9 @@ def _parts(masks: Flags, space: gym.Space[Any]) -> list[Flags]:
     return np.split(masks, np.cumsum(mask_counts(space))[:-1], axis=1)
 
 
-def read_action_masks(env: Any) -> Flags | None:
+def read_action_masks(env: "RolloutEnv") -> Flags | None:
     """Return the action masks for the current observations; None without mask support."""
-    if getattr(env, "has_action_masks", None) or getattr(env, "action_mask_support", False):
-        masks: Flags = env.action_masks()
-        return masks
-    return None
+    return env.action_masks() if env.action_mask_support else None
 
 
 def random_allowed(
@@ -107,7 +104,7 @@ def random_allowed(
     return actions.astype(np.int64), log_probs.astype(np.float32)
 
 
-def mask_parameter(function: Any) -> inspect.Parameter | None:
+def mask_parameter(function: object) -> inspect.Parameter | None:
     """Return the parameter `mask`, `action_mask` or `action_masks` of a function, or None.
 
     >>> mask_parameter(lambda obs, mask=None: 0).name, mask_parameter(lambda obs: 0)
@@ -121,7 +118,7 @@ def mask_parameter(function: Any) -> inspect.Parameter | None:
     return next((parameters[name] for name in names if name in parameters), None)
 
 
-def adapt_to_masks(function: Any) -> Callable[[Any, Flags | None], Any]:
+def adapt_to_masks(function: Callable[..., Any]) -> Callable[[Any, Flags | None], Any]:
     """Return a function of observations and masks that calls `function`.
 
     `function` gets masks only if it has a parameter for masks. If there are none, `function` uses
@@ -129,7 +126,7 @@ def adapt_to_masks(function: Any) -> Callable[[Any, Flags | None], Any]:
     """
     parameter = mask_parameter(function)
 
-    def called(obs: Any, masks: Flags | None) -> Any:
+    def called(obs: object, masks: Flags | None) -> object:
         if parameter is None or (masks is None and parameter.default is not parameter.empty):
             return function(obs)
         return function(obs, **{parameter.name: masks})
@@ -359,12 +356,12 @@ def _has_mask(infos: Infos) -> bool:
     return masks is not None and any(mask is not None for mask in masks)
 
 
-def _find_masks_method(env: Any) -> Callable[[], Any] | None:
+def _find_masks_method(env: VectorEnv[Any, Any, Any]) -> Callable[[], Any] | None:
     """Return `action_masks` of the vector environment, or a call of this method of each env."""
     inner = env.unwrapped
     while True:
-        # rlox's classes have the method even without masks; native environments use infos.
-        if not hasattr(env, "action_mask_support") and getattr(env, "has_action_masks", True):
+        # rlox's classes have the method even without masks; a VecEnv has both attributes.
+        if getattr(env, "has_action_masks", not hasattr(env, "action_mask_support")):
             method: Callable[[], Any] | None = getattr(env, "action_masks", None)
             if callable(method):
                 return method
@@ -374,7 +371,7 @@ def _find_masks_method(env: Any) -> Callable[[], Any] | None:
     return (lambda: inner.call("action_masks")) if all_have(inner, "action_masks") else None
 
 
-def all_have(env: Any, name: str) -> bool:
+def all_have(env: VectorEnv[Any, Any, Any], name: str) -> bool:
     """Return whether each environment of an unwrapped vector environment has an attribute."""
     try:
         # A worker process would exit if it were asked for a missing attribute.

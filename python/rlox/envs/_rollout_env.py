@@ -5,11 +5,13 @@ from typing import Any, Protocol
 import gymnasium as gym
 import numpy as np
 import numpy.typing as npt
+from gymnasium.vector import AutoresetMode, VectorEnv
 
 from rlox import _spaces
 from rlox._errors import ArgumentError, ArgumentTypeError
 from rlox._layout import Layout
 from rlox._rlox import Normalizer, RolloutBuffer
+from rlox._types import Array, Arrays, Flags
 from rlox._validation import check_int
 
 
@@ -31,6 +33,52 @@ class RolloutEnv(Protocol):
     @property
     def action_stream(self) -> np.random.Generator:
         """Random generator of uniformly random actions."""
+
+    @property
+    def unwrapped(self) -> VectorEnv[Any, Any, Any]:
+        """Innermost vector environment."""
+
+    @property
+    def autoreset_mode(self) -> AutoresetMode:
+        """Autoreset mode of the environments."""
+
+    @property
+    def closed(self) -> bool:
+        """Whether the environments are closed."""
+
+    @property
+    def action_mask_support(self) -> bool:
+        """Whether the environments report action masks now, or have reported masks before."""
+
+    @property
+    def supports_state(self) -> bool:
+        """Whether `get_state` may return a state."""
+
+    @property
+    def unrestorable_reason(self) -> str | None:
+        """Reason why the last `get_state` returned nothing, or None."""
+
+    @property
+    def dropped_episodes(self) -> int:
+        """Number of episodes that the last `pop_episodes` only counted."""
+
+    def step(self, actions: npt.ArrayLike) -> tuple[Array, Array, Array, Array, dict[str, Any]]:
+        """Step the environments, as `gymnasium.vector.VectorEnv.step`."""
+
+    def action_masks(self) -> Flags:
+        """Return the action masks for the current observations, (N, n)."""
+
+    def final_action_masks(self, ended: Flags) -> Flags:
+        """Return the action masks of the last states of episodes that the last step ended."""
+
+    def get_state(self) -> Arrays:
+        """Return the state for an exact resume; empty if the state cannot be saved."""
+
+    def set_state(self, state: Arrays) -> bool | None:
+        """Restore the state from `get_state`; return False if the environments cannot."""
+
+    def close(self) -> None:
+        """Close the environments."""
 
     def begin_rollout(
         self, buffer: RolloutBuffer, normalizer: Normalizer | None = None, seed: int | None = None
@@ -88,7 +136,19 @@ class RolloutEnv(Protocol):
         """
 
 
-def check_storage(env: RolloutEnv, layout: Layout, buffer: Any, normalizer: Any) -> None:
+def check_rollout_env(env: object) -> None:
+    """Check that `env` is made for rollouts.
+
+    Raises:
+        ArgumentTypeError: `env` has no `step_rollout`.
+    """
+    if not hasattr(env, "step_rollout"):
+        raise ArgumentTypeError(
+            "env", "a VecEnv or a GymVecEnv", type(env).__name__, "pass rlox.make_vec(env)"
+        )
+
+
+def check_storage(env: RolloutEnv, layout: Layout, buffer: object, normalizer: object) -> None:
     """Check the types of a buffer and a normalizer, and that they fit the environments."""
     if not isinstance(buffer, RolloutBuffer):
         fix = "pass rlox.RolloutBuffer(n_steps, num_envs, obs_shape)"
@@ -155,7 +215,7 @@ def _not_real(name: str, values: object) -> ArgumentTypeError:
     return ArgumentTypeError(name, "real numbers", repr(values), "pass one number per environment")
 
 
-def check_step_index(buffer: RolloutBuffer, t: Any) -> int:
+def check_step_index(buffer: RolloutBuffer, t: int) -> int:
     """Check that `t` is the next step of the rollout, and return `t` as a plain int."""
     fix = "call begin_rollout before a rollout, then step_rollout with t = 0, 1, ..."
     plain = check_int("t", t, 0, fix=fix)

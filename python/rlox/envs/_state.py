@@ -16,6 +16,7 @@ from rlox._errors import ArgumentError, ClosedError, add_section
 from rlox._serialize import TREE, from_arrays, to_arrays
 from rlox._types import Arrays
 from rlox.envs._rollout_env import RolloutEnv
+from rlox.envs.vec_env import VecEnv
 
 if TYPE_CHECKING:
     from rlox.envs.gymnasium import GymVecEnv
@@ -119,7 +120,7 @@ def get_state(env: Single) -> Arrays | str:
         return f"the state of {type(env.unwrapped).__name__} cannot be saved: {error}"
 
 
-def set_state(env: Single, arrays: Any) -> str | None:
+def set_state(env: Single, arrays: Arrays) -> str | None:
     """Restore the state of an equal environment; return the reason if that fails, else None."""
     try:
         saved = from_arrays(arrays)
@@ -167,7 +168,7 @@ def _has_methods(layer: Single) -> bool:
     return all(callable(getattr(type(layer), name, None)) for name in ("get_state", "set_state"))
 
 
-def _get_layer_state(layer: Any) -> Any:
+def _get_layer_state(layer: Any) -> object:
     if (names := _attributes(layer)) is not None:
         values = {name: attrgetter(name)(layer) for name in names}
         return {n: list(x) if isinstance(x, deque) else x for n, x in values.items()}
@@ -187,7 +188,7 @@ def _set_layer_state(layer: Any, state: Any) -> None:
         layer.set_state(state)
 
 
-def _set_path(layer: Any, path: str, value: Any) -> None:
+def _set_path(layer: Single, path: str, value: Any) -> None:
     parents, _, name = path.rpartition(".")
     owner = attrgetter(parents)(layer) if parents else layer
     old_value = getattr(owner, name, None)  # some attributes exist only after a reset
@@ -197,7 +198,7 @@ def _set_path(layer: Any, path: str, value: Any) -> None:
 
 
 def _get_physics(env: Any) -> dict[str, Any]:
-    mujoco: Any = importlib.import_module("mujoco")
+    mujoco = importlib.import_module("mujoco")
     state_type = mujoco.mjtState.mjSTATE_INTEGRATION
     state = np.empty(mujoco.mj_stateSize(env.model, state_type))
     mujoco.mj_getState(env.model, env.data, state, state_type)
@@ -206,7 +207,7 @@ def _get_physics(env: Any) -> dict[str, Any]:
 
 
 def _set_physics(env: Any, saved: dict[str, Any]) -> None:
-    mujoco: Any = importlib.import_module("mujoco")
+    mujoco = importlib.import_module("mujoco")
     state_type = mujoco.mjtState.mjSTATE_INTEGRATION
     state = saved["state"]
     if np.shape(state) != (mujoco.mj_stateSize(env.model, state_type),):
@@ -228,16 +229,15 @@ _FIX = "pass the result of get_state()"
 def get_state_if_supported(env: RolloutEnv) -> Arrays:
     """Return the state of environments; empty if they are closed or do not support states."""
     with suppress(ClosedError):
-        return dict(env.get_state()) if getattr(env, "supports_state", False) else {}  # type: ignore[attr-defined]  # VecEnv has it
+        return dict(env.get_state()) if env.supports_state else {}
     return {}
 
 
 def get_unrestorable_reason(env: RolloutEnv) -> str:
     """Return the reason why `get_state_if_supported` returned an empty dict."""
-    if getattr(env, "closed", False):
+    if env.closed:
         return "the environments are closed"
-    reason = getattr(env, "unrestorable_reason", None)
-    return str(reason or f"the state of a {type(env).__name__} cannot be saved")
+    return env.unrestorable_reason or f"the state of a {type(env).__name__} cannot be saved"
 
 
 def set_state_if_supported(env: RolloutEnv, arrays: Arrays) -> bool:
@@ -249,8 +249,7 @@ def set_state_if_supported(env: RolloutEnv, arrays: Arrays) -> bool:
     Raises:
         ArgumentError: The arrays are damaged. The environments are not changed.
     """
-    is_gym_vec_env = hasattr(env, "unrestorable_reason")
-    if not arrays or not hasattr(env, "set_state") or (TREE in arrays) != is_gym_vec_env:
+    if not arrays or (TREE in arrays) == isinstance(env, VecEnv):
         return False
     try:
         return env.set_state(arrays) is not False
@@ -260,7 +259,7 @@ def set_state_if_supported(env: RolloutEnv, arrays: Arrays) -> bool:
 
 def get_env_state(env: "GymVecEnv") -> Arrays:
     """Return the state of environments; if it is empty, `env.unrestorable_reason` is set."""
-    inner: Any = env.env
+    inner: Any = env.env  # a SyncVectorEnv or an AsyncVectorEnv, see `_unsupported`
     env.unrestorable_reason = _unsupported(env)
     if env.unrestorable_reason:
         return {}
@@ -353,7 +352,7 @@ def _mismatch(env: "GymVecEnv", state: dict[str, Any]) -> str | None:
 
 def _unsupported(env: "GymVecEnv") -> str | None:
     """Return the reason why a vector environment's state cannot be saved, or None."""
-    inner: Any = env.env
+    inner = env.env
     if type(inner) is SyncVectorEnv:
         return None
     if type(inner) is not AsyncVectorEnv:

@@ -1,7 +1,8 @@
 """`GymVecEnv`: adapter that makes any Gymnasium vector environment usable for rollouts."""
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from functools import partial
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -13,6 +14,7 @@ from rlox._errors import ArgumentError, ClosedError
 from rlox._finite import check_finite_env_array
 from rlox._layout import Layout
 from rlox._rlox import Normalizer, RolloutBuffer, check_normalizer, check_step
+from rlox._types import Array, Flags, Obs
 from rlox.envs import _state
 from rlox.envs._autoreset import (
     check_resets,
@@ -30,8 +32,7 @@ from rlox.envs._checks import (
 from rlox.envs._masks import MaskSource, merge_mask_infos
 from rlox.envs._rollout_env import check_step_index, check_storage, to_float_array
 
-Array = npt.NDArray[Any]
-Flags = npt.NDArray[np.bool_]
+T = TypeVar("T")
 if TYPE_CHECKING:
     Wrapper = VectorWrapper[Array, Any, Array, Any, Array]
 else:  # not subscriptable before Gymnasium 1.4
@@ -71,6 +72,8 @@ class GymVecEnv(Wrapper):
     """
 
     supports_state = True
+    dropped_episodes = 0
+    """Always 0, because `pop_episodes` returns all episodes."""
 
     def __init__(self, env: VectorEnv[Array, Any, Array], seed: int | None = None) -> None:
         super().__init__(env)
@@ -93,6 +96,11 @@ class GymVecEnv(Wrapper):
         self._lengths = np.zeros(self.num_envs, np.int64)
         self._finished: list[tuple[Array, Array]] = []
         self.unrestorable_reason: str | None = None  # why the last `get_state` returned nothing
+
+    @property
+    def autoreset_mode(self) -> AutoresetMode:
+        """Autoreset mode of the environments."""
+        return self._mode
 
     @property
     def action_stream(self) -> np.random.Generator:
@@ -122,9 +130,8 @@ class GymVecEnv(Wrapper):
         mask, _ = split_options(options, self.num_envs)
         # Gymnasium's environments remove the mask from the dict.
         env_options = None if options is None else dict(options)
-        results = self._guarded(
-            self._with_checks, self.env.reset, seed=env_seed, options=env_options
-        )
+        reset_envs = partial(self.env.reset, seed=env_seed, options=env_options)
+        results = self._guarded(lambda: self._with_checks(reset_envs))
         obs, infos = check_results(self, "reset", results)
         self._seeds.record(seed)
         self._obs = self._pack_obs(obs)
@@ -137,7 +144,7 @@ class GymVecEnv(Wrapper):
         return obs, infos
 
     @synchronized
-    def step(self, actions: Any) -> tuple[Array, Array, Array, Array, dict[str, Any]]:
+    def step(self, actions: npt.ArrayLike) -> tuple[Array, Array, Array, Array, dict[str, Any]]:
         """Step the wrapped environment.
 
         Args:
@@ -170,7 +177,8 @@ class GymVecEnv(Wrapper):
         # In NEXT_STEP mode, an environment that only resets ignores its action.
         idle = self._ended if self._mode is AutoresetMode.NEXT_STEP else None
         actions = _spaces.check_actions(self.single_action_space, actions, self.num_envs, idle)
-        results = self._guarded(self._with_checks, self.env.step, actions)
+        step_envs = partial(self.env.step, actions)
+        results = self._guarded(lambda: self._with_checks(step_envs))
         obs, rewards, terminated, truncated, infos = check_results(self, "step", results)
         terminated = np.asarray(terminated, np.bool_)
         truncated = np.asarray(truncated, np.bool_)
@@ -192,18 +200,18 @@ class GymVecEnv(Wrapper):
             self._ended = done
         return obs, rewards, terminated, truncated, infos
 
-    def _with_checks(self, call: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    def _with_checks(self, call: Callable[[], T]) -> T:
         """Call a method of the vector environment with checks of each environment's results."""
-        inner: Any = self.unwrapped
+        inner = self.unwrapped
         if not isinstance(inner, SyncVectorEnv):
-            return call(*args, **kwargs)
+            return call()
         envs = inner.envs
         if [check.env for check in self._checks] != envs:
             self._checks = [CheckedEnv(env, i) for i, env in enumerate(envs)]
         # Only during the call, so that users see their own environments in `envs`.
         inner.envs = [*self._checks]
         try:
-            return call(*args, **kwargs)
+            return call()
         finally:
             inner.envs = envs
 
@@ -216,7 +224,7 @@ class GymVecEnv(Wrapper):
         """
         with self._guard:
             self._check_open()
-            return bool(self._guarded(self._masks.has_masks, self._infos))
+            return self._guarded(lambda: self._masks.has_masks(self._infos))
 
     @synchronized
     def action_masks(self) -> Flags:
@@ -232,8 +240,7 @@ class GymVecEnv(Wrapper):
             ClosedError, RuntimeError: See `step`.
         """
         self._check_open()
-        masks: Flags = self._guarded(self._masks.read, self._infos, self._ended)
-        return masks
+        return self._guarded(lambda: self._masks.read(self._infos, self._ended))
 
     @synchronized
     def final_action_masks(self, ended: Flags) -> Flags:
@@ -257,8 +264,7 @@ class GymVecEnv(Wrapper):
         """
         self._check_open()
         same_step = self._mode is AutoresetMode.SAME_STEP
-        masks: Flags = self._guarded(self._masks.read_final, self._infos, ended, same_step)
-        return masks
+        return self._guarded(lambda: self._masks.read_final(self._infos, ended, same_step))
 
     @property
     def steps(self) -> int:
@@ -275,12 +281,12 @@ class GymVecEnv(Wrapper):
             raise ClosedError("env", None, "is closed", "create a new one")
 
     @synchronized
-    def render(self) -> Any:
+    def render(self) -> tuple[Any, ...] | None:
         """Return the frames of the wrapped environment."""
         self._check_open()
         return self._guarded(self.env.render)
 
-    def close(self, **kwargs: Any) -> None:
+    def close(self, **kwargs: object) -> None:
         """Close the wrapped environment after calls of other threads have returned.
 
         If an earlier call failed, worker processes are terminated. In a forked child process, the
@@ -302,7 +308,7 @@ class GymVecEnv(Wrapper):
             forced = kwargs.get("terminate") or self._failed or self._guard.in_call
             self.env.close(**kwargs | _state.make_close_kwargs(inner, forced))
 
-    def _guarded(self, call: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    def _guarded(self, call: Callable[[], T]) -> T:
         """Call the wrapped environment, and record whether the call failed."""
         if self._guard.in_call:
             raise ClosedError(
@@ -310,7 +316,7 @@ class GymVecEnv(Wrapper):
             )
         self._guard.in_call = True
         try:
-            return call(*args, **kwargs)
+            return call()
         except BaseException as error:
             self._failed = True
             if self._closed and isinstance(error, Exception):
@@ -412,7 +418,7 @@ class GymVecEnv(Wrapper):
         write_final_obs(final_obs, self.layout, self._infos, cut, self._steps)
         return self._require_finite("final_obs", final_obs)
 
-    def _pack_obs(self, obs: Any) -> Array:
+    def _pack_obs(self, obs: Obs) -> Array:
         """Check observations, and pack them into rows of a rollout buffer."""
         for leaf, part in self.layout.iter_leaves(obs):
             self._require_finite(leaf.name, np.asarray(part))

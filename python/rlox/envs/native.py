@@ -19,6 +19,7 @@ from gymnasium.vector import AutoresetMode
 from rlox import _rng, _spaces
 from rlox._errors import ArgumentError, ArgumentTypeError, rename_arguments
 from rlox._rlox import NativeVectorEnv, env_ids
+from rlox._types import Floats
 from rlox._validation import check_int, check_seed, check_str
 from rlox.envs._attributes import (
     GymnasiumAttributes,
@@ -39,10 +40,8 @@ from rlox.envs._ids import (
 from rlox.envs._masks import mask_infos
 from rlox.envs.vec_env import VecEnv
 
-Obs = npt.NDArray[np.float32]
 
-
-class NativeEnv(GymnasiumAttributes, gym.Env[Obs, Any]):
+class NativeEnv(GymnasiumAttributes, gym.Env[Floats, Any]):
     """Single native environment; `gymnasium.make` adds the time limit.
 
     All random numbers come from `np_random`, as in Gymnasium's environment of the same id.
@@ -135,7 +134,7 @@ class NativeEnv(GymnasiumAttributes, gym.Env[Obs, Any]):
 
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
-    ) -> tuple[Obs, dict[str, Any]]:
+    ) -> tuple[Floats, dict[str, Any]]:
         """Start an episode.
 
         Args:
@@ -165,7 +164,7 @@ class NativeEnv(GymnasiumAttributes, gym.Env[Obs, Any]):
             self.render()
         return obs[0], self._infos()
 
-    def step(self, action: npt.ArrayLike) -> tuple[Obs, float, bool, bool, dict[str, Any]]:
+    def step(self, action: npt.ArrayLike) -> tuple[Floats, float, bool, bool, dict[str, Any]]:
         """Step the environment.
 
         Raises:

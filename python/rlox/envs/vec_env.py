@@ -13,6 +13,7 @@ from rlox import _rng, _spaces
 from rlox._errors import ClosedError
 from rlox._rlox import NativeVectorEnv, Normalizer, RolloutBuffer
 from rlox._rng import Seed
+from rlox._types import Flags, Floats
 from rlox._validation import check_int
 from rlox.envs._attributes import GymnasiumAttributes
 from rlox.envs._autoreset import as_autoreset_mode, final_infos, split_options, to_step_dict
@@ -28,11 +29,8 @@ from rlox.envs._ids import (
 )
 from rlox.envs._masks import check_any_allowed, check_has_action_masks, final_mask_infos, mask_infos
 
-Obs = npt.NDArray[np.float32]
-Flags = npt.NDArray[np.bool_]
 
-
-class VecEnv(GymnasiumAttributes, VectorEnv[Obs, npt.ArrayLike, npt.NDArray[Any]]):
+class VecEnv(GymnasiumAttributes, VectorEnv[Floats, npt.ArrayLike, npt.NDArray[Any]]):
     """Vector of `n` native environments that step together.
 
     With the same seeds and actions, trajectories are equal to those of Gymnasium's environment of
@@ -66,6 +64,8 @@ class VecEnv(GymnasiumAttributes, VectorEnv[Obs, npt.ArrayLike, npt.NDArray[Any]
         array([1., 1.])
     """
 
+    unrestorable_reason: str | None = None
+    """Always None; see `RolloutEnv`."""
     _renderer: Renderer | None = None
     _kind: Callable[..., NativeVectorEnv] = NativeVectorEnv
 
@@ -115,7 +115,7 @@ class VecEnv(GymnasiumAttributes, VectorEnv[Obs, npt.ArrayLike, npt.NDArray[Any]
 
     def reset(
         self, *, seed: Seed = None, options: dict[str, Any] | None = None
-    ) -> tuple[Obs, dict[str, Any]]:
+    ) -> tuple[Floats, dict[str, Any]]:
         """Start episodes in all environments, or only where `options["reset_mask"]` is True.
 
         Args:
@@ -146,7 +146,7 @@ class VecEnv(GymnasiumAttributes, VectorEnv[Obs, npt.ArrayLike, npt.NDArray[Any]
 
     def step(
         self, actions: npt.ArrayLike
-    ) -> tuple[Obs, npt.NDArray[np.float64], Flags, Flags, dict[str, Any]]:
+    ) -> tuple[Floats, npt.NDArray[np.float64], Flags, Flags, dict[str, Any]]:
         """Step all environments, and return new arrays.
 
         Args:
@@ -183,11 +183,11 @@ class VecEnv(GymnasiumAttributes, VectorEnv[Obs, npt.ArrayLike, npt.NDArray[Any]
     def step_into(
         self,
         actions: npt.ArrayLike,
-        obs: Obs,
+        obs: Floats,
         rewards: npt.NDArray[np.float64],
         terminated: Flags,
         truncated: Flags,
-        final_obs: Obs | None = None,
+        final_obs: Floats | None = None,
     ) -> None:
         """Step all environments, and write the results into C-contiguous, writeable arrays.
 
@@ -246,7 +246,7 @@ class VecEnv(GymnasiumAttributes, VectorEnv[Obs, npt.ArrayLike, npt.NDArray[Any]
         check_has_action_masks(self)
         return self._native.final_action_masks() & ended[:, None]
 
-    def reset_all(self, seed: Seed = None) -> Obs:
+    def reset_all(self, seed: Seed = None) -> Floats:
         """Start an episode in every environment, and return the observations, float32 (n, d).
 
         >>> VecEnv(n=3, env_id="Pendulum-v1").reset_all(seed=1).shape
@@ -270,7 +270,7 @@ class VecEnv(GymnasiumAttributes, VectorEnv[Obs, npt.ArrayLike, npt.NDArray[Any]
         return to_step_dict(self._step(actions), self._same_step, self.num_envs)
 
     def collect_n_steps(
-        self, n: int, policy: Callable[[Obs], npt.ArrayLike] | None = None
+        self, n: int, policy: Callable[[Floats], npt.ArrayLike] | None = None
     ) -> dict[str, npt.NDArray[Any]]:
         """Make `n` steps from the current states; reset the environments first if necessary.
 
@@ -333,6 +333,17 @@ class VecEnv(GymnasiumAttributes, VectorEnv[Obs, npt.ArrayLike, npt.NDArray[Any]
         (array([], dtype=float64), array([], dtype=int64))
         """
         return self._native.pop_episodes()
+
+    @property
+    def autoreset_mode(self) -> AutoresetMode:
+        """Autoreset mode of the environments."""
+        mode: AutoresetMode = self.metadata["autoreset_mode"]
+        return mode
+
+    @property
+    def action_mask_support(self) -> bool:
+        """Whether the environments have action masks; the same as `has_action_masks`."""
+        return self.has_action_masks
 
     @property
     def dropped_episodes(self) -> int:
@@ -401,7 +412,7 @@ class VecEnv(GymnasiumAttributes, VectorEnv[Obs, npt.ArrayLike, npt.NDArray[Any]
         self._renderer = self._renderer or Renderer(self._native.env_id, self.render_mode)
         return self._renderer.draw_all(states)
 
-    def close_extras(self, **kwargs: Any) -> None:
+    def close_extras(self, **kwargs: object) -> None:
         """Free the environments; Gymnasium's `close` calls this method once."""
         # Gymnasium before 1.4 also closes environments whose constructor failed.
         if hasattr(self, "_native"):

@@ -15,7 +15,7 @@ from rlox._training.results import TrainResult
 from rlox._training.run import Callback, Run
 from rlox.callbacks.evaluation import EvalCallback
 from rlox.evaluation import evaluation_seed
-from rlox.trainers import Trainer
+from rlox.trainers import EnvLike, Trainer
 
 # Seconds to wait for threads. Python aborts if a thread still runs native code at exit.
 _GRACE = 5.0
@@ -31,7 +31,7 @@ class TrainJob:
     """Arguments of the trainer of one run and of `Trainer.train`."""
 
     trainer_class: type[Trainer]
-    env: Any
+    env: EnvLike
     seed: int
     total_timesteps: int
     arguments: dict[str, Any] = field(default_factory=dict)  # of the trainer, including settings
@@ -74,7 +74,7 @@ class TrialJob(TrainJob):
     eval_every: int = 1
     eval_episodes: int = 1
 
-    def run(self, report: Report | None = None) -> Any:
+    def run(self, report: Report | None = None) -> TrialResult:  # type: ignore[override]
         """Train, and return a `TrialResult`; `report(score)` returns whether to prune."""
         trainer: Trainer | None = None
         assert report is not None

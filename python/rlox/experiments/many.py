@@ -51,7 +51,7 @@ class RunsFailedError(RuntimeError):
         self.results = results
         self.errors = errors
 
-    def __reduce__(self) -> Any:
+    def __reduce__(self) -> tuple[object, ...]:
         return type(self), (str(self), self.results, self.errors)
 
 
@@ -238,7 +238,7 @@ def not_started() -> TrainResult:
     return result
 
 
-def _trainer_class(algorithm: Any) -> type[Trainer]:
+def _trainer_class(algorithm: object) -> type[Trainer]:
     """Return the trainer class of an algorithm from its name or the class itself."""
     if isinstance(algorithm, type) and issubclass(algorithm, Trainer) and algorithm is not Trainer:
         return algorithm
@@ -256,7 +256,7 @@ def _trainer_class(algorithm: Any) -> type[Trainer]:
     )
 
 
-def _check_seeds(seeds: Any) -> list[int]:
+def _check_seeds(seeds: object) -> list[int]:
     """Return seeds as plain integers without repetition."""
     if isinstance(seeds, str | bytes | Mapping) or not isinstance(seeds, Iterable):
         raise ArgumentTypeError("seeds", "a list of integers", short_repr(seeds), "pass range(10)")
@@ -276,7 +276,7 @@ def _check_seeds(seeds: Any) -> list[int]:
     return checked
 
 
-def _check_variants(settings: Any, common: Mapping[str, Any]) -> list[dict[str, Any]]:
+def _check_variants(settings: object, common: Mapping[str, Any]) -> list[dict[str, Any]]:
     """Return the variants, checked for arguments that only `train_many` takes."""
     if "seed" in common:
         raise ArgumentTypeError("seed", "no argument", short_repr(common["seed"]), "pass seeds=...")
@@ -309,7 +309,7 @@ def _check_variants(settings: Any, common: Mapping[str, Any]) -> list[dict[str, 
     return [dict(variant) for variant in settings]
 
 
-def _check_shared(env: Any, callbacks: Any, loggers: Any, *, folder: bool) -> None:
+def _check_shared(env: object, callbacks: object, loggers: object, *, folder: bool) -> None:
     """Check the arguments that all runs share: env, callbacks and loggers."""
     if isinstance(env, VectorEnv | gym.Env):
         raise ArgumentError(

@@ -35,7 +35,7 @@ class Range:
         """Whether the range contains only integers."""
         return isinstance(self.low, int) and isinstance(self.high, int)
 
-    def suggest(self, name: str, trial: Any) -> Any:
+    def suggest(self, name: str, trial: Any) -> object:
         """Return the value that an Optuna trial suggests."""
         suggest = trial.suggest_int if self.is_integer else trial.suggest_float
         return suggest(name, self.low, self.high, log=self.log)
@@ -47,7 +47,7 @@ class Choices:
 
     values: tuple[Any, ...]
 
-    def suggest(self, name: str, trial: Any) -> Any:
+    def suggest(self, name: str, trial: Any) -> object:
         """Return the value that an Optuna trial suggests; Optuna stores lists and dicts as JSON."""
         labels = {_label(value): value for value in self.values}
         return labels[trial.suggest_categorical(name, list(labels))]
@@ -56,12 +56,12 @@ class Choices:
 Space = dict[str, Range | Choices]
 
 
-def _label(value: Any) -> Any:
+def _label(value: object) -> object:
     is_plain = value is None or isinstance(value, bool | int | float | str)
     return value if is_plain else json.dumps(value)
 
 
-def as_space(content: Any, algorithm: str, config_type: type[Any]) -> Space:
+def as_space(content: object, algorithm: str, config_type: type[Any]) -> Space:
     """Return a search space from the content of a YAML file.
 
     Entries have the form `name: {low, high, log}`, `name: [value, ...]` or
@@ -92,7 +92,7 @@ def as_space(content: Any, algorithm: str, config_type: type[Any]) -> Space:
     return {name: _read_setting(f"space, {name}", entry) for name, entry in content.items()}
 
 
-def _read_setting(name: str, entry: Any) -> Range | Choices:
+def _read_setting(name: str, entry: object) -> Range | Choices:
     if isinstance(entry, Mapping):
         known = ("low", "high", "log", "choices")
         check_keywords(entry, known, name)
@@ -102,7 +102,7 @@ def _read_setting(name: str, entry: Any) -> Range | Choices:
     return _read_choices(name, entry)
 
 
-def _read_choices(name: str, values: Any) -> Choices:
+def _read_choices(name: str, values: object) -> Choices:
     if not isinstance(values, list):
         raise ArgumentTypeError(
             name,

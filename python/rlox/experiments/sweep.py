@@ -9,6 +9,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, field
 from itertools import count
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -20,6 +21,7 @@ from rlox._processes import Pool
 from rlox._registry import ALGORITHMS
 from rlox._system import threads as cpus
 from rlox._validation import check_bool, check_int, check_path, check_str, resolve_seed, short_repr
+from rlox.configs import PPOConfig
 from rlox.experiments._jobs import TrialJob, TrialResult
 from rlox.experiments.space import Space
 from rlox.noise import ActionNoise
@@ -93,9 +95,10 @@ class Plan:
         """Return settings whose minibatch is at most as large as a rollout."""
         all_settings = {"num_envs": 1, **preset(self.algorithm, self.env), **settings}
         size = all_settings.get("batch_size")
-        if self.algorithm != "ppo" or not isinstance(size, int):
+        config = ALGORITHMS[self.algorithm].config
+        if not issubclass(config, PPOConfig) or not isinstance(size, int):
             return settings
-        rollout = all_settings["num_envs"] * all_settings.get("n_steps", 2048)
+        rollout = all_settings["num_envs"] * all_settings.get("n_steps", config.n_steps)
         return {**settings, "batch_size": rollout} if size > rollout else settings
 
     def make_job(self, seed: int, settings: dict[str, Any], runs_dir: str | None) -> TrialJob:
@@ -160,7 +163,7 @@ class Sweep:
         )
         self.seed = self._check_plan()
 
-    def _pruner(self) -> Any:
+    def _pruner(self) -> object:
         if not self.plan.prune:
             return self._optuna.pruners.NopPruner()
         evaluations = self.plan.total_timesteps // self.plan.eval_every
@@ -324,7 +327,7 @@ def _url(file: Path) -> str:
     return str(cls.create("sqlite", database=uri, query={"uri": "true"}))
 
 
-def _open_storage(optuna: Any, storage: str | os.PathLike[str] | None) -> Any:
+def _open_storage(optuna: ModuleType, storage: str | os.PathLike[str] | None) -> object:
     """Open the storage of the study."""
     if storage is None:
         return None

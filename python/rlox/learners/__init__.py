@@ -5,7 +5,7 @@ from collections import deque
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeAlias, TypeVar
 
 import gymnasium as gym
 import numpy as np
@@ -14,13 +14,23 @@ import numpy.typing as npt
 from rlox._errors import ArgumentError, ArgumentTypeError, ClosedError, add_section
 from rlox._layout import Layout
 from rlox._rlox import Normalizer
-from rlox._rng import Stream, _damaged
-from rlox._types import Arrays
-from rlox.configs import AlgorithmConfig
-from rlox.envs._rollout_env import RolloutEnv
+from rlox._rng import Stream, damaged_state_error
+from rlox._types import Arrays, Obs
+from rlox._validation import check_float
+from rlox.configs import OffPolicyConfig, OnPolicyConfig
+from rlox.envs._rollout_env import RolloutEnv, check_rollout_env
 
 # Fields of a state that consist of arrays; each is a member of a checkpoint.
 MEMBERS = ("networks", "optimizer", "normalizer", "environment", "replay")
+# Name of the metric that counts environment steps.
+TIMESTEPS = "time/total_timesteps"
+# Bounds of normalized observations and rewards, and number that is added to variances.
+NORMALIZER_CLIP, NORMALIZER_EPS = 10.0, 1e-8
+# Settings of any algorithm.
+Config: TypeAlias = OnPolicyConfig | OffPolicyConfig
+ConfigT = TypeVar("ConfigT", bound=Config)
+OnPolicyT = TypeVar("OnPolicyT", bound=OnPolicyConfig)
+OffPolicyT = TypeVar("OffPolicyT", bound=OffPolicyConfig)
 
 
 @dataclass
@@ -66,12 +76,10 @@ class Learner(Protocol):
     """Settings, a frozen dataclass."""
     budget_unit: str = "timesteps"
     """Unit in which a run counts the learner's work: "timesteps", "tokens" or "epochs"."""
-    spaces: "tuple[gym.Space[Any], gym.Space[Any]] | None" = None
-    """Observation space and action space of one environment; None without environments."""
     episodes: "EpisodeStatistics"
     """Statistics of the episodes that finished during training; empty without environments."""
     progress_per_step: float
-    """Run progress per environment step; if > 0, exploration rates change inside iterations."""
+    """Run progress per unit of work; if > 0, exploration rates change inside iterations."""
     stop_requested: bool
     """Flag that makes `iterate` return early; a signal handler may set it."""
 
@@ -81,12 +89,6 @@ class Learner(Protocol):
 
         Environment steps are summed over the environments, without discarded rollouts.
         """
-
-    def stop_actors(self) -> None:
-        """Stop the actors, if there are any."""
-
-    def restart_episodes(self) -> None:
-        """Reset the environments, if there are any, at the start of the next iteration."""
 
     def iterate(self, progress: float = 0.0) -> dict[str, float]:
         """Collect steps and learn from them.
@@ -103,9 +105,48 @@ class Learner(Protocol):
             NonFiniteError: A number is NaN or infinite. The error names the tensor and the step.
         """
 
+    def state(self, replay: bool = True) -> LearnerState:
+        """Return a copy of the state between two iterations.
+
+        The state has the environments if they support it, and all episodes that have ended.
+
+        Args:
+            replay: Include the replay buffer. Without it, a restored learner has an empty buffer.
+        """
+
+    def load_state(self, state: LearnerState) -> None:
+        """Restore a state of a learner with the same config and spaces.
+
+        Raises:
+            ArgumentError: The state is damaged or of another learner. The error names the section,
+                and the learner is unchanged.
+            ArgumentTypeError: `state` is not a `LearnerState`.
+        """
+
+
+class EnvLearner(Learner, Protocol):
+    """Protocol of a learner that collects steps from environments."""
+
+    env: RolloutEnv
+    """Environments of the training."""
+    timesteps: int
+    """Environment steps so far; equal to `budget_used` in a single process."""
+    spaces: tuple[gym.Space[Any], gym.Space[Any]]
+    """Observation space and action space of one environment."""
+    env_initialized: bool
+    """Whether the learner has reset the environments, so that episodes are under way."""
+    built_in: bool
+    """Whether all networks are built in, without a custom policy or features extractor."""
+
+    def stop_actors(self) -> None:
+        """Stop the actors, if there are any, and discard their rollouts."""
+
+    def restart_episodes(self) -> None:
+        """Reset the environments at the start of the next iteration."""
+
     def predict(
         self,
-        obs: Any,
+        obs: Obs,
         deterministic: bool = True,
         stream: Stream | None = None,
         action_masks: npt.ArrayLike | None = None,
@@ -128,24 +169,6 @@ class Learner(Protocol):
             ArgumentError: `obs` has another shape.
             NonFiniteError: `obs` has numbers that are not finite.
             ClosedError: On torch, another thread is in `iterate` and `deterministic` is False.
-        """
-
-    def state(self, replay: bool = True) -> LearnerState:
-        """Return a copy of the state between two iterations.
-
-        The state has the environments if they support it, and all episodes that have ended.
-
-        Args:
-            replay: Include the replay buffer. Without it, a restored learner has an empty buffer.
-        """
-
-    def load_state(self, state: LearnerState) -> None:
-        """Restore a state of a learner with the same config and spaces.
-
-        Raises:
-            ArgumentError: The state is damaged or of another learner. The error names the section,
-                and the learner is unchanged.
-            ArgumentTypeError: `state` is not a `LearnerState`.
         """
 
 
@@ -182,7 +205,7 @@ class EpisodeStatistics:
         with suppress(ClosedError):
             self.add(*env.pop_episodes())
             # Native environments store the newest 16,384 episodes and only count the others.
-            self.count += getattr(env, "dropped_episodes", 0)
+            self.count += env.dropped_episodes
 
     @property
     def mean_return(self) -> float:
@@ -211,9 +234,11 @@ class EpisodeStatistics:
             returns, lengths = [*map(float, state["returns"])], [*map(int, state["lengths"])]
         except (KeyError, TypeError, ValueError, OverflowError) as error:
             expected = "count, returns and lengths of episodes"
-            raise _damaged("counters", expected, state) from error
+            raise damaged_state_error("counters", expected, state) from error
         if not len(returns) == len(lengths) == min(count, 100):
-            raise _damaged("counters", "returns and lengths of the last 100 episodes", state)
+            raise damaged_state_error(
+                "counters", "returns and lengths of the last 100 episodes", state
+            )
         self.count = count
         self.returns, self.lengths = deque(returns, maxlen=100), deque(lengths, maxlen=100)
 
@@ -229,24 +254,21 @@ def counts_from_state(
     counts = [counters.get(name) for name in names]
     plain = [count for count in counts if type(count) is int and count >= 0]
     if len(plain) != len(counts):
-        raise _damaged("counters", f"counts of {', '.join(names)}", counters)
+        raise damaged_state_error("counters", f"counts of {', '.join(names)}", counters)
     episodes = EpisodeStatistics()
     episodes.load_state(counters.get("episodes", {}))
     return plain, episodes
 
 
-def check_env_and_config(env: Any, config: Any, algorithm: str) -> None:
+def check_env_and_config(env: RolloutEnv, config: object, algorithm: str) -> None:
     """Check the types of the environments and the config, and the number of environments.
 
     Raises:
         ArgumentTypeError: `env` or `config` has another type.
         ArgumentError: `config.num_envs` is not the number of environments.
     """
-    if not hasattr(env, "step_rollout"):
-        raise ArgumentTypeError(
-            "env", "a VecEnv or a GymVecEnv", type(env).__name__, "pass rlox.make_vec(env)"
-        )
-    if not isinstance(config, AlgorithmConfig):
+    check_rollout_env(env)
+    if not isinstance(config, OnPolicyConfig | OffPolicyConfig):
         expected = f"a {algorithm}Config"
         raise ArgumentTypeError("config", expected, type(config).__name__, f"pass {expected}")
     if env.num_envs != config.num_envs:
@@ -256,6 +278,11 @@ def check_env_and_config(env: Any, config: Any, algorithm: str) -> None:
             str(config.num_envs),
             "set num_envs to the number of environments",
         )
+
+
+def check_progress(progress: float) -> float:
+    """Check that the progress of a run is in [0, 1], and return it as a float."""
+    return check_float("progress", progress, 0, 1, fix="pass the fraction of the run that is done")
 
 
 def check_state(state: object) -> None:
@@ -270,7 +297,7 @@ def check_state(state: object) -> None:
 
 
 def make_normalizer(
-    config: Any, observation_space: gym.Space[Any], arrays: Arrays | None = None
+    config: Config, observation_space: gym.Space[Any], arrays: Arrays | None = None
 ) -> Normalizer | None:
     """Create the normalizer of a config; None if nothing is normalized.
 
@@ -286,7 +313,7 @@ def make_normalizer(
     if not obs and not reward:
         if arrays:
             expected = "no arrays, because normalization is off"
-            raise _damaged("normalizer", expected, [*arrays])
+            raise damaged_state_error("normalizer", expected, [*arrays])
         return None
     shape = Layout(observation_space).shape
     normalizer = Normalizer(config.num_envs, shape, obs=obs, reward=reward, gamma=config.gamma)

@@ -2,9 +2,12 @@
 
 import os
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pkgutil import resolve_name
 from typing import Any, NamedTuple, Protocol
 from weakref import finalize
 
+import gymnasium as gym
 import numpy as np
 import numpy.typing as npt
 from gymnasium.vector.utils import CloudpickleWrapper
@@ -17,11 +20,12 @@ from rlox._rng import state_for_native, to_numpy
 from rlox._system import check_memory
 from rlox._types import Arrays
 from rlox.buffers.rollout import make_buffer
+from rlox.configs import OnPolicyConfig, local_config
 from rlox.envs._make import EnvFactory, get_env_factory
 from rlox.envs._masks import mask_width
 from rlox.envs._rollout_env import RolloutEnv
 from rlox.envs.vec_env import VecEnv
-from rlox.learners import EpisodeStatistics, _native
+from rlox.learners import EpisodeStatistics, _native, make_normalizer
 from rlox.learners._backends import torch_reasons
 
 # Seconds between two checks for a stop request while a worker starts.
@@ -34,7 +38,7 @@ UNRESTORABLE_REASON = (
 )
 
 
-def is_synchronous(config: Any) -> bool:
+def is_synchronous(config: OnPolicyConfig) -> bool:
     """Return whether one thread collects and learns alternately, without actors.
 
     >>> from rlox.configs import A2CConfig, IMPALAConfig
@@ -60,7 +64,10 @@ _COPIED = (
 
 
 def resolve_actors(
-    env: RolloutEnv, config: Any, policy: object = None, features_extractor: object = None
+    env: RolloutEnv,
+    config: OnPolicyConfig,
+    policy: object = None,
+    features_extractor: object = None,
 ) -> str:
     """Return where actors run: "threads", "processes", "ray" or "grpc".
 
@@ -122,7 +129,7 @@ def resolve_actors(
 
 
 def _not_in_threads(
-    env: RolloutEnv, config: Any, policy: object, features_extractor: object
+    env: RolloutEnv, config: OnPolicyConfig, policy: object, features_extractor: object
 ) -> str | None:
     """Return the reason why threads cannot collect, as a clause; None if they can."""
     if not isinstance(env, VecEnv):
@@ -134,7 +141,7 @@ def _not_in_threads(
     return next((reason.why for reason in reasons if reason.name in _COPIED), None)
 
 
-def blank_policy(env: RolloutEnv, config: Any) -> NativePolicy:
+def blank_policy(env: RolloutEnv, config: OnPolicyConfig) -> NativePolicy:
     """Create a native policy for an environment and a config, whose weights will be replaced."""
     observation = _native.observation_spec(Layout(env.single_observation_space))
     action = _spaces.to_native(env.single_action_space)
@@ -142,7 +149,9 @@ def blank_policy(env: RolloutEnv, config: Any) -> NativePolicy:
     return NativePolicy(observation, action, rng_state, _native.shape(config), "native")
 
 
-def as_policy(env: RolloutEnv, config: Any, weights: NativePolicy | Arrays) -> NativePolicy:
+def as_policy(
+    env: RolloutEnv, config: OnPolicyConfig, weights: NativePolicy | Arrays
+) -> NativePolicy:
     """Return a native policy with these weights."""
     if isinstance(weights, NativePolicy):
         return weights
@@ -246,12 +255,12 @@ def _end(native: NativeActors, end: Callable[[], object], process: int) -> None:
         end()
 
 
-def lag_bound(config: Any) -> int:
+def lag_bound(config: OnPolicyConfig) -> int:
     """Return the maximum staleness of a rollout's policy, in updates."""
     return int(config.num_actors if config.max_staleness is None else config.max_staleness)
 
 
-def ring(env: RolloutEnv, config: Any) -> list[RolloutBuffer]:
+def ring(env: RolloutEnv, config: OnPolicyConfig) -> list[RolloutBuffer]:
     """Create the rollout buffers that are in use at once, each for the environments of an actor.
 
     Raises:
@@ -344,7 +353,7 @@ def start_worker_actors(
     workers: Workers,
     *,
     env: RolloutEnv,
-    config: Any,
+    config: OnPolicyConfig,
     plan: "WorkerPlan",
     weights: Arrays,
     stream: np.random.Generator,
@@ -391,7 +400,7 @@ def start_worker_actors(
 
 def start_thread_actors(
     env: VecEnv,
-    config: Any,
+    config: OnPolicyConfig,
     weights: NativePolicy | Arrays,
     normalizer: Normalizer | None,
     seed: int,
@@ -413,9 +422,10 @@ def start_thread_actors(
     count = config.num_actors
     envs_per_actor = config.num_envs // count
     env_factory = get_env_factory(env)
-    envs: list[Any] = [env]
+    envs = [env]
     if count > 1 and env_factory is not None:  # a VecEnv has a factory, see `resolve_actors`
-        envs = [env_factory.make(envs_per_actor, None) for _ in range(count)]
+        new_envs = (env_factory.make(envs_per_actor, None) for _ in range(count))
+        envs = [new_env for new_env in new_envs if isinstance(new_env, VecEnv)]
     buffers = ring(env, config)
     for i, actor_env in enumerate(envs):
         actor_env.pop_episodes()
@@ -436,16 +446,32 @@ def start_thread_actors(
     return Actors(native, buffers)
 
 
+class RemoteLearner(Protocol):
+    """Members of an on-policy learner that collects rollouts for a learner elsewhere."""
+
+    buffer: RolloutBuffer
+    env_initialized: bool
+    normalizer: Normalizer | None
+    stop_requested: bool
+    timesteps: int
+
+    def load_weights(self, weights: Arrays) -> None:
+        """Load the weights of the policy, by name."""
+
+    def collect_for_remote(self, seed: int) -> bool:
+        """Fill the buffer from a seed; return False if `stop_requested` stopped the rollout."""
+
+
 class WorkerPlan(NamedTuple):
     """Arguments of a `rlox.distributed._worker.RolloutWorker`."""
 
-    learner: type[Any]  # class of the learner
+    learner: Callable[..., RemoteLearner]  # class of the learner
     env: EnvFactory
-    config: Any  # settings of a learner without actors, with the environments of one actor
+    config: OnPolicyConfig  # without actors, with the environments of one actor
     seed: int  # seed of the first environment
-    learner_args: tuple[Any, ...]  # further arguments of the learner class
+    learner_args: tuple[object, ...]  # further arguments of the learner class
     normalizer: Arrays  # initial statistics
-    spaces: tuple[Any, Any]  # observation and action space of the learner
+    spaces: tuple[gym.Space[Any], gym.Space[Any]]  # observation and action space of the learner
 
     def pickled(self) -> CloudpickleWrapper:
         """Return the plan for another process.
@@ -475,3 +501,73 @@ class RolloutMessage(NamedTuple):
     lengths: npt.NDArray[np.int64]  # lengths of these episodes
     dropped: int  # number of further episodes, without return and length
     normalizer: Arrays  # statistics after the rollout
+
+
+# Workers outside of this process, by mode; imported on first use.
+_WORKERS = {
+    "processes": "rlox.distributed._process_actors:ActorProcesses",
+    "ray": "rlox.distributed.ray:RayWorkers",
+}
+_START_GRPC = "rlox.distributed.remote:start_remote_actors"
+
+
+@dataclass(frozen=True)
+class ActorPlan:
+    """Facts about the actors of a learner, which start with the first rollout."""
+
+    mode: str  # result of `resolve_actors`
+    learner_class: Callable[..., RemoteLearner]  # created again in worker processes
+    env: RolloutEnv
+    config: OnPolicyConfig
+    spaces: tuple[gym.Space[Any], gym.Space[Any]]
+
+    @property
+    def uses_native_policy(self) -> bool:
+        """Whether actors copy the weights into native networks."""
+        return self.mode in ("threads", "grpc")
+
+    def start(
+        self,
+        seed: int,
+        stream: np.random.Generator,
+        normalizer: Normalizer | None,
+        weights: NativePolicy | Arrays,
+        worker_args: Callable[[], tuple[object, ...]],
+        stop_requested: Callable[[], bool],
+    ) -> Actors | None:
+        """Start the actors; return None if `stop_requested` returned True meanwhile.
+
+        `stream` draws the seeds of the rollouts, and `worker_args` returns further arguments of the
+        learner class. A single actor continues the statistics of `normalizer`.
+        """
+        env, config = self.env, self.config
+        statistics: Arrays = {} if normalizer is None else dict(normalizer.state())
+        if self.uses_native_policy:
+            assert isinstance(env, VecEnv)  # checked by `resolve_actors`
+            if self.mode == "grpc":
+                start_grpc: Callable[..., Actors] = resolve_name(_START_GRPC)
+                return start_grpc(env, config, weights, seed, stream)
+            # The learner's normalizer follows the learned rollouts, so the actor needs a copy.
+            copied = make_normalizer(config, self.spaces[0], statistics or None)
+            return start_thread_actors(env, config, weights, copied, seed, stream)
+        env_factory = get_env_factory(env)
+        assert env_factory is not None  # checked by `resolve_actors`
+        assert not isinstance(weights, NativePolicy)
+        make_workers: Callable[[OnPolicyConfig], Workers] = resolve_name(_WORKERS[self.mode])
+        return start_worker_actors(
+            make_workers(config),
+            env=env,
+            config=config,
+            plan=WorkerPlan(
+                self.learner_class,
+                env_factory,
+                local_config(config, config.num_envs // config.num_actors),
+                seed,
+                worker_args(),
+                statistics,
+                self.spaces,
+            ),
+            weights=weights,
+            stream=stream,
+            stop_requested=stop_requested,
+        )

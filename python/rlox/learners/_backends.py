@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator
 from pkgutil import resolve_name
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, get_args
+from typing import Any, Literal, NamedTuple, get_args
 
 import gymnasium as gym
 import numpy as np
@@ -10,20 +10,20 @@ from gymnasium import spaces
 
 from rlox._errors import ArgumentError
 from rlox._layout import is_image
+from rlox._optional import load_extra
 from rlox._registry import AlgorithmSpec
 from rlox._rlox import network_backends
 from rlox._validation import check_str
+from rlox.envs._rollout_env import RolloutEnv
+from rlox.learners import Config, EnvLearner
 from rlox.noise import as_scalar_noise
-
-if TYPE_CHECKING:
-    from rlox.learners import Learner
 
 Backend = Literal["auto", "native", "candle", "burn", "torch"]
 BACKENDS: tuple[str, ...] = get_args(Backend)
 _ACTIVATIONS = ("tanh", "relu", "gelu", "silu")
 _OPTIMIZERS = ("rmsprop", "adam")
 # By setting: values that networks in Rust support, and a function of value and config that checks.
-_NATIVE: dict[str, tuple[str, Callable[[Any, Any], bool]]] = {
+_NATIVE: dict[str, tuple[str, Callable[[Any, Config], bool]]] = {
     "device": ("'cpu'", lambda device, _: device == "cpu"),
     "compile": ("False", lambda compiled, _: not compiled),
     "activation": (f"one of {', '.join(_ACTIVATIONS)}", lambda name, _: name in _ACTIVATIONS),
@@ -53,7 +53,7 @@ class TorchReason(NamedTuple):
 
 
 def torch_reasons(
-    config: Any, observation_space: gym.Space[Any], policy: object, features_extractor: object
+    config: Config, observation_space: gym.Space[Any], policy: object, features_extractor: object
 ) -> Iterator[TorchReason]:
     """Iterate over the arguments that only the torch backend supports.
 
@@ -128,7 +128,7 @@ backend="torch"
 
 def choose_backend(
     backend: str,
-    config: Any,
+    config: Config,
     observation_space: gym.Space[Any],
     policy: object,
     features_extractor: object,
@@ -141,8 +141,8 @@ def choose_backend(
 
 
 def make_learner(
-    spec: AlgorithmSpec, backend: str, args: tuple[Any, Any, int], *torch_args: object
-) -> "Learner":
+    spec: AlgorithmSpec, backend: str, args: tuple[RolloutEnv, Config, int], *torch_args: object
+) -> EnvLearner:
     """Return an algorithm's learner on a backend.
 
     Args:
@@ -152,7 +152,7 @@ def make_learner(
         torch_args: Custom policy and features extractor, or None; used by the torch learner only.
     """
     if backend == "torch":
-        learner: Learner = resolve_name(spec.torch_learner)(*args, *torch_args)
+        learner: EnvLearner = resolve_name(spec.torch_learner)(*args, *torch_args)
     else:
         learner = resolve_name(spec.native_learner)(*args, backend)
     return learner
@@ -212,17 +212,9 @@ def check_torch(reason: str) -> None:
     """Check that PyTorch can be imported.
 
     Args:
-        reason: Clause that says why PyTorch is needed, such as "backend is 'torch'".
+        reason: Function, argument or clause that needs PyTorch, such as "backend is 'torch'".
 
     Raises:
         ModuleNotFoundError: PyTorch is not installed.
     """
-    try:
-        import torch as _  # noqa: F401
-    except ModuleNotFoundError as error:
-        if error.name != "torch":
-            raise
-        raise ModuleNotFoundError(
-            f"PyTorch is not installed, but {reason}; run: pip install 'rlox[torch]'",
-            name="torch",
-        ) from error
+    load_extra("torch", "torch", reason)

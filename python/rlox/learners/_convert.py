@@ -6,7 +6,6 @@ differ: a native learner has one stream of actions per environment, and one of u
 
 import dataclasses
 import math
-from typing import Any
 
 import numpy as np
 
@@ -51,7 +50,7 @@ def _loss_names(algorithm: str) -> list[str]:
     return [name for name, metric in names.items() if metric.startswith("train/")]
 
 
-def _parse_mean(mean: Any) -> Any:
+def _parse_mean(mean: object) -> object:
     """Return a mean of a native state, stored as number or string; None for NaN."""
     non_finite = {"nan": None, "inf": math.inf, "-inf": -math.inf}
     return non_finite.get(mean) if isinstance(mean, str) else mean

@@ -1,9 +1,8 @@
 """Functions of native learners: prediction, settings, and state besides the networks."""
 
 import dataclasses
-import math
 from collections.abc import Callable, Container
-from typing import Any
+from typing import Any, Protocol
 
 import gymnasium as gym
 import numpy as np
@@ -12,8 +11,12 @@ import numpy.typing as npt
 from rlox import _rng, _spaces, _types, learners
 from rlox._errors import ArgumentError, add_section
 from rlox._layout import Layout, as_batch
-from rlox._rlox import NativeAgent
+from rlox._registry import NET_ARCH
+from rlox._rlox import NativeAgent, NativePolicy, Normalizer
 from rlox._rng import state_for_native, to_numpy
+from rlox._serialize import float_to_json
+from rlox._types import Obs
+from rlox.configs import OffPolicyConfig, OnPolicyConfig
 from rlox.envs._masks import as_masks
 from rlox.noise import as_scalar_noise
 
@@ -26,25 +29,42 @@ MEANS = ("critic_loss", "mean_value", "grad_norm", "learning_rate")
 SOME = ("actor_loss", "ent_coef", "ent_coef_loss")
 
 
+class NativeModel(Protocol):
+    """Members of a native learner that `predict` needs."""
+
+    layout: Layout
+    normalizer: Normalizer | None
+    spaces: tuple[gym.Space[Any], gym.Space[Any]]
+    plain: bool
+    """Whether `policy` accepts observations and returns actions of the spaces themselves."""
+
+    @property
+    def policy(self) -> NativeAgent | NativePolicy:
+        """Native networks."""
+
+
 def predict(
-    native: Any, obs: Any, sample_stream: _rng.Stream | None, masks: Any
+    native: "NativeModel",
+    obs: Obs,
+    sample_stream: _rng.Stream | None,
+    masks: npt.ArrayLike | None,
 ) -> npt.NDArray[Any]:
     """Return greedy actions of a native learner, or samples with a seed from `sample_stream`.
 
     A rejected call leaves the stream unchanged.
     """
-    before: Any = None if sample_stream is None else sample_stream.bit_generator.state
+    before = None if sample_stream is None else sample_stream.bit_generator.state
     seed = None if sample_stream is None else int(sample_stream.integers(2**63))
     try:
         if native.plain and masks is None and not isinstance(obs, tuple):
-            actions: npt.NDArray[Any] = native.policy.predict(obs, seed, None, native.normalizer)
+            actions = native.policy.predict(obs, seed, None, native.normalizer)  # type: ignore[arg-type]  # Rust rejects dicts
             return actions if actions.ndim else actions[()]  # a NumPy scalar
         rows, single = as_batch(obs, native.layout, native.normalizer)
         space, n = native.spaces[1], len(rows)
-        masks = None if masks is None else as_masks(masks, space, n)
-        actions = native.policy.predict(rows, seed, masks)
+        flags = None if masks is None else as_masks(masks, space, n)
+        actions = native.policy.predict(rows, seed, flags)
     except Exception:
-        if sample_stream is not None:
+        if sample_stream is not None and before is not None:
             sample_stream.bit_generator.state = before
         raise
     env_actions = _spaces.to_env_actions(space, actions.reshape(n, *(space.shape or ())), n)
@@ -71,7 +91,9 @@ def add_progress_state(state: learners.LearnerState, agent: NativeAgent) -> lear
     }
     noise, pending_updates, progress = agent.progress_state()
     progress_counters = {"noise": noise.tolist(), "due": pending_updates, "progress": progress}
-    counters = state.counters | progress_counters | {"learned": _means_to_json(agent.last_update())}
+    means = agent.last_update()
+    learned = means and {n: None if x is None else float_to_json(x) for n, x in means.items()}
+    counters = state.counters | progress_counters | {"learned": learned}
     return dataclasses.replace(state, streams=state.streams | streams, counters=counters)
 
 
@@ -111,13 +133,6 @@ def read_progress_state(
     return rng_states, noise, pending_updates, timesteps, updates, progress
 
 
-def _means_to_json(means: LastUpdate | None) -> dict[str, float | str | None] | None:
-    """Return means as JSON values; NaN and infinities become strings."""
-    if means is None:
-        return None
-    return {n: x if x is None or math.isfinite(x) else str(x) for n, x in means.items()}
-
-
 def read_last_update(state: learners.LearnerState) -> LastUpdate | None:
     """Return the `NativeAgent.load_last_update` argument from a result of `add_progress_state`.
 
@@ -154,14 +169,14 @@ def check_part(part: str, check: Callable[[Any], object], arrays: _types.Arrays)
         raise add_section(error, part) from error
 
 
-def shape(config: Any) -> dict[str, Any]:
+def shape(config: OnPolicyConfig) -> dict[str, Any]:
     """Return the settings that determine the networks."""
     names = ("activation", "ortho_init", "shared_trunk", "use_sde", "log_std_init")
-    net_arch = (64, 64) if config.net_arch is None else config.net_arch
+    net_arch = NET_ARCH if config.net_arch is None else config.net_arch
     return {"net_arch": net_arch, **{name: getattr(config, name) for name in names}}
 
 
-def off_policy_settings(config: Any, hidden: tuple[int, ...]) -> dict[str, Any]:
+def off_policy_settings(config: OffPolicyConfig, hidden: tuple[int, ...]) -> dict[str, Any]:
     """Return the settings in the form of `NativeAgent`; `hidden` are the default hidden layers.
 
     >>> from rlox.configs import SACConfig

@@ -2,22 +2,25 @@
 
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from typing import Any, ClassVar
+from contextlib import contextmanager, suppress
+from typing import ClassVar, Generic
 
 import numpy as np
 
 from rlox import _rng, _types, _validation, learners
 from rlox._errors import ArgumentTypeError, ClosedError
 from rlox._layout import Layout
+from rlox._rlox import NativePolicy
 from rlox._rlox import enter_phase as enter
 from rlox._spaces import check_action_space
 from rlox.envs import _state
 from rlox.envs._masks import mask_width, missing_masks_error
 from rlox.envs._rollout_env import RolloutEnv
+from rlox.envs.vec_env import VecEnv
+from rlox.learners import ConfigT, _actors
 
 
-class BaseLearner:
+class BaseLearner(Generic[ConfigT]):
     """Base class of learners on any backend; see `Learner`.
 
     Args:
@@ -31,14 +34,17 @@ class BaseLearner:
         ArgumentTypeError: `env`, `config` or `seed` has another type.
     """
 
+    algorithm: str
     backend: str
     budget_unit = "timesteps"
     stop_requested: bool  # makes `iterate` return early
+    built_in = True  # without a custom policy or features extractor
+    actor_plan: _actors.ActorPlan | None = None  # of learners whose rollouts come from actors
 
     # Seeds of environment resets, of iterations, and of sampled predictions.
     stream_names: ClassVar[tuple[str, ...]] = ("resets", "iterations", "predictions")
 
-    def __init__(self, env: RolloutEnv, config: Any, seed: int, name: str) -> None:
+    def __init__(self, env: RolloutEnv, config: ConfigT, seed: int, name: str) -> None:
         learners.check_env_and_config(env, config, name)
         self.env = env
         self.config = config
@@ -50,13 +56,14 @@ class BaseLearner:
             n: np.random.default_rng(s) for n, s in zip(names, stream_seeds, strict=True)
         }
         self.spaces = env.single_observation_space, env.single_action_space
-        check_action_space(self.spaces[1], config)
+        check_action_space(self.spaces[1], config.use_sde)
         self.layout = Layout(self.spaces[0])
         self.normalizer = learners.make_normalizer(config, self.spaces[0])
         self.episodes = learners.EpisodeStatistics()
         self.timesteps = self.updates = 0
         self.progress_per_step = 0.0
         self.env_initialized = False
+        self.actors: _actors.Actors | None = None
         # Reason why a state has no environments although they have been reset, or None.
         self.unrestorable_reason: str | None = None
         self._idle = threading.Lock()
@@ -69,8 +76,8 @@ class BaseLearner:
         if not self.config.action_masks:
             return None
         width = mask_width(self.spaces[1])
-        # Wrappers know only after a reset whether their environments report masks.
-        if not getattr(env, "has_action_masks", hasattr(env, "action_masks")):
+        # Other environments may know only after a reset whether they report masks.
+        if isinstance(env, VecEnv) and not env.has_action_masks:
             raise missing_masks_error(env)
         return width
 
@@ -118,8 +125,61 @@ class BaseLearner:
         """Reset the environments at the start of the next iteration."""
         self.env_initialized = False
 
+    def next_rollout(self) -> _actors.Rollout | None:
+        """Wait for the next rollout of an actor; return None if `stop_requested` was set.
+
+        The first call starts the actors. The normalizer gets the statistics of the rollout.
+        """
+        assert self.actor_plan is not None
+        enter("env_step")
+        try:
+            if self.actors is None:
+                self.actors = self.actor_plan.start(
+                    seed=int(self.streams["resets"].integers(2**31)),
+                    stream=self.streams["iterations"],
+                    normalizer=self.normalizer,
+                    weights=self._actor_weights(),
+                    worker_args=self._worker_args,
+                    stop_requested=lambda: self.stop_requested,
+                )
+                if self.actors is None:
+                    return None
+                self.actors.set_stop_requested(self.stop_requested)
+                self.env_initialized = True
+            rollout = self.actors.pop(self.episodes)
+        except Exception:
+            self.stop_actors()
+            raise
+        if rollout is not None and self.normalizer is not None and rollout.normalizer:
+            self.normalizer.load_state(rollout.normalizer)
+        return rollout
+
     def stop_actors(self) -> None:
-        """Stop the actors, if there are any."""
+        """Stop the actors, if there are any, and discard their rollouts."""
+        if self.actors is not None:
+            self.actors.set_stop_requested(True)  # ends a `pop` in another thread
+            with suppress(ClosedError):  # the actors may belong to a parent process
+                self.streams["iterations"] = self.actors.stream()
+            self.actors.close()
+            self.actors = None
+            self.env_initialized = False
+            self.unrestorable_reason = _actors.UNRESTORABLE_REASON
+
+    def _actor_weights(self) -> NativePolicy | _types.Arrays:
+        """Return the weights in the form that actors accept."""
+        return self._networks()
+
+    def _worker_args(self) -> tuple[object, ...]:
+        """Return further arguments of the learner class, for another process."""
+        return ()
+
+    def episode_metrics(self) -> dict[str, float]:
+        """Return the metrics of the episodes and the steps so far."""
+        return {
+            "rollout/ep_rew_mean": self.episodes.mean_return,
+            "rollout/ep_len_mean": self.episodes.mean_length,
+            learners.TIMESTEPS: self.timesteps,
+        }
 
     def first_seed(self) -> int | None:
         """Return a seed for the first reset; None if this learner has reset the environments."""
@@ -170,6 +230,9 @@ class BaseLearner:
 
     def _env_state(self) -> tuple[_types.Arrays, str | None]:
         """Return the state of the environments; if it is empty, also the reason."""
+        if self.actors is not None:
+            self.streams["iterations"] = self.actors.stream()
+            return {}, _actors.UNRESTORABLE_REASON
         self.episodes.drain(self.env)
         env_state = _state.get_state_if_supported(self.env)
         return env_state, None if env_state else _state.get_unrestorable_reason(self.env)

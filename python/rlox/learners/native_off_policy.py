@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 from gymnasium.vector import AutoresetMode
 
-from rlox import _finite, _rng, _spaces, _types, _validation, learners
+from rlox import _finite, _rng, _spaces, _types, learners
 from rlox._errors import ArgumentError
 from rlox._registry import ALGORITHMS
 from rlox._rlox import NativeAgent
@@ -17,11 +17,11 @@ from rlox._rng import state_for_native
 from rlox._spaces import check_supported_actions
 from rlox.buffers._steps import StepRecorder
 from rlox.buffers.replay import NativeReplay
-from rlox.configs import scheduled
+from rlox.configs import DQNConfig, SACConfig, TD3Config, scheduled
 from rlox.envs._masks import mask_width
 from rlox.envs._rollout_env import RolloutEnv
 from rlox.envs.vec_env import VecEnv
-from rlox.learners import _native
+from rlox.learners import OffPolicyT, _native
 from rlox.learners._backends import resolve_backend, torch_reasons
 from rlox.learners._convert import to_native_state
 from rlox.learners.base import BaseLearner
@@ -30,7 +30,7 @@ from rlox.noise import check_lengths
 __all__ = ["NativeDQN", "NativeSAC", "NativeTD3"]
 
 
-class NativeOffPolicy(BaseLearner):
+class NativeOffPolicy(BaseLearner[OffPolicyT]):
     """Base class of off-policy learners with networks and replay buffer in Rust.
 
     An iteration with native environments in SAME_STEP mode is one call of Rust, unless `train_freq`
@@ -51,7 +51,9 @@ class NativeOffPolicy(BaseLearner):
 
     algorithm: str
 
-    def __init__(self, env: RolloutEnv, config: Any, seed: int, backend: str = "native") -> None:
+    def __init__(
+        self, env: RolloutEnv, config: OffPolicyT, seed: int, backend: str = "native"
+    ) -> None:
         super().__init__(env, config, seed, self.algorithm.upper())
         self._check_settings(backend)
         self._check_spaces(*self.spaces)
@@ -85,7 +87,8 @@ class NativeOffPolicy(BaseLearner):
         # The loop in Rust uses masks if and only if the environments report them.
         fits = isinstance(env, VecEnv) and env.has_action_masks == self.masked
         by_steps = isinstance(config.train_freq, int)
-        self.fused = fits and by_steps and mode is AutoresetMode.SAME_STEP
+        is_fused = fits and by_steps and mode is AutoresetMode.SAME_STEP
+        self.fused: VecEnv | None = env if is_fused and isinstance(env, VecEnv) else None
 
     def _check_settings(self, backend: str) -> None:
         """Reject settings that only torch supports."""
@@ -122,24 +125,21 @@ class NativeOffPolicy(BaseLearner):
 
         If `stop_requested` prevents the updates, `timesteps` still counts the stored steps.
         """
-        progress = _validation.check_float(
-            "progress", progress, 0, 1, fix="pass the fraction of the run that is done"
-        )
+        progress = learners.check_progress(progress)
         before = self.timesteps
         with self._exclusive():
             try:
                 self._start()
-                if self.fused:
-                    env: Any = self.env
+                if self.fused is not None:
                     enter("env_step")
                     self.policy.iterate(
-                        env._native, progress, self.normalizer, self.progress_per_step
+                        self.fused._native, progress, self.normalizer, self.progress_per_step
                     )
                 else:
                     self._iterate_stepwise(progress)
             except BaseException as error:
                 # Environments that failed in the middle of a step are reset.
-                self.env_initialized = self.fused and self.policy.env_initialized
+                self.env_initialized = self.fused is not None and self.policy.env_initialized
                 if isinstance(error, ValueError | FloatingPointError):
                     _finite.check_finite_policy((), self.policy.tensors(), self.timesteps)
                 raise
@@ -153,17 +153,17 @@ class NativeOffPolicy(BaseLearner):
         """Synchronize the agent with the environments, after their first reset by this learner."""
         if self.env_initialized and self.policy.env_initialized:
             return
-        is_new, env = not self.env_initialized, self.env
-        if not self.fused:
+        is_new, env = not self.env_initialized, self.fused
+        if env is None:
             self.stepper.start(self.first_seed())
             self.policy.start_from_obs(
                 self.stepper.obs, is_new, self.stepper.masks, self.normalizer
             )
         elif is_new:
-            env.reset(seed=self.first_seed())  # type: ignore[attr-defined]  # VecEnv has it
-            self.policy.start(env._native, self.normalizer)  # type: ignore[attr-defined]  # too
+            env.reset(seed=self.first_seed())
+            self.policy.start(env._native, self.normalizer)
         else:
-            self.policy.attach(env._native)  # type: ignore[attr-defined]  # and this
+            self.policy.attach(env._native)
         self.env_initialized = True
 
     def _iterate_stepwise(self, progress: float) -> None:
@@ -191,9 +191,7 @@ class NativeOffPolicy(BaseLearner):
         """Return metrics by Stable-Baselines3's names; losses are NaN before the first update."""
         config = self.config
         return {
-            "rollout/ep_rew_mean": self.episodes.mean_return,
-            "rollout/ep_len_mean": self.episodes.mean_length,
-            "time/total_timesteps": self.timesteps,
+            **self.episode_metrics(),
             **{
                 metric: values.get(name, math.nan)
                 for name, metric in ALGORITHMS[self.algorithm].update_metrics.items()
@@ -204,7 +202,7 @@ class NativeOffPolicy(BaseLearner):
 
     def predict(
         self,
-        obs: Any,
+        obs: _types.Obs,
         deterministic: bool = True,
         stream: _rng.Stream | None = None,
         action_masks: npt.ArrayLike | None = None,
@@ -264,7 +262,7 @@ class NativeOffPolicy(BaseLearner):
         return is_restored
 
 
-class NativeDQN(NativeOffPolicy):
+class NativeDQN(NativeOffPolicy[DQNConfig]):
     """DQN learner (Mnih et al. 2015) without PyTorch, with settings `rlox.configs.DQNConfig`.
 
     >>> from rlox import make_vec
@@ -277,7 +275,7 @@ class NativeDQN(NativeOffPolicy):
     algorithm = "dqn"
 
 
-class NativeSAC(NativeOffPolicy):
+class NativeSAC(NativeOffPolicy[SACConfig]):
     """SAC learner (Haarnoja et al. 2018) without PyTorch, with settings `rlox.configs.SACConfig`.
 
     >>> from rlox import make_vec
@@ -290,7 +288,7 @@ class NativeSAC(NativeOffPolicy):
     algorithm = "sac"
 
 
-class NativeTD3(NativeOffPolicy):
+class NativeTD3(NativeOffPolicy[TD3Config]):
     """TD3 learner (Fujimoto et al. 2018) without PyTorch, with settings `rlox.configs.TD3Config`.
 
     >>> from rlox import make_vec

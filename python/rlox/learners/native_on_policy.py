@@ -1,30 +1,36 @@
 """PPO, A2C and IMPALA on the networks of rlox in Rust, without PyTorch."""
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import gymnasium as gym
 import numpy as np
 import numpy.typing as npt
 
-from rlox import _finite, _rng, _spaces, _types, _validation, learners
+from rlox import _finite, _rng, _spaces, _types, learners
 from rlox._errors import ArgumentError, ArgumentTypeError, NonFiniteError
-from rlox._rlox import NativePolicy
+from rlox._rlox import NativePolicy, RolloutBuffer
 from rlox._rlox import enter_phase as enter
 from rlox._rng import state_for_native
-from rlox.configs import EPS, scheduled
+from rlox.buffers.rollout import make_buffer
+from rlox.configs import EPS, A2CConfig, IMPALAConfig, PPOConfig, scheduled
 from rlox.envs import _state
 from rlox.envs._rollout_env import RolloutEnv
 from rlox.envs.vec_env import VecEnv
-from rlox.learners import _native
-from rlox.learners._actors import Rollout
+from rlox.learners import OnPolicyT, _actors, _native
 from rlox.learners._backends import check_torch
-from rlox.learners._on_policy import OnPolicyLearner
+from rlox.learners.base import BaseLearner
 
 if TYPE_CHECKING:
+    from torch import nn
+
     from rlox.policies import MlpPolicy
 
+# Native update from a rollout and settings, which returns metrics.
+NativeUpdate = Callable[[RolloutBuffer, dict[str, Any]], dict[str, float]]
 
-class NativeLearner(OnPolicyLearner):
+
+class NativeLearner(BaseLearner[OnPolicyT]):
     """Base class of on-policy learners with networks in Rust; subclasses define `update`.
 
     An iteration with native environments is two calls of Rust: a rollout and an update. Other
@@ -45,10 +51,15 @@ class NativeLearner(OnPolicyLearner):
 
     algorithm: str
 
-    def __init__(self, env: RolloutEnv, config: Any, seed: int, backend: str = "native") -> None:
+    def __init__(
+        self, env: RolloutEnv, config: OnPolicyT, seed: int, backend: str = "native"
+    ) -> None:
         super().__init__(env, config, seed, type(self).__name__.removeprefix("Native"))
         self.backend = backend
-        self._resolve_actors(backend)
+        self.lag = 0  # staleness of the last rollout, in updates
+        if not _actors.is_synchronous(config):
+            mode = _actors.resolve_actors(env, config)
+            self.actor_plan = _actors.ActorPlan(mode, type(self), env, config, self.spaces)
         self.shape = _native.shape(config)
         observation = _native.observation_spec(self.layout)
         # The policy's actions count from 0; `to_env_actions` adds the start of the space.
@@ -58,10 +69,16 @@ class NativeLearner(OnPolicyLearner):
         self.plain = isinstance(self.spaces[0], gym.spaces.Box) and _native.has_native_actions(
             self.spaces[1]
         )
-        self._make_storage()
+        self.buffer = make_buffer(
+            env,
+            config.n_steps,
+            normalize_obs=config.normalize_obs,
+            mask_width=self._mask_width(),
+        )
         self.masks = self.buffer.field("action_masks") if config.action_masks else None
         # The loop in Rust uses masks if and only if the environments report them.
-        self.fused = isinstance(env, VecEnv) and env.has_action_masks == config.action_masks
+        is_native = isinstance(env, VecEnv) and env.has_action_masks == config.action_masks
+        self.fused: VecEnv | None = env if is_native else None
 
     @property
     def stop_requested(self) -> bool:
@@ -76,30 +93,48 @@ class NativeLearner(OnPolicyLearner):
 
     def iterate(self, progress: float = 0.0) -> dict[str, float]:
         """Collect `n_steps` steps per environment and learn from them; see `Learner.iterate`."""
-        progress = _validation.check_float(
-            "progress", progress, 0, 1, fix="pass the fraction of the run that is done"
-        )
+        progress = learners.check_progress(progress)
         with self._exclusive():
-            is_full = self.collect() if self.is_synchronous else self._next_rollout()
+            is_full = self.collect() if self.actor_plan is None else self._receive()
             enter("gradient_update")
-            return self._finish_iteration(self.update(progress) if is_full else {})
+            n_transitions = self.buffer.n_transitions
+            metrics = self.update(progress) if is_full else {}
+            if self.actors is None:
+                self.episodes.drain(self.env)
+            elif metrics:
+                self.actors.publish(self._actor_weights())
+                metrics |= {"train/policy_staleness": self.lag, **self.actors.metrics()}
+            if not metrics:
+                return {}
+            self.timesteps += n_transitions
+            return self.episode_metrics() | metrics
 
-    def _weights_for_actors(self) -> NativePolicy | _types.Arrays:
+    def _receive(self) -> bool:
+        """Wait for a rollout of an actor, and seed the update; return False on a stop."""
+        rollout = self.next_rollout()
+        if rollout is None or self.actors is None:
+            return False
+        self.buffer, self.lag = self.actors.buffers[rollout.buffer], rollout.lag
+        self.policy.begin(rollout.seed, rollout.num_envs)
+        return True
+
+    def _actor_weights(self) -> NativePolicy | _types.Arrays:
         """Return the weights in the form that actors accept."""
-        return self.policy if self.actor_mode in ("threads", "grpc") else self._networks()
+        copies_policy = self.actor_plan is not None and self.actor_plan.uses_native_policy
+        return self.policy if copies_policy else self._networks()
+
+    def _worker_args(self) -> tuple[object, ...]:
+        """Return further arguments of the learner class, for another process."""
+        return (self.backend,)
 
     def load_weights(self, weights: _types.Arrays) -> None:
-        """Load weights by name; see `OnPolicyLearner.load_weights`."""
+        """Load weights by name; see `TorchLearner.load_weights`."""
         self.policy.load(weights)
 
     def collect_for_remote(self, seed: int) -> bool:
-        """Fill the buffer from a seed; see `OnPolicyLearner.collect_for_remote`."""
+        """Fill the buffer from a seed; see `TorchLearner.collect_for_remote`."""
         with self._exclusive():
             return self.collect(seed)
-
-    def _prepare(self, rollout: Rollout) -> None:
-        """Seed the update with the seed of the rollout; see `OnPolicyLearner._prepare`."""
-        self.policy.begin(rollout.seed, rollout.num_envs)
 
     def collect(self, seed: int | None = None) -> bool:
         """Fill the buffer from `seed` or the next seed; return False if `stop_requested` is set."""
@@ -108,19 +143,18 @@ class NativeLearner(OnPolicyLearner):
         policy.begin(seed, config.num_envs)
         first_step, outputs = self.timesteps // config.num_envs, list[npt.NDArray[Any]]()
         try:
-            if not self.fused:
+            if self.fused is None:
                 return self._collect_stepwise(outputs)
-            env: Any = self.env
             enter("env_step")
             if not self.env_initialized:
-                env.begin_rollout(buffer, self.normalizer, self.first_seed())
+                self.env.begin_rollout(buffer, self.normalizer, self.first_seed())
                 self.env_initialized = True
             args = config.gamma, config.gae_lambda, max(config.sde_sample_freq, 0)
-            return bool(policy.collect(env._native, buffer, self.normalizer, *args))
+            return policy.collect(self.fused._native, buffer, self.normalizer, *args)
         except (ValueError, FloatingPointError) as error:
             # The environment rejects NaN actions; name the tensor of the policy instead.
             t = buffer.next_step
-            if self.fused and t < config.n_steps:
+            if self.fused is not None and t < config.n_steps:
                 outputs = [buffer.actions[t], buffer.log_probs[t], buffer.values[t]]
             _finite.check_finite_policy(outputs, policy.tensors(), first_step + t)
             if isinstance(error, NonFiniteError) and error.step is None:
@@ -138,7 +172,7 @@ class NativeLearner(OnPolicyLearner):
             allowed = None
             if self.masks is not None:
                 allowed = self.masks[t]
-                allowed[...] = env.action_masks()  # type: ignore[attr-defined]  # see `_mask_width`
+                allowed[...] = env.action_masks()
             enter("inference")
             noise = t == 0 or (freq > 0 and t % freq == 0)
             actions, *rest = policy.act(buffer, t, allowed, noise)
@@ -167,7 +201,7 @@ class NativeLearner(OnPolicyLearner):
         """
         raise NotImplementedError
 
-    def learn(self, call: Any, settings: dict[str, Any]) -> dict[str, float]:
+    def learn(self, call: NativeUpdate, settings: dict[str, Any]) -> dict[str, float]:
         """Call a native update and return its metrics; add `timesteps` to a `NonFiniteError`."""
         try:
             return dict(call(self.buffer, settings))
@@ -177,7 +211,7 @@ class NativeLearner(OnPolicyLearner):
 
     def predict(
         self,
-        obs: Any,
+        obs: _types.Obs,
         deterministic: bool = True,
         stream: _rng.Stream | None = None,
         action_masks: npt.ArrayLike | None = None,
@@ -226,16 +260,17 @@ class NativeLearner(OnPolicyLearner):
         check_torch("to_torch returns a torch module")
         import torch
 
-        from rlox.policies import make_policy
+        from rlox.policies import MlpPolicy, make_policy
 
         shape = {**self.shape, "full_std": True, "features_extractor": None}
         shape["init"] = torch.Generator().manual_seed(0)  # these weights are replaced below
-        module: Any = make_policy(None, *self.spaces, shape)
+        module = make_policy(None, *self.spaces, shape)
+        assert isinstance(module, MlpPolicy)
         tensors = {name: torch.from_numpy(x) for name, x in self.policy.tensors().items()}
         module.load_state_dict(tensors)
-        return module  # type: ignore[no-any-return]
+        return module
 
-    def load_torch(self, module: Any) -> None:
+    def load_torch(self, module: "nn.Module") -> None:
         """Load the weights of a torch module with the same architecture, by name, as float32.
 
         The activation is checked only if the module has it as a submodule, not as a function.
@@ -284,7 +319,7 @@ def _std_metric(metrics: dict[str, float]) -> dict[str, float]:
     return {"train/std": metrics["std"]} if "std" in metrics else {}
 
 
-class NativePPO(NativeLearner):
+class NativePPO(NativeLearner[PPOConfig]):
     """PPO learner (Schulman et al. 2017) without PyTorch, with settings `rlox.configs.PPOConfig`.
 
     >>> from rlox import make_vec
@@ -327,7 +362,7 @@ class NativePPO(NativeLearner):
         }
 
 
-class NativeA2C(NativeLearner):
+class NativeA2C(NativeLearner[A2CConfig]):
     """A2C learner (Mnih et al. 2016) without PyTorch, with settings `rlox.configs.A2CConfig`.
 
     >>> from rlox import make_vec
@@ -361,7 +396,7 @@ class NativeA2C(NativeLearner):
         }
 
 
-class NativeIMPALA(NativeLearner):
+class NativeIMPALA(NativeLearner[IMPALAConfig]):
     """IMPALA learner (Espeholt et al. 2018) without PyTorch, see `rlox.configs.IMPALAConfig`.
 
     With native environments, actors are threads that do not use the GIL, each with a copy of the

@@ -12,7 +12,6 @@ from rlox._validation import hint
 
 # Names of metrics.
 METRIC = "rollout/ep_rew_mean"
-STEPS = "time/total_timesteps"
 ELAPSED = "time/time_elapsed"
 ITERATIONS = "time/iterations"  # number of the row, over all calls of `train`
 # Default number of environment steps between two rows.
@@ -138,7 +137,7 @@ class IntervalLogger:
         raise NotImplementedError
 
 
-def as_loggers(loggers: Any, *, folder: bool) -> list[Logger]:
+def as_loggers(loggers: object, *, folder: bool) -> list[Logger]:
     """Return loggers from names and objects.
 
     Args:
@@ -244,11 +243,11 @@ class Loggers:
         """End all loggers."""
         self._call_all("finish", result)
 
-    def _call_all(self, method: str, *args: Any) -> None:
+    def _call_all(self, method: str, *args: object) -> None:
         self._running = [logger for logger in self._running if _call(logger, method, args)]
 
 
-def _call(logger: Logger, method: str, args: tuple[Any, ...]) -> bool:
+def _call(logger: Logger, method: str, args: tuple[object, ...]) -> bool:
     """Call a method of a logger; return whether it succeeded, and warn if it did not."""
     try:
         getattr(logger, method)(*args)

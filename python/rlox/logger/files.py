@@ -3,7 +3,6 @@
 import csv
 import errno
 import io
-import json
 import math
 import os
 import sys
@@ -13,6 +12,7 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from rlox._files import write_file
+from rlox._serialize import dumps
 from rlox._validation import check_path
 from rlox.logger.base import ELAPSED, EVERY, IntervalLogger, RunInfo
 
@@ -218,8 +218,7 @@ class JSONLinesLogger(IntervalLogger):
 
     def write(self, metrics: Mapping[str, float], step: int) -> None:
         """Append a line to the file."""
-        row = {name: x if math.isfinite(x) else None for name, x in metrics.items()}
-        line = json.dumps(row, allow_nan=False) + "\n"
+        line = dumps(metrics) + "\n"
         # Opened for each line, so that no handle stays open and no line is buffered.
         with open(self._file, "a", encoding="utf-8") as file:
             file.write(line)

@@ -81,7 +81,7 @@ class WandbLogger(IntervalLogger):
         ModuleNotFoundError: wandb is not installed.
     """
 
-    def __init__(self, project: str = "rlox", every: int = EVERY, **init: Any) -> None:
+    def __init__(self, project: str = "rlox", every: int = EVERY, **init: object) -> None:
         super().__init__(every)
         self._wandb = load_extra("wandb", "wandb", "WandbLogger")
         self._init = {"project": project, **init}

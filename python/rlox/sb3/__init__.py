@@ -9,8 +9,6 @@
 (128, None)
 """
 
-from typing import Any
-
 from rlox.sb3.evaluation import evaluate_policy
 from rlox.sb3.kwargs import HINTS, NormalActionNoise, OrnsteinUhlenbeckActionNoise
 from rlox.sb3.models import A2C, DQN, PPO, SAC, TD3, Model
@@ -28,7 +26,7 @@ __all__ = [
 ]
 
 
-def __getattr__(name: str) -> Any:
+def __getattr__(name: str) -> object:
     if name in HINTS:
         raise ImportError(f"rlox.sb3 has no {name!r}; {HINTS[name]}", name=__name__)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

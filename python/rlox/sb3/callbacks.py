@@ -5,20 +5,19 @@ import re
 import sys
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 from rlox._errors import ArgumentTypeError
 from rlox._training.run import Callback, Run
 from rlox._validation import check_path, check_str, short_repr
 from rlox.callbacks.base import FunctionCallback, as_callback
 from rlox.configs import OffPolicyConfig
+from rlox.learners import TIMESTEPS
 from rlox.logger.base import Logger
 from rlox.logger.files import format_table
 from rlox.logger.trackers import TensorBoardLogger
 
 # Default log_interval: iterations, or episodes for algorithms with a replay buffer.
 _INTERVALS = {"ppo": 1, "a2c": 100, "dqn": 4, "sac": 4, "td3": 4}
-_STEPS = "time/total_timesteps"
 
 
 class StoppingFunction(FunctionCallback):
@@ -42,7 +41,7 @@ class StepCount(Callback):
 
     def on_iteration(self, run: Run, metrics: dict[str, float]) -> None:
         """Replace the number of steps in the metrics."""
-        metrics[_STEPS] = run.budget_used - self._first
+        metrics[TIMESTEPS] = run.budget_used - self._first
 
 
 class Table(Callback):
@@ -76,7 +75,7 @@ class Table(Callback):
 
 
 def make_callbacks(
-    callback: Any, algorithm: str, verbose: int, log_interval: int | None, first: int
+    callback: object, algorithm: str, verbose: int, log_interval: int | None, first: int
 ) -> list[Callback]:
     """Return the trainer's callbacks for the arguments of `learn`.
 
@@ -96,7 +95,7 @@ def make_callbacks(
     return [*callbacks, Table(interval)] if verbose else callbacks
 
 
-def _as_callback(callback: Any) -> Callback:
+def _as_callback(callback: object) -> Callback:
     cls = callback if isinstance(callback, type) else type(callback)
     if any(base.__module__.startswith("stable_baselines3.") for base in cls.__mro__):
         raise ArgumentTypeError(
@@ -115,10 +114,10 @@ class _Log(TensorBoardLogger):
 
     def write(self, metrics: Mapping[str, float], timesteps: int) -> None:
         """Write the metrics as scalars."""
-        super().write(metrics, int(metrics[_STEPS]))
+        super().write(metrics, int(metrics[TIMESTEPS]))
 
 
-def log_folder(path: Any) -> str | None:
+def log_folder(path: str | os.PathLike[str] | None) -> str | None:
     """Check `tensorboard_log`, and return the folder as a str; None: no log."""
     folder = check_path("tensorboard_log", path)
     return None if folder is None else os.fspath(folder)

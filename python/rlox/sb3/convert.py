@@ -14,11 +14,11 @@ import pickle
 import re
 import sys
 import zipfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import gymnasium as gym
 import numpy as np
@@ -28,6 +28,8 @@ from rlox._errors import ArgumentError, CorruptFileError, NonFiniteError, one_li
 from rlox._registry import ALGORITHMS
 from rlox._validation import check_bool
 from rlox.envs._make import EnvLike
+from rlox.envs._rollout_env import RolloutEnv
+from rlox.learners import NORMALIZER_CLIP, NORMALIZER_EPS
 from rlox.learners._backends import Backend, check_torch
 from rlox.sb3.evaluation import check_environment
 from rlox.sb3.models import DEFAULTS, FIXED, KEYWORDS, all_keywords, trainer_settings
@@ -82,7 +84,7 @@ def convert(
     trust: bool,
     vecnormalize: str | os.PathLike[str] | None = None,
     backend: Backend = "auto",
-    **keywords: Any,
+    **keywords: object,
 ) -> Converted:
     """Convert a model saved by Stable-Baselines3 to a checkpoint with the same predictions.
 
@@ -195,7 +197,7 @@ class Archive:
             )
         return found
 
-    def schedule(self, name: str) -> Any:
+    def schedule(self, name: str) -> float | Callable[[float], float] | None:
         """Return a constant, a function that decreases linearly to 0, or None if unknown."""
         value = self.data.get(name)
         if isinstance(value, int | float) and not isinstance(value, bool):
@@ -289,7 +291,7 @@ def _policy_kwargs(archive: Archive) -> dict[str, Any]:
     return keywords
 
 
-def _without_defaults(keywords: Any) -> Any:
+def _without_defaults(keywords: object) -> object:
     """Return an optimizer's keywords without the keywords that equal torch's defaults."""
     defaults = {"alpha": 0.99, "weight_decay": 0}
     if not isinstance(keywords, dict):
@@ -373,10 +375,11 @@ def _load(trainer: Trainer, networks: Arrays, statistics: Mapping[str, Any] | No
     trainer.learner.load_state(dataclasses.replace(state, networks=arrays, normalizer=normalizer))
 
 
-def _check_spaces(archive: Archive, env: Any) -> None:
+def _check_spaces(archive: Archive, env: RolloutEnv) -> None:
     """Check that the spaces of the environment match their descriptions in the zip."""
     for name in ("observation", "action"):
-        space = getattr(env, f"single_{name}_space")
+        is_obs = name == "observation"
+        space = env.single_observation_space if is_obs else env.single_action_space
         texts = archive.texts(f"{name}_space")
         cls, shape = _CLASS.fullmatch(str(texts.get(":type:", ""))), texts.get("_shape")
         differs = cls is not None and cls[1] != type(space).__name__
@@ -398,7 +401,7 @@ def _check_spaces(archive: Archive, env: Any) -> None:
             )
 
 
-def _agrees(text: Any, array: npt.NDArray[Any]) -> bool:
+def _agrees(text: object, array: npt.NDArray[Any]) -> bool:
     """Return whether a string of NumPy describes the array, or cannot be compared."""
     if not isinstance(text, str) or "..." in text:
         return True
@@ -412,11 +415,11 @@ def _agrees(text: Any, array: npt.NDArray[Any]) -> bool:
 
 def _normalizer_settings(statistics: Mapping[str, Any], gamma: float) -> dict[str, Any]:
     """Return the settings of a trainer that normalizes in the same way."""
-    checked = {"epsilon": 1e-8}
+    checked = {"epsilon": NORMALIZER_EPS}
     if statistics["norm_obs"]:
-        checked["clip_obs"] = 10.0
+        checked["clip_obs"] = NORMALIZER_CLIP
     if statistics["norm_reward"]:
-        checked |= {"clip_reward": 10.0, "gamma": gamma}
+        checked |= {"clip_reward": NORMALIZER_CLIP, "gamma": gamma}
     for name, value in checked.items():
         if statistics[name] != value:
             raise ArgumentError(
@@ -509,7 +512,7 @@ def as_array(value: Any) -> npt.NDArray[np.float64]:
     if isinstance(value, int | float):
         return np.array(value, np.float64)
     try:
-        order: Any = "C"
+        order: Literal["C", "F"] = "C"
         match value.qualified_name.rpartition(".")[2]:
             case "_reconstruct":
                 _, shape, dtype, fortran, data = value.state

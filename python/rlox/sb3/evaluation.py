@@ -1,10 +1,11 @@
 """`evaluate_policy`, and checks of the environments that models accept."""
 
 import dataclasses
-from typing import Any
+from typing import Any, Protocol
 
 import gymnasium as gym
 import numpy as np
+import numpy.typing as npt
 from gymnasium.vector import VectorEnv
 from gymnasium.wrappers import OrderEnforcing, PassiveEnvChecker, TimeLimit
 
@@ -12,8 +13,16 @@ from rlox._errors import ArgumentError, ArgumentTypeError
 from rlox._validation import check_bool, check_float, check_int, short_repr
 from rlox.buffers._steps import StepRecorder
 from rlox.envs._make import get_env_name, make_vec
+from rlox.envs.gymnasium import GymVecEnv
 from rlox.envs.vec_env import VecEnv
-from rlox.trainers import Trainer
+from rlox.trainers import EnvLike, Trainer
+
+
+class Predictor(Protocol):
+    """Protocol of objects that `evaluate_policy` accepts: models, and others with `predict`."""
+
+    def predict(self, observation: Any, /, *, deterministic: bool) -> tuple[npt.ArrayLike, object]:
+        """Return actions for a batch of observations, and a state."""
 
 
 def check_environment(env: object) -> None:
@@ -54,7 +63,7 @@ def env_id_of(env: object) -> str | None:
     if spec is None or spec.id not in gym.registry:
         return None
     if isinstance(env, gym.Env):
-        inner: Any = env
+        inner = env
         while isinstance(inner, gym.Wrapper):
             if type(inner) not in (TimeLimit, OrderEnforcing, PassiveEnvChecker):
                 return None
@@ -69,8 +78,8 @@ def env_id_of(env: object) -> str | None:
 
 
 def evaluate_policy(
-    model: Any,
-    env: Any,
+    model: Predictor,
+    env: EnvLike,
     n_eval_episodes: int = 10,
     deterministic: bool = True,
     *,
@@ -139,7 +148,7 @@ def evaluate_policy(
     return (returns, lengths) if return_episodes else (mean, std)
 
 
-def _restart_episodes(model: Any, env: object) -> None:
+def _restart_episodes(model: object, env: object) -> None:
     """Make training start new episodes if the model trains in the evaluated environments."""
     trainer = getattr(model, "_trainer", None)
     if isinstance(trainer, Trainer):
@@ -148,7 +157,9 @@ def _restart_episodes(model: Any, env: object) -> None:
             trainer.learner.restart_episodes()
 
 
-def _play(model: Any, envs: Any, episodes: int, deterministic: bool) -> tuple[list[Any], list[Any]]:
+def _play(
+    model: Predictor, envs: VecEnv | GymVecEnv, episodes: int, deterministic: bool
+) -> tuple[list[float], list[int]]:
     """Return the returns and lengths, in the order in which the episodes end."""
     n = envs.num_envs
     remaining = np.array([(episodes + i) // n for i in range(n)])

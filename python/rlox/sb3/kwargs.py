@@ -11,6 +11,7 @@ import numpy.typing as npt
 
 from rlox._errors import ArgumentError, ArgumentTypeError
 from rlox._layout import is_image
+from rlox._registry import ALGORITHMS, SDE_CLIP_MEAN
 from rlox._validation import (
     check_float,
     check_float_or_tuple,
@@ -127,7 +128,7 @@ def _make_noise(noise_type: Callable[..., ActionNoise], **values: npt.ArrayLike)
     return noise_type(**numbers)
 
 
-def as_action_noise(value: Any) -> Any:
+def as_action_noise(value: object) -> object:
     """Convert noise of Stable-Baselines3 to `rlox.noise`; return other values unchanged."""
     if not type(value).__module__.startswith("stable_baselines3."):
         return value
@@ -209,7 +210,7 @@ _FIXED: dict[str, tuple[tuple[Any, ...], str]] = {
     "use_expln": ((False,), "remove it, standard deviations are exp(log_std)"),
     "squash_output": ((False,), "use SAC for squashed actions, PPO and A2C clip actions"),
     "normalize_images": ((True,), "scale images in a wrapper, networks divide them by 255"),
-    "clip_mean": ((2.0,), "remove it, gSDE's means are clipped to [-2, 2]"),
+    "clip_mean": ((SDE_CLIP_MEAN,), "remove it, gSDE's means are clipped to [-2, 2]"),
 }
 _ALL = (
     *("net_arch", "activation_fn", "features_extractor_class", "features_extractor_kwargs"),
@@ -223,7 +224,6 @@ _KNOWN: dict[str, tuple[str, ...]] = {
     "sac": (*_ALL, *_GAUSSIAN, "share_features_extractor", "n_critics", "clip_mean"),
     **dict.fromkeys(_ON_POLICY, (*_ACTOR_CRITIC, "squash_output")),
 }
-_ADAM_EPS = {"ppo": 1e-5, "dqn": 1e-8, "sac": 1e-8, "td3": 1e-8}
 # A2C's optimizers by the class name: rlox's name and the default eps.
 _OPTIMIZERS = {
     "RMSprop": ("rmsprop", 1e-8),
@@ -232,7 +232,7 @@ _OPTIMIZERS = {
 }
 
 
-def policy_settings(algorithm: str, policy_kwargs: Any) -> dict[str, Any]:
+def policy_settings(algorithm: str, policy_kwargs: object) -> dict[str, Any]:
     """Return the trainer's settings for `policy_kwargs`.
 
     Raises:
@@ -272,7 +272,7 @@ def policy_settings(algorithm: str, policy_kwargs: Any) -> dict[str, Any]:
     return settings | _optimizer(algorithm, policy_kwargs)
 
 
-def _net_arch(algorithm: str, value: Any) -> Any:
+def _net_arch(algorithm: str, value: object) -> object:
     """Return the hidden layers, which must be equal for actor and critic."""
     if isinstance(value, Sequence) and len(value) == 1 and isinstance(value[0], Mapping):
         value = value[0]  # format of older versions of Stable-Baselines3
@@ -294,7 +294,7 @@ def _net_arch(algorithm: str, value: Any) -> Any:
     return layers[0]
 
 
-def _activation(value: Any) -> str:
+def _activation(value: object) -> str:
     """Return the name of an activation; `value` is a class of torch or a name."""
     name = value if isinstance(value, str) else getattr(value, "__name__", "")
     is_torch = isinstance(value, str) or getattr(value, "__module__", "").startswith("torch.nn.")
@@ -320,7 +320,7 @@ def _optimizer(algorithm: str, policy_kwargs: Mapping[str, Any]) -> dict[str, An
             "use RMSprop, RMSpropTFLike or Adam for A2C, and Adam for other algorithms",
         )
     eps = keywords.get("eps") if isinstance(keywords, Mapping) else None
-    is_default = algorithm == "a2c" or eps in (None, _ADAM_EPS[algorithm])
+    is_default = algorithm == "a2c" or eps in (None, ALGORITHMS[algorithm].adam_eps)
     if not isinstance(keywords, Mapping | None) or {*(keywords or ())} - {"eps"} or not is_default:
         raise ArgumentError(
             "policy_kwargs",
@@ -336,7 +336,7 @@ def _optimizer(algorithm: str, policy_kwargs: Mapping[str, Any]) -> dict[str, An
     return settings
 
 
-def check_policy(policy: Any) -> None:
+def check_policy(policy: object) -> None:
     """Check the name of a policy.
 
     Raises:

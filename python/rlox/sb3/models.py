@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 import gymnasium as gym
 import numpy as np
@@ -15,6 +15,7 @@ import numpy.typing as npt
 from rlox import _spaces, inference, trainers
 from rlox._errors import ArgumentError, ArgumentTypeError, rename_arguments
 from rlox._training.resume import NoEnvironmentError
+from rlox._types import Obs
 from rlox._validation import (
     check_bool,
     check_float,
@@ -24,6 +25,9 @@ from rlox._validation import (
     short_repr,
 )
 from rlox.envs._make import EnvLike, EnvSource, as_env_source, get_num_envs
+from rlox.envs.gymnasium import GymVecEnv
+from rlox.envs.vec_env import VecEnv
+from rlox.learners import Config
 from rlox.learners._backends import Backend
 from rlox.sb3.callbacks import log_folder, make_callbacks, make_loggers
 from rlox.sb3.evaluation import check_environment, env_id_of
@@ -248,13 +252,13 @@ def _ppo_settings(keywords: Mapping[str, Any], num_envs: int) -> dict[str, Any]:
     return {**settings, "batch_size": batch_size}
 
 
-def device_name(device: Any) -> str:
+def device_name(device: object) -> str:
     """Return the name of a device, a str or a torch.device; "auto" is the CPU."""
     name = check_str("device", device if isinstance(device, str) else str(device))
     return "cpu" if name == "auto" else name
 
 
-def _verbosity(value: Any) -> int:
+def _verbosity(value: object) -> int:
     return int(check_float("verbose", check_int("verbose", value, 0, fix="pass 0, 1 or 2"), 0, 2))
 
 
@@ -282,15 +286,20 @@ class Model:
     action_space: gym.Space[Any]
     n_envs: int
     seed: int
-    _config: Any
+    _config: Config
     _first: int  # steps that `num_timesteps` does not count
     _trainer: Trainer | None = None
     _policy: inference.Policy  # set if the model was loaded without an environment
-    _source: tuple[Any, str | None]  # path and device of `_policy`
+    _source: tuple[Path, str | None]  # path and device of `_policy`
 
     @rename_arguments(KEYWORDS)
     def __init__(
-        self, policy: str, env: EnvLike, *args: Any, backend: Backend = "auto", **keywords: Any
+        self,
+        policy: str,
+        env: EnvLike,
+        *args: object,
+        backend: Backend = "auto",
+        **keywords: object,
     ) -> None:
         values = all_keywords(type(self).__name__, self.algorithm, args, keywords)
         self.verbose = _verbosity(values["verbose"])
@@ -350,7 +359,7 @@ class Model:
     def learn(
         self,
         total_timesteps: int,
-        callback: Any = None,
+        callback: object = None,
         log_interval: int | None = None,
         tb_log_name: str | None = None,
         reset_num_timesteps: bool = True,
@@ -402,11 +411,11 @@ class Model:
     @rename_arguments({"obs": "observation"})
     def predict(
         self,
-        observation: Any,
-        state: Any = None,
+        observation: Obs,
+        state: object = None,
         episode_start: npt.ArrayLike | None = None,
         deterministic: bool = False,
-    ) -> tuple[npt.NDArray[Any], Any]:
+    ) -> tuple[npt.NDArray[Any], object]:
         """Return actions for one observation or a batch, and the unchanged `state`.
 
         Args:
@@ -435,11 +444,11 @@ class Model:
         cls,
         path: PathLike,
         env: EnvLike | None = None,
-        device: Any = "auto",
+        device: object = "auto",
         *,
         verbose: int = 0,
         tensorboard_log: PathLike | None = None,
-        **keywords: Any,
+        **keywords: object,
     ) -> "Self":
         """Return the model of a checkpoint from a model, a trainer or `rlox.sb3.convert`.
 
@@ -491,7 +500,7 @@ class Model:
         self._config = self.trainer_type.spec.config(**saved["settings"])
         self.n_envs, self.seed = self._config.num_envs, saved["seed"]
 
-    def get_env(self) -> Any:
+    def get_env(self) -> VecEnv | GymVecEnv | None:
         """Return the vector environment, which has Gymnasium's API instead of Stable-Baselines3's.
 
         The result is None if the model was loaded without an environment.
@@ -499,7 +508,7 @@ class Model:
         return None if self._trainer is None else self._trainer.env
 
     @property
-    def env(self) -> Any:
+    def env(self) -> VecEnv | GymVecEnv | None:
         """Vector environment, as returned by `get_env`."""
         return self.get_env()
 
@@ -536,7 +545,7 @@ class Model:
         """Return a trainer with the current state in other environments; close the old trainer."""
         old = self.trainer
         settings = {field.name: getattr(old.config, field.name) for field in fields(old.config)}
-        backend: Any = old.learner.backend
+        backend = cast("Backend", old.learner.backend)
         new = self.trainer_type(env, old.seed, backend=backend, runs_dir=None, **settings)
         try:
             for name in ("observation", "action"):

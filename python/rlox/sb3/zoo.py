@@ -8,7 +8,7 @@ import argparse
 import ast
 import os
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -115,12 +115,12 @@ def _convert(algorithm: str, values: dict[str, Any]) -> dict[str, Any]:
     return result
 
 
-def _integer(value: Any) -> Any:
+def _integer(value: object) -> object:
     """Return an int for an integral float such as 1e6, and other values unchanged."""
     return int(value) if isinstance(value, float) and value.is_integer() and value >= 2 else value
 
 
-def _linear(name: str, value: str) -> Any:
+def _linear(name: str, value: str) -> Callable[[float], float]:
     """Return the schedule of a string such as "lin_0.001"."""
     prefix, _, number = value.partition("_")
     try:
@@ -133,7 +133,7 @@ def _linear(name: str, value: str) -> Any:
     return lambda remaining: first * remaining
 
 
-def _normalization(value: Any) -> dict[str, bool]:
+def _normalization(value: object) -> dict[str, bool]:
     """Return the settings for `normalize`, a bool or the arguments of a VecNormalize."""
     if isinstance(value, str):
         value = read_expression("normalize", value)
@@ -150,7 +150,7 @@ def _normalization(value: Any) -> dict[str, bool]:
     return {name: bool(value.get(other, True)) for name, other in names.items()}
 
 
-def read_expression(name: str, source: str) -> Any:
+def read_expression(name: str, source: str) -> object:
     """Return the value of a Python expression without executing code.
 
     Args:
@@ -174,7 +174,7 @@ def read_expression(name: str, source: str) -> Any:
         ) from error
 
 
-def _evaluate(node: ast.expr) -> Any:
+def _evaluate(node: ast.expr) -> object:
     match node:
         case ast.Constant(value=None | bool() | int() | float() | str()):
             return node.value
