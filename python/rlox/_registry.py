@@ -33,7 +33,6 @@ class AlgorithmSpec:
         native_learner: Learner in Rust.
         ddp_trainer: Trainer of several processes; None if the algorithm has none.
         search_space: Default search space of `rlox.experiments.Sweep`.
-        presets: Tuned settings by environment id; None: no environment has any.
         has_env: Whether the algorithm learns from environments.
         actions: Supported action spaces: all, only Discrete, or only Box.
         policy_network: Name of the network that computes greedy actions.
@@ -50,7 +49,6 @@ class AlgorithmSpec:
     native_learner: str
     search_space: str
     ddp_trainer: str | None = None
-    presets: str | None = None
     has_env: bool = True
     actions: Literal["any", "discrete", "box"] = "any"
     policy_network: str = "actor"
@@ -86,21 +84,18 @@ _SPECS = (
         configs.PPOConfig,
         "native_on_policy",
         ddp_trainer="rlox.distributed.ddp:PPOTrainer",
-        presets="rlox.presets:PPO_SETTINGS",
     ),
     _spec(
         "a2c",
         configs.A2CConfig,
         "native_on_policy",
         ddp_trainer="rlox.distributed.ddp:A2CTrainer",
-        presets="rlox.presets:A2C_SETTINGS",
     ),
     _spec("impala", configs.IMPALAConfig, "native_on_policy"),
     _spec(
         "dqn",
         configs.DQNConfig,
         "native_off_policy",
-        presets="rlox.presets:DQN_SETTINGS",
         actions="discrete",
         adam_eps=_OFF_POLICY_EPS,
         policy_network="q_net",
@@ -114,7 +109,6 @@ _SPECS = (
         configs.SACConfig,
         "native_off_policy",
         ddp_trainer="rlox.distributed.ddp:SACTrainer",
-        presets="rlox.presets:SAC_SETTINGS",
         actions="box",
         net_arch=(256, 256),
         image_net_arch=(256, 256),
@@ -129,7 +123,6 @@ _SPECS = (
         "td3",
         configs.TD3Config,
         "native_off_policy",
-        presets="rlox.presets:TD3_SETTINGS",
         actions="box",
         net_arch=(400, 300),
         image_net_arch=(256, 256),
