@@ -1,15 +1,18 @@
 """Registry of the algorithms. Every list of algorithms in rlox derives from `ALGORITHMS`."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pkgutil import resolve_name
 from typing import TYPE_CHECKING, Any, Literal
 
+import gymnasium as gym
+
 from rlox import configs
 
 if TYPE_CHECKING:
-    from rlox.trainers import Trainer
+    from torch import nn
 
+    from rlox.trainers import Trainer
 
 # Default sizes of the hidden layers.
 NET_ARCH = (64, 64)
@@ -28,11 +31,11 @@ class AlgorithmSpec:
     Attributes:
         name: Name on the command line, in files and in messages in lower case.
         config: Dataclass of the settings.
-        trainer: `rlox.trainers.Trainer` subclass.
         torch_learner: Learner in PyTorch.
-        native_learner: Learner in Rust.
+        native_learner: Learner in Rust; None if there is none.
+        trainer: `rlox.trainers.Trainer` subclass; None: a subclass that is created from this row.
         ddp_trainer: Trainer of several processes; None if the algorithm has none.
-        search_space: Default search space of `rlox.experiments.Sweep`.
+        search_space: Default search space of `rlox.experiments.Sweep`; None if there is none.
         has_env: Whether the algorithm learns from environments.
         actions: Supported action spaces: all, only Discrete, or only Box.
         policy_network: Name of the network that computes greedy actions.
@@ -44,11 +47,11 @@ class AlgorithmSpec:
 
     name: str
     config: type[Any]
-    trainer: str
     torch_learner: str
-    native_learner: str
-    search_space: str
+    native_learner: str | None = None
+    trainer: str | None = None
     ddp_trainer: str | None = None
+    search_space: str | None = None
     has_env: bool = True
     actions: Literal["any", "discrete", "box"] = "any"
     policy_network: str = "actor"
@@ -59,6 +62,9 @@ class AlgorithmSpec:
 
     def load_trainer(self) -> "type[Trainer]":
         """Return the trainer class."""
+        if self.trainer is None:
+            base = resolve_name("rlox.trainers:Trainer")
+            return type(f"{self.name.upper()}Trainer", (base,), {"spec": self})
         trainer: type[Trainer] = resolve_name(self.trainer)
         return trainer
 
@@ -131,3 +137,10 @@ _SPECS = (
     ),
 )
 ALGORITHMS: dict[str, AlgorithmSpec] = {spec.name: spec for spec in _SPECS}
+# Custom encoders of observations by the type of the space; see `rlox.features.register_encoder`.
+ENCODERS: "dict[type[gym.Space[Any]], Callable[[gym.Space[Any]], nn.Module]]" = {}
+
+
+def find_encoder(space: gym.Space[Any]) -> "Callable[[gym.Space[Any]], nn.Module] | None":
+    """Return the custom encoder of a space; None if the encoders of rlox apply."""
+    return next((ENCODERS[cls] for cls in type(space).__mro__ if cls in ENCODERS), None)

@@ -15,6 +15,7 @@ from rlox._errors import ArgumentError, ArgumentTypeError
 from rlox._layout import Layout, has_parts, is_image
 from rlox._nn.networks import init_orthogonal, make_layer
 from rlox._nn.runtime import TensorObs, torch_dtype
+from rlox._registry import ENCODERS, find_encoder
 from rlox._validation import check_int
 
 # Function from an observation space to a module with an attribute `features_dim`.
@@ -156,13 +157,29 @@ class Combined(nn.Module):
         return torch.cat([part(obs[key]) for key, part in parts], 1)  # type: ignore[call-overload,index]  # a dict or tuple
 
 
+def register_encoder(space_type: type[gym.Space[Any]], encoder: FeaturesExtractor) -> None:
+    """Encode observations of a type of spaces with a custom module, on the torch backend.
+
+    The encoder also applies to parts of Dict and Tuple spaces. Processes that load a checkpoint
+    with the encoder register it first.
+
+    Args:
+        space_type: Subclass of a space that rlox supports, such as `gymnasium.spaces.Box`.
+        encoder: Function from such a space to a module that maps observations (N, *shape) to
+            features (N, features_dim), with an attribute `features_dim`.
+    """
+    ENCODERS[space_type] = encoder
+
+
 def make_features(
     space: gym.Space[Any],
     ortho_init: bool = True,
     cnn_features: int = 512,
     generator: torch.Generator | None = None,
 ) -> nn.Module:
-    """Create the default features of a space: `Combined`, `NatureCNN` or `Flatten`."""
+    """Create the features of a space by its encoder, `Combined`, `NatureCNN` or `Flatten`."""
+    if (encoder := find_encoder(space)) is not None:
+        return make_custom_features(encoder, space)
     if isinstance(space, spaces.Dict | spaces.Tuple):
         return Combined(space, ortho_init, generator)
     shape: Sequence[int] = space.shape or ()

@@ -131,7 +131,7 @@ def load(
     config = _make_minimal_config(spec.config(**resolve_settings(chosen, saved, device=device)))
     env = cast(RolloutEnv, _SpacesOnlyEnv(saved, config.num_envs))
     space = env.single_observation_space
-    expected = choose_backend(chosen, config, space, policy, features_extractor)
+    expected = choose_backend(spec, chosen, config, space, policy, features_extractor)
     learner_args = env, config, saved["seed"]
     learner = make_learner(spec, expected, learner_args, policy, features_extractor)
     members: dict[str, Any] = {name: checkpoint.members.get(name, {}) for name in MEMBERS}

@@ -116,7 +116,9 @@ class Trainer:
             raise
         try:
             space = self.env.single_observation_space
-            chosen = choose_backend(backend, local_config, space, policy, features_extractor)
+            chosen = choose_backend(
+                self.spec, backend, local_config, space, policy, features_extractor
+            )
             learner_args = self.env, local_config, seed
             self.learner = make_learner(self.spec, chosen, learner_args, policy, features_extractor)
         except BaseException:

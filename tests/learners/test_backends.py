@@ -9,6 +9,7 @@ import pytest
 from gymnasium import spaces
 
 from rlox import ArgumentError, ArgumentTypeError, CorruptFileError, checkpoint
+from rlox._registry import ALGORITHMS
 from rlox._rlox import network_backends
 from rlox._validation import ACTIVATIONS
 from rlox.configs import A2CConfig, PPOConfig
@@ -131,7 +132,7 @@ def test_backend_choice_does_not_depend_on_installed_packages(monkeypatch):
     for settings in ({"device": "cuda"}, {"activation": "elu"}):
         ((name, value),) = settings.items()
         with rejects(ModuleNotFoundError, f"{name} is {value!r}", "rlox[torch]", name="torch"):
-            choose_backend("auto", PPOConfig(**settings), BOX, None, None)
+            choose_backend(ALGORITHMS["ppo"], "auto", PPOConfig(**settings), BOX, None, None)
 
 
 @pytest.mark.parametrize("trainer_cls", [PPOTrainer, A2CTrainer])

@@ -11,7 +11,7 @@ from gymnasium import spaces
 from rlox._errors import ArgumentError
 from rlox._layout import is_image
 from rlox._optional import load_extra
-from rlox._registry import AlgorithmSpec
+from rlox._registry import AlgorithmSpec, find_encoder
 from rlox._rlox import network_backends
 from rlox._validation import check_str
 from rlox.envs._rollout_env import RolloutEnv
@@ -70,6 +70,9 @@ def torch_reasons(
         got, why = _short_name(features_extractor), "features_extractor= creates a torch module"
         yield TorchReason("features_extractor", "None", got, why)
     space = observation_space
+    if find_encoder(space) is not None:
+        why = f"the encoder of {type(space).__name__} is a torch module"
+        yield TorchReason("observation space", "a space without a custom encoder", str(space), why)
     composed = isinstance(space, spaces.Dict | spaces.Tuple)
     if composed or is_image(space):
         inputs = "Dict and Tuple observations" if composed else "images"
@@ -127,6 +130,7 @@ backend="torch"
 
 
 def choose_backend(
+    spec: AlgorithmSpec,
     backend: str,
     config: Config,
     observation_space: gym.Space[Any],
@@ -135,6 +139,9 @@ def choose_backend(
 ) -> str:
     """Return the result of `resolve_backend` for these arguments, after `check_backend`."""
     reason = next(torch_reasons(config, observation_space, policy, features_extractor), None)
+    if spec.native_learner is None:
+        why = f"{spec.name} has no native learner"
+        reason = TorchReason("backend", "'torch' or 'auto'", repr(backend), why)
     chosen = resolve_backend(backend, reason)
     check_backend(chosen, reason)
     return chosen
@@ -154,6 +161,7 @@ def make_learner(
     if backend == "torch":
         learner: EnvLearner = resolve_name(spec.torch_learner)(*args, *torch_args)
     else:
+        assert spec.native_learner is not None  # checked by `choose_backend`
         learner = resolve_name(spec.native_learner)(*args, backend)
     return learner
 
