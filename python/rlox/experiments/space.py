@@ -194,8 +194,8 @@ def default_space(algorithm: str, num_envs: int = 1, eval_every: int | None = No
     >>> default_space("ppo")["learning_rate"]
     Range(low=1e-05, high=0.003, log=True)
     """
-    name = check_str("algorithm", algorithm, tuple(ALGORITHMS))
-    space = dict(resolve_name(ALGORITHMS[name].search_space))
+    spaces = {name: spec.search_space for name, spec in ALGORITHMS.items() if spec.search_space}
+    space = dict(resolve_name(spaces[check_str("algorithm", algorithm, tuple(spaces))]))
     steps = space.get("n_steps")
     if isinstance(steps, Choices) and eval_every is not None:
         short = tuple(n for n in steps.values if n * num_envs <= eval_every)
