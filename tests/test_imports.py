@@ -1,5 +1,6 @@
 """Modules that import torch, and features that work without torch."""
 
+import importlib
 import pkgutil
 import subprocess
 import sys
@@ -157,3 +158,20 @@ print([name for name in ("torch._dynamo", "torch._inductor", "sympy") if name in
 
 def test_import_is_light_and_training_does_not_import_torchs_compiler():
     assert subprocess.check_output([sys.executable, "-c", PROGRAM], text=True) == "[]\n"
+
+
+PUBLIC_MODULES = (
+    *("trainers", "configs", "policies", "features", "checkpoint", "evaluation", "exporting"),
+    *("interchange", "noise", "plotting", "presets", "scores", "inference", "envs", "algorithms"),
+    *("callbacks", "logger", "distributed", "distributed.ddp", "distributed.remote"),
+    *("distributed.ray", "experiments", "learners"),
+)
+
+
+def test_public_names_are_listed_and_bounded():
+    assert len(rlox.__all__) <= 45
+    assert sorted(dir(rlox)) == sorted(rlox.__all__)
+    public = {id(getattr(rlox, name)) for name in rlox.__all__}
+    for module in (importlib.import_module(f"rlox.{name}") for name in PUBLIC_MODULES):
+        public |= {id(getattr(module, name)) for name in module.__all__}
+    assert len(public) <= 130

@@ -24,9 +24,11 @@ from rlox import (
     plotting,
     presets,
 )
-from rlox.callbacks import FunctionCallback, ProgressBar, VideoRecordingCallback
+from rlox.callbacks import ProgressBar, VideoRecordingCallback
+from rlox.callbacks.base import FunctionCallback
 from rlox.evaluation import evaluate
-from rlox.experiments import Plan, Range, Sweep, default_space
+from rlox.experiments import Range, Sweep, default_space
+from rlox.experiments.sweep import Plan
 from rlox.noise import GaussianNoise
 from rlox.trainers import A2CTrainer, DQNTrainer, PPOTrainer, SACTrainer, TD3Trainer
 from support.rejections import Rejection, expect_rejection, rejections, rejects

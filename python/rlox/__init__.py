@@ -82,6 +82,7 @@ __all__ = [
     "RunningMeanStd",
     "VecEnv",
     "__version__",
+    "algorithms",
     "collect_rollout",
     "compute_batch_group_advantages",
     "compute_batch_token_kl",
@@ -98,6 +99,7 @@ __all__ = [
     "compute_token_kl_schulman",
     "compute_token_kl_schulman_f32",
     "compute_vtrace",
+    "envs",
     "load",
     "make_vec",
     "pack_lengths",
@@ -107,6 +109,7 @@ __all__ = [
     "register_env",
     "token_kl",
     "train_many",
+    "trainers",
 ]
 
 _LAZY = ("algorithms", "trainers")
@@ -120,3 +123,7 @@ def __getattr__(name: str) -> object:
     if name in _LAZY:
         return importlib.import_module(f"rlox.{name}")
     raise AttributeError(f"module 'rlox' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return __all__

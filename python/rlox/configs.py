@@ -38,21 +38,7 @@ def scheduled(value: float, schedule: str, progress: float) -> float:
     return value * (1.0 - progress) if schedule == "linear" else value
 
 
-__all__ = [
-    "ACTIVATIONS",
-    "ALPHA",
-    "BETAS",
-    "EPS",
-    "SHAPE_SETTINGS",
-    "A2CConfig",
-    "DQNConfig",
-    "IMPALAConfig",
-    "PPOConfig",
-    "SACConfig",
-    "TD3Config",
-    "make_config",
-    "scheduled",
-]
+__all__ = ["A2CConfig", "DQNConfig", "IMPALAConfig", "PPOConfig", "SACConfig", "TD3Config"]
 Activation = Literal["tanh", "relu", "elu", "gelu", "silu"]
 ACTIVATIONS: tuple[str, ...] = get_args(Activation)
 Schedule = Literal["constant", "linear"]

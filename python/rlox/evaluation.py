@@ -25,6 +25,8 @@ from rlox.envs._masks import MaskSource
 if TYPE_CHECKING:
     from rlox.learners import EnvLearner
 
+__all__ = ["EvaluationResult", "Predictor", "SeededPredictor", "evaluate"]
+
 
 class EvaluationResult(TypedDict):
     """Result of `evaluate`."""

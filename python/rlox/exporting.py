@@ -23,6 +23,8 @@ from rlox._types import Arrays
 from rlox.learners import NORMALIZER_CLIP, NORMALIZER_EPS, EnvLearner
 from rlox.learners._backends import check_torch
 
+__all__ = ["save_onnx", "save_safetensors", "state_dict"]
+
 # Arrays of a normalizer's state that normalize observations.
 _STATISTICS = ("obs_mean", "obs_var", "obs_count")
 _OPSET, _FORMAT = 20, 9  # ONNX operator set and file version

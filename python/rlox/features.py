@@ -18,6 +18,8 @@ from rlox._nn.runtime import TensorObs, torch_dtype
 from rlox._registry import ENCODERS, find_encoder
 from rlox._validation import check_int
 
+__all__ = ["Combined", "FeaturesExtractor", "Flatten", "NatureCNN", "register_encoder"]
+
 # Function from an observation space to a module with an attribute `features_dim`.
 FeaturesExtractor: TypeAlias = Callable[[gym.Space[Any]], nn.Module]
 # Smallest height and width for which the convolutions of `NatureCNN` have an output.

@@ -29,6 +29,8 @@ if TYPE_CHECKING:
     from rlox.learners import EnvLearner
     from rlox.policies import PolicyLike
 
+__all__ = ["Policy", "load"]
+
 
 class Policy:
     """Trained policy, as `load` returns it. `rlox.evaluation.evaluate` accepts such a policy.

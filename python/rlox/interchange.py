@@ -17,6 +17,8 @@ from rlox._rlox import ReplayBuffer
 from rlox._system import check_memory
 from rlox._types import BUFFER_DTYPES, Array, Arrays
 
+__all__ = ["from_arrow", "from_minari", "to_arrow"]
+
 _DTYPES = tuple(BUFFER_DTYPES.values())
 _FLAGS = ("terminated", "truncated")
 _BESIDE = ("env", "continues")

@@ -10,6 +10,8 @@ import numpy.typing as npt
 from rlox._errors import ArgumentError, ArgumentTypeError
 from rlox._validation import Settings, setting, short_repr
 
+__all__ = ["GaussianNoise", "OrnsteinUhlenbeckNoise"]
+
 # One number for all components of an action, or one number per component.
 Numbers = float | tuple[float, ...]
 

@@ -20,6 +20,8 @@ from rlox.scores import bootstrap_interval, interquartile_mean
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
+__all__ = ["plot_curve", "plot_runs", "read_curve"]
+
 Along = Literal["steps", "time"]
 # Points of a curve of several runs, and bootstrap resamples for its interval.
 _PLACES, _RESAMPLES = 200, 1000

@@ -26,17 +26,7 @@ from rlox._registry import NET_ARCH, SDE_CLIP_MEAN
 from rlox.envs._masks import as_flags, mask_parameter
 from rlox.features import FeaturesExtractor, NatureCNN, make_custom_features, make_features
 
-__all__ = [
-    "ActorCritic",
-    "Evaluate",
-    "MlpPolicy",
-    "SdePolicy",
-    "get_act_fn",
-    "get_evaluate_fn",
-    "greedy_actions",
-    "make_policy",
-    "sample_actions",
-]
+__all__ = ["ActorCritic", "MlpPolicy"]
 
 
 class MlpPolicy(nn.Module):

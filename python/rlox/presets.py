@@ -10,6 +10,8 @@ from rlox._errors import ArgumentError
 from rlox._validation import hint, resolve
 from rlox.configs import make_config
 
+__all__ = ["names", "preset", "show"]
+
 # Settings by algorithm and environment id. Noise is stored as in checkpoints.
 _TUNED: dict[str, dict[str, dict[str, Any]]] = json.loads(
     (Path(__file__).parent / "presets.json").read_text(encoding="utf-8")

@@ -13,6 +13,8 @@ import numpy.typing as npt
 from rlox._errors import ArgumentError, ArgumentTypeError
 from rlox._validation import check_float, check_int, short_repr
 
+__all__ = ["Score", "bootstrap_interval", "interquartile_mean", "score"]
+
 RESAMPLES = 10_000
 # Largest number of samples in memory.
 _BLOCK = 1_000_000

@@ -14,9 +14,10 @@ import pytest
 from rlox import _system as machine
 from rlox._processes import Pool
 from rlox.cli._args import read_yaml
-from rlox.experiments import Plan, Range, Sweep, default_space
+from rlox.experiments import Range, Sweep, default_space
 from rlox.experiments import sweep as study
 from rlox.experiments._jobs import TrialJob
+from rlox.experiments.sweep import Plan
 from rlox.trainers import PPOTrainer
 
 optuna = pytest.importorskip("optuna", reason="needs optuna: pip install 'rlox[sweep]'")

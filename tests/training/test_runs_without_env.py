@@ -12,7 +12,8 @@ from rlox._rng import stream_state, streams_from_states
 from rlox._training import loop
 from rlox._training.resume import check_manifest, restore_run, resume_in
 from rlox._training.run import Run
-from rlox.callbacks import CheckpointCallback, EarlyStoppingCallback, EvalCallback, as_callbacks
+from rlox.callbacks import CheckpointCallback, EarlyStoppingCallback, EvalCallback
+from rlox.callbacks.base import as_callbacks
 from rlox.checkpoint import read_checkpoint
 from rlox.learners import EpisodeStatistics, Learner, LearnerState
 from rlox.logger import JSONLinesLogger

@@ -5,7 +5,6 @@ Frequencies count the environment steps of all environments together.
 
 from rlox._timing import EveryNSteps
 from rlox._training.run import Callback
-from rlox.callbacks.base import FunctionCallback, as_callback, as_callbacks
 from rlox.callbacks.checkpointing import CheckpointCallback
 from rlox.callbacks.evaluation import EvalCallback
 from rlox.callbacks.progress import ProgressBar, TimingCallback
@@ -18,10 +17,7 @@ __all__ = [
     "EarlyStoppingCallback",
     "EvalCallback",
     "EveryNSteps",
-    "FunctionCallback",
     "ProgressBar",
     "TimingCallback",
     "VideoRecordingCallback",
-    "as_callback",
-    "as_callbacks",
 ]

@@ -33,7 +33,6 @@ from rlox._training.run_folder import versions
 from rlox._validation import check_float, check_str, resolve_seed
 from rlox.callbacks.base import as_callbacks
 from rlox.checkpoint import read_checkpoint
-from rlox.distributed import PeerError
 from rlox.distributed._ddp_state import shard_config
 from rlox.envs._make import EnvLike, get_env_name, get_num_envs
 from rlox.learners import Config
@@ -45,7 +44,7 @@ if TYPE_CHECKING:
 
     from rlox.distributed._collectives import Ranks
 
-__all__ = ["PeerError", "ProcessGroup", "group"]
+__all__ = ["group"]
 _LEARNERS = "rlox.distributed._ddp_learners:"
 _SAME = "pass the same value on every rank"
 _current: list["ProcessGroup"] = []

@@ -28,6 +28,8 @@ from rlox.experiments._jobs import RunOutcome, RunOutcomes, TrainJob
 from rlox.learners._actors import RolloutMessage, WorkerPlan, lag_bound
 from rlox.trainers import Trainer
 
+__all__ = ["train_many"]
+
 # Number of times that Ray repeats a rollout or a run after the loss of its process or machine.
 _RETRIES = 3
 # Seconds between two checks for signals.

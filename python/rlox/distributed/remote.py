@@ -25,6 +25,8 @@ from rlox.configs import OnPolicyConfig
 from rlox.envs.vec_env import VecEnv
 from rlox.learners._actors import Actors, as_policy, lag_bound, ring
 
+__all__ = ["RemoteVecEnv"]
+
 # Environment variables with the token, the CA certificate file and the TLS domain of workers.
 TOKEN, CA, DOMAIN = "RLOX_WORKER_TOKEN", "RLOX_WORKER_CA", "RLOX_WORKER_DOMAIN"
 

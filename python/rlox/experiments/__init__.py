@@ -2,6 +2,6 @@
 
 from rlox.experiments.many import train_many
 from rlox.experiments.space import Choices, Range, Space, default_space
-from rlox.experiments.sweep import Plan, Sweep
+from rlox.experiments.sweep import Sweep
 
-__all__ = ["Choices", "Plan", "Range", "Space", "Sweep", "default_space", "train_many"]
+__all__ = ["Choices", "Range", "Space", "Sweep", "default_space", "train_many"]

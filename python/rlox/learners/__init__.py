@@ -20,6 +20,8 @@ from rlox._validation import check_float
 from rlox.configs import OffPolicyConfig, OnPolicyConfig
 from rlox.envs._rollout_env import RolloutEnv, check_rollout_env
 
+__all__ = ["EnvLearner", "EpisodeStatistics", "Learner", "LearnerState"]
+
 # Fields of a state that consist of arrays; each is a member of a checkpoint.
 MEMBERS = ("networks", "optimizer", "normalizer", "environment", "replay")
 # Name of the metric that counts environment steps.

@@ -4,21 +4,18 @@
 is not installed raises ModuleNotFoundError when it is created.
 """
 
-from rlox.logger.base import NAMES, IntervalLogger, Logger, Loggers, RunInfo, as_loggers
+from rlox.logger.base import IntervalLogger, Logger, RunInfo
 from rlox.logger.files import ConsoleLogger, CSVLogger, JSONLinesLogger
 from rlox.logger.trackers import MLflowLogger, TensorBoardLogger, WandbLogger
 
 __all__ = [
-    "NAMES",
     "CSVLogger",
     "ConsoleLogger",
     "IntervalLogger",
     "JSONLinesLogger",
     "Logger",
-    "Loggers",
     "MLflowLogger",
     "RunInfo",
     "TensorBoardLogger",
     "WandbLogger",
-    "as_loggers",
 ]
