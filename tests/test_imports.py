@@ -1,10 +1,43 @@
-"""Imports of torch and its compiler, and everything that works without torch."""
+"""Import order, imports of torch and its compiler, and everything that works without torch."""
 
+import ast
+import graphlib
 import pkgutil
 import subprocess
 import sys
+from pathlib import Path
+
+import pytest
 
 import rlox
+
+PACKAGE = Path(__file__).resolve().parents[1] / "python/rlox"
+# A module imports only from its own row and the rows above it. A module that is named here belongs
+# to its own row: loggers and plots use the data of `_training.metrics` and `_training.results`.
+ORDER = """
+_concurrency _errors _files _finite _layout _optional _processes _registry _rng _serialize _spaces
+    _system _timing _types _validation checkpoint configs noise
+envs
+_nn
+features
+policies
+buffers
+learners
+evaluation
+algorithms
+_training.metrics _training.results
+logger
+scores
+plotting
+_training
+callbacks
+exporting interchange inference presets trainers
+experiments
+distributed
+cli llm sb3
+__main__
+"""
+ORDER = ORDER.replace("\n ", "").strip().splitlines()
 
 # Modules that import torch; all others work without it.
 WITH_TORCH = """
@@ -31,6 +64,94 @@ def modules():
     """Names of all modules of rlox that are written in Python."""
     found = [module.name for module in pkgutil.walk_packages(rlox.__path__, "rlox.")]
     return ["rlox", *(name for name in found if name != "rlox._rlox")]
+
+
+def read_imports():
+    """Map each module to the modules that it imports and the line numbers.
+
+    Imports in functions and for type checking count, too.
+    """
+    paths = {}
+    for path in PACKAGE.rglob("*.py"):
+        parts = path.relative_to(PACKAGE.parent).with_suffix("").parts
+        paths[".".join(parts).removesuffix(".__init__")] = path
+    graph = {}
+    for module, path in paths.items():
+        lines = graph.setdefault(module, {})
+        for node in ast.walk(ast.parse(path.read_text())):
+            names = []
+            if isinstance(node, ast.Import):
+                names = [alias.name for alias in node.names]
+            elif isinstance(node, ast.ImportFrom):
+                names = [f"{node.module}.{alias.name}" for alias in node.names]
+                modules = {*paths, "rlox._rlox"}
+                names = [name if name in modules else node.module for name in names]
+            for name in names:
+                if name in paths and name != module:
+                    lines.setdefault(name, node.lineno)
+    return graph
+
+
+def get_row(module):
+    """Return the number of the row of a module in `ORDER`; `rlox` itself is above all rows."""
+    rows = [
+        (len(name), row)
+        for row, names in enumerate(ORDER)
+        for name in names.split()
+        if f"{module}.".startswith(f"rlox.{name}.")
+    ]
+    return max(rows)[1] if rows else len(ORDER)
+
+
+def find_imports_against_the_order(graph):
+    return [
+        f"{module}:{line} imports {name}"
+        for module, names in sorted(graph.items())
+        for name, line in sorted(names.items())
+        if get_row(name) > get_row(module)
+    ]
+
+
+def find_cycle(graph):
+    """Return a cycle of imports, or an empty list."""
+    try:
+        graphlib.TopologicalSorter(graph).prepare()
+    except graphlib.CycleError as error:
+        return error.args[1]
+    return []
+
+
+@pytest.mark.parametrize(
+    ("graph", "against", "cycle"),
+    [
+        ({"rlox.trainers": {"rlox.envs": 1, "rlox._training.loop": 2}}, [], 0),
+        ({"rlox.envs.native": {"rlox": 3}}, ["rlox.envs.native:3 imports rlox"], 0),
+        (
+            {"rlox._training.metrics": {"rlox._training": 4}},
+            ["rlox._training.metrics:4 imports rlox._training"],
+            0,
+        ),
+        ({"rlox.envs.a": {"rlox.envs.b": 1}, "rlox.envs.b": {"rlox.envs.a": 1}}, [], 3),
+    ],
+)
+def test_checks_of_the_import_order_find_violations(graph, against, cycle):
+    assert find_imports_against_the_order(graph) == against
+    assert len(find_cycle(graph)) == cycle
+
+
+def test_no_import_is_against_the_order():
+    assert find_imports_against_the_order(read_imports()) == []
+
+
+def test_imports_have_no_cycle():
+    assert find_cycle(read_imports()) == []
+
+
+def test_order_names_every_module_and_package():
+    names = {path.stem for path in PACKAGE.glob("*.py")} | {
+        p.parent.name for p in PACKAGE.glob("*/__init__.py")
+    }
+    assert names - {"__init__"} <= {name for row in ORDER for name in row.split()}
 
 
 def run(program):
