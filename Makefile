@@ -132,7 +132,8 @@ test-backends: $(stamps)/test test-backends-rust ## test rlox-candle and rlox-bu
 	"$(py)" -m pytest -n 2 --dist loadfile -m "not serial" -k "candle or burn or backend" $(PYTEST_ARGS) $(may_be_empty)
 	"$(py)" -m pytest -n 0 -m serial -k "candle or burn or backend" $(PYTEST_ARGS) $(may_be_empty)
 
-lint: $(stamps)/lint ## formatting, clippy, ruff, mypy --strict, stubtest
+lint: $(stamps)/lint ## words, formatting, clippy, ruff, mypy --strict, stubtest
+	"$(py)" .ci/words.py
 	$(CARGO) fmt --all --check
 	$(CARGO) clippy --workspace --all-targets -- -D warnings
 	$(CARGO) clippy -p rlox-python --features candle,burn,grpc -- -D warnings

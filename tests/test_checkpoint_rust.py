@@ -12,7 +12,7 @@ import pytest
 from rlox import ArgumentError, CorruptFileError
 from rlox._registry import ALGORITHMS
 from rlox.checkpoint import read_checkpoint
-from rlox.trainers import A2CTrainer, PPOTrainer
+from rlox.trainers import A2CTrainer, PPOTrainer, load_trainer
 from support.checkpoints import rewrite
 
 FIXTURES = Path(__file__).parents[1] / "crates/rlox-nn/tests/fixtures/checkpoint"
@@ -88,7 +88,7 @@ def test_a2c_resumes_asynchronous_actors_from_rust(tmp_path):
 def test_off_policy_trainers_resume_a_checkpoint_from_rust(tmp_path, name):
     path = FIXTURES / f"rust-{name}"
     saved = read_checkpoint(path)
-    trainer = ALGORITHMS[name].load_trainer().load(path, runs_dir=None)
+    trainer = load_trainer(ALGORITHMS[name]).load(path, runs_dir=None)
     assert (trainer.spec.name, trainer.seed, trainer.learner.backend) == (name, 1, "native")
     assert (trainer.config.net_arch, trainer.config.num_envs) == ((8,), 2)
     assert trainer.timesteps == saved.manifest["counters"]["timesteps"] >= 300
@@ -104,7 +104,7 @@ def test_off_policy_trainers_resume_a_checkpoint_from_rust(tmp_path, name):
     assert len(actions) == 3
     assert all(map(trainer.env.single_action_space.contains, actions))
     trainer.save(tmp_path / "half")
-    resumed = ALGORITHMS[name].load_trainer().load(tmp_path / "half", runs_dir=None)
+    resumed = load_trainer(ALGORITHMS[name]).load(tmp_path / "half", runs_dir=None)
     steps = 600 - trainer.run.budget_start
     assert trainer.train()["timesteps"] == resumed.train()["timesteps"] == steps
     np.testing.assert_equal(resumed.learner.policy.tensors(), trainer.learner.policy.tensors())
@@ -112,11 +112,8 @@ def test_off_policy_trainers_resume_a_checkpoint_from_rust(tmp_path, name):
 
 def load_changed(name, target, change):
     path = rewrite(FIXTURES / name, lambda manifest, _: change(manifest), target)
-    return (
-        ALGORITHMS[read_checkpoint(path).manifest["algorithm"]]
-        .load_trainer()
-        .load(path, runs_dir=None)
-    )
+    spec = ALGORITHMS[read_checkpoint(path).manifest["algorithm"]]
+    return load_trainer(spec).load(path, runs_dir=None)
 
 
 def test_trainer_uses_the_episode_limit_of_a_rust_checkpoint(tmp_path):

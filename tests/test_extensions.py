@@ -15,7 +15,7 @@ from rlox._registry import ALGORITHMS, ENCODERS
 from rlox.callbacks import Callback
 from rlox.cli import main
 from rlox.features import register_encoder
-from rlox.trainers import PPOTrainer
+from rlox.trainers import PPOTrainer, load_trainer
 from support.envs import Echo
 from support.reinforce import SPEC
 from support.rejections import rejects
@@ -28,7 +28,7 @@ def reinforce(monkeypatch):
 
 
 def test_algorithm_of_one_file_and_one_row_learns(reinforce):
-    trainer_class = SPEC.load_trainer()
+    trainer_class = load_trainer(SPEC)
     with trainer_class(Echo, 1, num_envs=4, n_steps=20, gamma=0.0, runs_dir=None) as trainer:
         before = trainer.evaluate(10)["mean_reward"]
         trainer.train(8_000)
@@ -39,7 +39,7 @@ def test_added_algorithm_saves_resumes_and_has_commands(reinforce, tmp_path, cap
     assert main(["train", "reinforce", "CartPole-v1", "--total-timesteps", "80", "--seed", "1",
                  "--runs-dir", str(tmp_path), "--json"]) == 0  # fmt: skip
     run = json.loads(capsys.readouterr().out)["run_dir"]
-    trainer = SPEC.load_trainer().load(run, runs_dir=None)
+    trainer = load_trainer(SPEC).load(run, runs_dir=None)
     assert (trainer.timesteps, trainer.learner.backend) == (80, "torch")
     policy = rlox.load(run)
     obs = np.ones((3, 4), np.float32)
@@ -48,7 +48,7 @@ def test_added_algorithm_saves_resumes_and_has_commands(reinforce, tmp_path, cap
 
 def test_algorithm_without_a_native_learner_rejects_the_native_backend(reinforce):
     with rejects(ArgumentError, "backend", got="'native'"):
-        SPEC.load_trainer()(Echo, 1, backend="native", runs_dir=None)
+        load_trainer(SPEC)(Echo, 1, backend="native", runs_dir=None)
 
 
 class Angle(spaces.Box):

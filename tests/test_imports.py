@@ -1,11 +1,41 @@
-"""Modules that import torch, and features that work without torch."""
+"""Import order, modules that import torch, and features that work without torch."""
 
+import ast
+import graphlib
 import importlib
 import pkgutil
 import subprocess
 import sys
+from pathlib import Path
+
+import pytest
 
 import rlox
+
+PACKAGE = Path(__file__).resolve().parents[1] / "python/rlox"
+# A module imports only from its own row and the rows above it.
+ORDER = """
+_concurrency _errors _files _finite _layout _optional _processes _registry _rng _serialize _spaces
+    _system _timing _types _validation checkpoint configs noise
+envs
+_nn
+features
+policies
+buffers
+learners
+evaluation
+algorithms
+logger
+scores
+_training
+callbacks
+exporting inference interchange plotting presets trainers
+experiments
+distributed
+cli llm sb3
+__main__
+"""
+ORDER = ORDER.replace("\n ", "").strip().splitlines()
 
 # Modules that import torch. All other modules work without torch.
 WITH_TORCH = """
@@ -32,6 +62,94 @@ def modules():
     """Return the names of all Python modules of rlox."""
     found = [module.name for module in pkgutil.walk_packages(rlox.__path__, "rlox.")]
     return ["rlox", *(name for name in found if name != "rlox._rlox")]
+
+
+def read_imports():
+    """Map each module to the modules that it imports and the line numbers.
+
+    Imports in functions and for type checking count, too.
+    """
+    paths = {}
+    for path in PACKAGE.rglob("*.py"):
+        parts = path.relative_to(PACKAGE.parent).with_suffix("").parts
+        paths[".".join(parts).removesuffix(".__init__")] = path
+    graph = {}
+    for module, path in paths.items():
+        lines = graph.setdefault(module, {})
+        for node in ast.walk(ast.parse(path.read_text())):
+            names = []
+            if isinstance(node, ast.Import):
+                names = [alias.name for alias in node.names]
+            elif isinstance(node, ast.ImportFrom):
+                names = [f"{node.module}.{alias.name}" for alias in node.names]
+                modules = {*paths, "rlox._rlox"}
+                names = [name if name in modules else node.module for name in names]
+            for name in names:
+                if name in paths and name != module:
+                    lines.setdefault(name, node.lineno)
+    return graph
+
+
+def get_row(module):
+    """Return the number of the row of a module in `ORDER`; `rlox` itself is above all rows."""
+    rows = [
+        (len(name), row)
+        for row, names in enumerate(ORDER)
+        for name in names.split()
+        if f"{module}.".startswith(f"rlox.{name}.")
+    ]
+    return max(rows)[1] if rows else len(ORDER)
+
+
+def find_imports_against_the_order(graph):
+    return [
+        f"{module}:{line} imports {name}"
+        for module, names in sorted(graph.items())
+        for name, line in sorted(names.items())
+        if get_row(name) > get_row(module)
+    ]
+
+
+def find_cycle(graph):
+    """Return a cycle of imports, or an empty list."""
+    try:
+        graphlib.TopologicalSorter(graph).prepare()
+    except graphlib.CycleError as error:
+        return error.args[1]
+    return []
+
+
+@pytest.mark.parametrize(
+    ("graph", "against", "cycle"),
+    [
+        ({"rlox.trainers": {"rlox.envs": 1, "rlox._training.loop": 2}}, [], 0),
+        ({"rlox.envs.native": {"rlox": 3}}, ["rlox.envs.native:3 imports rlox"], 0),
+        (
+            {"rlox._training.metrics": {"rlox._training": 4}},
+            ["rlox._training.metrics:4 imports rlox._training"],
+            0,
+        ),
+        ({"rlox.envs.a": {"rlox.envs.b": 1}, "rlox.envs.b": {"rlox.envs.a": 1}}, [], 3),
+    ],
+)
+def test_checks_of_the_import_order_find_violations(graph, against, cycle):
+    assert find_imports_against_the_order(graph) == against
+    assert len(find_cycle(graph)) == cycle
+
+
+def test_no_import_is_against_the_order():
+    assert find_imports_against_the_order(read_imports()) == []
+
+
+def test_imports_have_no_cycle():
+    assert find_cycle(read_imports()) == []
+
+
+def test_order_names_every_module_and_package():
+    names = {path.stem for path in PACKAGE.glob("*.py")} | {
+        p.parent.name for p in PACKAGE.glob("*/__init__.py")
+    }
+    assert names - {"__init__"} <= {name for row in ORDER for name in row.split()}
 
 
 def run_without_torch(program):

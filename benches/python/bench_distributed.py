@@ -48,10 +48,11 @@ def one_process(
 ) -> training.Once:
     """Time a trainer on torch."""
     from rlox._registry import ALGORITHMS
+    from rlox.trainers import load_trainer
 
     def once(seed: int, steps: int = total) -> dict[str, float]:
         training.use_threads(threads)
-        trainer_cls = ALGORITHMS[algorithm].load_trainer()
+        trainer_cls = load_trainer(ALGORITHMS[algorithm])
         with trainer_cls(env_id, seed, backend="torch", runs_dir=None, **settings) as trainer:
             trainer.learner.threads = threads  # type: ignore[attr-defined]  # only on torch
             start = time.perf_counter()
@@ -116,10 +117,11 @@ def asynchronous(
 ) -> training.Once:
     """Time a trainer on a backend with any settings of actors."""
     from rlox._registry import ALGORITHMS
+    from rlox.trainers import load_trainer
 
     def once(seed: int, steps: int = total) -> dict[str, float]:
         training.use_threads(threads)
-        trainer_cls = ALGORITHMS[algorithm].load_trainer()
+        trainer_cls = load_trainer(ALGORITHMS[algorithm])
         with trainer_cls(env_id, seed, backend=backend, runs_dir=None, **settings) as trainer:
             trainer.train(warm_up)  # starts the actors
             start = time.perf_counter()

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from pkgutil import resolve_name
 from typing import TYPE_CHECKING, Any, Literal
 
 import gymnasium as gym
@@ -11,8 +10,6 @@ from rlox import configs
 
 if TYPE_CHECKING:
     from torch import nn
-
-    from rlox.trainers import Trainer
 
 # Default sizes of the hidden layers.
 NET_ARCH = (64, 64)
@@ -59,14 +56,6 @@ class AlgorithmSpec:
     image_net_arch: tuple[int, ...] = ()
     adam_eps: float = configs.EPS
     update_metrics: Mapping[str, str] = field(default_factory=dict)
-
-    def load_trainer(self) -> "type[Trainer]":
-        """Return the trainer class."""
-        if self.trainer is None:
-            base = resolve_name("rlox.trainers:Trainer")
-            return type(f"{self.name.upper()}Trainer", (base,), {"spec": self})
-        trainer: type[Trainer] = resolve_name(self.trainer)
-        return trainer
 
 
 def _spec(name: str, config: type[Any], native_module: str, **facts: Any) -> AlgorithmSpec:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import fields
 from pathlib import Path
+from pkgutil import resolve_name
 from typing import TYPE_CHECKING, Any
 
 import numpy.typing as npt
@@ -391,6 +392,14 @@ class Trainer:
             restore_run(trainer.run, path, saved, checkpoint.members, same=same)
             on_error.pop_all()
         return trainer
+
+
+def load_trainer(spec: AlgorithmSpec) -> type[Trainer]:
+    """Return the trainer class of an algorithm."""
+    if spec.trainer is None:
+        return type(f"{spec.name.upper()}Trainer", (Trainer,), {"spec": spec})
+    trainer: type[Trainer] = resolve_name(spec.trainer)
+    return trainer
 
 
 class _LearningCurve(Callback):

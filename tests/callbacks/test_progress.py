@@ -9,6 +9,7 @@ from rlox import _timing as phases
 from rlox._registry import ALGORITHMS
 from rlox._timing import PHASES
 from rlox.callbacks import Callback, ProgressBar, TimingCallback
+from rlox.trainers import load_trainer
 from support.runs import NotingLogger, small
 
 A2C = {"env_step", "inference", "gae_compute", "gradient_update"}
@@ -34,7 +35,7 @@ CASES = [
 def run_training(algorithm, backend, env, settings, *callbacks):
     """Return seconds, rows without times, rows with shares, and networks of a run."""
     logger = NotingLogger()
-    trainer = ALGORITHMS[algorithm].load_trainer()(
+    trainer = load_trainer(ALGORITHMS[algorithm])(
         env, 1, backend=backend, runs_dir=None, **settings
     )
     start = time.perf_counter()

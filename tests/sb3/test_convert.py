@@ -17,6 +17,7 @@ import rlox.sb3
 from rlox import ArgumentError, ArgumentTypeError, CorruptFileError
 from rlox._registry import ALGORITHMS
 from rlox.sb3.convert import PickleStub, as_array, convert, main, read_pickle
+from rlox.trainers import load_trainer
 from support.rejections import rejects
 
 pytest.importorskip("torch")
@@ -89,8 +90,8 @@ def test_converted_checkpoint_predicts_like_stable_baselines3(name, backend, tmp
     recorded = RECORDED[name]
     assert (result.algorithm, result.backend) == (recorded["algorithm"], backend)
     env = MAKERS.get(recorded["env"])  # if the checkpoint has no id
-    trainer = (
-        ALGORITHMS[result.algorithm].load_trainer().load(tmp_path / "out", env=env, runs_dir=None)
+    trainer = load_trainer(ALGORITHMS[result.algorithm]).load(
+        tmp_path / "out", env=env, runs_dir=None
     )
     actions = trainer.predict(recorded["obs"])
     np.testing.assert_allclose(actions, np.array(recorded["actions"]), rtol=0, atol=1e-5)
@@ -114,7 +115,7 @@ def test_converted_checkpoint_predicts_like_stable_baselines3(name, backend, tmp
 )
 def test_settings_are_converted(name, settings, tmp_path):
     algorithm = convert_fixture(name, tmp_path / "out").algorithm
-    trainer = ALGORITHMS[algorithm].load_trainer().load(tmp_path / "out", runs_dir=None)
+    trainer = load_trainer(ALGORITHMS[algorithm]).load(tmp_path / "out", runs_dir=None)
     assert {key: getattr(trainer.config, key) for key in settings} == settings
     if name == "sac":
         assert np.exp(trainer.learner.state().networks["log_alpha"]) == pytest.approx(0.3)
@@ -124,7 +125,7 @@ def test_pickled_settings_are_reported_and_replaced_by_keywords(tmp_path):
     assert convert_fixture("dqn", tmp_path / "a").unread == ("train_freq",)
     assert convert_fixture("dqn", tmp_path / "b", train_freq=(8, "step")).unread == ()
     assert (
-        ALGORITHMS["dqn"].load_trainer().load(tmp_path / "b", runs_dir=None).config.train_freq == 8
+        load_trainer(ALGORITHMS["dqn"]).load(tmp_path / "b", runs_dir=None).config.train_freq == 8
     )
 
 
@@ -159,7 +160,7 @@ def test_code_in_pickles_does_not_run(tmp_path):
 
 def test_converted_statistics_equal_the_file(tmp_path):
     convert_fixture("ppo_normalized", tmp_path / "out")
-    trainer = ALGORITHMS["ppo"].load_trainer().load(tmp_path / "out", runs_dir=None)
+    trainer = load_trainer(ALGORITHMS["ppo"]).load(tmp_path / "out", runs_dir=None)
     assert trainer.config.normalize_obs
     assert trainer.config.normalize_reward
     saved = read_pickle(STATISTICS.read_bytes()).state

@@ -1,6 +1,5 @@
 """Construction of the replay buffer of an off-policy algorithm."""
 
-import dataclasses
 import math
 from typing import Any
 
@@ -8,12 +7,10 @@ import gymnasium as gym
 
 from rlox._errors import ArgumentError
 from rlox._layout import Layout
-from rlox._rlox import NativeAgent, PrioritizedReplayBuffer, ReplayBuffer
+from rlox._rlox import PrioritizedReplayBuffer, ReplayBuffer
 from rlox._spaces import action_dtype
-from rlox._types import Arrays
 from rlox.buffers.hindsight import GoalFunctions, HindsightReplayBuffer
 from rlox.configs import OffPolicyConfig
-from rlox.learners._convert import to_torch_replay
 
 
 def parts_of(layout: Layout) -> dict[str, tuple[tuple[int, ...], str]]:
@@ -90,34 +87,6 @@ def _make_buffer(
         options = {"alpha": config.priority_alpha, "beta": config.priority_beta}
         return PrioritizedReplayBuffer(**kwargs, **options)
     return ReplayBuffer(**kwargs)
-
-
-@dataclasses.dataclass(frozen=True)
-class NativeReplay:
-    """Read-only view of the replay buffer of a native agent; all but `len` copy the arrays.
-
-    Args:
-        agent: Native agent that owns the buffer.
-        buffer_args: Layout, action space, config and mask width for `make_replay_buffer`.
-    """
-
-    agent: NativeAgent
-    buffer_args: tuple[Layout, gym.Space[Any], OffPolicyConfig, int | None]
-
-    def __len__(self) -> int:
-        return self.agent.replay_len()
-
-    def state(self) -> Arrays:
-        """Return copies of the arrays and of the write position of the buffer."""
-        return dict(self.agent.replay_state())
-
-    @property
-    def buffer(self) -> ReplayBuffer:
-        """Copy of the buffer, with observations as torch learners store them."""
-        arrays, (layout, space, config, width) = self.state(), self.buffer_args
-        buffer = make_replay_buffer(layout, space, config, int(arrays["num_envs"][0]), width)
-        buffer.load_state(to_torch_replay(arrays, layout, buffer.state()))
-        return buffer
 
 
 def check_frame_stack(space: gym.Space[Any], frame_stack: int | None) -> int:

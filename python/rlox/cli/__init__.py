@@ -3,21 +3,19 @@
 The extra `rlox[cli]` installs the parser. A command's module is imported when the command runs.
 """
 
-import json
-import math
 import os
 import signal
 import sys
 import traceback
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, is_dataclass
+from collections.abc import Iterable, Sequence
 from pkgutil import resolve_name
-from typing import Any, TextIO
+from typing import TextIO
 
 import gymnasium as gym
 
 from rlox._errors import ArgumentError, ArgumentTypeError
 from rlox._rlox import __version__
+from rlox._serialize import dumps
 from rlox._validation import hint
 
 __all__ = ["main"]
@@ -98,12 +96,10 @@ def _is_usage_error(error: Exception, argv: Sequence[str]) -> bool:
     """Return whether an error concerns the command line, an option or a setting."""
     if not isinstance(error, ArgumentError | ArgumentTypeError):
         return isinstance(error, UsageError)
-    from rlox.cli._args import option_names
-
     options = (word.partition("=")[0] for word in argv if word.startswith("--"))
     names = {option[2:].replace("-", "_") for option in options}
     if argv[:1] in (["train"], ["sweep"], ["presets"]):  # other commands only read files of rlox
-        names |= option_names()
+        names |= resolve_name("rlox.cli._args:option_names")()
     return error.argument in names
 
 
@@ -135,22 +131,9 @@ def echo(text: str, *, to: TextIO | None = None) -> None:
         raise StdoutClosedError from error
 
 
-def echo_json(content: Any) -> None:
+def echo_json(content: object) -> None:
     """Write strict JSON to stdout; NaN and infinity become null."""
-    echo(json.dumps(_finite(content), indent=2, allow_nan=False))
-
-
-def _finite(content: Any) -> Any:
-    if is_dataclass(content) and not isinstance(content, type):
-        content = asdict(content)
-    match content:
-        case float():
-            return content if math.isfinite(content) else None
-        case Mapping():
-            return {str(key): _finite(value) for key, value in content.items()}
-        case list() | tuple():
-            return [_finite(value) for value in content]
-    return content
+    echo(dumps(content, indent=2))
 
 
 def columns(rows: Iterable[Sequence[str]]) -> str:

@@ -13,11 +13,12 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 
-import rlox
+from rlox._rlox import __version__, env_ids, isa, network_backends, num_threads
 from rlox._system import allowed_cpus, quota, threads, vector_units
 from rlox._training.run_folder import check_runs_dir, versions
 from rlox.cli import columns, echo, echo_json
 from rlox.cli._args import option, parse
+from rlox.envs.vec_env import VecEnv
 
 _EXTRA = re.compile(r"""^([\w.-]+).*;.*extra *== *["']([\w-]+)["']""")
 _LIBRARY_THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
@@ -37,11 +38,11 @@ def doctor(argv: Sequence[str]) -> int:
     problems = list(find_problems())
     report: dict[str, Any] = {
         "versions": {**versions(), "platform": platform.platform(terse=True)},
-        "backends": [*rlox._rlox.network_backends(), *(["torch"] if _installed("torch") else [])],
+        "backends": [*network_backends(), *(["torch"] if _installed("torch") else [])],
         "extras": missing_packages(),
         "instruction_sets": vector_units(),
-        "dispatch": rlox._rlox.isa(),
-        "threads": {"native": rlox._rlox.num_threads(), "usable": threads()}
+        "dispatch": isa(),
+        "threads": {"native": num_threads(), "usable": threads()}
         | {"affinity": allowed_cpus(), "cgroup_quota": quota()},
         "environment": {name: x for name in _VARIABLES if (x := os.environ.get(name))},
     }
@@ -86,8 +87,8 @@ def _installed(package: str) -> bool:
 
 def find_problems() -> Iterator[str]:
     """Yield a text per problem, with its fix."""
-    if _installed("rlox") and (version := metadata.version("rlox")) != rlox.__version__:
-        yield f"rlox: expected extension module {version}, got {rlox.__version__}; reinstall rlox"
+    if _installed("rlox") and (version := metadata.version("rlox")) != __version__:
+        yield f"rlox: expected extension module {version}, got {__version__}; reinstall rlox"
     counts = {name: os.environ.get(name, "") for name in _LIBRARY_THREADS}
     if _installed("torch"):
         try:
@@ -102,7 +103,7 @@ def find_problems() -> Iterator[str]:
         check_runs_dir("runs")
     except ValueError as error:
         yield str(error)
-    for env_id in rlox._rlox.env_ids():
+    for env_id in env_ids():
         if not _equals_gymnasium(env_id):
             fix = "report this with the output of rlox doctor --json"
             yield f"{env_id}: expected Gymnasium's observations, got different ones; {fix}"
@@ -110,7 +111,7 @@ def find_problems() -> Iterator[str]:
 
 def _equals_gymnasium(env_id: str) -> bool:
     """Return whether the first observations of a native environment equal Gymnasium's."""
-    with closing(rlox.VecEnv(1, 0, env_id)) as native, closing(gym.make(env_id)) as env:
+    with closing(VecEnv(1, 0, env_id)) as native, closing(gym.make(env_id)) as env:
         obs, (expected, _) = native.reset_all(seed=0)[0], env.reset(seed=0)
         env.action_space.seed(0)
         for _ in range(10):

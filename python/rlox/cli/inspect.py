@@ -30,7 +30,7 @@ from rlox.inference import Policy, load
 from rlox.logger.base import METRIC
 from rlox.plotting import plot_runs, read_curve
 from rlox.scores import score
-from rlox.trainers import Trainer
+from rlox.trainers import Trainer, load_trainer
 
 _FORMATS = {".pt": "torch", ".pth": "torch", ".safetensors": "safetensors", ".onnx": "onnx"}
 
@@ -64,11 +64,11 @@ def open_trainer(path: str, *, fallback_env: str | None = None, **options: Any) 
     arguments = {name: value for name, value in options.items() if value is not None}
     arguments.setdefault("runs_dir", None)
     try:
-        return ALGORITHMS[algorithm].load_trainer().load(path, **arguments)
+        return load_trainer(ALGORITHMS[algorithm]).load(path, **arguments)
     except NoEnvironmentError:
         if fallback_env is None:
             raise
-        return ALGORITHMS[algorithm].load_trainer().load(path, **arguments, env=fallback_env)
+        return load_trainer(ALGORITHMS[algorithm]).load(path, **arguments, env=fallback_env)
 
 
 def run_folder(path: str, trainer: Trainer) -> Path | None:

@@ -44,7 +44,7 @@ from rlox.cli.inspect import open_trainer, run_folder
 from rlox.experiments.many import RunsFailedError, train_many
 from rlox.logger.base import METRIC, Logger, as_loggers
 from rlox.scores import score
-from rlox.trainers import Trainer
+from rlox.trainers import Trainer, load_trainer
 
 OPTIONS_FILE = "run_options.json"  # in the run folder
 _MOST_SEEDS = 100_000
@@ -85,7 +85,7 @@ def train(argv: Sequence[str]) -> int:
     }
     if options.seeds is not None:
         return _train_seeds(experiment.algorithm, options, arguments)
-    trainer_type = ALGORITHMS[experiment.algorithm].load_trainer()
+    trainer_type = load_trainer(ALGORITHMS[experiment.algorithm])
     with trainer_type(options.env, options.seed, **arguments) as trainer:
         loggers = as_loggers(options.loggers, folder=options.runs_dir is not None)
         return _train(trainer, options, make_callbacks(options), loggers)

@@ -3,7 +3,7 @@
 import inspect
 import math
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import gymnasium as gym
 import numpy as np
@@ -15,10 +15,7 @@ from rlox._errors import ArgumentError, ArgumentTypeError, warn_at_most
 from rlox._rlox import NativeVectorEnv
 from rlox._types import Flags
 from rlox._validation import short_repr
-
-if TYPE_CHECKING:
-    from rlox.envs._rollout_env import RolloutEnv
-    from rlox.envs.vec_env import VecEnv
+from rlox.envs._rollout_env import RolloutEnv
 
 
 def mask_width(space: gym.Space[Any]) -> int:
@@ -142,18 +139,6 @@ def missing_masks_error(env: object) -> ValueError:
         str(env),
         "set action_masks=False",
     )
-
-
-def check_has_action_masks(env: "VecEnv") -> None:
-    """Check that native environments have action masks."""
-    if not env.has_action_masks:
-        raise ArgumentError(
-            "action_masks",
-            "environments with action masks",
-            f"{env} without (has_action_masks is False)",
-            "request no masks, or pass rlox.make_vec(..., wrappers=[...]) a wrapper that sets "
-            "infos['action_mask']",
-        )
 
 
 def mask_infos(native: NativeVectorEnv, cut: Flags | None = None) -> dict[str, Any]:

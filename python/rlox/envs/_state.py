@@ -5,21 +5,18 @@ from collections import deque
 from collections.abc import Iterator
 from contextlib import suppress
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import gymnasium as gym
 import numpy as np
-from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv, VectorEnv
+from gymnasium.vector import AsyncVectorEnv, VectorEnv
 from gymnasium.vector.async_vector_env import AsyncState
 
-from rlox._errors import ArgumentError, ClosedError, add_section
+from rlox._errors import ClosedError, add_section
 from rlox._serialize import TREE, from_arrays, to_arrays
 from rlox._types import Arrays
 from rlox.envs._rollout_env import RolloutEnv
 from rlox.envs.vec_env import VecEnv
-
-if TYPE_CHECKING:
-    from rlox.envs.gymnasium import GymVecEnv
 
 
 def terminate(env: VectorEnv[Any, Any, Any]) -> None:
@@ -221,11 +218,6 @@ def _set_physics(env: Any, saved: dict[str, Any]) -> None:
             getattr(env.data, name)[...] = array
 
 
-_MASKS = ("action_mask", "_action_mask")
-_EXPECTED = "the saved state of environments"
-_FIX = "pass the result of get_state()"
-
-
 def get_state_if_supported(env: RolloutEnv) -> Arrays:
     """Return the state of environments; empty if they are closed or do not support states."""
     with suppress(ClosedError):
@@ -255,128 +247,3 @@ def set_state_if_supported(env: RolloutEnv, arrays: Arrays) -> bool:
         return env.set_state(arrays) is not False
     except (TypeError, ValueError) as error:
         raise add_section(error, "environment") from error
-
-
-def get_env_state(env: "GymVecEnv") -> Arrays:
-    """Return the state of environments; if it is empty, `env.unrestorable_reason` is set."""
-    inner: Any = env.env  # a SyncVectorEnv or an AsyncVectorEnv, see `_unsupported`
-    env.unrestorable_reason = _unsupported(env)
-    if env.unrestorable_reason:
-        return {}
-    if type(inner) is SyncVectorEnv:
-        snapshots = [get_state(single) for single in inner.envs]
-    else:
-        snapshots = [*inner.call("rlox_get_state")]
-    if reason := next((x for x in snapshots if isinstance(x, str)), None):
-        env.unrestorable_reason = reason
-        return {}
-    state = {
-        "layers": _all_layers(inner),
-        "snapshots": snapshots,
-        "rows": env._obs,
-        "observations": [*inner._env_obs] if type(inner) is SyncVectorEnv else None,
-        "masks": {name: [*env._infos[name]] for name in _MASKS if name in env._infos},
-        "has_masks": env._masks.has_reported,
-        "ended": env._ended,
-        "returns": env._returns,
-        "lengths": env._lengths,
-        "steps": env._steps,
-    }
-    return to_arrays(state)
-
-
-def set_env_state(env: "GymVecEnv", arrays: Arrays) -> bool:
-    """Restore the result of `get_env_state`.
-
-    Returns:
-        False if the environments have other classes or their state cannot be restored. Then
-        `env.unrestorable_reason` has the reason.
-
-    Raises:
-        ArgumentError: The arrays are damaged. The environments are not changed.
-    """
-    inner: Any = env.env
-    state = from_arrays(arrays)
-    if not isinstance(state, dict) or "layers" not in state:
-        raise ArgumentError("state", _EXPECTED, "other data", _FIX)
-    env.unrestorable_reason = _unsupported(env)
-    if env.unrestorable_reason is None and state["layers"] != _all_layers(inner):
-        env.unrestorable_reason = "the state is of other environments"
-    if env.unrestorable_reason:
-        return False
-    if wrong := _mismatch(env, state):
-        raise ArgumentError("state", _EXPECTED, "other data", _FIX, section=wrong)
-    before = {} if env._obs is None else get_env_state(env)
-    if reason := _set_each_state(inner, state["snapshots"]):
-        if before:
-            _set_each_state(inner, from_arrays(before)["snapshots"])
-        got = f"a state that cannot be restored ({reason})"
-        raise ArgumentError("state", _EXPECTED, got, "restore the state of the same environments")
-    env._obs = state["rows"]
-    env._ended = state["ended"]
-    env._returns = state["returns"]
-    env._lengths = state["lengths"]
-    env._steps = state["steps"]
-    env._infos = dict(state["masks"])
-    env._finished = []
-    env._masks.has_reported = state["has_masks"]
-    if type(inner) is SyncVectorEnv:
-        inner._env_obs = list(state["observations"])
-        inner._autoreset_envs = state["ended"].copy()
-    return True
-
-
-def _mismatch(env: "GymVecEnv", state: dict[str, Any]) -> str | None:
-    """Return the name of the first entry with a wrong type, shape or dtype, or None."""
-    n = env.num_envs
-    expected: dict[str, tuple[tuple[int, ...], Any]] = {
-        "rows": ((n, *env.layout.shape), env.layout.dtype),
-        "ended": ((n,), np.bool_),
-        "returns": ((n,), np.float64),
-        "lengths": ((n,), np.int64),
-    }
-    for name, form in expected.items():
-        array = np.asarray(state.get(name))
-        if (array.shape, array.dtype) != form:
-            return name
-    observations = len(state.get("observations") or ())
-    fits = {
-        "snapshots": isinstance(state.get("snapshots"), list) and len(state["snapshots"]) == n,
-        "observations": observations == n or type(env.env) is not SyncVectorEnv,
-        "masks": isinstance(state.get("masks"), dict),
-        "has_masks": type(state.get("has_masks")) is bool,
-        "steps": type(state.get("steps")) is int,
-    }
-    return next((name for name, is_fit in fits.items() if not is_fit), None)
-
-
-def _unsupported(env: "GymVecEnv") -> str | None:
-    """Return the reason why a vector environment's state cannot be saved, or None."""
-    inner = env.env
-    if type(inner) is SyncVectorEnv:
-        return None
-    if type(inner) is not AsyncVectorEnv:
-        return f"the state of a {type(inner).__name__} cannot be saved"
-    if env._mode is not AutoresetMode.SAME_STEP:
-        return f"in autoreset mode {env._mode.name}, only worker processes have the state"
-    if not all(inner.call("has_wrapper_attr", "rlox_get_state")):
-        return "the state of worker processes that rlox.make_vec did not start cannot be saved"
-    return None
-
-
-def _all_layers(inner: Any) -> list[list[str]]:
-    """Return the class names of each environment and its wrappers."""
-    if type(inner) is SyncVectorEnv:
-        return [layers(env) for env in inner.envs]
-    return [*inner.call("rlox_layers")]
-
-
-def _set_each_state(inner: Any, snapshots: list[Arrays]) -> str | None:
-    """Restore each single environment; return the reason of the first failure, or None."""
-    if type(inner) is AsyncVectorEnv:
-        reasons = call_each(inner, "rlox_set_state", snapshots)
-    else:
-        reasons = [
-            set_state(env, arrays) for env, arrays in zip(inner.envs, snapshots, strict=True)
-        ]
-    return next(filter(None, reasons), None)

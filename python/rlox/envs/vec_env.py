@@ -10,7 +10,7 @@ from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import batch_space
 
 from rlox import _rng, _spaces
-from rlox._errors import ClosedError
+from rlox._errors import ArgumentError, ClosedError
 from rlox._rlox import NativeVectorEnv, Normalizer, RolloutBuffer
 from rlox._rng import Seed
 from rlox._types import Flags, Floats
@@ -27,7 +27,7 @@ from rlox.envs._ids import (
     vector_metadata,
     vector_spec,
 )
-from rlox.envs._masks import check_any_allowed, check_has_action_masks, final_mask_infos, mask_infos
+from rlox.envs._masks import check_any_allowed, final_mask_infos, mask_infos
 
 
 class VecEnv(GymnasiumAttributes, VectorEnv[Floats, npt.ArrayLike, npt.NDArray[Any]]):
@@ -213,6 +213,16 @@ class VecEnv(GymnasiumAttributes, VectorEnv[Floats, npt.ArrayLike, npt.NDArray[A
         """
         self._native.step_into(actions, obs, rewards, terminated, truncated, final_obs)
 
+    def _check_masks(self) -> None:
+        if not self.has_action_masks:
+            raise ArgumentError(
+                "action_masks",
+                "environments with action masks",
+                f"{self} without (has_action_masks is False)",
+                "request no masks, or pass rlox.make_vec(..., wrappers=[...]) a wrapper that sets "
+                "infos['action_mask']",
+            )
+
     def action_masks(self, out: Flags | None = None) -> Flags:
         """Return the action masks for the last observations, bool (n, k).
 
@@ -226,7 +236,7 @@ class VecEnv(GymnasiumAttributes, VectorEnv[Floats, npt.ArrayLike, npt.NDArray[A
             ArgumentError: `has_action_masks` is False, an environment allows no action, or `out`
                 has a wrong shape.
         """
-        check_has_action_masks(self)
+        self._check_masks()
         masks = self._native.action_masks(out)
         check_any_allowed(masks, self.single_action_space)
         return masks
@@ -243,7 +253,7 @@ class VecEnv(GymnasiumAttributes, VectorEnv[Floats, npt.ArrayLike, npt.NDArray[A
         Raises:
             ArgumentError: `has_action_masks` is False.
         """
-        check_has_action_masks(self)
+        self._check_masks()
         return self._native.final_action_masks() & ended[:, None]
 
     def reset_all(self, seed: Seed = None) -> Floats:

@@ -29,7 +29,7 @@ from rlox.experiments._jobs import (
 )
 from rlox.learners._backends import Backend
 from rlox.logger.base import as_loggers
-from rlox.trainers import Trainer
+from rlox.trainers import Trainer, load_trainer
 
 Runner = Callable[[Sequence[TrainJob], int, InterruptScope], RunOutcomes]
 Callbacks = Callable[[], Sequence[Callback | Callable[[Trainer, dict[str, float]], object]]]
@@ -244,7 +244,7 @@ def _trainer_class(algorithm: object) -> type[Trainer]:
         return algorithm
     if isinstance(algorithm, str):
         if algorithm.lower() in ALGORITHMS:
-            return ALGORITHMS[algorithm.lower()].load_trainer()
+            return load_trainer(ALGORITHMS[algorithm.lower()])
         raise ArgumentError(
             "algorithm", "the name of an algorithm", repr(algorithm), hint(algorithm, ALGORITHMS)
         )

@@ -26,6 +26,7 @@ from rlox.experiments._jobs import TrialJob, TrialResult
 from rlox.experiments.space import Space
 from rlox.noise import ActionNoise
 from rlox.presets import preset
+from rlox.trainers import load_trainer
 
 _PLAN, _INDEX, _ERROR = "plan", "index", "error"
 
@@ -105,7 +106,7 @@ class Plan:
         """Return the job of a trial."""
         arguments = {"backend": self.backend, "runs_dir": runs_dir, "env_kwargs": self.env_kwargs}
         return TrialJob(
-            ALGORITHMS[self.algorithm].load_trainer(),
+            load_trainer(ALGORITHMS[self.algorithm]),
             self.env,
             seed,
             self.total_timesteps,

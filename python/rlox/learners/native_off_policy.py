@@ -1,6 +1,7 @@
 """DQN, SAC and TD3 on the networks of rlox in Rust, without PyTorch."""
 
 import math
+from dataclasses import dataclass
 from typing import Any
 
 import gymnasium as gym
@@ -10,24 +11,53 @@ from gymnasium.vector import AutoresetMode
 
 from rlox import _finite, _rng, _spaces, _types, learners
 from rlox._errors import ArgumentError
+from rlox._layout import Layout
 from rlox._registry import ALGORITHMS
-from rlox._rlox import NativeAgent
+from rlox._rlox import NativeAgent, ReplayBuffer
 from rlox._rlox import enter_phase as enter
 from rlox._rng import state_for_native
 from rlox._spaces import check_supported_actions
 from rlox.buffers._steps import StepRecorder
-from rlox.buffers.replay import NativeReplay
-from rlox.configs import DQNConfig, SACConfig, TD3Config, scheduled
+from rlox.buffers.replay import make_replay_buffer
+from rlox.configs import DQNConfig, OffPolicyConfig, SACConfig, TD3Config, scheduled
 from rlox.envs._masks import mask_width
 from rlox.envs._rollout_env import RolloutEnv
 from rlox.envs.vec_env import VecEnv
 from rlox.learners import OffPolicyT, _native
 from rlox.learners._backends import resolve_backend, torch_reasons
-from rlox.learners._convert import to_native_state
+from rlox.learners._convert import to_native_state, to_torch_replay
 from rlox.learners.base import BaseLearner
 from rlox.noise import check_lengths
 
 __all__ = ["NativeDQN", "NativeSAC", "NativeTD3"]
+
+
+@dataclass(frozen=True)
+class NativeReplay:
+    """Read-only view of the replay buffer of a native agent; all but `len` copy the arrays.
+
+    Args:
+        agent: Native agent that owns the buffer.
+        buffer_args: Layout, action space, config and mask width for `make_replay_buffer`.
+    """
+
+    agent: NativeAgent
+    buffer_args: tuple[Layout, gym.Space[Any], OffPolicyConfig, int | None]
+
+    def __len__(self) -> int:
+        return self.agent.replay_len()
+
+    def state(self) -> _types.Arrays:
+        """Return copies of the arrays and of the write position of the buffer."""
+        return dict(self.agent.replay_state())
+
+    @property
+    def buffer(self) -> ReplayBuffer:
+        """Copy of the buffer, with observations as torch learners store them."""
+        arrays, (layout, space, config, width) = self.state(), self.buffer_args
+        buffer = make_replay_buffer(layout, space, config, int(arrays["num_envs"][0]), width)
+        buffer.load_state(to_torch_replay(arrays, layout, buffer.state()))
+        return buffer
 
 
 class NativeOffPolicy(BaseLearner[OffPolicyT]):

@@ -33,7 +33,7 @@ from rlox.learners import NORMALIZER_CLIP, NORMALIZER_EPS
 from rlox.learners._backends import Backend, check_torch
 from rlox.sb3.evaluation import check_environment
 from rlox.sb3.models import DEFAULTS, FIXED, KEYWORDS, all_keywords, trainer_settings
-from rlox.trainers import Trainer
+from rlox.trainers import Trainer, load_trainer
 
 Arrays = dict[str, npt.NDArray[np.float32]]
 # Keys of `data` that identify the algorithm. The first key found decides.
@@ -126,7 +126,7 @@ def convert(
     algorithm = archive.algorithm()
     values, unread = _keywords(algorithm, archive, keywords)
     networks = _rename(algorithm, archive)
-    trainer_type = ALGORITHMS[algorithm].load_trainer()
+    trainer_type = load_trainer(ALGORITHMS[algorithm])
     count = archive.data.get("n_envs")
     num_envs = count if type(count) is int and count > 0 else 1
     settings = trainer_settings(algorithm, trainer_type.spec.config, values, num_envs)
