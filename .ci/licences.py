@@ -36,7 +36,7 @@ NAMES = {
 
 
 def allowed(expression: str) -> bool:
-    """Whether an SPDX expression can be satisfied with the licences allowed.
+    """True if an SPDX expression can be satisfied with the licences allowed.
 
     >>> allowed("MIT OR GPL-3.0-only"), allowed("(MIT OR GPL-3.0-only) AND GPL-2.0-only")
     (True, False)

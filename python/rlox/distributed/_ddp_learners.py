@@ -102,7 +102,7 @@ class DDPMixin(_Learner):
     # Ranks that leave a loop at different points would wait for each other until the timeout.
     @property
     def stop_requested(self) -> bool:
-        """Whether to return early; during collective work, only if all ranks know."""
+        """True to return early; during collective work, only if all ranks know."""
         return self.stop_agreed or (self._may_stop_alone and self._local_stop_requested)
 
     @stop_requested.setter

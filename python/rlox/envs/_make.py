@@ -144,7 +144,7 @@ class EnvSource:
 
     @property
     def is_existing(self) -> bool:
-        """Whether the environments were created by the caller, who also closes them."""
+        """True if the environments were created by the caller, who also closes them."""
         return isinstance(self.env, VectorEnv | gym.Env)
 
     @property

@@ -44,15 +44,15 @@ class RolloutEnv(Protocol):
 
     @property
     def closed(self) -> bool:
-        """Whether the environments are closed."""
+        """True if the environments are closed."""
 
     @property
     def action_mask_support(self) -> bool:
-        """Whether the environments report action masks now, or have reported masks before."""
+        """True if the environments report action masks now, or have reported masks before."""
 
     @property
     def supports_state(self) -> bool:
-        """Whether `get_state` may return a state."""
+        """True if `get_state` may return a state."""
 
     @property
     def unrestorable_reason(self) -> str | None:

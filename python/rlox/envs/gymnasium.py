@@ -224,7 +224,7 @@ class GymVecEnv(Wrapper):
 
     @property
     def action_mask_support(self) -> bool:
-        """Whether the environments report action masks now, or have reported masks before.
+        """True if the environments report action masks now, or have reported masks before.
 
         Raises:
             ClosedError, RuntimeError: See `step`.

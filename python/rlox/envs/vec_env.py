@@ -352,7 +352,7 @@ class VecEnv(GymnasiumAttributes, VectorEnv[Floats, npt.ArrayLike, npt.NDArray[A
 
     @property
     def action_mask_support(self) -> bool:
-        """Whether the environments have action masks; the same as `has_action_masks`."""
+        """True if the environments have action masks; the same as `has_action_masks`."""
         return self.has_action_masks
 
     @property

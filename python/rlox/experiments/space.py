@@ -32,7 +32,7 @@ class Range:
 
     @property
     def is_integer(self) -> bool:
-        """Whether the range contains only integers."""
+        """True if the range contains only integers."""
         return isinstance(self.low, int) and isinstance(self.high, int)
 
     def suggest(self, name: str, trial: Any) -> object:

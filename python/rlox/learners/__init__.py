@@ -136,9 +136,9 @@ class EnvLearner(Learner, Protocol):
     spaces: tuple[gym.Space[Any], gym.Space[Any]]
     """Observation space and action space of one environment."""
     env_initialized: bool
-    """Whether the learner has reset the environments, so that episodes are under way."""
+    """True if the learner has reset the environments, so that episodes are under way."""
     built_in: bool
-    """Whether all networks are built in, without a custom policy or features extractor."""
+    """True if all networks are built in, without a custom policy or features extractor."""
 
     def stop_actors(self) -> None:
         """Stop the actors, if there are any, and discard their rollouts."""

@@ -523,7 +523,7 @@ class ActorPlan:
 
     @property
     def uses_native_policy(self) -> bool:
-        """Whether actors copy the weights into native networks."""
+        """True if actors copy the weights into native networks."""
         return self.mode in ("threads", "grpc")
 
     def start(

@@ -36,7 +36,7 @@ class NativeModel(Protocol):
     normalizer: Normalizer | None
     spaces: tuple[gym.Space[Any], gym.Space[Any]]
     plain: bool
-    """Whether `policy` accepts observations and returns actions of the spaces themselves."""
+    """True if `policy` accepts observations and returns actions of the spaces themselves."""
 
     @property
     def policy(self) -> NativeAgent | NativePolicy:
