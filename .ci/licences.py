@@ -43,9 +43,7 @@ def allowed(expression: str) -> bool:
     >>> allowed("Apache-2.0 WITH LLVM-exception AND MIT/Zlib")
     True
     """
-    tokens = re.findall(
-        r"[()]|\bAND\b|\bOR\b|[\w.+-]+(?:\s+WITH\s+[\w.-]+)?", expression.replace("/", " OR ")
-    )
+    tokens = re.findall(r"[()]|\bAND\b|\bOR\b|[\w.+-]+(?:\s+WITH\s+[\w.-]+)?", expression.replace("/", " OR "))
     position = 0
 
     def one() -> bool:

@@ -53,10 +53,7 @@ def build(commit: str, folder: pathlib.Path) -> pathlib.Path:
     subprocess.run(["git", "worktree", "add", "--quiet", "--detach", source, commit], check=True)
     try:
         # The environment sets the profile, as older commits name the optimised one differently.
-        optimised = {
-            "CARGO_PROFILE_RELEASE_LTO": "thin",
-            "CARGO_PROFILE_RELEASE_CODEGEN_UNITS": "1",
-        }
+        optimised = {"CARGO_PROFILE_RELEASE_LTO": "thin", "CARGO_PROFILE_RELEASE_CODEGEN_UNITS": "1"}
         maturin = pathlib.Path(sys.executable).with_name("maturin")
         command = [maturin, "build", "--release", "--out", folder / "wheels"]
         subprocess.run(command, cwd=source, env=os.environ | optimised, check=True)
@@ -73,9 +70,7 @@ def train(site: pathlib.Path) -> dict[str, str]:
     with tempfile.TemporaryDirectory() as folder:
         environ = os.environ | {"PYTHONPATH": str(site)}
         command = [sys.executable, "-W", "ignore", "-c", TRAIN, folder, str(site)]
-        done = subprocess.run(
-            command, env=environ, cwd=folder, check=True, stdout=subprocess.PIPE, text=True
-        )
+        done = subprocess.run(command, env=environ, cwd=folder, check=True, stdout=subprocess.PIPE, text=True)
     rows = (line.rsplit(" ", 1) for line in done.stdout.splitlines() if line.count(" ") == 2)
     return dict(rows)
 

@@ -11,8 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 WORD = re.compile(
-    "said|told|untold|kept|made|given|taken|seen|standing|unborn|begun|lend|lent|spare|few|aside|"
-    "ahead|enough|room"
+    "said|told|untold|kept|made|given|taken|seen|standing|unborn|begun|lend|lent|spare|few|aside|ahead|enough|room"
 )
 OPENERS = ("What", "How", "Where", "Whether", "Which", "Whose", "Those")
 GENERATED = "crates/rlox-grpc/src/generated/"
@@ -20,9 +19,7 @@ Finding = tuple[int, str]  # line number and message
 
 FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
 # Comments, string literals and character literals of Rust, which hold no identifiers.
-RUST_TEXT = re.compile(
-    r'//[^\n]*|/\*.*?\*/|b?r(#*)".*?"\1|b?"(?:\\.|[^"\\])*"|\'(?:\\.[^\']*|[^\\\'])\'', re.DOTALL
-)
+RUST_TEXT = re.compile(r'//[^\n]*|/\*.*?\*/|b?r(#*)".*?"\1|b?"(?:\\.|[^"\\])*"|\'(?:\\.[^\']*|[^\\\'])\'', re.DOTALL)
 # Patterns of Rust text that defines names: items; fields and parameters; enum variants; `let` and
 # `for` patterns; parameters of closures; match arms.
 RUST_DEFINITIONS = [

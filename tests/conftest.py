@@ -18,7 +18,5 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 # pytest-timeout limits the time. Derandomised examples repeat a failure.
 # `pytest --hypothesis-profile thorough` chooses the second profile.
 for profile, examples in {"quick": 20, "thorough": 100}.items():
-    hypothesis.settings.register_profile(
-        profile, deadline=None, derandomize=True, max_examples=examples
-    )
+    hypothesis.settings.register_profile(profile, deadline=None, derandomize=True, max_examples=examples)
 hypothesis.settings.load_profile("quick")

@@ -106,9 +106,7 @@ def test_every_truncation_is_found(saved):
 
 
 @pytest.mark.skipif(os.name == "nt", reason="needs POSIX files")
-@pytest.mark.parametrize(
-    ("file", "section"), [("manifest.json", "manifest"), ("networks.safetensors", "networks")]
-)
+@pytest.mark.parametrize(("file", "section"), [("manifest.json", "manifest"), ("networks.safetensors", "networks")])
 @pytest.mark.parametrize("kind", ["missing", "endless", "pipe", "folder"])
 def test_missing_file_is_named_and_special_files_are_not_read(saved, file, section, kind):
     path = saved / file
@@ -142,9 +140,7 @@ def forge(saved, change):
     del manifest["sha256"]
     change(manifest)
     digest = hashlib.sha256(checkpoint._to_canonical_json(manifest)).hexdigest()
-    (saved / "manifest.json").write_bytes(
-        checkpoint._to_canonical_json({**manifest, "sha256": digest})
-    )
+    (saved / "manifest.json").write_bytes(checkpoint._to_canonical_json({**manifest, "sha256": digest}))
 
 
 @pytest.mark.parametrize("name", ["../networks", "/etc/passwd", "..", "", "A", "a" * 99])
@@ -248,9 +244,7 @@ for call in calls:
 
 @pytest.mark.skipif(sys.platform != "linux", reason="limits of the address space")
 def test_checkpoints_raise_memory_errors_under_a_memory_limit():
-    done = subprocess.run(
-        [sys.executable, "-c", LOW_MEMORY_PROGRAM], capture_output=True, text=True
-    )
+    done = subprocess.run([sys.executable, "-c", LOW_MEMORY_PROGRAM], capture_output=True, text=True)
     written = ["MemoryError", "done", "done", "done"]
     assert done.stdout.split() == [*written, *["MemoryError"] * 3, "done"], done.stderr
 
@@ -322,9 +316,7 @@ def test_members_have_the_bytes_of_safetensors(tmp_path, monkeypatch, piece):
     monkeypatch.setattr(checkpoint, "_PIECE", piece)
     rng = np.random.default_rng(7)
     all_arrays = {
-        f"{name} {t}": np.array(rng.integers(0, 2, shape)).astype(t)
-        for t in DTYPES
-        for name, shape in SHAPES.items()
+        f"{name} {t}": np.array(rng.integers(0, 2, shape)).astype(t) for t in DTYPES for name, shape in SHAPES.items()
     }
     for arrays in (all_arrays, {"w": np.arange(3.0)}, {"one": np.array(True)}):
         assert write_and_read(tmp_path, arrays) == safetensors.numpy.save(arrays)

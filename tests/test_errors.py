@@ -45,9 +45,7 @@ def test_error_has_attributes_bases_and_a_public_name(cls):
 
 
 @pytest.mark.parametrize("cls", BASES, ids=lambda cls: cls.__name__)
-@pytest.mark.parametrize(
-    "copy_fn", [copy.copy, lambda e: pickle.loads(pickle.dumps(e))], ids=["copy", "pickle"]
-)
+@pytest.mark.parametrize("copy_fn", [copy.copy, lambda e: pickle.loads(pickle.dumps(e))], ids=["copy", "pickle"])
 def test_error_is_pickled_and_copied_with_its_attributes(cls, copy_fn):
     location = {name: i for i, name in enumerate(LOCATIONS)}
     error = cls("obs", "finite numbers", "nan", "look", **location)
@@ -63,19 +61,13 @@ def test_error_is_pickled_and_copied_with_its_attributes(cls, copy_fn):
         ({}, "obs: expected finite numbers, got nan; look"),
         ({"env": 0}, "obs: expected finite numbers, got nan in environment 0; look"),
         ({"row": 4}, "obs: expected finite numbers, got nan in row 4; look"),
-        (
-            {"row": 4, "column": 2},
-            "obs: expected finite numbers, got nan in row 4 in column 2; look",
-        ),
+        ({"row": 4, "column": 2}, "obs: expected finite numbers, got nan in row 4 in column 2; look"),
         ({"index": 9}, "obs: expected finite numbers, got nan at index 9; look"),
         (
             {"env": 7, "worker": "http://a:1"},
             "obs: expected finite numbers, got nan in environment 7 on worker http://a:1; look",
         ),
-        (
-            {"env": 1, "step": 7},
-            "obs: expected finite numbers, got nan in environment 1 at step 7; look",
-        ),
+        ({"env": 1, "step": 7}, "obs: expected finite numbers, got nan in environment 1 at step 7; look"),
         ({"timesteps": 9}, "obs: expected finite numbers, got nan at timestep 9; look"),
         ({"section": "run"}, "obs, section run: expected finite numbers, got nan; look"),
     ],
@@ -175,12 +167,7 @@ def update_with(value):
         (lambda: rlox.pack_lengths([3, 2, 9], 4), "lengths", "9", {"index": 2}),
         (lambda: rlox.pack_sequences([[1], [[2]]], 4), "sequences", "shape [1, 1]", {"index": 1}),
         (lambda: rlox.pack_sequences([[1], [2, 3]], 1), "sequences", "2", {"index": 1}),
-        (
-            lambda: rlox.RunningMeanStd((2,)).update([[0.0, 1.0], [2.0, np.nan]]),
-            "x",
-            "NaN",
-            {"row": 1, "column": 1},
-        ),
+        (lambda: rlox.RunningMeanStd((2,)).update([[0.0, 1.0], [2.0, np.nan]]), "x", "NaN", {"row": 1, "column": 1}),
         (lambda: rlox.compute_gae([1.0], [0.0], [0.5], 0.0), "dones", "0.5", {"index": 0}),
         (lambda: single_env().step(2), "action", "2", {}),
         (lambda: set_state(np.nan), "state", "NaN", {"index": 1}),

@@ -99,9 +99,7 @@ def test_onnx_returns_actions_of_the_space(check_onnx, space):
 def test_save_onnx_rejects_unsupported_policies(tmp_path, runtime):
     custom = trainers.PPOTrainer(Echo, 1, policy=Coin, runs_dir=None, **ON, batch_size=16)
     images = spaces.Box(0, 255, (40, 40), np.uint8)
-    image_trainer = trainers.PPOTrainer(
-        lambda: Samples(images), 1, runs_dir=None, **ON, batch_size=16
-    )
+    image_trainer = trainers.PPOTrainer(lambda: Samples(images), 1, runs_dir=None, **ON, batch_size=16)
     for trainer in (custom, image_trainer):
         with rejects(ArgumentError, "policy", "torch.onnx"):
             exporting.save_onnx(trainer, tmp_path / "policy.onnx")
@@ -116,8 +114,7 @@ def test_state_dict_loads_into_torch_modules(tmp_path):
     native = train_small("ppo", "native")
     tensors = exporting.state_dict(native)
     module = torch.nn.Sequential(
-        *(torch.nn.Linear(4, 64), torch.nn.Tanh(), torch.nn.Linear(64, 64), torch.nn.Tanh()),
-        torch.nn.Linear(64, 2),
+        *(torch.nn.Linear(4, 64), torch.nn.Tanh(), torch.nn.Linear(64, 64), torch.nn.Tanh()), torch.nn.Linear(64, 2)
     )
     actor = {n.removeprefix("actor."): x for n, x in tensors.items() if n.startswith("actor.")}
     module.load_state_dict(actor)

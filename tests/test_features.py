@@ -46,9 +46,7 @@ def test_nature_cnn_merges_frame_stacks_and_grey_images():
 
 
 def test_nature_cnn_has_the_layers_of_the_paper():
-    sizes = [
-        tuple(p.shape) for p in NatureCNN(spaces.Box(0, 255, (84, 84, 4), np.uint8)).parameters()
-    ]
+    sizes = [tuple(p.shape) for p in NatureCNN(spaces.Box(0, 255, (84, 84, 4), np.uint8)).parameters()]
     assert sizes[::2] == [(32, 4, 8, 8), (64, 32, 4, 4), (64, 64, 3, 3), (512, 64 * 7 * 7)]
 
 
@@ -176,15 +174,9 @@ def expected_leaves(space, obs):
     """Return the leaves as rollouts store them, computed from the space alone."""
     match space:
         case spaces.Dict():
-            return [
-                x for key, part in space.spaces.items() for x in expected_leaves(part, obs[key])
-            ]
+            return [x for key, part in space.spaces.items() for x in expected_leaves(part, obs[key])]
         case spaces.Tuple():
-            return [
-                x
-                for part, o in zip(space.spaces, obs, strict=True)
-                for x in expected_leaves(part, o)
-            ]
+            return [x for part, o in zip(space.spaces, obs, strict=True) for x in expected_leaves(part, o)]
         case spaces.Discrete() | spaces.MultiDiscrete():
             return [np.asarray(obs, np.int64) - space.start]
     dtype = np.float32 if np.issubdtype(space.dtype, np.floating) else np.uint8

@@ -124,11 +124,7 @@ def find_cycle(graph):
     [
         ({"rlox.trainers": {"rlox.envs": 1, "rlox._training.loop": 2}}, [], 0),
         ({"rlox.envs.native": {"rlox": 3}}, ["rlox.envs.native:3 imports rlox"], 0),
-        (
-            {"rlox._training.metrics": {"rlox._training": 4}},
-            ["rlox._training.metrics:4 imports rlox._training"],
-            0,
-        ),
+        ({"rlox._training.metrics": {"rlox._training": 4}}, ["rlox._training.metrics:4 imports rlox._training"], 0),
         ({"rlox.envs.a": {"rlox.envs.b": 1}, "rlox.envs.b": {"rlox.envs.a": 1}}, [], 3),
     ],
 )
@@ -146,9 +142,7 @@ def test_imports_have_no_cycle():
 
 
 def test_order_names_every_module_and_package():
-    names = {path.stem for path in PACKAGE.glob("*.py")} | {
-        p.parent.name for p in PACKAGE.glob("*/__init__.py")
-    }
+    names = {path.stem for path in PACKAGE.glob("*.py")} | {p.parent.name for p in PACKAGE.glob("*/__init__.py")}
     assert names - {"__init__"} <= {name for row in ORDER for name in row.split()}
 
 

@@ -155,9 +155,7 @@ def test_invalid_tables_and_buffers_are_rejected(pa, tmp_path):
             expect_rejection(Rejection(call, error, argument))
 
 
-@pytest.mark.parametrize(
-    ("envs", "frames", "steps"), [(1, 4, 40), (1, 2, 5), (3, 3, 40), (2, 4, 2)]
-)
+@pytest.mark.parametrize(("envs", "frames", "steps"), [(1, 4, 40), (1, 2, 5), (3, 3, 40), (2, 4, 2)])
 def test_tables_have_full_frame_stacks_and_buffers_store_frames_once(pa, envs, frames, steps):
     rng = np.random.default_rng(envs + steps)
     shape, settings = (2 * frames, 3), {"obs_dtype": "uint8", "frame_stack": frames}
@@ -174,9 +172,7 @@ def test_tables_have_full_frame_stacks_and_buffers_store_frames_once(pa, envs, f
         actions, rewards = rng.normal(size=(envs, 1)), np.arange(envs) + envs * t
         buffer.push_batch(obs, following, actions, rewards, terminated, truncated)
         is_reset = (terminated | truncated) | (rng.random(envs) < 0.1)
-        obs = np.where(
-            is_reset[:, None, None], np.stack([first_stack() for _ in range(envs)]), following
-        )
+        obs = np.where(is_reset[:, None, None], np.stack([first_stack() for _ in range(envs)]), following)
     table = to_arrow(buffer)
     assert table.num_rows == len(buffer) == min(steps, 12) * envs
     assert table.schema.field("next_obs").type == pa.list_(pa.uint8(), 6 * frames)

@@ -18,10 +18,7 @@ from support.interrupt_cases import CALLS, HANDLERS, ONCE, PROMISED, SLOW, TRAIN
 from support.interrupt_cases import machine_lateness as machine
 from support.thread_runs import run_threads
 
-pytestmark = [
-    pytest.mark.serial,
-    pytest.mark.skipif(sys.platform == "win32", reason="signals of POSIX"),
-]
+pytestmark = [pytest.mark.serial, pytest.mark.skipif(sys.platform == "win32", reason="signals of POSIX")]
 SMOKE = ["token_kl", "RunningMeanStd.update", "learn by train"]
 
 

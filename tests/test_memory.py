@@ -41,10 +41,7 @@ BUFFER, WIDTHS = {"buffer_size": 2**50}, [(10**9,), (10**6, 10**6), (2**62,), (2
 @pytest.mark.parametrize("backend", ["native", "torch"])
 @pytest.mark.parametrize(
     ("trainer", "settings"),
-    [
-        (DQNTrainer, BUFFER),
-        *((t, {"net_arch": w}) for w in WIDTHS for t in (PPOTrainer, A2CTrainer)),
-    ],
+    [(DQNTrainer, BUFFER), *((t, {"net_arch": w}) for w in WIDTHS for t in (PPOTrainer, A2CTrainer))],
     ids=lambda x: getattr(x, "__name__", str(x)),
 )
 def test_networks_and_replay_buffers_larger_than_memory_are_rejected(trainer, settings, backend):
@@ -88,9 +85,7 @@ SLOW = ("construct", "episodes", "reset", "step", "rollout_buffer", "statistics"
 
 @pytest.mark.serial
 @pytest.mark.skipif(sys.platform != "linux", reason="limits of the address space")
-@pytest.mark.parametrize(
-    "name", [*DEFAULT, *(pytest.param(name, marks=pytest.mark.slow) for name in SLOW)]
-)
+@pytest.mark.parametrize("name", [*DEFAULT, *(pytest.param(name, marks=pytest.mark.slow) for name in SLOW)])
 def test_failed_allocation_raises_and_changes_nothing(run, name):
     assert run(name) == "ok"
 

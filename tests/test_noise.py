@@ -10,13 +10,7 @@ import pytest
 from rlox import ArgumentError, ArgumentTypeError, make_vec
 from rlox.configs import SACConfig, TD3Config
 from rlox.learners.native_off_policy import NativeSAC, NativeTD3
-from rlox.noise import (
-    GaussianNoise,
-    NoiseProcess,
-    OrnsteinUhlenbeckNoise,
-    as_noise,
-    noise_to_dict,
-)
+from rlox.noise import GaussianNoise, NoiseProcess, OrnsteinUhlenbeckNoise, as_noise, noise_to_dict
 from rlox.trainers import SACTrainer, TD3Trainer
 from support.envs import Answer
 from support.rejections import rejects
@@ -73,10 +67,7 @@ def test_torch_trainers_accept_noise_arrays_and_resume_noise(trainer_cls, noise,
 
 @pytest.mark.parametrize(
     ("learner", "config", "noise"),
-    [
-        (NativeTD3, TD3Config, GaussianNoise(0.3)),
-        (NativeSAC, SACConfig, OrnsteinUhlenbeckNoise(0.3)),
-    ],
+    [(NativeTD3, TD3Config, GaussianNoise(0.3)), (NativeSAC, SACConfig, OrnsteinUhlenbeckNoise(0.3))],
 )
 def test_equal_components_become_one_number_in_rust(learner, config, noise):
     same = type(noise)(np.full(2, 0.3), mean=np.zeros(2))
@@ -94,8 +85,7 @@ def test_equal_components_become_one_number_in_rust(learner, config, noise):
 
 @pytest.mark.parametrize("trainer", [SACTrainer, TD3Trainer])
 @pytest.mark.parametrize(
-    "noise",
-    [GaussianNoise([0.1, 0.2]), GaussianNoise(mean=0.1), OrnsteinUhlenbeckNoise(initial_noise=0.1)],
+    "noise", [GaussianNoise([0.1, 0.2]), GaussianNoise(mean=0.1), OrnsteinUhlenbeckNoise(initial_noise=0.1)]
 )
 def test_native_trainers_reject_noise_that_only_torch_supports(trainer, noise):
     with rejects(ArgumentError, "action_noise", 'pass backend="torch"', got=repr(noise)):

@@ -62,8 +62,7 @@ def test_seconds_of_a_resumed_run_continue(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("rows", "expected"),
-    [(1, [1, 3, 5, 7]), (2, [1, 2, 4, 6]), (3, [1, 2, 3, 5]), (99, [1, 2, 3, 4])],
+    ("rows", "expected"), [(1, [1, 3, 5, 7]), (2, [1, 2, 4, 6]), (3, [1, 2, 3, 5]), (99, [1, 2, 3, 4])]
 )
 def test_smoothed_averages_trailing_windows_of_rows(rows, expected):
     assert smoothed(np.array([1.0, 3.0, 5.0, 7.0]), rows).tolist() == expected
@@ -71,10 +70,7 @@ def test_smoothed_averages_trailing_windows_of_rows(rows, expected):
 
 @pytest.mark.parametrize(
     ("rows", "smooth", "at", "values"),
-    [
-        ("8,\n16,2\n24,nan\n32,4\n", 2, [16, 32], [2, 3]),
-        ("8,1\n16,2\n24,3\n16,4\n24,5\n", 1, [8, 16, 24], [1, 4, 5]),
-    ],
+    [("8,\n16,2\n24,nan\n32,4\n", 2, [16, 32], [2, 3]), ("8,1\n16,2\n24,3\n16,4\n24,5\n", 1, [8, 16, 24], [1, 4, 5])],
     ids=["rows without the metric", "steps of a resumed run"],
 )
 def test_curve_has_one_value_for_each_step(rows, smooth, at, values, tmp_path):

@@ -290,10 +290,7 @@ def test_samples_have_the_moments_of_their_distribution(generator):
 
 def test_samples_use_only_the_generator_argument(generator):
     before = torch.get_rng_state()
-    for distribution in (
-        Categorical(torch.zeros(9, 3)),
-        Gaussian(torch.zeros(9, 3), torch.ones(3)),
-    ):
+    for distribution in (Categorical(torch.zeros(9, 3)), Gaussian(torch.zeros(9, 3), torch.ones(3))):
         first = distribution.sample(generator.manual_seed(1))
         assert_close(distribution.sample(generator.manual_seed(1)), first)
     assert torch.equal(torch.get_rng_state(), before)
@@ -317,12 +314,4 @@ class NoEntropyPolicy(nn.Module):
 
 def test_policies_without_entropy_are_rejected():
     with rejects(ArgumentError, "policy", "rlox.policies.ActorCritic"):
-        PPOTrainer(
-            "CartPole-v1",
-            1,
-            policy=NoEntropyPolicy,
-            num_envs=4,
-            n_steps=16,
-            runs_dir=None,
-            backend="torch",
-        )
+        PPOTrainer("CartPole-v1", 1, policy=NoEntropyPolicy, num_envs=4, n_steps=16, runs_dir=None, backend="torch")

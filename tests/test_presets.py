@@ -31,8 +31,7 @@ COLUMNS = {
     "a2c": "normalize_obs num_envs n_steps gamma gae_lambda",
     "dqn": "learning_rate batch_size buffer_size learning_starts gamma train_freq gradient_steps "
     "target_update_interval exploration_fraction exploration_final_eps",
-    "sac": "learning_rate batch_size buffer_size learning_starts gamma tau train_freq "
-    "gradient_steps",
+    "sac": "learning_rate batch_size buffer_size learning_starts gamma tau train_freq gradient_steps",
     "td3": "buffer_size learning_starts gamma",
 }
 MUJOCO = "HalfCheetah-v4 Hopper-v4 Walker2d-v4 Ant-v4 Humanoid-v4"
@@ -79,13 +78,10 @@ OTHERS = {
     "ppo HalfCheetah-v4": {"clip_coef": 0.1, "ent_coef": 0.000401762, "vf_coef": 0.58096}
     | {"max_grad_norm": 0.8, **WIDE},
     "ppo Hopper-v4": {"ent_coef": 0.00229519, "vf_coef": 0.835671, "max_grad_norm": 0.7, **WIDE},
-    "ppo Walker2d-v4": {"clip_coef": 0.1, "ent_coef": 0.000585045, "vf_coef": 0.871923}
-    | {"max_grad_norm": 1},
-    "a2c Pendulum-v1": {**LINEAR, "vf_coef": 0.4, "use_sde": True}
-    | {"log_std_init": -2, "ortho_init": False},
+    "ppo Walker2d-v4": {"clip_coef": 0.1, "ent_coef": 0.000585045, "vf_coef": 0.871923} | {"max_grad_norm": 1},
+    "a2c Pendulum-v1": {**LINEAR, "vf_coef": 0.4, "use_sde": True} | {"log_std_init": -2, "ortho_init": False},
     "a2c LunarLander-v3": {**LINEAR, "learning_rate": 8.3e-4, "ent_coef": 1e-5},
-    "sac MountainCarContinuous-v0": {"ent_coef": 0.1, "use_sde": True}
-    | {"log_std_init": -3.67, "net_arch": (64, 64)},
+    "sac MountainCarContinuous-v0": {"ent_coef": 0.1, "use_sde": True} | {"log_std_init": -3.67, "net_arch": (64, 64)},
     "sac LunarLanderContinuous-v3": {**LINEAR, "net_arch": (400, 300)},
     "td3 MountainCarContinuous-v0": {"action_noise": OrnsteinUhlenbeckNoise(0.5)},
 }

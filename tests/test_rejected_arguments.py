@@ -120,45 +120,22 @@ def make_pendulum(**keywords):
     (lambda paths: small().train(0), ArgumentError, "total_timesteps"),
     (lambda paths: small().train(), ArgumentError, "total_timesteps"),
     (lambda paths: make_ppo(num_envs=2, n_steps=8, batch_size=64), ArgumentError, "batch_size"),
-    (
-        lambda paths: SACTrainer("Pendulum-v1", utd_ratio=0.5, gradient_steps=2),
-        *(ArgumentError, "utd_ratio"),
-    ),
-    (
-        lambda paths: TD3Trainer("Pendulum-v1", num_envs=2, train_freq=(1, "episode")),
-        *(ArgumentError, "train_freq"),
-    ),
-    (
-        lambda paths: SACTrainer("Pendulum-v1", her="future", n_steps=3),
-        *(ArgumentError, "n_steps"),
-    ),
+    (lambda paths: SACTrainer("Pendulum-v1", utd_ratio=0.5, gradient_steps=2), *(ArgumentError, "utd_ratio")),
+    (lambda paths: TD3Trainer("Pendulum-v1", num_envs=2, train_freq=(1, "episode")), *(ArgumentError, "train_freq")),
+    (lambda paths: SACTrainer("Pendulum-v1", her="future", n_steps=3), *(ArgumentError, "n_steps")),
     (
         lambda paths: SACTrainer("Pendulum-v1", use_sde_at_warmup=True),
         *(ArgumentError, "use_sde_at_warmup", "set use_sde=True"),
     ),
     (lambda paths: make_ppo(seed=-1), ArgumentError, "seed"),
     (lambda paths: make_ppo(backend="jax"), ArgumentError, "backend"),
-    (
-        lambda paths: make_ppo(backend="native", device="cuda"),
-        *(ArgumentError, "device", 'pass backend="torch"'),
-    ),
-    (
-        lambda paths: TD3Trainer("Pendulum-v1", action_noise=GaussianNoise(-0.1)),
-        *(ArgumentError, "sigma"),
-    ),
-    (
-        lambda paths: TD3Trainer("Pendulum-v1", action_noise=0.1),
-        *(ArgumentTypeError, "action_noise"),
-    ),
+    (lambda paths: make_ppo(backend="native", device="cuda"), *(ArgumentError, "device", 'pass backend="torch"')),
+    (lambda paths: TD3Trainer("Pendulum-v1", action_noise=GaussianNoise(-0.1)), *(ArgumentError, "sigma")),
+    (lambda paths: TD3Trainer("Pendulum-v1", action_noise=0.1), *(ArgumentTypeError, "action_noise")),
     (lambda paths: PPOTrainer("CartPol-v1"), ArgumentError, "env", "did you mean 'CartPole-v1'"),
     (lambda paths: PPOTrainer(3), ArgumentTypeError, "env"),
     (lambda paths: PPOTrainer("CartPole-v1", gamma=3), ArgumentError, "gamma", "pass at most 1"),
-    (
-        lambda paths: PPOTrainer("CartPole-v1", n_steps=0),
-        ArgumentError,
-        "n_steps",
-        "pass 1 or more",
-    ),
+    (lambda paths: PPOTrainer("CartPole-v1", n_steps=0), ArgumentError, "n_steps", "pass 1 or more"),
     (lambda paths: PPOTrainer("CartPole-v1", n_steps="8"), ArgumentTypeError, "n_steps", "integer"),
     (lambda paths: PPOTrainer("CartPole-v1", net_arch=8), ArgumentError, "net_arch", "(64, 64)"),
     (
@@ -178,26 +155,14 @@ def make_pendulum(**keywords):
         lambda paths: DQNTrainer("Pendulum-v1", runs_dir=None),
         *(ArgumentError, "action space", "use SAC, TD3, PPO or A2C"),
     ),
-    (
-        lambda paths: SACTrainer("CartPole-v1", runs_dir=None),
-        *(ArgumentError, "action space", "use DQN, PPO or A2C"),
-    ),
+    (lambda paths: SACTrainer("CartPole-v1", runs_dir=None), *(ArgumentError, "action space", "use DQN, PPO or A2C")),
     (
         lambda paths: PPOTrainer(ImageEnv, backend="native", runs_dir=None),
         *(ArgumentError, "observation space", 'pass backend="torch"'),
     ),
-    (
-        lambda paths: PPOTrainer(NanRewardEnv, runs_dir=None, **SMALL).train(64),
-        *(NonFiniteError, "rewards"),
-    ),
-    (
-        lambda paths: presets.show("ppo", "CartPole"),
-        *(ArgumentError, "env_id", "did you mean 'CartPole-v1'?"),
-    ),
-    (
-        lambda paths: presets.show("pp", "CartPole-v1"),
-        *(ArgumentError, "algorithm", "did you mean 'ppo'?"),
-    ),
+    (lambda paths: PPOTrainer(NanRewardEnv, runs_dir=None, **SMALL).train(64), *(NonFiniteError, "rewards")),
+    (lambda paths: presets.show("ppo", "CartPole"), *(ArgumentError, "env_id", "did you mean 'CartPole-v1'?")),
+    (lambda paths: presets.show("pp", "CartPole-v1"), *(ArgumentError, "algorithm", "did you mean 'ppo'?")),
     (lambda paths: load(paths.path / "nowhere"), FileNotFoundError, "path"),
     (lambda paths: load(paths.path), FileNotFoundError, "path"),
     (lambda paths: load(foreign_file(paths)), FileNotFoundError, "path"),
@@ -244,12 +209,7 @@ MISSING = (
     ("onnx", lambda paths: exporting.save_onnx(small(), "a.onnx"), "save_onnx", "onnx"),
     ("rich.console", lambda paths: ProgressBar(), "ProgressBar", "progress"),
     ("matplotlib.figure", lambda paths: plotting._figure(), "matplotlib", "plot"),
-    (
-        TENSORBOARD,
-        lambda paths: train_with("tensorboard", paths),
-        "TensorBoardLogger",
-        "tensorboard",
-    ),
+    (TENSORBOARD, lambda paths: train_with("tensorboard", paths), "TensorBoardLogger", "tensorboard"),
     ("wandb", lambda paths: train_with("wandb", paths), "WandbLogger", "wandb"),
     ("mlflow", lambda paths: train_with("mlflow", paths), "MLflowLogger", "mlflow"),
     ("moviepy", lambda paths: VideoRecordingCallback(100), "VideoRecordingCallback", "video"),
@@ -261,9 +221,7 @@ MISSING = (
 
 
 @pytest.mark.parametrize(
-    ("modules", "call", "text", "extra"),
-    MISSING,
-    ids=[f"{i}-{row[3]}" for i, row in enumerate(MISSING)],
+    ("modules", "call", "text", "extra"), MISSING, ids=[f"{i}-{row[3]}" for i, row in enumerate(MISSING)]
 )
 def test_missing_package_is_named_with_its_extra(modules, call, text, extra, paths, monkeypatch):
     for name in modules.split():

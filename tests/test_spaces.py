@@ -8,14 +8,7 @@ import pytest
 from gymnasium import spaces
 
 from rlox import ArgumentError, ArgumentTypeError, collect_rollout, make_vec
-from rlox._spaces import (
-    check_actions,
-    from_json,
-    random_actions,
-    to_env_actions,
-    to_json,
-    uniform_log_prob,
-)
+from rlox._spaces import check_actions, from_json, random_actions, to_env_actions, to_json, uniform_log_prob
 from rlox.trainers import A2CTrainer
 from support.envs import Counter, Samples
 from support.rejections import expect_rejection, rejections, rejects
@@ -28,8 +21,7 @@ DESCRIPTIONS = [
     (spaces.Discrete(4, start=-1), {"type": "Discrete", "n": 4, "start": -1, "dtype": "int64"}),
     (
         spaces.MultiDiscrete([[2, 3], [4, 5]], start=[[0, 1], [2, 3]]),
-        {"nvec": [2, 3, 4, 5], "start": [0, 1, 2, 3], "shape": [2, 2]}
-        | {"type": "MultiDiscrete", "dtype": "int64"},
+        {"nvec": [2, 3, 4, 5], "start": [0, 1, 2, 3], "shape": [2, 2]} | {"type": "MultiDiscrete", "dtype": "int64"},
     ),
     (spaces.MultiBinary(3), {"type": "MultiBinary", "shape": [3], "dtype": "int8"}),
     (spaces.MultiBinary((2, 3)), {"type": "MultiBinary", "shape": [2, 3], "dtype": "int8"}),
@@ -47,13 +39,7 @@ DESCRIPTIONS = [
         {
             "type": "Dict",
             "spaces": [
-                [
-                    "b",
-                    {
-                        "type": "Tuple",
-                        "spaces": [{"type": "Discrete", "n": 2, "start": 0, "dtype": "int64"}],
-                    },
-                ],
+                ["b", {"type": "Tuple", "spaces": [{"type": "Discrete", "n": 2, "start": 0, "dtype": "int64"}]}],
                 ["a", {"type": "MultiBinary", "shape": [2], "dtype": "int8"}],
             ],
         },
@@ -146,9 +132,7 @@ def test_random_integers_are_uniform_and_include_the_bounds(dtype):
 def test_random_actions_cover_the_range_of_an_integer_dtype(dtype):
     info = np.iinfo(dtype)
     space = spaces.Box(info.min, info.max, (1,), dtype)
-    env_actions = to_env_actions(
-        space, random_actions(space, np.random.default_rng(0), (4000,)), 4000
-    )
+    env_actions = to_env_actions(space, random_actions(space, np.random.default_rng(0), (4000,)), 4000)
     share = (env_actions.astype(float) - info.min) / (float(info.max) - info.min)
     assert share.min() < 0.01
     assert share.max() > 0.99
@@ -170,10 +154,7 @@ def test_random_actions_cover_the_range_of_float32(largest):
 
 @pytest.mark.parametrize(
     "space",
-    [
-        spaces.Box(2**62 + 1, 2**62 + 3, (1,), np.int64),
-        spaces.Box(0.1, np.nextafter(0.1, 1), (1,), np.float64),
-    ],
+    [spaces.Box(2**62 + 1, 2**62 + 3, (1,), np.int64), spaces.Box(0.1, np.nextafter(0.1, 1), (1,), np.float64)],
     ids=["int64", "float64"],
 )
 def test_random_actions_stay_inside_narrow_bounds(space):

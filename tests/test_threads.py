@@ -256,12 +256,7 @@ def test_threads_step_a_gymnasium_environment_one_at_a_time(mode):
     env.reset()
     assert run_threads(lambda: [env.step([0, 1]) for _ in range(20)], 8) == []
     assert env.step([0, 1])[0].tolist() == [[161.0], [161.0]]
-    calls = [
-        lambda: env.step([0, 1]),
-        lambda: env.reset(seed=3),
-        lambda: env.action_mask_support,
-        env.pop_episodes,
-    ]
+    calls = [lambda: env.step([0, 1]), lambda: env.reset(seed=3), lambda: env.action_mask_support, env.pop_episodes]
     assert run_threads(lambda: [calls[i % 4]() for i in range(40)], 8) == []
     env.close()
 

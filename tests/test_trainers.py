@@ -10,14 +10,7 @@ import pytest
 from torch import nn
 
 import rlox
-from rlox import (
-    ArgumentError,
-    ArgumentTypeError,
-    CorruptFileError,
-    NonFiniteError,
-    OutOfMemoryError,
-    checkpoint,
-)
+from rlox import ArgumentError, ArgumentTypeError, CorruptFileError, NonFiniteError, OutOfMemoryError, checkpoint
 from rlox._rlox import network_backends
 from rlox.policies import MlpPolicy
 from rlox.trainers import PPOTrainer
@@ -83,9 +76,7 @@ def test_train_rejects_invalid_total_timesteps_before_creating_a_run_folder(tmp_
 
 def test_trainers_accept_numpy_numbers(tmp_path):
     kwargs = {"g": np.float32(5.0)}
-    trainer = small(
-        "Pendulum-v1", np.int64(3), n_steps=np.int64(8), env_kwargs=kwargs, runs_dir=tmp_path
-    )
+    trainer = small("Pendulum-v1", np.int64(3), n_steps=np.int64(8), env_kwargs=kwargs, runs_dir=tmp_path)
     result = trainer.train(np.int64(1))
     config = json.loads((trainer.run.path / "config.json").read_text())
     assert (config["seed"], config["settings"]["n_steps"]) == (3, 8)

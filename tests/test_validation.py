@@ -95,9 +95,7 @@ def test_default_batch_size_is_at_most_one_iteration():
 
 
 @pytest.mark.parametrize("config", [DQNConfig, SACConfig, TD3Config])
-@pytest.mark.parametrize(
-    ("buffer_size", "num_envs", "capacity"), [(5, 1, 5), (10, 3, 9), (1, 3, 3)]
-)
+@pytest.mark.parametrize(("buffer_size", "num_envs", "capacity"), [(5, 1, 5), (10, 3, 9), (1, 3, 3)])
 def test_batch_size_is_at_most_the_buffer_capacity(config, buffer_size, num_envs, capacity):
     sizes = {"buffer_size": buffer_size, "num_envs": num_envs}
     assert config(**sizes, batch_size=capacity).batch_size == capacity

@@ -34,9 +34,7 @@ def sb3(total: int, episodes: int, threads: int) -> training.Once:
 def published_rlox(total: int, episodes: int, threads: int) -> training.Once:
     """Time rlox 1.2.0."""
     config = {"n_envs": ENVS, "n_steps": STEPS, "ent_coef": 0.0}
-    return training.training_subject(
-        training.published_rlox("a2c", config), total, threads, episodes
-    )
+    return training.training_subject(training.published_rlox("a2c", config), total, threads, episodes)
 
 
 BENCHMARK = training.benchmark("bench_a2c_cartpole", "A2C")

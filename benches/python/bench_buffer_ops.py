@@ -42,11 +42,7 @@ def steps(obs: int | str, count: int) -> tuple[list[Any], list[Any], list[float]
         observations = [np.ascontiguousarray(frames[i : i + 4]) for i in range(count + 1)]
     else:
         observations = list(rng.standard_normal((count + 1, *shape), np.float32))
-    return (
-        observations,
-        list(rng.standard_normal((count, 1), np.float32)),
-        rng.random(count).tolist(),
-    )
+    return (observations, list(rng.standard_normal((count, 1), np.float32)), rng.random(count).tolist())
 
 
 def steps_for(maker: str, obs: int | str, count: int) -> tuple[list[Any], list[Any], list[float]]:
@@ -68,14 +64,7 @@ def full_buffer(obs: int | str, capacity: int, maker: str, **kwargs: Any) -> Buf
     for i in range(0 if buffer.extend is not None else capacity):
         index = i % count
         following = observations[index + 1]
-        buffer.push(
-            observations[index],
-            actions[index],
-            rewards[index],
-            False,
-            index + 1 == count,
-            following,
-        )
+        buffer.push(observations[index], actions[index], rewards[index], False, index + 1 == count, following)
     if maker == "ours":
         buffer.bytes = buffer.instance.nbytes / capacity
     elif maker == "mapped":
@@ -175,10 +164,7 @@ def priorities(capacity: int, batch: int, maker: str) -> Callable[[int], dict[st
     if maker == "torchrl":
         import torch
 
-        tensors, sampler = (
-            torch.from_numpy(new),
-            full_buffer(4, capacity, maker, priorities=True).instance,
-        )
+        tensors, sampler = (torch.from_numpy(new), full_buffer(4, capacity, maker, priorities=True).instance)
 
         def all_three() -> None:
             _, drawn = sampler.sample(batch, return_info=True)
@@ -245,26 +231,14 @@ def rows(quick: bool) -> list[Row]:
         for name, n in [(f"{n:,}", n) for n in sizes] + ([] if quick else [(FLOATS, FLOATS)])
     ]
     found += [
-        Row(
-            f"push_batch of {ENVS}, obs {n:,}",
-            {"obs": n},
-            subjects("push_batch", n, all_peers),
-            ENVS,
-            "transitions",
-        )
+        Row(f"push_batch of {ENVS}, obs {n:,}", {"obs": n}, subjects("push_batch", n, all_peers), ENVS, "transitions")
         for n in sizes
     ]
     for n in sizes:
         for batch in (32,) if quick else (32, 256, 1024):
             params = {"obs": n, "batch": batch}
             found.append(
-                Row(
-                    f"sample {batch}, obs {n:,}",
-                    params,
-                    subjects("sample", n, all_peers),
-                    batch,
-                    "transitions",
-                )
+                Row(f"sample {batch}, obs {n:,}", params, subjects("sample", n, all_peers), batch, "transitions")
             )
     found += mapped_rows()
     peers_with_n_steps = ["rlox", "Stable-Baselines3", "TorchRL", "cpprb"]
@@ -280,25 +254,14 @@ def rows(quick: bool) -> list[Row]:
     for capacity in (1_000,) if quick else (100_000, 1_000_000):
         names = ["rlox", "rlox 1.2.0", "TorchRL", "cpprb"]
         row_subjects = [
-            Subject(name, "priorities", options={"maker": PEERS[name][0]}, **PEERS[name][1])
-            for name in names
+            Subject(name, "priorities", options={"maker": PEERS[name][0]}, **PEERS[name][1]) for name in names
         ]
         params = {"capacity": capacity, "batch": 256}
-        found.append(
-            Row(
-                f"sample 256 of {capacity:,} by priority, update",
-                params,
-                row_subjects,
-                256,
-                "transitions",
-            )
-        )
+        found.append(Row(f"sample 256 of {capacity:,} by priority, update", params, row_subjects, 256, "transitions"))
     return found
 
 
-BENCHMARK = Benchmark(
-    "bench_buffer_ops", "Replay buffers", rows, rounds=21, columns=("p99", "bytes")
-)
+BENCHMARK = Benchmark("bench_buffer_ops", "Replay buffers", rows, rounds=21, columns=("p99", "bytes"))
 
 if __name__ == "__main__":
     sys.exit(run(BENCHMARK))

@@ -33,19 +33,12 @@ PROCESSES = 2
 # Small networks on a fast environment, and networks that dominate the time.
 CELLS: tuple[tuple[str, str, dict[str, Any], int], ...] = (
     ("ppo", training.ENV, {}, 16_384),
-    (
-        "ppo",
-        training.ENV,
-        {"net_arch": [1024, 1024], "batch_size": 2048, "n_steps": 512, "n_epochs": 4},
-        16_384,
-    ),
+    ("ppo", training.ENV, {"net_arch": [1024, 1024], "batch_size": 2048, "n_steps": 512, "n_epochs": 4}, 16_384),
     ("sac", "Pendulum-v1", {"num_envs": 2, "batch_size": 256, "learning_starts": 200}, 2_000),
 )
 
 
-def one_process(
-    algorithm: str, env_id: str, settings: dict[str, Any], total: int, threads: int
-) -> training.Once:
+def one_process(algorithm: str, env_id: str, settings: dict[str, Any], total: int, threads: int) -> training.Once:
     """Time a trainer on torch."""
     from rlox._registry import ALGORITHMS
     from rlox.trainers import load_trainer
@@ -146,9 +139,7 @@ def workers(count: int) -> str:
     """Start workers on this machine and return their `actors=` value."""
     addresses = []
     for _ in range(count):
-        worker = subprocess.Popen(
-            [sys.executable, "-m", "rlox", "worker"], stdout=subprocess.PIPE, text=True
-        )
+        worker = subprocess.Popen([sys.executable, "-m", "rlox", "worker"], stdout=subprocess.PIPE, text=True)
         atexit.register(worker.kill)
         assert worker.stdout
         addresses.append(worker.stdout.readline().split()[3].removeprefix("http://"))
@@ -169,17 +160,13 @@ def actors_in(transport: str, total: int, threads: int, num_actors: int) -> trai
 def async_rows(quick: bool) -> list[Row]:
     """Return rows that compare parallel with alternating collection."""
     found = []
-    for algorithm, backend, env_id, settings, full_total in (
-        ASYNC_CELLS[:1] if quick else ASYNC_CELLS
-    ):
+    for algorithm, backend, env_id, settings, full_total in ASYNC_CELLS[:1] if quick else ASYNC_CELLS:
         total = 2_048 if quick else full_total
         async_settings = {} if algorithm == "impala" else {"async_collect": True}
         sync_settings = SYNCHRONOUS if algorithm == "impala" else {}
         params = {"algorithm": algorithm, "env_id": env_id, "total": total, "backend": backend}
         async_options = {"settings": settings | async_settings, "threads": 1}
-        subjects = [
-            Subject("rlox, collecting while learning", "asynchronous", options=async_options)
-        ]
+        subjects = [Subject("rlox, collecting while learning", "asynchronous", options=async_options)]
         for variant in swept(Subject("rlox, alternating", "asynchronous"))[: 1 if quick else 2]:
             options = {"settings": settings | sync_settings, "threads": variant.threads}
             subjects.append(replace(variant, options=options))
@@ -200,9 +187,7 @@ def actor_rows(quick: bool) -> list[Row]:
         for transport, name in names.items()
     ]
     params = {"total": total, "num_actors": num_actors}
-    return [
-        Row(f"Actors, IMPALA {training.ENV}, {num_actors} in lockstep", params, subjects, total)
-    ]
+    return [Row(f"Actors, IMPALA {training.ENV}, {num_actors} in lockstep", params, subjects, total)]
 
 
 def rows(quick: bool) -> list[Row]:
@@ -215,18 +200,14 @@ def rows(quick: bool) -> list[Row]:
         subjects = [Subject(f"rlox DDP, {PROCESSES} processes", "ddp")]
         for variant in variants[:1] if quick else variants:
             options = {"threads": variant.threads}
-            subjects.append(
-                Subject(variant.name, variant.function, options=options, threads=variant.threads)
-            )
+            subjects.append(Subject(variant.name, variant.function, options=options, threads=variant.threads))
         size = "x".join(map(str, settings.get("net_arch", ["usual"])))
         name = f"DDP, {algorithm.upper()} {env_id}, {size} networks, {total} steps"
         found.append(Row(name, params, subjects, total))
     return found
 
 
-BENCHMARK = Benchmark(
-    "bench_distributed", "More than one process", rows, rounds=5, columns=("lag", "p99 us")
-)
+BENCHMARK = Benchmark("bench_distributed", "More than one process", rows, rounds=5, columns=("lag", "p99 us"))
 
 if __name__ == "__main__":
     if "TORCHELASTIC_RUN_ID" in os.environ:

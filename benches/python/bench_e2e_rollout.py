@@ -72,9 +72,7 @@ class Arrays:
         values[:] = next_values
         log_probs[:] = next_log_probs
 
-    def store_results(
-        self, t: int, obs: Array, rewards: Array, terminated: Array, truncated: Array
-    ) -> None:
+    def store_results(self, t: int, obs: Array, rewards: Array, terminated: Array, truncated: Array) -> None:
         """Store the environment results of row t."""
         obs_row, rewards_row, terminated_row, truncated_row = self._results[t]
         obs_row[:] = obs
@@ -90,9 +88,7 @@ def check(rollout: Any, last_values: Array, next_step: bool = False) -> None:
         raise AssertionError("a random policy balanced a pole to the time limit")
     expected = reference(rollout.rewards, rollout.values, dones, last_values, np.float64)
     for got, expected_values in zip((rollout.advantages, rollout.returns), expected, strict=True):
-        np.testing.assert_allclose(
-            got, expected_values, rtol=1e-4, atol=1e-3, err_msg="wrong advantages"
-        )
+        np.testing.assert_allclose(got, expected_values, rtol=1e-4, atol=1e-3, err_msg="wrong advantages")
     obs, actions = np.asarray(rollout.obs), np.asarray(rollout.actions)
     comparable = ~dones[:-1]
     if next_step:
@@ -100,9 +96,7 @@ def check(rollout: Any, last_values: Array, next_step: bool = False) -> None:
     for t in range(min(len(comparable), 64)):
         expected_values, _ = next_observation(CARTPOLE, obs[t], actions[t])
         rows = comparable[t]
-        np.testing.assert_allclose(
-            obs[t + 1][rows], expected_values[rows], atol=1e-4, err_msg="wrong steps"
-        )
+        np.testing.assert_allclose(obs[t + 1][rows], expected_values[rows], atol=1e-4, err_msg="wrong steps")
 
 
 def rlox_buffer(steps: int, num_envs: int) -> timeit.Timer:
@@ -132,9 +126,7 @@ def rlox_collect(steps: int, num_envs: int) -> timeit.Timer:
 
     env = rlox.VecEnv(n=num_envs, seed=0, env_id=CARTPOLE)
     check(rlox.collect_rollout(env, None, steps), np.zeros(num_envs))
-    return timeit.Timer(
-        "collect(env, None, n)", globals={"collect": rlox.collect_rollout, "env": env, "n": steps}
-    )
+    return timeit.Timer("collect(env, None, n)", globals={"collect": rlox.collect_rollout, "env": env, "n": steps})
 
 
 def rlox_arrays(steps: int, num_envs: int) -> timeit.Timer:
@@ -145,15 +137,7 @@ def rlox_arrays(steps: int, num_envs: int) -> timeit.Timer:
     rollout, rewards = Arrays(steps, num_envs, outputs), np.empty((steps, num_envs))
     out = np.empty_like(rollout.rewards), np.empty_like(rollout.rewards)
     rows = list(
-        zip(
-            range(steps),
-            outputs.actions,
-            rollout.obs[1:],
-            rewards,
-            rollout.terminated,
-            rollout.truncated,
-            strict=True,
-        )
+        zip(range(steps), outputs.actions, rollout.obs[1:], rewards, rollout.terminated, rollout.truncated, strict=True)
     )
     rollout.obs[-1] = env.reset_all()
 
@@ -194,22 +178,16 @@ def published_rlox(steps: int, num_envs: int, numpy: bool = False) -> timeit.Tim
         for t, actions in enumerate(rows):
             rollout.store(t)
             result = env.step_all(actions)
-            rollout.store_results(
-                t, result["obs"], result["rewards"], result["terminated"], result["truncated"]
-            )
+            rollout.store_results(t, result["obs"], result["rewards"], result["terminated"], result["truncated"])
         dones = rollout.terminated | rollout.truncated
-        rollout.advantages, rollout.returns = estimate(
-            rollout.rewards, rollout.values, dones, outputs.last_values
-        )
+        rollout.advantages, rollout.returns = estimate(rollout.rewards, rollout.values, dones, outputs.last_values)
 
     collect()
     check(rollout, outputs.last_values)
     return timeit.Timer(collect)
 
 
-def with_arrays(
-    first: Array, step: Callable[[Array], Any], outputs: PolicyOutputs, plain: bool
-) -> timeit.Timer:
+def with_arrays(first: Array, step: Callable[[Array], Any], outputs: PolicyOutputs, plain: bool) -> timeit.Timer:
     """Time Gymnasium's `step`, NumPy arrays, and the fastest or the plain NumPy estimator."""
     steps, num_envs = outputs.actions.shape
     rollout, rows = Arrays(steps, num_envs, outputs), list(outputs.actions)
@@ -222,9 +200,7 @@ def with_arrays(
             rollout.store(t)
             rollout.store_results(t, *step(actions)[:4])
         dones = rollout.terminated | rollout.truncated
-        rollout.advantages, rollout.returns = estimate(
-            rollout.rewards, rollout.values, dones, outputs.last_values
-        )
+        rollout.advantages, rollout.returns = estimate(rollout.rewards, rollout.values, dones, outputs.last_values)
 
     collect()
     check(rollout, outputs.last_values, next_step=True)
@@ -274,14 +250,9 @@ def sb3(steps: int, num_envs: int) -> timeit.Timer:
 
     torch.set_num_threads(1)
     env = DummyVecEnv([lambda: gym.make(CARTPOLE)] * num_envs)
-    buffer = RolloutBuffer(
-        steps, env.observation_space, env.action_space, "cpu", LAMBDA, GAMMA, num_envs
-    )
+    buffer = RolloutBuffer(steps, env.observation_space, env.action_space, "cpu", LAMBDA, GAMMA, num_envs)
     outputs = random_outputs(steps, num_envs)
-    values, log_probs = (
-        torch.from_numpy(outputs.values)[..., None],
-        torch.from_numpy(outputs.log_probs),
-    )
+    values, log_probs = (torch.from_numpy(outputs.values)[..., None], torch.from_numpy(outputs.log_probs))
     last_values = torch.from_numpy(outputs.last_values)
     state: dict[str, Array] = {"obs": env.reset(), "starts": np.ones(num_envs, bool)}
 
@@ -297,11 +268,7 @@ def sb3(steps: int, num_envs: int) -> timeit.Timer:
 
     collect()
     rollout = Arrays(steps, num_envs, outputs)
-    rollout.obs[:-1], rollout.obs[-1], rollout.actions = (
-        buffer.observations,
-        state["obs"],
-        outputs.actions,
-    )
+    rollout.obs[:-1], rollout.obs[-1], rollout.actions = (buffer.observations, state["obs"], outputs.actions)
     rollout.terminated[:-1], rollout.terminated[-1] = buffer.episode_starts[1:], state["starts"]
     rollout.truncated[:] = False
     rollout.rewards, rollout.values = buffer.rewards, buffer.values
@@ -316,20 +283,13 @@ SUBJECTS = [
     *swept(Subject("rlox collect_rollout", "rlox_collect", work="draws actions")),
     *swept(Subject("rlox step_into and compute_gae", "rlox_arrays")),
     *swept(Subject("rlox 1.2.0 step_all and arrays", "published_rlox", "rlox-1.2.0")),
-    *swept(
-        Subject("rlox 1.2.0 step_all, NumPy GAE", "published_rlox", "rlox-1.2.0", {"numpy": True})
-    ),
+    *swept(Subject("rlox 1.2.0 step_all, NumPy GAE", "published_rlox", "rlox-1.2.0", {"numpy": True})),
     Subject("PufferLib and arrays", "pufferlib", "pufferlib"),
     Subject("PufferLib and arrays, plain GAE", "pufferlib", "pufferlib", {"plain": True}),
     Subject("EnvPool and arrays, 1 worker", "envpool", "envpool", {"workers": 1}),
     Subject("EnvPool and arrays, 2 workers", "envpool", "envpool", {"workers": 2}),
     Subject("Gymnasium NumPy and arrays", "gymnasium", "gymnasium", NUMPY_MODE),
-    Subject(
-        "Gymnasium NumPy and arrays, plain GAE",
-        "gymnasium",
-        "gymnasium",
-        {**NUMPY_MODE, "plain": True},
-    ),
+    Subject("Gymnasium NumPy and arrays, plain GAE", "gymnasium", "gymnasium", {**NUMPY_MODE, "plain": True}),
     Subject("Gymnasium sync and arrays", "gymnasium", "gymnasium", {"mode": "sync"}),
     Subject("SB3 DummyVecEnv and RolloutBuffer", "sb3", "sb3"),
 ]

@@ -29,9 +29,7 @@ IN_PLACE = "in place"
 Step = Callable[[Array], tuple[Array, Array, Array]]
 
 
-def check_steps(
-    env_id: str, n: int, first: Array, step: Step, actions: list[Array], limit: float = np.inf
-) -> None:
+def check_steps(env_id: str, n: int, first: Array, step: Step, actions: list[Array], limit: float = np.inf) -> None:
     """Raise AssertionError unless `step(actions) -> obs, rewards, done` obeys the equations.
 
     Rows at episode boundaries and rows whose observation reaches `limit` are not compared.
@@ -41,20 +39,14 @@ def check_steps(
         next_obs, rewards, done = (np.array(x) for x in step(action))
         expected, reward = next_observation(env_id, obs, action)
         comparable = ~(was_done | done.astype(bool)) & (np.abs(expected) < limit).all(1)
-        np.testing.assert_allclose(
-            next_obs[comparable], expected[comparable], atol=1e-4, err_msg="wrong observations"
-        )
-        np.testing.assert_allclose(
-            rewards[comparable], reward[comparable], atol=1e-3, err_msg="wrong rewards"
-        )
+        np.testing.assert_allclose(next_obs[comparable], expected[comparable], atol=1e-4, err_msg="wrong observations")
+        np.testing.assert_allclose(rewards[comparable], reward[comparable], atol=1e-3, err_msg="wrong rewards")
         obs, was_done = next_obs, done.astype(bool)
 
 
 def step_timer(call: str, step: Any, actions: list[Array], **names: Any) -> timeit.Timer:
     """Return a timer of `call`, in which `a()` returns the next actions."""
-    return timeit.Timer(
-        call, globals={"step": step, "a": itertools.cycle(actions).__next__, **names}
-    )
+    return timeit.Timer(call, globals={"step": step, "a": itertools.cycle(actions).__next__, **names})
 
 
 def gymnasium_step(env: Any) -> Step:
@@ -82,13 +74,7 @@ def rlox_step_into(env_id: str, n: int) -> timeit.Timer:
 
     env, actions = rlox.VecEnv(n=n, seed=0, env_id=env_id), random_actions(env_id, n)
     first = env.reset_all()
-    out = (
-        np.empty_like(first),
-        np.empty(n),
-        np.empty(n, bool),
-        np.empty(n, bool),
-        np.empty_like(first),
-    )
+    out = (np.empty_like(first), np.empty(n), np.empty(n, bool), np.empty(n, bool), np.empty_like(first))
 
     def step(action: Array) -> tuple[Array, Array, Array]:
         env.step_into(action, *out)
@@ -204,9 +190,7 @@ def subjects(env_id: str) -> list[Subject]:
     if env_id == CARTPOLE:
         table += [
             Subject("PufferLib step", "pufferlib", "pufferlib", work=IN_PLACE),
-            Subject(
-                "PufferLib C function", "pufferlib", "pufferlib", {"bare": True}, work=IN_PLACE
-            ),
+            Subject("PufferLib C function", "pufferlib", "pufferlib", {"bare": True}, work=IN_PLACE),
         ]
     return [
         *table,

@@ -13,15 +13,7 @@ from typing import Any
 import numpy as np
 import trajectories
 from side_by_side import Benchmark, Row, Subject, run, swept
-from trajectories import (
-    GAMMA,
-    LAMBDA,
-    Floats,
-    jax_subjects,
-    our_subjects,
-    rollout,
-    torchrl_subjects,
-)
+from trajectories import GAMMA, LAMBDA, Floats, jax_subjects, our_subjects, rollout, torchrl_subjects
 
 
 def reference(
@@ -62,9 +54,7 @@ class VectorizedGae:
         """Return each row, the next row and its factor, from the end."""
         return zip(advantages[-2::-1], advantages[:0:-1], self.factor[-2::-1], strict=True)
 
-    def __call__(
-        self, rewards: Floats, values: Floats, dones: Floats, last_values: Floats
-    ) -> tuple[Floats, Floats]:
+    def __call__(self, rewards: Floats, values: Floats, dones: Floats, last_values: Floats) -> tuple[Floats, Floats]:
         factor, row, multiply, add = self.factor, self.row, np.multiply, np.add
         advantages, returns = self.results or (np.empty_like(rewards), np.empty_like(rewards))
         multiply(np.logical_not(dones, self.alive), self.gamma, factor)
@@ -92,9 +82,7 @@ def numpy_loop(steps: int, num_envs: int, dtype: str) -> timeit.Timer:
     return timeit.Timer("f(r, v, d, last)", globals=names)
 
 
-def rlox(
-    steps: int, num_envs: int, dtype: str, flags: bool = False, reuse: bool = False
-) -> timeit.Timer:
+def rlox(steps: int, num_envs: int, dtype: str, flags: bool = False, reuse: bool = False) -> timeit.Timer:
     """Time `compute_gae` with dones as floats or flags and with new or reused results."""
     from rlox import compute_gae
 
@@ -108,9 +96,7 @@ def rlox(
     return timeit.Timer(call, globals=names)
 
 
-def rlox_flat(
-    steps: int, num_envs: int, dtype: str, name: str = "compute_gae_batched"
-) -> timeit.Timer:
+def rlox_flat(steps: int, num_envs: int, dtype: str, name: str = "compute_gae_batched") -> timeit.Timer:
     """Time the environment-major call. rlox 1.2.0 has a second function for float32."""
     import rlox
 
@@ -123,9 +109,7 @@ def rlox_flat(
     return timeit.Timer(call, globals=names)
 
 
-def torchrl(
-    steps: int, num_envs: int, dtype: str, threads: int, vectorised: bool = True
-) -> timeit.Timer:
+def torchrl(steps: int, num_envs: int, dtype: str, threads: int, vectorised: bool = True) -> timeit.Timer:
     """Time TorchRL's vectorised function on tensors (N, T, 1), or its loop over time."""
     from torchrl.objectives.value import functional
 
@@ -159,12 +143,7 @@ def subjects(num_envs: int, dtype: str) -> list[Subject]:
     ours = [
         Subject("rlox compute_gae", "rlox"),
         Subject("rlox compute_gae, flags", "rlox", options={"flags": True}),
-        Subject(
-            "rlox compute_gae, flags, out=",
-            "rlox",
-            options={"flags": True, **reuse},
-            work=same_arrays,
-        ),
+        Subject("rlox compute_gae, flags, out=", "rlox", options={"flags": True, **reuse}, work=same_arrays),
     ]
     tensors = torchrl_subjects("torchrl", "TorchRL vectorised")
     if num_envs >= 64:  # the vectorised function is slower at this size
@@ -174,9 +153,7 @@ def subjects(num_envs: int, dtype: str) -> list[Subject]:
     if not is_single:
         numpy += [
             Subject(label, "numpy_vectorized", rival=True),
-            Subject(
-                f"{label}, reused", "numpy_vectorized", options=reuse, work=same_arrays, rival=True
-            ),
+            Subject(f"{label}, reused", "numpy_vectorized", options=reuse, work=same_arrays, rival=True),
         ]
     old = "rlox-1.2.0"
     if is_single:
@@ -188,13 +165,7 @@ def subjects(num_envs: int, dtype: str) -> list[Subject]:
         ours.append(Subject(f"rlox {flat}", "rlox_flat"))
         name = flat if dtype == "float64" else f"{flat}_f32"
         published = swept(Subject(f"rlox 1.2.0 {name}", "rlox_flat", old, {"name": name}))
-    return [
-        *our_subjects(num_envs, *ours),
-        *published,
-        *tensors,
-        *jax_subjects("jax"),
-        *numpy,
-    ]
+    return [*our_subjects(num_envs, *ours), *published, *tensors, *jax_subjects("jax"), *numpy]
 
 
 def rows(quick: bool) -> list[Row]:

@@ -170,9 +170,7 @@ def kl_rlox(batch: int, tokens: int, dtype: str, kind: str, swapped: bool = Fals
     return timeit.Timer(call, globals=names)
 
 
-def kl_torch(
-    batch: int, tokens: int, dtype: str, kind: str, threads: int, way: str = "formula"
-) -> timeit.Timer:
+def kl_torch(batch: int, tokens: int, dtype: str, kind: str, threads: int, way: str = "formula") -> timeit.Timer:
     """Time the formula, optionally compiled, or with in-place operations."""
     import torch
 

@@ -33,9 +33,7 @@ FIELDS = ("actions", "log_probs", "advantages", "returns")
 Sizes = Sequence[int]
 
 
-def native_learner(
-    sizes: Sizes, num_envs: int, steps: int, batch: int, backend: str = "native"
-) -> Any:
+def native_learner(sizes: Sizes, num_envs: int, steps: int, batch: int, backend: str = "native") -> Any:
     """Return a learner on networks in Rust with a full rollout."""
     from rlox import make_vec
     from rlox.configs import PPOConfig
@@ -113,9 +111,7 @@ def rlox_predict(sizes: Sizes, batch: int, backend: str) -> timeit.Timer:
     return timeit.Timer("f(obs)", globals={"f": learner.policy.predict, "obs": obs})
 
 
-def make_learner(
-    algorithm: str, obs: int, actions: Any, sizes: Sizes, backend: str, **settings: Any
-) -> Any:
+def make_learner(algorithm: str, obs: int, actions: Any, sizes: Sizes, backend: str, **settings: Any) -> Any:
     """Return an off-policy learner with a full buffer on an environment with these spaces."""
     import gymnasium as gym
 
@@ -138,9 +134,7 @@ def make_learner(
     config = getattr(configs, f"{algorithm}Config")(
         net_arch=tuple(sizes), buffer_size=4096, learning_starts=4095, train_freq=1024, **settings
     )
-    learner = getattr(native_off_policy, f"Native{algorithm}")(
-        make_vec(RandomEnv, 1), config, 1, backend
-    )
+    learner = getattr(native_off_policy, f"Native{algorithm}")(make_vec(RandomEnv, 1), config, 1, backend)
     for _ in range(4):
         learner.iterate()
     return learner
@@ -179,11 +173,7 @@ def torch(sizes: Sizes, batch: int, row: str, way: str) -> timeit.Timer:
     return torch_steps.TIMERS[row](sizes, batch, way)
 
 
-WAYS = {
-    "eager": "PyTorch eager",
-    "fused": "PyTorch fused Adam",
-    "compile": "PyTorch compiled, fused Adam",
-}
+WAYS = {"eager": "PyTorch eager", "fused": "PyTorch fused Adam", "compile": "PyTorch compiled, fused Adam"}
 CALLS = {"eager": "PyTorch eager", "compile": "PyTorch compiled"}
 
 # Row: title, ways of PyTorch, function of rlox, name of the criterion benchmark.

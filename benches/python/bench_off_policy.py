@@ -103,9 +103,7 @@ def sb3(
     return training.training_subject(train, total, threads, episodes, env_id, warm_up)
 
 
-def published_rlox(
-    algorithm: str, env_id: str, total: int, episodes: int, threads: int
-) -> training.Once:
+def published_rlox(algorithm: str, env_id: str, total: int, episodes: int, threads: int) -> training.Once:
     """Return rlox 1.2.0 with rl-zoo3's learning rate and other settings at their defaults."""
     config = {"learning_rate": ZOO[algorithm]["learning_rate"]}
     train = training.published_rlox(algorithm.lower(), config, env_id)
@@ -141,10 +139,7 @@ def rltools(algorithm: str, total: int, episodes: int) -> training.Once:
 
     def compile_for(steps: int) -> Any:
         return getattr(library, algorithm)(
-            environment,
-            interface_name=f"rlox_bench_{steps}",
-            enable_evaluation=False,
-            STEP_LIMIT=steps,
+            environment, interface_name=f"rlox_bench_{steps}", enable_evaluation=False, STEP_LIMIT=steps
         )
 
     modules = {steps: compile_for(steps) for steps in (training.WARM_UP, total)}
@@ -165,11 +160,7 @@ def libraries(algorithm: str, quick: bool, options: dict[str, Any]) -> list[Subj
         for backend in ("native", "torch")
     ]
     subjects.append(Subject(f"SB3 {algorithm}", "sb3", "sb3", options))
-    found = [
-        variant
-        for library in subjects
-        for variant in (swept(library)[:1] if quick else swept(library))
-    ]
+    found = [variant for library in subjects for variant in (swept(library)[:1] if quick else swept(library))]
     return [with_threads(variant) for variant in found]
 
 
@@ -187,9 +178,7 @@ def rows(quick: bool) -> list[Row]:
         if not quick and algorithm != "DQN":  # rlox 1.2.0 lacks the zoo's DQN settings
             # rlox 1.2.0 has no parameters for the zoo's discount, first random steps and noise.
             work = "its defaults but the learning rate" if algorithm == "TD3" else ""
-            published = Subject(
-                f"rlox 1.2.0 {algorithm}", "published_rlox", "rlox-1.2.0", work=work
-            )
+            published = Subject(f"rlox 1.2.0 {algorithm}", "published_rlox", "rlox-1.2.0", work=work)
             subjects += [with_threads(variant) for variant in swept(published)]
         params = {"algorithm": algorithm, "env_id": env_id, "total": total, "episodes": episodes}
         found.append(Row(f"{algorithm} {env_id}, {total} steps", params, subjects, total))
@@ -205,11 +194,7 @@ def rows(quick: bool) -> list[Row]:
             Subject(f"rlox {algorithm}, native", "small"),
             Subject(f"RLtools {algorithm}", "rltools", "rltools"),
             Subject(
-                f"rlox {algorithm}, native, both cores",
-                "small",
-                options={"threads": 2},
-                threads=2,
-                work="both cores",
+                f"rlox {algorithm}, native, both cores", "small", options={"threads": 2}, threads=2, work="both cores"
             ),
         ]
         params = {"algorithm": algorithm, "total": 10_000, "episodes": 30}

@@ -62,9 +62,7 @@ def published_rlox(total: int, episodes: int, threads: int) -> training.Once:
         "gamma": GAMMA,
         "gae_lambda": LAMBDA,
     }
-    return training.training_subject(
-        training.published_rlox("ppo", config), total, threads, episodes
-    )
+    return training.training_subject(training.published_rlox("ppo", config), total, threads, episodes)
 
 
 def to_score(library: str, score: float) -> training.Once:
@@ -79,9 +77,7 @@ def rows(quick: bool) -> list[Row]:
         Subject("SB3 PPO", "to_score", "sb3", {"library": "sb3"}),
     ]
     score = 20 if quick else 475
-    row = Row(
-        f"PPO CartPole-v1, new process to {score}", {"score": score}, subjects, 1, "processes"
-    )
+    row = Row(f"PPO CartPole-v1, new process to {score}", {"score": score}, subjects, 1, "processes")
     return [*WALL_CLOCK.rows(quick), row]
 
 

@@ -15,20 +15,10 @@ import bench_gae
 import numpy as np
 import trajectories
 from side_by_side import Benchmark, Row, Subject, run
-from trajectories import (
-    GAMMA,
-    LAMBDA,
-    Floats,
-    jax_subjects,
-    our_subjects,
-    rollout,
-    torchrl_subjects,
-)
+from trajectories import GAMMA, LAMBDA, Floats, jax_subjects, our_subjects, rollout, torchrl_subjects
 
 
-def discounted_returns(
-    rewards: Floats, _: Floats, dones: Floats, last_values: Floats, dtype: Any = None
-) -> Floats:
+def discounted_returns(rewards: Floats, _: Floats, dones: Floats, last_values: Floats, dtype: Any = None) -> Floats:
     """Return discounted returns by a loop over time."""
     rewards, following = np.asarray(rewards, dtype), np.asarray(last_values, dtype)
     discount = GAMMA * (1 - dones).astype(rewards.dtype)
@@ -38,9 +28,7 @@ def discounted_returns(
     return returns
 
 
-def lambda_returns(
-    rewards: Floats, values: Floats, dones: Floats, last_values: Floats, dtype: Any = None
-) -> Floats:
+def lambda_returns(rewards: Floats, values: Floats, dones: Floats, last_values: Floats, dtype: Any = None) -> Floats:
     """Return the returns of GAE's loop."""
     return bench_gae.reference(rewards, values, dones, last_values, dtype)[1]
 
@@ -73,9 +61,7 @@ def rlox(steps: int, num_envs: int, dtype: str, lam: float, flags: bool = False)
     return timeit.Timer(call, globals=names)
 
 
-def torchrl(
-    steps: int, num_envs: int, dtype: str, lam: float, threads: int, vectorised: bool = True
-) -> timeit.Timer:
+def torchrl(steps: int, num_envs: int, dtype: str, lam: float, threads: int, vectorised: bool = True) -> timeit.Timer:
     """Time TorchRL's functions on tensors (N, T, 1)."""
     from torchrl.objectives.value import functional
 
@@ -90,9 +76,7 @@ def torchrl(
     return timeit.Timer(call, globals=names)
 
 
-def jax(
-    steps: int, num_envs: int, dtype: str, lam: float, method: str, unroll: int = 1
-) -> timeit.Timer:
+def jax(steps: int, num_envs: int, dtype: str, lam: float, method: str, unroll: int = 1) -> timeit.Timer:
     """Time a compiled or associative scan. Arrays stay on JAX's device."""
 
     def estimate(solve: Any, r: Any, v: Any, d: Any, last: Any, _: Any) -> Any:
@@ -136,10 +120,7 @@ def rows(quick: bool) -> list[Row]:
         sizes += [(*shape, "float32"), (*shape, "float64")]
     if quick:
         sizes = [(128, 1, "float64"), (128, 8, "float32")]
-    returns_kinds = (
-        ("returns", "compute_returns", 1.0),
-        ("lambda", "compute_lambda_returns", LAMBDA),
-    )
+    returns_kinds = (("returns", "compute_returns", 1.0), ("lambda", "compute_lambda_returns", LAMBDA))
     return [
         trajectories.row(title, size, subjects(name, lam, *size[:2]))
         for title, name, lam in returns_kinds

@@ -29,9 +29,7 @@ WAYS = {"iterate()": "bare", "train()": "train", "train(), run folder": "with_fo
 WARM_UP = 600
 
 
-def subject(
-    algorithm: str, env_id: str, backend: str, total: int, way: str, warm_up: int = WARM_UP
-) -> training.Once:
+def subject(algorithm: str, env_id: str, backend: str, total: int, way: str, warm_up: int = WARM_UP) -> training.Once:
     """Time one way to make the steps."""
     from rlox import _timing as phases
     from rlox import trainers
@@ -87,9 +85,7 @@ def rows(quick: bool) -> list[Row]:
 
 
 COLUMNS = ("parts",)
-BENCHMARK = Benchmark(
-    "bench_trainer_overhead", "Overhead of trainers", rows, rounds=9, columns=COLUMNS
-)
+BENCHMARK = Benchmark("bench_trainer_overhead", "Overhead of trainers", rows, rounds=9, columns=COLUMNS)
 
 if __name__ == "__main__":
     sys.exit(run(BENCHMARK))

@@ -108,9 +108,7 @@ def kl_trl(batch: int, tokens: int, threads: int, way: str = "TRL") -> timeit.Ti
 
     torch.set_num_threads(threads)
     torch.set_grad_enabled(False)
-    policy, reference = (
-        torch.from_numpy(x).view(batch, tokens) for x in log_probs(batch, tokens, "float32")
-    )
+    policy, reference = (torch.from_numpy(x).view(batch, tokens) for x in log_probs(batch, tokens, "float32"))
 
     def f(p: Any, r: Any) -> Any:
         return torch.exp(r - p) - (r - p) - 1
@@ -246,10 +244,7 @@ def packing_rows(count: int) -> list[Row]:
     """Return rows of planning and packing."""
     published = Subject("rlox 1.2.0 pack_sequences", "packing_rlox", PUBLISHED)
     subjects = {
-        "Planning": [
-            Subject("rlox pack_lengths", "planning_rlox"),
-            Subject("TRL's segment tree", "planning_trl", TRL),
-        ],
+        "Planning": [Subject("rlox pack_lengths", "planning_rlox"), Subject("TRL's segment tree", "planning_trl", TRL)],
         "Packing": [
             Subject("rlox pack_sequences", "packing_rlox"),
             *swept(published),
@@ -276,10 +271,7 @@ def rows(quick: bool) -> list[Row]:
         name = f"GRPO advantages {groups}x{size} float32"
         table.append(Row(name, params, subjects, groups * size, "rewards"))
     for batch, tokens in [(1, 128), (1, 8192), (32, 2048)][: 1 if quick else 3]:
-        subjects = [
-            *rlox_subjects("token_kl", "kl_rlox"),
-            *trl_subjects("kl_trl", kl_ways(quick)),
-        ]
+        subjects = [*rlox_subjects("token_kl", "kl_rlox"), *trl_subjects("kl_trl", kl_ways(quick))]
         params = {"batch": batch, "tokens": tokens}
         name = f"Schulman KL per token {batch}x{tokens} float32"
         table.append(Row(name, params, subjects, batch * tokens, "tokens"))

@@ -18,12 +18,7 @@ from trajectories import GAMMA, Floats, jax_subjects, our_subjects, rollout, tor
 
 
 def reference(
-    log_rhos: Floats,
-    rewards: Floats,
-    values: Floats,
-    dones: Floats,
-    last_values: Floats,
-    dtype: Any = None,
+    log_rhos: Floats, rewards: Floats, values: Floats, dones: Floats, last_values: Floats, dtype: Any = None
 ) -> tuple[Floats, Floats]:
     """Return targets and policy-gradient advantages by a loop over time."""
     arrays = (log_rhos, rewards, values, last_values)
@@ -119,10 +114,7 @@ def jax(steps: int, num_envs: int, dtype: str, method: str, unroll: int = 1) -> 
 def subjects(num_envs: int, dtype: str) -> list[Subject]:
     """Return the subjects, with the documented call of rlox first."""
     precision = "float32" if dtype == "float64" else ""
-    notes = [
-        *(["a call for each environment"] if num_envs > 1 else []),
-        *([precision] if precision else []),
-    ]
+    notes = [*(["a call for each environment"] if num_envs > 1 else []), *([precision] if precision else [])]
     name = ", ".join(["rlox 1.2.0", *notes])
     ours = [
         Subject("rlox compute_vtrace", "rlox"),

@@ -50,9 +50,7 @@ def make_rlox(
     return Buffer(instance, instance.push, instance.sample)
 
 
-def published(
-    obs: int | str, capacity: int, n_step: int = 1, class_name: str = "ReplayBuffer"
-) -> Buffer:
+def published(obs: int | str, capacity: int, n_step: int = 1, class_name: str = "ReplayBuffer") -> Buffer:
     """Return a buffer of rlox 1.2.0, which supports only float32 vectors."""
     import rlox
 
@@ -71,9 +69,7 @@ def sb3(obs: int | str, capacity: int, n_step: int = 1, envs: int = 1) -> Buffer
     spaces = Box(low, high, shape, dtype), Box(-1, 1, (1,))
     kwargs: dict[str, Any] = {"device": "cpu", "handle_timeout_termination": True, "n_envs": envs}
     if n_step > 1:
-        instance = buffers.NStepReplayBuffer(
-            capacity, *spaces, n_steps=n_step, gamma=GAMMA, **kwargs
-        )
+        instance = buffers.NStepReplayBuffer(capacity, *spaces, n_steps=n_step, gamma=GAMMA, **kwargs)
     else:
         instance = buffers.ReplayBuffer(capacity, *spaces, **kwargs)
     infos: list[dict[str, Any]] = [{}]
@@ -97,10 +93,7 @@ def torchrl(obs: int | str, capacity: int, n_step: int = 1, priorities: bool = F
     kwargs: dict[str, Any] = {"storage": LazyTensorStorage(capacity), "batch_size": 32}
     if n_step > 1:
         kwargs["transform"] = MultiStepTransform(n_steps=n_step, gamma=GAMMA)
-    if priorities:
-        instance = PrioritizedReplayBuffer(alpha=ALPHA, beta=BETA, **kwargs)
-    else:
-        instance = ReplayBuffer(**kwargs)
+    instance = PrioritizedReplayBuffer(alpha=ALPHA, beta=BETA, **kwargs) if priorities else ReplayBuffer(**kwargs)
 
     def push(o: Any, a: Any, r: float, terminated: bool, truncated: bool, following: Any) -> None:
         columns = {
@@ -122,10 +115,7 @@ def torchrl(obs: int | str, capacity: int, n_step: int = 1, priorities: bool = F
             "terminated": torch.zeros(count, dtype=torch.bool),
             "truncated": last,
         }
-        columns: dict[str, Any] = {
-            "obs": each[:-1],
-            "action": torch.from_numpy(np.stack(actions)),
-        }
+        columns: dict[str, Any] = {"obs": each[:-1], "action": torch.from_numpy(np.stack(actions))}
         if n_step > 1:  # the layout of TorchRL's environments
             rows = {name: x[:, None] for name, x in {**fields, "done": last}.items()}
             columns["next"] = TensorDict({"obs": each[1:], **rows}, [count])
@@ -183,11 +173,4 @@ def mapped(obs: int | str, capacity: int, n_step: int = 1) -> Buffer:
     return buffer
 
 
-MAKERS = {
-    "mapped": mapped,
-    "ours": make_rlox,
-    "published": published,
-    "sb3": sb3,
-    "torchrl": torchrl,
-    "cpprb": cpprb,
-}
+MAKERS = {"mapped": mapped, "ours": make_rlox, "published": published, "sb3": sb3, "torchrl": torchrl, "cpprb": cpprb}

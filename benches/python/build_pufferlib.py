@@ -42,12 +42,8 @@ def build(source_folder: Path, site: Path) -> None:
     if not (source_folder / RAYLIB / "lib" / "libraylib.a").exists():
         sys.exit(f"the sources have no {RAYLIB}")
     ignored = shutil.ignore_patterns("resources")
-    shutil.copytree(
-        source_folder / "pufferlib", site / "pufferlib", ignore=ignored, dirs_exist_ok=True
-    )
-    shutil.copytree(
-        source_folder / "pufferlib.egg-info", site / "pufferlib.egg-info", dirs_exist_ok=True
-    )
+    shutil.copytree(source_folder / "pufferlib", site / "pufferlib", ignore=ignored, dirs_exist_ok=True)
+    shutil.copytree(source_folder / "pufferlib.egg-info", site / "pufferlib.egg-info", dirs_exist_ok=True)
     os.chdir(source_folder)
     binding = Extension(
         ".".join((*FOLDER.parts, "binding")),

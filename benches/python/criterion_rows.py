@@ -34,9 +34,7 @@ def names() -> frozenset[str]:
     program = binary()
     if program is None:
         return frozenset()
-    done = subprocess.run(
-        [program, "--bench", "--list"], capture_output=True, text=True, check=True
-    )
+    done = subprocess.run([program, "--bench", "--list"], capture_output=True, text=True, check=True)
     lines = done.stdout.splitlines()
     end = ": benchmark"
     return frozenset(line.removesuffix(end) for line in lines if line.endswith(end))
@@ -82,11 +80,7 @@ def subjects(function: str, row: str, peer: str, work: str = "") -> list[Subject
         work: Difference from the other subjects of the row.
     """
     found: list[Subject] = []
-    backends = (
-        ("rlox in Rust", "built_in", OURS),
-        ("Candle in Rust", "candle", peer),
-        ("Burn in Rust", "burn", peer),
-    )
+    backends = (("rlox in Rust", "built_in", OURS), ("Candle in Rust", "candle", peer), ("Burn in Rust", "burn", peer))
     for name, backend, place in backends:
         benchmark = f"nn_backends/{row}/{backend}"
         if binary() is None:

@@ -87,9 +87,7 @@ class Training:
         facts = [self.gate.algorithm, self.gate.env_id, self.gate.steps, self.subject, self.seed]
         command = [str(python), __file__, "--train", json.dumps(facts)]
         one_thread = dict.fromkeys(("OMP_NUM_THREADS", "RLOX_NUM_THREADS"), "1")
-        done = subprocess.run(
-            command, stdout=subprocess.PIPE, text=True, check=True, env=os.environ | one_thread
-        )
+        done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True, env=os.environ | one_thread)
         partial = out / f".{self.file}"
         partial.write_text(done.stdout.splitlines()[-1] + "\n")
         partial.rename(out / self.file)
@@ -147,9 +145,7 @@ def main() -> int:
     gates = [gate for gate in GATES if options.only in gate.name]
     if any(gate.threshold is None for gate in gates) and (reason := why_missing(peers, PEER)):
         parser.error(reason)
-    trainings = [
-        Training(g, subject, seed) for g in gates for subject in g.subjects for seed in g.seeds
-    ]
+    trainings = [Training(g, subject, seed) for g in gates for subject in g.subjects for seed in g.seeds]
     missing = [x for x in trainings if not (options.out / x.file).exists()]
     with ThreadPoolExecutor(options.workers) as pool:
         for future in [pool.submit(x.run, options.out, peers) for x in missing]:

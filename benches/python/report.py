@@ -63,10 +63,7 @@ def evaluate(row: dict[str, Any]) -> dict[str, Any]:
             means = interquartile_mean(resample(returns))
             subject["score"] = interval(means, float(interquartile_mean(returns)))
     row["baseline"] = [
-        {
-            "subject": row["subjects"][index],
-            "ratio": speed(row["subjects"], index, baseline_index, medians),
-        }
+        {"subject": row["subjects"][index], "ratio": speed(row["subjects"], index, baseline_index, medians)}
         for index, baseline_index in baseline_pairs(row["subjects"], medians)
     ]
     row["best"] = []
@@ -80,20 +77,12 @@ def evaluate(row: dict[str, Any]) -> dict[str, Any]:
     return row
 
 
-def baseline_pairs(
-    subjects: list[dict[str, Any]], medians: dict[int, Floats]
-) -> list[tuple[int, int]]:
+def baseline_pairs(subjects: list[dict[str, Any]], medians: dict[int, Floats]) -> list[tuple[int, int]]:
     """Return the index pairs of each measured rlox subject and its baseline subject."""
-    return [
-        (index, index + 1)
-        for index in medians
-        if index + 1 in medians and subjects[index + 1]["peer"] == BASELINE
-    ]
+    return [(index, index + 1) for index in medians if index + 1 in medians and subjects[index + 1]["peer"] == BASELINE]
 
 
-def speed(
-    subjects: list[dict[str, Any]], index: int, other_index: int, medians: dict[int, Floats]
-) -> list[float]:
+def speed(subjects: list[dict[str, Any]], index: int, other_index: int, medians: dict[int, Floats]) -> list[float]:
     """Return the time of `other_index` over the time of `index`, with its interval."""
     middle = subjects[other_index]["time"][0] / subjects[index]["time"][0]
     return interval(medians[other_index] / medians[index], middle)
@@ -101,16 +90,10 @@ def speed(
 
 def slower(row: dict[str, Any]) -> list[str]:
     """Return the subjects whose interval of speed relative to the baseline is below SLOWER."""
-    return [
-        f"{row['name']}, {label(pair['subject'])}"
-        for pair in row["baseline"]
-        if pair["ratio"][2] < SLOWER
-    ]
+    return [f"{row['name']}, {label(pair['subject'])}" for pair in row["baseline"] if pair["ratio"][2] < SLOWER]
 
 
-def compare(
-    subjects: list[dict[str, Any]], indices: list[int], medians: dict[int, Floats]
-) -> list[dict[str, Any]]:
+def compare(subjects: list[dict[str, Any]], indices: list[int], medians: dict[int, Floats]) -> list[dict[str, Any]]:
     """Add `ratio` to subjects of one work, and compare the best peer with the best of rlox."""
 
     indices = sorted(indices, key=lambda index: float(subjects[index]["time"][0]))
@@ -195,16 +178,10 @@ def scores(subjects: list[dict[str, Any]]) -> list[str]:
 
     An rlox score is no worse if it is not below the lower end of the peer's interval.
     """
-    scored = [
-        subject
-        for subject in subjects
-        if len(subject.get("return", ())) >= 4 and "score" in subject
-    ]
+    scored = [subject for subject in subjects if len(subject.get("return", ())) >= 4 and "score" in subject]
     lines = []
     for ours in (subject for subject in scored if subject["ours"]):
-        for peer in (
-            subject for subject in scored if not subject["ours"] and subject["work"] == ours["work"]
-        ):
+        for peer in (subject for subject in scored if not subject["ours"] and subject["work"] == ours["work"]):
             mean, low = ours["score"][0], peer["score"][1]
             verdict = "no worse" if mean >= low else "WORSE"
             lines.append(f"  {label(ours)}: {mean:.4g} is {verdict} than {label(peer)}'s {low:.4g}")
@@ -271,9 +248,7 @@ def load_between(
     return {"others": others, "average": load}
 
 
-def save(
-    folder: Path, name: str, start_time: str, options: dict[str, Any], rows: list[dict[str, Any]]
-) -> None:
+def save(folder: Path, name: str, start_time: str, options: dict[str, Any], rows: list[dict[str, Any]]) -> None:
     """Write all measurements so far."""
     folder.mkdir(parents=True, exist_ok=True)
     document = {

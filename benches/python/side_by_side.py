@@ -130,9 +130,7 @@ class Worker:
         finally:
             timer.cancel()
         if not line:
-            raise WorkerError(
-                f"the worker process ended with {self._process.wait()}: {self._last_line()}"
-            )
+            raise WorkerError(f"the worker process ended with {self._process.wait()}: {self._last_line()}")
         answer: dict[str, Any] = json.loads(line)
         self.used = answer.pop("used")
         if "error" in answer:
@@ -245,15 +243,11 @@ def set_up(
         # Slow subjects skip an even number of rounds, so that half of their turns are reversed.
         share = options.patience / len(row.subjects)
         turns = max(5, min(rounds, math.floor(share / answer.get("seconds", 1e-9))))
-        ready.append(
-            PreparedSubject(key, worker, answer["repetitions"], rounds // turns | 1, result)
-        )
+        ready.append(PreparedSubject(key, worker, answer["repetitions"], rounds // turns | 1, result))
     return ready, results
 
 
-def measure_row(
-    row: Row, benchmark: Benchmark, workers: Workers, options: argparse.Namespace
-) -> dict[str, Any]:
+def measure_row(row: Row, benchmark: Benchmark, workers: Workers, options: argparse.Namespace) -> dict[str, Any]:
     """Set up the subjects of a row, time them in rounds and return all measurements."""
     rounds = options.rounds or min(benchmark.rounds, 5 if options.quick else benchmark.rounds)
     ready, results = set_up(row, benchmark, workers, options, rounds)
@@ -286,9 +280,7 @@ def measure_row(
 def arguments(description: str) -> argparse.ArgumentParser:
     """Return the parser of the options that all benchmarks have."""
     parser = argparse.ArgumentParser(description=description)
-    parser.add_argument(
-        "--quick", action="store_true", help="small rows and few rounds, as a check"
-    )
+    parser.add_argument("--quick", action="store_true", help="small rows and few rounds, as a check")
     parser.add_argument("--no-peers", action="store_true", help="measure only rlox")
     parser.add_argument(
         "--baseline",
@@ -297,30 +289,19 @@ def arguments(description: str) -> argparse.ArgumentParser:
         help="also measure the rlox installed in DIR (pip install --target); the exit "
         "status is 1 if a row is slower than this rlox in two runs",
     )
-    parser.add_argument(
-        "--peers", metavar="DIR", help="folder of the environments of make_peers.py"
-    )
+    parser.add_argument("--peers", metavar="DIR", help="folder of the environments of make_peers.py")
     parser.add_argument("--only", metavar="TEXT", help="only rows whose names contain TEXT")
     parser.add_argument("--rounds", type=int, help="number of rounds")
     parser.add_argument(
-        "--patience",
-        type=float,
-        default=30.0,
-        metavar="SECONDS",
-        help="time for the rounds of one row",
+        "--patience", type=float, default=30.0, metavar="SECONDS", help="time for the rounds of one row"
     )
-    parser.add_argument(
-        "--results", metavar="DIR", default=str(HERE.parents[1] / "benchmark_results")
-    )
+    parser.add_argument("--results", metavar="DIR", default=str(HERE.parents[1] / "benchmark_results"))
     return parser
 
 
 def with_baseline(row: Row) -> Row:
     """Return the row with each rlox subject also measured in the baseline's process."""
-    pairs = [
-        (subject, *([replace(subject, peer=BASELINE)] if subject.ours else []))
-        for subject in row.subjects
-    ]
+    pairs = [(subject, *([replace(subject, peer=BASELINE)] if subject.ours else [])) for subject in row.subjects]
     return replace(row, subjects=[subject for pair in pairs for subject in pair])
 
 
@@ -328,9 +309,7 @@ def run(benchmark: Benchmark, options: argparse.Namespace | None = None) -> int:
     """Measure a benchmark and print its table. Return 1 if rlox or the baseline failed."""
     if options is None:
         options = arguments(benchmark.title).parse_args()
-    rows = [
-        row for row in benchmark.rows(options.quick) if not options.only or options.only in row.name
-    ]
+    rows = [row for row in benchmark.rows(options.quick) if not options.only or options.only in row.name]
     print(report.heading(benchmark.title), flush=True)
     workers = Workers(peers_folder(options.peers), options.baseline)
     measured: list[dict[str, Any]] = []
@@ -352,9 +331,7 @@ def run(benchmark: Benchmark, options: argparse.Namespace | None = None) -> int:
             measured.append(result)
             print(report.table(result, benchmark.columns), flush=True)
             # Saved after each row, so that an interrupted run keeps its measurements.
-            report.save(
-                Path(options.results), benchmark.module, start_time, vars(options), measured
-            )
+            report.save(Path(options.results), benchmark.module, start_time, vars(options), measured)
     finally:
         workers.close()
     subjects = [subject for row in measured for subject in row["subjects"]]

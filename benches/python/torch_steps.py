@@ -39,9 +39,7 @@ def actor_critic(sizes: Sequence[int]) -> nn.ModuleDict:
     return nn.ModuleDict({"actor": actor, "critic": critic})
 
 
-def ppo_loss(
-    nets: Any, obs: Tensor, actions: Tensor, old: Tensor, advantages: Tensor, returns: Tensor
-) -> Tensor:
+def ppo_loss(nets: Any, obs: Tensor, actions: Tensor, old: Tensor, advantages: Tensor, returns: Tensor) -> Tensor:
     """Return the clipped loss of a minibatch with value loss and entropy."""
     std, mean = torch.std_mean(advantages)
     advantages = (advantages - mean) / (std + 1e-8)
@@ -54,9 +52,7 @@ def ppo_loss(
     return policy + VF_COEF * value - ENT_COEF * entropy
 
 
-def dqn_loss(
-    nets: Any, obs: Tensor, actions: Tensor, rewards: Tensor, following: Tensor, alive: Tensor
-) -> Tensor:
+def dqn_loss(nets: Any, obs: Tensor, actions: Tensor, rewards: Tensor, following: Tensor, alive: Tensor) -> Tensor:
     """Return the Huber loss to the target network's values."""
     with torch.no_grad():
         targets = rewards + GAMMA * alive * nets["target"](following).amax(-1)
@@ -166,19 +162,13 @@ def critic(sizes: Sequence[int], batch: int, way: str) -> timeit.Timer:
     return timeit.Timer("step(*arrays)", globals={"step": step, "arrays": arrays})
 
 
-def time_forward(
-    function: Callable[..., Any], nets: nn.Module, obs: Tensor, way: str
-) -> timeit.Timer:
+def time_forward(function: Callable[..., Any], nets: nn.Module, obs: Tensor, way: str) -> timeit.Timer:
     """Time a forward pass from an observation array to output arrays."""
 
     @torch.inference_mode()
     def call(array: Any) -> Any:
         outputs = forward(nets, torch.from_numpy(array))
-        return (
-            [output.numpy() for output in outputs]
-            if isinstance(outputs, tuple)
-            else outputs.numpy()
-        )
+        return [output.numpy() for output in outputs] if isinstance(outputs, tuple) else outputs.numpy()
 
     forward = torch.compile(function, dynamic=False) if way == "compile" else function
     assert len(call(obs.numpy())) >= 1

@@ -49,12 +49,7 @@ def use_threads(threads: int) -> None:
 
 
 def training_subject(
-    train: Train,
-    total: int,
-    threads: int,
-    episodes: int,
-    env_id: str = ENV,
-    warm_up: int = WARM_UP,
+    train: Train, total: int, threads: int, episodes: int, env_id: str = ENV, warm_up: int = WARM_UP
 ) -> Once:
     """Return a subject that trains once per round, with the number of the round as the seed.
 
@@ -76,17 +71,13 @@ def training_subject(
     return once
 
 
-def rlox(
-    trainer_class: Any, backend: str, threads: int, env_id: str = ENV, **settings: Any
-) -> Train:
+def rlox(trainer_class: Any, backend: str, threads: int, env_id: str = ENV, **settings: Any) -> Train:
     """Return a train function of an rlox trainer without a run folder, as others have none."""
 
     def train(steps: int, seed: int) -> Predict:
         trainer = trainer_class(env=env_id, seed=seed, backend=backend, runs_dir=None, **settings)
         if backend == "torch":
-            assert hasattr(
-                trainer.learner, "threads"
-            )  # rlox chooses the threads, but the sweep overrides them
+            assert hasattr(trainer.learner, "threads")  # rlox chooses the threads, but the sweep overrides them
             trainer.learner.threads = threads
         trainer.train(total_timesteps=steps)
         return lambda obs: trainer.predict(obs)
@@ -105,9 +96,7 @@ def sb3(model_class: Any, num_envs: int, env_id: str = ENV, **settings: Any) -> 
     return train
 
 
-def sb3_model(
-    model_class: Any, num_envs: int, seed: int, env_id: str = ENV, **settings: Any
-) -> Any:
+def sb3_model(model_class: Any, num_envs: int, seed: int, env_id: str = ENV, **settings: Any) -> Any:
     """Return a model of Stable-Baselines3 with a Monitor, as rl-zoo3 runs it."""
     from stable_baselines3.common.env_util import make_vec_env
 

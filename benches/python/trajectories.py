@@ -37,9 +37,7 @@ class Rollout:
             result = np.asarray(result).reshape(expected_result.shape)
             if result.dtype != self.rewards.dtype:
                 raise AssertionError(f"result {index}: {result.dtype}, not {self.rewards.dtype}")
-            np.testing.assert_allclose(
-                result, expected_result, rtol, atol, err_msg=f"result {index}"
-            )
+            np.testing.assert_allclose(result, expected_result, rtol, atol, err_msg=f"result {index}")
 
     def arrays(self, flags: bool = True) -> dict[str, Any]:
         """Return arrays by short names. A single trajectory has (T,) arrays and a number `last`.
@@ -96,11 +94,7 @@ Solve = Callable[..., Any]
 
 
 def jax_timer(
-    data: Rollout,
-    estimate: Callable[..., tuple[Any, ...]],
-    expected: Sequence[Floats],
-    method: str,
-    unroll: int = 1,
+    data: Rollout, estimate: Callable[..., tuple[Any, ...]], expected: Sequence[Floats], method: str, unroll: int = 1
 ) -> timeit.Timer:
     """Time compiled `estimate(solve, r, v, d, last, rhos)`.
 
@@ -144,10 +138,7 @@ def our_subjects(num_envs: int, *subjects: Subject) -> list[Subject]:
 
 def torchrl_subjects(function: str, name: str, **options: Any) -> list[Subject]:
     """Return TorchRL with one thread and with two."""
-    return [
-        Subject(name, function, "torchrl", {"threads": threads, **options}, threads)
-        for threads in (1, 2)
-    ]
+    return [Subject(name, function, "torchrl", {"threads": threads, **options}, threads) for threads in (1, 2)]
 
 
 def jax_subjects(function: str, **options: Any) -> list[Subject]:
@@ -157,10 +148,7 @@ def jax_subjects(function: str, **options: Any) -> list[Subject]:
         ("JAX scan, unrolled by 16", {"method": "scan", "unroll": 16}),
         ("JAX associative scan", {"method": "associative"}),
     )
-    return [
-        Subject(name, function, "jax", {**options_of_method, **options})
-        for name, options_of_method in methods
-    ]
+    return [Subject(name, function, "jax", {**options_of_method, **options}) for name, options_of_method in methods]
 
 
 Size = tuple[int, int, str]

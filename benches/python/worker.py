@@ -66,9 +66,7 @@ def calibrate(subjects: dict[str, Subject], key: str, seconds: float) -> dict[st
         return {"repetitions": 1}
     repetitions, took = 1, timer.timeit(1)
     while took < seconds:
-        repetitions = max(
-            repetitions + 1, min(10 * repetitions, int(repetitions * 1.3 * seconds / took))
-        )
+        repetitions = max(repetitions + 1, min(10 * repetitions, int(repetitions * 1.3 * seconds / took)))
         took = timer.timeit(repetitions)
     return {"repetitions": repetitions, "seconds": took}
 

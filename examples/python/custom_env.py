@@ -24,10 +24,7 @@ class Corridor(gym.Env[Obs, np.int64]):
 
     def __init__(self) -> None:
         self.observation_space: gym.Space[Any] = spaces.Dict(
-            {
-                "open": spaces.MultiBinary(DOORS),
-                "distance": spaces.Box(0.0, 1.0, (DOORS,), np.float32),
-            }
+            {"open": spaces.MultiBinary(DOORS), "distance": spaces.Box(0.0, 1.0, (DOORS,), np.float32)}
         )
         self.action_space = spaces.Discrete(DOORS)
 
@@ -38,9 +35,7 @@ class Corridor(gym.Env[Obs, np.int64]):
         # What is allowed goes into the infos, one flag for each action.
         return {"open": self.open, "distance": self.distance}, {"action_mask": self.open}
 
-    def reset(
-        self, *, seed: int | None = None, options: dict[str, Any] | None = None
-    ) -> tuple[Obs, dict[str, Any]]:
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Obs, dict[str, Any]]:
         """Starts at the first door."""
         super().reset(seed=seed)
         self.passed = 0
@@ -58,9 +53,7 @@ class Corridor(gym.Env[Obs, np.int64]):
 
 def main() -> None:
     """Trains, and plays 30 episodes."""
-    with PPOTrainer(
-        Corridor, seed=1, num_envs=8, n_steps=128, action_masks=True, runs_dir=None
-    ) as trainer:
+    with PPOTrainer(Corridor, seed=1, num_envs=8, n_steps=128, action_masks=True, runs_dir=None) as trainer:
         before = trainer.evaluate(30)["mean_reward"]
         trainer.train(total_timesteps=40_000)
         after = trainer.evaluate(30)["mean_reward"]

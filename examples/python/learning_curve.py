@@ -25,9 +25,7 @@ def make_callbacks() -> list[Callback]:
 def main(image: str | Path) -> None:
     """Train all seeds, and draw the interquartile mean of their scores with its 95% interval."""
     with tempfile.TemporaryDirectory() as folder:
-        results = rlox.train_many(
-            "ppo", "CartPole-v1", SEEDS, TIMESTEPS, callbacks=make_callbacks, runs_dir=folder
-        )
+        results = rlox.train_many("ppo", "CartPole-v1", SEEDS, TIMESTEPS, callbacks=make_callbacks, runs_dir=folder)
         curves = [read_curve(result["run_dir"] or "", METRIC) for result in results]
         title = "mean return of 10 greedy episodes"
         plot_runs(curves, image, metric=METRIC, title=title)

@@ -23,9 +23,7 @@ with ExitStack() as stack:
     print(f"workers         {', '.join(addresses)}")
 
     where = f"grpc://{','.join(addresses)}"
-    with IMPALATrainer(
-        "CartPole-v1", seed=1, num_envs=16, num_actors=2, actors=where, runs_dir=None
-    ) as trainer:
+    with IMPALATrainer("CartPole-v1", seed=1, num_envs=16, num_actors=2, actors=where, runs_dir=None) as trainer:
         result = trainer.train(total_timesteps=500_000)
         score = trainer.evaluate(n_episodes=30)
     print(f"steps           {result['timesteps']:,} in {result['seconds']:.1f} s")

@@ -49,9 +49,7 @@ def read_small(file: Path, largest: int) -> bytes:
     with open(file, "rb") as opened:
         data = opened.read(largest + 1)
     if len(data) > largest:
-        raise ArgumentError(
-            "path", f"at most {largest:,} bytes", f"more bytes in {file}", "pass a smaller file"
-        )
+        raise ArgumentError("path", f"at most {largest:,} bytes", f"more bytes in {file}", "pass a smaller file")
     return data
 
 

@@ -10,16 +10,11 @@ from rlox._errors import NonFiniteError
 from rlox._rlox import RolloutBuffer
 
 _ENVIRONMENT = "check the environment's dynamics"
-_POLICY = (
-    "resume from a checkpoint with a lower learning_rate or with normalized observations and "
-    "rewards"
-)
+_POLICY = "resume from a checkpoint with a lower learning_rate or with normalized observations and rewards"
 _FIXES = {"obs": _ENVIRONMENT, "rewards": _ENVIRONMENT}
 
 
-def check_finite_env_array(
-    name: str, array: npt.NDArray[Any], step: int, *, wide: bool = False
-) -> None:
+def check_finite_env_array(name: str, array: npt.NDArray[Any], step: int, *, wide: bool = False) -> None:
     """Check that data of one step of environments are finite and representable as float32.
 
     Args:
@@ -127,11 +122,7 @@ def check_finite_policy(
     for name, array in parameters.items():
         if not np.isfinite(array).all():
             raise NonFiniteError(
-                name,
-                "finite numbers",
-                "NaN or infinity in this parameter of the policy",
-                _POLICY,
-                step=step,
+                name, "finite numbers", "NaN or infinity in this parameter of the policy", _POLICY, step=step
             )
 
 
@@ -147,7 +138,6 @@ def check_finite(losses: Mapping[str, float], timesteps: int) -> None:
                 name,
                 "finite numbers",
                 str(loss),
-                "resume from a checkpoint with a lower learning_rate, or set normalize_obs and "
-                "normalize_reward",
+                "resume from a checkpoint with a lower learning_rate, or set normalize_obs and normalize_reward",
                 timesteps=timesteps,
             )

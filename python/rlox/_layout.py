@@ -117,9 +117,7 @@ class Layout:
         self.space = space
         self.leaves = list(_leaves(space, "obs", ()))
         if not self.leaves:
-            raise ArgumentError(
-                "observation space", "a space with parts", str(space), "add a part to the space"
-            )
+            raise ArgumentError("observation space", "a space with parts", str(space), "add a part to the space")
         self.packed = isinstance(space, spaces.Dict | spaces.Tuple)
         self._starts = [0]
         for leaf in self.leaves:
@@ -165,9 +163,7 @@ class Layout:
             rows[:, start : start + size * leaf.dtype.itemsize] = flat
         return rows
 
-    def unpack(
-        self, rows: Any, dtype_of: Callable[["np.dtype[Any]"], Any] = lambda dtype: dtype
-    ) -> Any:
+    def unpack(self, rows: Any, dtype_of: Callable[["np.dtype[Any]"], Any] = lambda dtype: dtype) -> Any:
         """Return rows as the policy's input: nested dicts and tuples of views if packed.
 
         Args:
@@ -258,9 +254,7 @@ def _nest(space: gym.Space[Any], views: Iterator[Any]) -> Any:
     return next(views)
 
 
-def as_batch(
-    obs: Obs, layout: Layout, normalizer: Normalizer | None = None
-) -> tuple[npt.NDArray[Any], bool]:
+def as_batch(obs: Obs, layout: Layout, normalizer: Normalizer | None = None) -> tuple[npt.NDArray[Any], bool]:
     """Convert observations to rows of a layout; also return whether `obs` is one observation.
 
     Args:
@@ -300,8 +294,7 @@ def as_batch(
         if rows.shape[1:] != leaf.shape or rows.ndim == 0:
             raise ArgumentError(
                 name,
-                f"one observation of shape {leaf.shape} or a batch with an additional first "
-                "dimension",
+                f"one observation of shape {leaf.shape} or a batch with an additional first dimension",
                 f"shape {raw.shape}",
                 "reshape the array",
             )
@@ -329,9 +322,7 @@ def _to_leaf_dtype(name: str, leaf: Leaf, rows: npt.NDArray[np.float32]) -> npt.
         return rows
     low, high = (0, 255) if leaf.dtype == np.uint8 else (-(2**62), 2**62)
     if (rows != np.round(rows)).any() or (rows < low).any() or (rows > high).any():
-        raise ArgumentError(
-            name, f"{leaf.dtype} numbers", "other numbers", f"pass observations of {leaf.space}"
-        )
+        raise ArgumentError(name, f"{leaf.dtype} numbers", "other numbers", f"pass observations of {leaf.space}")
     return leaf.encode(rows.astype(leaf.dtype))
 
 
@@ -347,8 +338,6 @@ def _real_numbers(name: str, obs: npt.ArrayLike) -> npt.NDArray[np.float32]:
             "give all rows the same length, and copy tensors to the CPU with .detach().cpu()",
         ) from error
     if array.dtype.kind not in "biuf":
-        raise ArgumentTypeError(
-            name, "an array of real numbers", f"dtype {array.dtype}", "convert it to float32"
-        )
+        raise ArgumentTypeError(name, "an array of real numbers", f"dtype {array.dtype}", "convert it to float32")
     with np.errstate(over="ignore"):
         return array.astype(np.float32)

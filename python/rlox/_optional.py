@@ -23,6 +23,5 @@ def load_extra(module: str, extra: str, what: str) -> ModuleType:
     except ModuleNotFoundError as error:
         missing = (error.name or module).partition(".")[0]  # may be a dependency of the package
         raise ModuleNotFoundError(
-            f"{what}: expected the package {missing}, got none; pip install 'rlox[{extra}]'",
-            name=error.name,
+            f"{what}: expected the package {missing}, got none; pip install 'rlox[{extra}]'", name=error.name
         ) from error

@@ -74,18 +74,8 @@ def _spec(name: str, config: type[Any], native_module: str, **facts: Any) -> Alg
 
 _CRITIC_METRICS = {"actor_loss": "train/actor_loss", "critic_loss": "train/critic_loss"}
 _SPECS = (
-    _spec(
-        "ppo",
-        configs.PPOConfig,
-        "native_on_policy",
-        ddp_trainer="rlox.distributed.ddp:PPOTrainer",
-    ),
-    _spec(
-        "a2c",
-        configs.A2CConfig,
-        "native_on_policy",
-        ddp_trainer="rlox.distributed.ddp:A2CTrainer",
-    ),
+    _spec("ppo", configs.PPOConfig, "native_on_policy", ddp_trainer="rlox.distributed.ddp:PPOTrainer"),
+    _spec("a2c", configs.A2CConfig, "native_on_policy", ddp_trainer="rlox.distributed.ddp:A2CTrainer"),
     _spec("impala", configs.IMPALAConfig, "native_on_policy"),
     _spec(
         "dqn",
@@ -94,10 +84,7 @@ _SPECS = (
         actions="discrete",
         adam_eps=_OFF_POLICY_EPS,
         policy_network="q_net",
-        update_metrics={
-            "exploration_rate": "rollout/exploration_rate",
-            "critic_loss": "train/loss",
-        },
+        update_metrics={"exploration_rate": "rollout/exploration_rate", "critic_loss": "train/loss"},
     ),
     _spec(
         "sac",
@@ -108,11 +95,7 @@ _SPECS = (
         net_arch=(256, 256),
         image_net_arch=(256, 256),
         adam_eps=_OFF_POLICY_EPS,
-        update_metrics={
-            **_CRITIC_METRICS,
-            "ent_coef": "train/ent_coef",
-            "ent_coef_loss": "train/ent_coef_loss",
-        },
+        update_metrics={**_CRITIC_METRICS, "ent_coef": "train/ent_coef", "ent_coef_loss": "train/ent_coef_loss"},
     ),
     _spec(
         "td3",

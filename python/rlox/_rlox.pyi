@@ -160,16 +160,10 @@ def compute_token_kl_f32(
     estimator: _Estimator = "k1",
 ) -> float: ...
 def compute_token_kl_schulman(
-    log_probs_policy: npt.ArrayLike,
-    log_probs_ref: npt.ArrayLike,
-    *,
-    mask: npt.ArrayLike | None = None,
+    log_probs_policy: npt.ArrayLike, log_probs_ref: npt.ArrayLike, *, mask: npt.ArrayLike | None = None
 ) -> float: ...
 def compute_token_kl_schulman_f32(
-    log_probs_policy: npt.ArrayLike,
-    log_probs_ref: npt.ArrayLike,
-    *,
-    mask: npt.ArrayLike | None = None,
+    log_probs_policy: npt.ArrayLike, log_probs_ref: npt.ArrayLike, *, mask: npt.ArrayLike | None = None
 ) -> float: ...
 def compute_batch_token_kl(
     log_probs_policy: npt.ArrayLike,
@@ -188,18 +182,10 @@ def compute_batch_token_kl_f32(
     estimator: _Estimator = "k1",
 ) -> _F32: ...
 def compute_batch_token_kl_schulman(
-    log_probs_policy: npt.ArrayLike,
-    log_probs_ref: npt.ArrayLike,
-    seq_len: int,
-    *,
-    mask: npt.ArrayLike | None = None,
+    log_probs_policy: npt.ArrayLike, log_probs_ref: npt.ArrayLike, seq_len: int, *, mask: npt.ArrayLike | None = None
 ) -> _F64: ...
 def compute_batch_token_kl_schulman_f32(
-    log_probs_policy: npt.ArrayLike,
-    log_probs_ref: npt.ArrayLike,
-    seq_len: int,
-    *,
-    mask: npt.ArrayLike | None = None,
+    log_probs_policy: npt.ArrayLike, log_probs_ref: npt.ArrayLike, seq_len: int, *, mask: npt.ArrayLike | None = None
 ) -> _F32: ...
 @overload
 def token_kl(
@@ -250,16 +236,10 @@ def policy_ratio_stats(
     advantages: npt.ArrayLike | None = None,
 ) -> dict[str, float]: ...
 def pack_sequences(
-    sequences: Sequence[npt.ArrayLike],
-    max_length: int,
-    *,
-    overflow: Literal["error", "truncate"] = "error",
+    sequences: Sequence[npt.ArrayLike], max_length: int, *, overflow: Literal["error", "truncate"] = "error"
 ) -> list[dict[str, npt.NDArray[Any]]]: ...
 def pack_lengths(
-    lengths: npt.ArrayLike,
-    max_length: int,
-    *,
-    overflow: Literal["error", "truncate"] = "error",
+    lengths: npt.ArrayLike, max_length: int, *, overflow: Literal["error", "truncate"] = "error"
 ) -> tuple[_I64, _I64]: ...
 def compute_lambda_returns(
     rewards: npt.ArrayLike,
@@ -416,11 +396,7 @@ class RolloutBuffer:
         normalizer: Normalizer | None = None,
     ) -> None: ...
     def finish(
-        self,
-        last_values: npt.ArrayLike,
-        gamma: float,
-        gae_lambda: float,
-        final_values: npt.ArrayLike | None = None,
+        self, last_values: npt.ArrayLike, gamma: float, gae_lambda: float, final_values: npt.ArrayLike | None = None
     ) -> None: ...
 
 @disjoint_base
@@ -471,11 +447,7 @@ class ReplayBuffer:
         in_order: bool = False,
     ) -> None: ...
     def sample(
-        self,
-        batch_size: int,
-        seed: int | np.random.Generator | None = None,
-        *,
-        out: dict[str, Any] | None = None,
+        self, batch_size: int, seed: int | np.random.Generator | None = None, *, out: dict[str, Any] | None = None
     ) -> dict[str, Any]: ...
     def sample_sequences(
         self,
@@ -563,9 +535,7 @@ class MmapReplayBuffer:
     ) -> MmapReplayBuffer: ...
     @staticmethod
     def open(
-        path: str | os.PathLike[str],
-        hot_capacity: int | None = None,
-        seed: int | np.random.Generator | None = None,
+        path: str | os.PathLike[str], hot_capacity: int | None = None, seed: int | np.random.Generator | None = None
     ) -> MmapReplayBuffer: ...
     @property
     def capacity(self) -> int: ...
@@ -601,11 +571,7 @@ class MmapReplayBuffer:
         extra: Mapping[str, npt.ArrayLike] | None = None,
     ) -> None: ...
     def sample(
-        self,
-        batch_size: int,
-        seed: int | np.random.Generator | None = None,
-        *,
-        out: dict[str, Any] | None = None,
+        self, batch_size: int, seed: int | np.random.Generator | None = None, *, out: dict[str, Any] | None = None
     ) -> dict[str, Any]: ...
     def flush(self) -> None: ...
     def state(self) -> dict[str, npt.NDArray[Any]]: ...
@@ -664,19 +630,10 @@ class NativeVectorEnv:
         final_obs: _F32 | None = None,
     ) -> None: ...
     def steps_into(
-        self,
-        actions: npt.ArrayLike,
-        obs: _F32,
-        rewards: _F64,
-        terminated: _Bool,
-        truncated: _Bool,
-        final_obs: _F32,
+        self, actions: npt.ArrayLike, obs: _F32, rewards: _F64, terminated: _Bool, truncated: _Bool, final_obs: _F32
     ) -> None: ...
     def begin_rollout(
-        self,
-        buffer: RolloutBuffer,
-        normalizer: Normalizer | None = None,
-        seed: int | None = None,
+        self, buffer: RolloutBuffer, normalizer: Normalizer | None = None, seed: int | None = None
     ) -> None: ...
     def step_rollout(
         self,
@@ -722,11 +679,7 @@ class NativeActors:
     ) -> NativeActors: ...
     @staticmethod
     def start_python_actors(
-        actors: Sequence[Any],
-        weights: object,
-        stream: npt.NDArray[np.int64],
-        max_staleness: int,
-        deterministic: bool,
+        actors: Sequence[Any], weights: object, stream: npt.NDArray[np.int64], max_staleness: int, deterministic: bool
     ) -> NativeActors: ...
     def pop(
         self,
@@ -777,11 +730,7 @@ class NativePolicy:
         sde_sample_freq: int,
     ) -> bool: ...
     def act(
-        self,
-        buffer: RolloutBuffer,
-        t: int,
-        action_masks: npt.ArrayLike | None = None,
-        noise: bool = False,
+        self, buffer: RolloutBuffer, t: int, action_masks: npt.ArrayLike | None = None, noise: bool = False
     ) -> tuple[npt.NDArray[Any], npt.NDArray[np.float32], npt.NDArray[np.float32]]: ...
     def finish(self, buffer: RolloutBuffer, gamma: float, gae_lambda: float) -> None: ...
     def ppo(self, buffer: RolloutBuffer, settings: Mapping[str, Any]) -> dict[str, float]: ...

@@ -64,10 +64,7 @@ def state_for_native(generator: np.random.Generator) -> npt.NDArray[np.int64]:
     state: dict[str, Any] = dict(generator.bit_generator.state)
     if state["bit_generator"] != "PCG64":
         raise ArgumentError(
-            "np_random",
-            "a generator over PCG64",
-            str(state["bit_generator"]),
-            "use numpy.random.default_rng",
+            "np_random", "a generator over PCG64", str(state["bit_generator"]), "use numpy.random.default_rng"
         )
     halves = [half for key in ("state", "inc") for half in divmod(state["state"][key], 2**64)]
     values = [*halves, state["has_uint32"], state["uinteger"]]
@@ -113,9 +110,7 @@ class SeedTracker:
             return
         selected_envs = [True] * len(seeds) if mask is None else mask.tolist()
         rows = zip(seeds, selected_envs, self._seeds, strict=True)
-        self._seeds = [
-            old if new is None or not is_selected else new for new, is_selected, old in rows
-        ]
+        self._seeds = [old if new is None or not is_selected else new for new, is_selected, old in rows]
 
     @property
     def seeds(self) -> tuple[int | None, ...]:
@@ -127,14 +122,9 @@ class SeedTracker:
         """Generator of uniformly random actions, seeded with the last seed."""
         if self._action_stream is None:
             known: int | list[int] | None
-            if isinstance(self.last, list):
-                known = [s for s in self.last if s is not None] or None
-            else:
-                known = self.last
+            known = [s for s in self.last if s is not None] or None if isinstance(self.last, list) else self.last
             # Environments use the same seed without a spawn key, so the streams differ.
-            self._action_stream = np.random.default_rng(
-                np.random.SeedSequence(known, spawn_key=(0,))
-            )
+            self._action_stream = np.random.default_rng(np.random.SeedSequence(known, spawn_key=(0,)))
         return self._action_stream
 
 

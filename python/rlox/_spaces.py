@@ -119,10 +119,7 @@ def from_json(description: object) -> gym.Space[Any]:
         return _from_json(description)
     except (LookupError, TypeError, ValueError, OverflowError, AssertionError) as error:
         raise ArgumentError(
-            "spaces",
-            "a description of a space",
-            f"{description!r:.200} ({error})",
-            "use a checkpoint that rlox wrote",
+            "spaces", "a description of a space", f"{description!r:.200} ({error})", "use a checkpoint that rlox wrote"
         ) from error
 
 
@@ -185,24 +182,17 @@ def action_dtype(space: gym.Space[Any]) -> Literal["int64", "float32"]:
     return "float32" if get_action_counts(space) is None else "int64"
 
 
-def check_action_shape(
-    space: gym.Space[Any], values: npt.ArrayLike, num_envs: int
-) -> npt.NDArray[Any]:
+def check_action_shape(space: gym.Space[Any], values: npt.ArrayLike, num_envs: int) -> npt.NDArray[Any]:
     """Convert actions to an array of one action per environment; check only the shape."""
     shape = (num_envs, *(space.shape or ()))
     try:
         actions = np.asarray(values)
     except ValueError as error:
         raise ArgumentError(
-            "actions",
-            f"shape {shape}",
-            f"{type(values).__name__} ({error})",
-            "pass one action per environment",
+            "actions", f"shape {shape}", f"{type(values).__name__} ({error})", "pass one action per environment"
         ) from error
     if actions.shape != shape:
-        raise ArgumentError(
-            "actions", f"shape {shape}", str(actions.shape), "pass one action per environment"
-        )
+        raise ArgumentError("actions", f"shape {shape}", str(actions.shape), "pass one action per environment")
     return actions
 
 
@@ -240,9 +230,7 @@ def _start(space: gym.Space[Any]) -> npt.NDArray[Any] | np.integer[Any] | int:
 
 def _check_integers(actions: npt.NDArray[Any]) -> None:
     if actions.dtype.kind not in "iu":
-        raise ArgumentTypeError(
-            "actions", "integers", f"dtype {actions.dtype}", "convert them to int64 first"
-        )
+        raise ArgumentTypeError("actions", "integers", f"dtype {actions.dtype}", "convert them to int64 first")
 
 
 def _to_real(actions: npt.NDArray[Any]) -> npt.NDArray[Any]:
@@ -296,10 +284,7 @@ def _saturate(actions: npt.NDArray[Any], dtype: np.dtype[Any]) -> npt.NDArray[An
 
 
 def check_actions(
-    space: gym.Space[Any],
-    actions: npt.ArrayLike,
-    num_envs: int,
-    ignored: npt.NDArray[np.bool_] | None = None,
+    space: gym.Space[Any], actions: npt.ArrayLike, num_envs: int, ignored: npt.NDArray[np.bool_] | None = None
 ) -> npt.NDArray[Any]:
     """Convert a batch of the space's actions to an array, and check the values.
 
@@ -372,9 +357,7 @@ def check_action_space(space: gym.Space[Any], use_sde: bool) -> None:
         ArgumentError: The space has no components, or `use_sde` is set and the space is not a Box.
     """
     if 0 in (space.shape or ()):
-        raise ArgumentError(
-            "action space", "at least one component", str(space), "remove the axis of size 0"
-        )
+        raise ArgumentError("action space", "at least one component", str(space), "remove the axis of size 0")
     if use_sde and not isinstance(space, gym.spaces.Box):
         raise ArgumentError("use_sde", "a Box action space", str(space), "set use_sde=False")
 
@@ -407,9 +390,7 @@ def check_supported_actions(algorithm: str, supported: str, space: gym.Space[Any
         raise ArgumentError("action space", f"a Box for {name}", str(space), f"use {fix}")
     if not real:
         # tanh-squashed actions are almost never so close to a bound that they round to it.
-        raise ArgumentError(
-            "action space", f"a Box of real numbers for {name}", str(space), "use PPO or A2C"
-        )
+        raise ArgumentError("action space", f"a Box of real numbers for {name}", str(space), "use PPO or A2C")
     most = np.finfo(np.float32).max
     if not all((np.abs(side.astype(np.float64)) <= most).all() for side in (space.low, space.high)):
         raise ArgumentError(
@@ -432,9 +413,7 @@ def check_supported_actions(algorithm: str, supported: str, space: gym.Space[Any
 _MOST = float(np.finfo(np.float32).max)
 
 
-def random_actions(
-    space: gym.Space[Any], rng: np.random.Generator, batch_shape: tuple[int, ...]
-) -> npt.NDArray[Any]:
+def random_actions(space: gym.Space[Any], rng: np.random.Generator, batch_shape: tuple[int, ...]) -> npt.NDArray[Any]:
     """Sample uniform actions in the form that a rollout stores, int64 or float32.
 
     Actions of an integer Box are integers including both bounds, rounded to float32. Bounds of a
@@ -485,14 +464,9 @@ def _finite_bounds(space: gym.Space[Any]) -> tuple[npt.NDArray[Any], npt.NDArray
     assert isinstance(space, spaces.Box)
     if not space.is_bounded():
         raise ArgumentError(
-            "policy",
-            "an action space with finite bounds for random actions",
-            str(space),
-            "pass a policy",
+            "policy", "an action space with finite bounds for random actions", str(space), "pass a policy"
         )
     if space.low.dtype.kind == "f":
-        low, high = (
-            np.clip(side.astype(np.float64), -_MOST, _MOST) for side in (space.low, space.high)
-        )
+        low, high = (np.clip(side.astype(np.float64), -_MOST, _MOST) for side in (space.low, space.high))
         return low, high
     return space.low, space.high

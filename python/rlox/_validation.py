@@ -18,9 +18,7 @@ import numpy as np
 from rlox._errors import ArgumentError, ArgumentTypeError, StructuredError
 
 
-def check_int(
-    name: str, value: Any, low: int, extra_value: int | None = None, *, fix: str = ""
-) -> int:
+def check_int(name: str, value: Any, low: int, extra_value: int | None = None, *, fix: str = "") -> int:
     """Return an integer of at least `low`, or equal to `extra_value`, as an int.
 
     Raises:
@@ -47,9 +45,7 @@ pass 100000
     return plain
 
 
-def check_float(
-    name: str, value: Any, low: float = -math.inf, high: float = math.inf, *, fix: str = ""
-) -> float:
+def check_float(name: str, value: Any, low: float = -math.inf, high: float = math.inf, *, fix: str = "") -> float:
     """Return a finite number in [low, high] as a float.
 
     Raises:
@@ -142,9 +138,7 @@ def check_path(name: str, value: Any) -> Path | None:
     if value is None:
         return None
     if not isinstance(value, str | os.PathLike) or not isinstance(os.fspath(value), str):
-        raise _wrong(
-            name, "a path or None", value, "pass a str or a pathlib.Path", ArgumentTypeError
-        )
+        raise _wrong(name, "a path or None", value, "pass a str or a pathlib.Path", ArgumentTypeError)
     return Path(value)
 
 
@@ -336,9 +330,7 @@ def json_keywords(name: str, value: Any, reserved: Sequence[str] = ()) -> dict[s
         raise _wrong(name, "a dict of keywords", value, "pass a dict or None", ArgumentTypeError)
     for key in reserved:
         if key in value:
-            raise _wrong(
-                name, f"no {key!r}", value, f"leave {key!r} to the trainer", ArgumentTypeError
-            )
+            raise _wrong(name, f"no {key!r}", value, f"leave {key!r} to the trainer", ArgumentTypeError)
     return {key: _json(f"{name}[{key!r}]", content) for key, content in _str_items(name, value)}
 
 
@@ -370,10 +362,7 @@ _OVERRIDES = {"utd_ratio": "gradient_steps"}
 
 
 def resolve(
-    defaults: Mapping[str, Any],
-    preset: Mapping[str, Any],
-    arguments: Mapping[str, Any],
-    exclude: Iterable[str] = (),
+    defaults: Mapping[str, Any], preset: Mapping[str, Any], arguments: Mapping[str, Any], exclude: Iterable[str] = ()
 ) -> tuple[dict[str, Any], dict[str, str]]:
     """Return settings and the source of each: arguments, else the preset, else defaults.
 

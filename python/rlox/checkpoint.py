@@ -45,10 +45,7 @@ FINAL = "checkpoint"
 _CONFIG = "config.json"
 _STEP = re.compile(r"step-(\d{9,})")
 # Errors that reading damaged JSON can raise.
-_DAMAGED = (
-    *(OSError, ValueError, LookupError, AttributeError, TypeError, ArithmeticError),
-    RecursionError,
-)
+_DAMAGED = (*(OSError, ValueError, LookupError, AttributeError, TypeError, ArithmeticError), RecursionError)
 _NAME = re.compile(r"[a-z][a-z0-9_]{0,63}")
 _LONGEST = 2**28  # largest size of a manifest in bytes
 _SAFETENSORS_OVERHEAD = 2**20  # bytes that safetensors needs in addition to file and arrays
@@ -68,9 +65,7 @@ class Checkpoint:
     members: dict[str, Arrays]
 
 
-def write_checkpoint(
-    path: str | os.PathLike[str], manifest: Mapping[str, Any], members: Mapping[str, Arrays]
-) -> None:
+def write_checkpoint(path: str | os.PathLike[str], manifest: Mapping[str, Any], members: Mapping[str, Arrays]) -> None:
     """Write a checkpoint atomically into the folder `path`.
 
     A process that is killed at any time leaves the old or the new checkpoint, never a mixture. The
@@ -106,9 +101,7 @@ def write_checkpoint(
             _check_replaceable(path)
     if not isinstance(manifest, Mapping):
         raise ArgumentTypeError("manifest", "a dict", type(manifest).__name__, "pass {}")
-    checked = {
-        name: check_member(name, arrays) for name, arrays in _to_member_dicts(members).items()
-    }
+    checked = {name: check_member(name, arrays) for name, arrays in _to_member_dicts(members).items()}
     for name in checked:
         if not _NAME.fullmatch(name):
             raise ArgumentError("members", "names of a-z, 0-9 and _", repr(name), "rename it")
@@ -137,9 +130,7 @@ def _replace(path: Path, content: Mapping[str, Any], members: Mapping[str, Array
     partial.mkdir()
     try:
         entries = {
-            name: write_member(partial / f"{name}.safetensors", arrays)
-            for name, arrays in members.items()
-            if arrays
+            name: write_member(partial / f"{name}.safetensors", arrays) for name, arrays in members.items() if arrays
         }
         write_file(partial / MANIFEST, _sign({**content, "members": entries}))
     except BaseException:
@@ -169,20 +160,14 @@ def _sign(content: Mapping[str, Any]) -> bytes:
 
 def _to_member_dicts(members: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
     """Return the members as dicts of arrays by name."""
-    return {
-        member: dict(_items(f"members[{member!r}]", arrays))
-        for member, arrays in _items("members", members)
-    }
+    return {member: dict(_items(f"members[{member!r}]", arrays)) for member, arrays in _items("members", members)}
 
 
 def _items(name: str, value: Any) -> list[tuple[str, Any]]:
     known = isinstance(value, Mapping) and all(isinstance(key, str) for key in value)
     if not known or not all(key.isprintable() for key in value):
         raise ArgumentTypeError(
-            name,
-            "a dict with printable str keys",
-            type(value).__name__,
-            "pass arrays by member and name",
+            name, "a dict with printable str keys", type(value).__name__, "pass arrays by member and name"
         )
     return list(value.items())
 
@@ -297,9 +282,7 @@ def _read_folder(path: Path) -> Checkpoint:
         except MemoryError:
             hint = "free memory, or load the checkpoint on a larger machine"
             got = f"a member {name!r} of {len(data):,} bytes"
-            raise OutOfMemoryError(
-                "path", "a checkpoint that fits into memory", got, hint
-            ) from None
+            raise OutOfMemoryError("path", "a checkpoint that fits into memory", got, hint) from None
         try:
             members[name] = safetensors.numpy.load(data)
         except safetensors.SafetensorError as error:
@@ -307,9 +290,7 @@ def _read_folder(path: Path) -> Checkpoint:
     return Checkpoint(manifest, members)
 
 
-def check_keys(
-    file: Path, section: str, content: object, kinds: Mapping[str, tuple[type, ...]]
-) -> None:
+def check_keys(file: Path, section: str, content: object, kinds: Mapping[str, tuple[type, ...]]) -> None:
     """Check that a section is a dict with certain keys and with values of exact types.
 
     Raises:

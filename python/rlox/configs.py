@@ -47,15 +47,7 @@ BETAS = (0.9, 0.999)
 ALPHA = 0.99
 EPS = 1e-5
 # Settings of the built-in policies, which a custom policy excludes.
-SHAPE_SETTINGS = (
-    "use_sde",
-    "net_arch",
-    "shared_trunk",
-    "activation",
-    "ortho_init",
-    "log_std_init",
-    "full_std",
-)
+SHAPE_SETTINGS = ("use_sde", "net_arch", "shared_trunk", "activation", "ortho_init", "log_std_init", "full_std")
 
 
 def _train_freq(name: str, value: Any) -> int | tuple[int, str]:
@@ -68,10 +60,7 @@ def _train_freq(name: str, value: Any) -> int | tuple[int, str]:
         return _validation.check_int(name, value, 1)
     try:
         count, unit = value
-        plain = (
-            _validation.check_int(name, count, 1),
-            _validation.check_str(name, unit, ("step", "episode")),
-        )
+        plain = (_validation.check_int(name, count, 1), _validation.check_str(name, unit, ("step", "episode")))
     except (TypeError, ValueError) as error:
         raise ArgumentError(
             name,
@@ -113,8 +102,7 @@ def _actors(name: str, value: object) -> str:
     if actors not in ("auto", "threads", "processes", "ray") and worker_addresses(actors) is None:
         raise ArgumentError(
             name,
-            "'auto', 'threads', 'processes', 'ray', or addresses of workers such as "
-            "'grpc://host:50051,host:50052'",
+            "'auto', 'threads', 'processes', 'ray', or addresses of workers such as 'grpc://host:50051,host:50052'",
             repr(actors),
             "pass 'auto'",
         )
@@ -122,12 +110,7 @@ def _actors(name: str, value: object) -> str:
 
 
 # Values of the actor settings with async_collect=False.
-_WITHOUT_ACTORS: dict[str, Any] = {
-    "num_actors": 1,
-    "actors": "auto",
-    "max_staleness": None,
-    "deterministic": False,
-}
+_WITHOUT_ACTORS: dict[str, Any] = {"num_actors": 1, "actors": "auto", "max_staleness": None, "deterministic": False}
 
 
 def _check_actors(config: "OnPolicyConfig") -> None:
@@ -136,12 +119,7 @@ def _check_actors(config: "OnPolicyConfig") -> None:
     if not config.async_collect:
         for name, default in _WITHOUT_ACTORS.items():
             if (got := getattr(config, name)) != default:
-                raise ArgumentError(
-                    name,
-                    f"{default!r} with async_collect=False",
-                    repr(got),
-                    "set async_collect=True",
-                )
+                raise ArgumentError(name, f"{default!r} with async_collect=False", repr(got), "set async_collect=True")
         return
     if envs % actors:
         raise ArgumentError(
@@ -209,26 +187,16 @@ class OnPolicyConfig(AlgorithmConfig):
     vf_coef: float = setting(0.5, "weight of the value loss", low=0)
     max_grad_norm: float = setting(0.5, "maximum norm of the gradient of all parameters", low=0)
     action_masks: bool = setting(False, "use the action masks that the environments report")
-    normalize_obs: bool = setting(
-        False, "normalize observations by running mean and variance, clipped to [-10, 10]"
-    )
+    normalize_obs: bool = setting(False, "normalize observations by running mean and variance, clipped to [-10, 10]")
     normalize_reward: bool = setting(
         False, "divide rewards by the standard deviation of discounted returns, clip to [-10, 10]"
     )
     use_sde: bool = setting(False, "state-dependent exploration (gSDE); Box actions only")
-    sde_sample_freq: int = setting(
-        -1, "steps between gSDE noise matrices; -1: once per rollout", low=1, extra=-1
-    )
-    full_std: bool = setting(
-        True, "gSDE: one standard deviation per hidden unit and action, not only per hidden unit"
-    )
-    log_std_init: float = setting(
-        0.0, "initial log standard deviation; Box actions only", low=-20, high=20
-    )
+    sde_sample_freq: int = setting(-1, "steps between gSDE noise matrices; -1: once per rollout", low=1, extra=-1)
+    full_std: bool = setting(True, "gSDE: one standard deviation per hidden unit and action, not only per hidden unit")
+    log_std_init: float = setting(0.0, "initial log standard deviation; Box actions only", low=-20, high=20)
     ortho_init: bool = setting(True, "initialize weights orthogonally")
-    net_arch: tuple[int, ...] | None = setting(
-        None, "sizes of the hidden layers; None: (64, 64), or () after a CNN"
-    )
+    net_arch: tuple[int, ...] | None = setting(None, "sizes of the hidden layers; None: (64, 64), or () after a CNN")
     shared_trunk: bool = setting(False, "share hidden layers between actor and critic")
     activation: Activation = setting("tanh", "activation of the hidden layers")
     device: str = setting("cpu", 'torch device: "cpu", "cuda", "cuda:1", "mps"')
@@ -238,9 +206,7 @@ class OnPolicyConfig(AlgorithmConfig):
         'where actors run: "auto", "threads", "processes", "ray" or "grpc://host:port,host:port"',
         convert=_actors,
     )
-    max_staleness: int | None = setting(
-        None, "maximum age of a rollout's policy in updates; None: num_actors", low=0
-    )
+    max_staleness: int | None = setting(None, "maximum age of a rollout's policy in updates; None: num_actors", low=0)
     deterministic: bool = setting(
         False, "deterministic runs: every rollout's policy is exactly max_staleness updates old"
     )
@@ -263,9 +229,7 @@ class PPOConfig(_GAEConfig):
     """Settings of PPO. The defaults are Stable-Baselines3's."""
 
     n_steps: int = 2048
-    batch_size: int | None = setting(
-        None, "steps per minibatch, at most those of a rollout; None: 64", low=1
-    )
+    batch_size: int | None = setting(None, "steps per minibatch, at most those of a rollout; None: 64", low=1)
     n_epochs: int = setting(10, "passes over each rollout", low=1)
     learning_rate: float = 3e-4
     clip_coef: float = setting(0.2, "clip range of the probability ratio, 1 +/- clip_coef", low=0)
@@ -337,32 +301,20 @@ class OffPolicyConfig(AlgorithmConfig):
     buffer_size: int = setting(1_000_000, "capacity of the replay buffer in transitions", low=1)
     learning_starts: int = setting(100, "steps with random actions before the first update", low=0)
     batch_size: int = setting(
-        256,
-        "transitions per minibatch, at most those in the buffer; sampled with replacement",
-        low=1,
+        256, "transitions per minibatch, at most those in the buffer; sampled with replacement", low=1
     )
     train_freq: int | tuple[int, str] = setting(
-        1,
-        'steps of each environment per iteration; (n, "episode"): n full episodes (num_envs=1)',
-        convert=_train_freq,
+        1, 'steps of each environment per iteration; (n, "episode"): n full episodes (num_envs=1)', convert=_train_freq
     )
-    gradient_steps: int = setting(
-        1, "minibatches per iteration; -1: as many as new transitions", low=1, extra=-1
-    )
-    utd_ratio: float | None = setting(
-        None, "minibatches per new transition; replaces gradient_steps", low=0
-    )
+    gradient_steps: int = setting(1, "minibatches per iteration; -1: as many as new transitions", low=1, extra=-1)
+    utd_ratio: float | None = setting(None, "minibatches per new transition; replaces gradient_steps", low=0)
     n_steps: int = setting(1, "steps of the n-step return", low=1)
     gamma: float = setting(0.99, "discount factor", low=0, high=1)
-    tau: float = setting(
-        0.005, "soft update coefficient of target networks; 1 copies the weights", low=0, high=1
-    )
+    tau: float = setting(0.005, "soft update coefficient of target networks; 1 copies the weights", low=0, high=1)
     frame_stack: int | None = setting(
         None, "frames per stacked observation, each stored once; None: no frame stack", low=1
     )
-    her: Literal["future", "final", "episode"] | None = setting(
-        None, "hindsight goal strategy, for goal environments"
-    )
+    her: Literal["future", "final", "episode"] | None = setting(None, "hindsight goal strategy, for goal environments")
     n_sampled_goal: int = setting(4, "relabelled transitions per real transition", low=1)
     learning_rate: float = setting(3e-4, "learning rate of Adam for all networks", low=0)
     lr_schedule: Schedule = setting("constant", 'learning rate schedule; "linear" decays to 0')
@@ -372,9 +324,7 @@ class OffPolicyConfig(AlgorithmConfig):
     normalize_reward: bool = setting(
         False, "divide rewards (n-step: their sum) by the standard deviation of discounted returns"
     )
-    net_arch: tuple[int, ...] | None = setting(
-        None, "sizes of the hidden layers; None: the default of the algorithm"
-    )
+    net_arch: tuple[int, ...] | None = setting(None, "sizes of the hidden layers; None: the default of the algorithm")
     activation: Activation = setting("relu", "activation of the hidden layers")
     compile: bool = setting(False, "compile the losses with torch.compile")
     device: str = setting("cpu", 'torch device: "cpu", "cuda", "cuda:1", "mps"')
@@ -386,8 +336,7 @@ class OffPolicyConfig(AlgorithmConfig):
         if self.batch_size > capacity:
             raise ArgumentError(
                 "batch_size",
-                f"at most {capacity}, the capacity of buffer_size = {self.buffer_size} with "
-                f"num_envs = {self.num_envs}",
+                f"at most {capacity}, the capacity of buffer_size = {self.buffer_size} with num_envs = {self.num_envs}",
                 str(self.batch_size),
                 "lower batch_size, or raise buffer_size",
             )
@@ -407,10 +356,7 @@ class OffPolicyConfig(AlgorithmConfig):
             )
         if self.her is not None and self.n_steps != 1:
             raise ArgumentError(
-                "n_steps",
-                f"1, because her = {self.her!r} is set",
-                str(self.n_steps),
-                "set n_steps=1 or her=None",
+                "n_steps", f"1, because her = {self.her!r} is set", str(self.n_steps), "set n_steps=1 or her=None"
             )
 
 
@@ -427,29 +373,17 @@ class DQNConfig(OffPolicyConfig):
     learning_rate: float = 1e-4
     target_update_interval: int = setting(10_000, "environment steps between target updates", low=1)
     double: bool = setting(
-        False,
-        "double Q-learning: the online network selects the next action (van Hasselt et al., 2016)",
+        False, "double Q-learning: the online network selects the next action (van Hasselt et al., 2016)"
     )
-    dueling: bool = setting(
-        False, "dueling network: separate value and advantage streams (Wang et al., 2016)"
-    )
+    dueling: bool = setting(False, "dueling network: separate value and advantage streams (Wang et al., 2016)")
     prioritized: bool = setting(False, "prioritized replay by TD error (Schaul et al., 2016)")
-    priority_alpha: float = setting(
-        0.6, "prioritization exponent: 0 is uniform, 1 is proportional", low=0, high=1
-    )
+    priority_alpha: float = setting(0.6, "prioritization exponent: 0 is uniform, 1 is proportional", low=0, high=1)
     priority_beta: float = setting(
-        0.4,
-        "initial exponent of the importance weights; rises to 1 at the end of the run",
-        low=0,
-        high=1,
+        0.4, "initial exponent of the importance weights; rises to 1 at the end of the run", low=0, high=1
     )
     max_grad_norm: float = setting(10.0, "maximum norm of the gradient of all parameters", low=0)
-    exploration_fraction: float = setting(
-        0.1, "fraction of the run over which epsilon decays", low=0, high=1
-    )
-    exploration_initial_eps: float = setting(
-        1.0, "initial epsilon (probability of a random action)", low=0, high=1
-    )
+    exploration_fraction: float = setting(0.1, "fraction of the run over which epsilon decays", low=0, high=1)
+    exploration_initial_eps: float = setting(1.0, "initial epsilon (probability of a random action)", low=0, high=1)
     exploration_final_eps: float = setting(0.05, "final epsilon", low=0, high=1)
     action_masks: bool = setting(False, "use the action masks that the environments report")
 
@@ -458,9 +392,7 @@ class DQNConfig(OffPolicyConfig):
 class _BoxConfig(OffPolicyConfig):
     """Settings that SAC and TD3 share."""
 
-    action_noise: ActionNoise | None = setting(
-        None, "noise added to the actions of the policy", convert=as_noise
-    )
+    action_noise: ActionNoise | None = setting(None, "noise added to the actions of the policy", convert=as_noise)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -472,28 +404,20 @@ class SACConfig(_BoxConfig):
 
     target_update_interval: int = setting(1, "minibatches between target updates", low=1)
     ent_coef: float | str = setting(
-        "auto",
-        'entropy coefficient; "auto": learned; "auto_0.1": learned, initially 0.1',
-        convert=_ent_coef,
+        "auto", 'entropy coefficient; "auto": learned; "auto_0.1": learned, initially 0.1', convert=_ent_coef
     )
     target_entropy: float | Literal["auto"] = setting(
-        "auto",
-        'target entropy; "auto": minus the number of action dimensions',
-        convert=_target_entropy,
+        "auto", 'target entropy; "auto": minus the number of action dimensions', convert=_target_entropy
     )
     use_sde: bool = setting(False, "state-dependent exploration (gSDE)")
-    sde_sample_freq: int = setting(
-        -1, "steps between gSDE noise matrices; -1: once per iteration", low=1, extra=-1
-    )
+    sde_sample_freq: int = setting(-1, "steps between gSDE noise matrices; -1: once per iteration", low=1, extra=-1)
     use_sde_at_warmup: bool = setting(False, "sample warm-up actions with gSDE, not uniformly")
     log_std_init: float = setting(-3.0, "initial log standard deviation of gSDE", low=-20, high=20)
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.use_sde_at_warmup and not self.use_sde:
-            raise ArgumentError(
-                "use_sde_at_warmup", "False with use_sde=False", "True", "set use_sde=True"
-            )
+            raise ArgumentError("use_sde_at_warmup", "False with use_sde=False", "True", "set use_sde=True")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -506,15 +430,11 @@ class TD3Config(_BoxConfig):
 
     learning_rate: float = 1e-3
     policy_delay: int = setting(2, "critic updates per actor and target update", low=1)
-    target_policy_noise: float = setting(
-        0.2, "standard deviation of the noise on target actions", low=0
-    )
+    target_policy_noise: float = setting(0.2, "standard deviation of the noise on target actions", low=0)
     target_noise_clip: float = setting(0.5, "clip range of the noise on target actions", low=0)
 
 
-def make_config(
-    config_type: type[Any], settings: dict[str, Any], config_sources: dict[str, str]
-) -> Any:
+def make_config(config_type: type[Any], settings: dict[str, Any], config_sources: dict[str, str]) -> Any:
     """Return the config of resolved settings (see `rlox._validation.resolve`).
 
     The batch size of a preset is limited to the number of steps in a rollout.

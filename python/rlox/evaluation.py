@@ -62,15 +62,10 @@ class SeededPredictor:
     """
 
     def __init__(
-        self,
-        learner: "EnvLearner",
-        seed: int,
-        interrupt_requested: Callable[[], bool] = lambda: False,
+        self, learner: "EnvLearner", seed: int, interrupt_requested: Callable[[], bool] = lambda: False
     ) -> None:
         if not hasattr(learner, "config"):
-            raise ArgumentTypeError(
-                "learner", "a Learner", short_repr(learner), "pass the `learner` of a trainer"
-            )
+            raise ArgumentTypeError("learner", "a Learner", short_repr(learner), "pass the `learner` of a trainer")
         if not callable(interrupt_requested):
             raise ArgumentTypeError(
                 "interrupt_requested",
@@ -185,16 +180,11 @@ def evaluate(
     deterministic = check_bool("deterministic", deterministic)
     if not hasattr(policy, "predict"):
         raise ArgumentTypeError(
-            "policy",
-            "an object with predict(obs, deterministic)",
-            type(policy).__name__,
-            "pass a trainer or a learner",
+            "policy", "an object with predict(obs, deterministic)", type(policy).__name__, "pass a trainer or a learner"
         )
     keywords: Mapping[str, Any] = {} if env_kwargs is None else env_kwargs
     if not isinstance(keywords, Mapping):
-        raise ArgumentTypeError(
-            "env_kwargs", "a dict of keywords or None", repr(keywords), "pass a dict"
-        )
+        raise ArgumentTypeError("env_kwargs", "a dict of keywords or None", repr(keywords), "pass a dict")
     limits: list[Callable[..., gym.Env[Any, Any]]] = []
     if max_episode_steps is not None:
         most = check_int("max_episode_steps", max_episode_steps, 1, fix="pass None for no limit")
@@ -223,10 +213,7 @@ def _drop_vector_modes(keywords: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _make_vector(
-    env: EnvMaker,
-    n: int,
-    env_kwargs: dict[str, Any],
-    limits: list[Callable[..., gym.Env[Any, Any]]],
+    env: EnvMaker, n: int, env_kwargs: dict[str, Any], limits: list[Callable[..., gym.Env[Any, Any]]]
 ) -> VectorEnv[Any, Any, Any]:
     same_step = AutoresetMode.SAME_STEP
     vector_kwargs = {"autoreset_mode": same_step}
@@ -245,9 +232,7 @@ def _make_vector(
         except gym.error.DependencyNotInstalled:
             raise
         except gym.error.Error as error:
-            raise ArgumentError(
-                "env", "an id in the Gymnasium registry", repr(env), str(error)
-            ) from error
+            raise ArgumentError("env", "an id in the Gymnasium registry", repr(env), str(error)) from error
     check_env_maker(env)
 
     def make_single(index: int) -> gym.Env[Any, Any]:
@@ -278,11 +263,7 @@ def _check_spaces(policy: Predictor, envs: VectorEnv[Any, Any, Any]) -> None:
 
 
 def _play(
-    policy: Predictor,
-    envs: VectorEnv[Any, Any, Any],
-    n_episodes: int,
-    seed: int | None,
-    deterministic: bool,
+    policy: Predictor, envs: VectorEnv[Any, Any, Any], n_episodes: int, seed: int | None, deterministic: bool
 ) -> tuple[list[list[tuple[float, int]]], bool]:
     """Return (return, length) of the counted episodes by environment, and whether all finished."""
     _check_spaces(policy, envs)

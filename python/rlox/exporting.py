@@ -77,9 +77,7 @@ def save_safetensors(policy: HasLearner, path: str | os.PathLike[str]) -> None:
     """
     networks, normalizer = _arrays(policy)
     statistics = {f"normalizer.{name}": x for name, x in normalizer.items()}
-    data = safetensors.numpy.save(
-        {n: np.ascontiguousarray(x) for n, x in (networks | statistics).items()}
-    )
+    data = safetensors.numpy.save({n: np.ascontiguousarray(x) for n, x in (networks | statistics).items()})
     write_file(Path(path), data)
 
 
@@ -110,9 +108,7 @@ def save_onnx(policy: HasLearner, path: str | os.PathLike[str]) -> None:
 def _arrays(policy: object) -> tuple[Arrays, Arrays]:
     """Return the networks and the statistics of observations; {} if they are not normalized."""
     if not isinstance(policy, HasLearner):
-        raise ArgumentTypeError(
-            "policy", "a policy or a trainer", type(policy).__name__, "pass rlox.load(path)"
-        )
+        raise ArgumentTypeError("policy", "a policy or a trainer", type(policy).__name__, "pass rlox.load(path)")
     state = policy.learner.state(replay=False)
     normalize_obs = policy.learner.config.normalize_obs
     normalizer = {name: state.normalizer[name] for name in _STATISTICS} if normalize_obs else {}
@@ -122,9 +118,7 @@ def _arrays(policy: object) -> tuple[Arrays, Arrays]:
 class _Graph:
     """Builder of an ONNX graph, whose operators are appended in order."""
 
-    def __init__(
-        self, learner: EnvLearner, networks: Arrays, normalizer: Arrays, onnx: ModuleType
-    ) -> None:
+    def __init__(self, learner: EnvLearner, networks: Arrays, normalizer: Arrays, onnx: ModuleType) -> None:
         self.learner, self.networks, self.normalizer = learner, networks, normalizer
         self.onnx, self.spec = onnx, ALGORITHMS[learner.algorithm]
         self.observation_space, self.action_space = learner.spaces
@@ -142,16 +136,12 @@ class _Graph:
         """Build and check the model, and return its serialized bytes."""
         onnx = self.onnx
         helper = onnx.helper
-        integers = isinstance(
-            self.observation_space, gym.spaces.Discrete | gym.spaces.MultiDiscrete
-        )
+        integers = isinstance(self.observation_space, gym.spaces.Discrete | gym.spaces.MultiDiscrete)
         obs_dtype = onnx.TensorProto.INT64 if integers else onnx.TensorProto.FLOAT
         action = self._actions(self._outputs(self._rows()))
         self.nodes.append(helper.make_node("Identity", [action], ["action"]))
         dtype = helper.np_dtype_to_tensor_dtype(np.dtype(self.action_space.dtype))
-        obs_shape, action_shape = (
-            space.shape or () for space in (self.observation_space, self.action_space)
-        )
+        obs_shape, action_shape = (space.shape or () for space in (self.observation_space, self.action_space))
         graph = helper.make_graph(
             self.nodes,
             f"rlox-{self.learner.algorithm}",
@@ -170,9 +160,7 @@ class _Graph:
         names = []
         for value in inputs:
             if not isinstance(value, str):
-                constant = self.onnx.numpy_helper.from_array(
-                    np.array(value), f"c{len(self.constants)}"
-                )
+                constant = self.onnx.numpy_helper.from_array(np.array(value), f"c{len(self.constants)}")
                 self.constants.append(constant)
                 names.append(constant.name)
             else:
@@ -241,9 +229,7 @@ class _Graph:
         activation = self.learner.config.activation
         if activation == "silu":
             return self.op("Mul", x, self.op("Sigmoid", x))
-        return self.op(
-            {"tanh": "Tanh", "relu": "Relu", "elu": "Elu", "gelu": "Gelu"}[activation], x
-        )
+        return self.op({"tanh": "Tanh", "relu": "Relu", "elu": "Elu", "gelu": "Gelu"}[activation], x)
 
     def _actions(self, out: str) -> str:
         """Append the conversion of network outputs to greedy actions of the action space."""

@@ -105,9 +105,7 @@ class NatureCNN(nn.Module):
         )
         with torch.no_grad():
             width = self.convolutions(self._planes(torch.zeros(1, *shape))).shape[1]
-        self.head = nn.Sequential(
-            make_layer(nn.Linear, width, features_dim, generator=generator), nn.ReLU()
-        )
+        self.head = nn.Sequential(make_layer(nn.Linear, width, features_dim, generator=generator), nn.ReLU())
         if ortho_init:
             for part in (*self.convolutions, *self.head):
                 if isinstance(part, nn.Conv2d | nn.Linear):
@@ -137,10 +135,7 @@ class Combined(nn.Module):
     """
 
     def __init__(
-        self,
-        space: gym.Space[Any],
-        ortho_init: bool = True,
-        generator: torch.Generator | None = None,
+        self, space: gym.Space[Any], ortho_init: bool = True, generator: torch.Generator | None = None
     ) -> None:
         super().__init__()
         assert isinstance(space, spaces.Dict | spaces.Tuple)
@@ -174,10 +169,7 @@ def register_encoder(space_type: type[gym.Space[Any]], encoder: FeaturesExtracto
 
 
 def make_features(
-    space: gym.Space[Any],
-    ortho_init: bool = True,
-    cnn_features: int = 512,
-    generator: torch.Generator | None = None,
+    space: gym.Space[Any], ortho_init: bool = True, cnn_features: int = 512, generator: torch.Generator | None = None
 ) -> nn.Module:
     """Create the features of a space by its encoder, `Combined`, `NatureCNN` or `Flatten`."""
     if (encoder := find_encoder(space)) is not None:
@@ -236,9 +228,7 @@ def make_custom_features(make: object, space: gym.Space[Any]) -> nn.Module:
     return module
 
 
-def features_for(
-    space: gym.Space[Any], make: FeaturesExtractor | None, generator: torch.Generator
-) -> nn.Module:
+def features_for(space: gym.Space[Any], make: FeaturesExtractor | None, generator: torch.Generator) -> nn.Module:
     """Create custom features, or the default features with torch's initialization."""
     if make is not None:
         return make_custom_features(make, space)

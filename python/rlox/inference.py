@@ -11,12 +11,7 @@ from gymnasium.vector import AutoresetMode
 
 from rlox._errors import ArgumentError, ArgumentTypeError, CorruptFileError, add_file
 from rlox._registry import ALGORITHMS, AlgorithmSpec
-from rlox._training.resume import (
-    check_manifest,
-    check_required_objects,
-    resolve_settings,
-    saved_spaces,
-)
+from rlox._training.resume import check_manifest, check_required_objects, resolve_settings, saved_spaces
 from rlox._types import Obs
 from rlox.checkpoint import Checkpoint, read_checkpoint
 from rlox.configs import OnPolicyConfig, local_config
@@ -126,9 +121,7 @@ def load(
     checkpoint = read_checkpoint(path)
     spec = _find_spec(path, checkpoint)
     saved = check_manifest(Path(path), checkpoint.manifest, spec)
-    check_required_objects(
-        saved | {"env": ""}, policy=policy, features_extractor=features_extractor
-    )
+    check_required_objects(saved | {"env": ""}, policy=policy, features_extractor=features_extractor)
     chosen = loading_backend(backend, saved["backend"])
     config = _make_minimal_config(spec.config(**resolve_settings(chosen, saved, device=device)))
     env = cast(RolloutEnv, _SpacesOnlyEnv(saved, config.num_envs))
@@ -139,9 +132,7 @@ def load(
     members: dict[str, Any] = {name: checkpoint.members.get(name, {}) for name in MEMBERS}
     members |= {"environment": {}, "replay": None}
     try:
-        learner.load_state(
-            LearnerState(**members, counters=saved["counters"], streams=saved["streams"])
-        )
+        learner.load_state(LearnerState(**members, counters=saved["counters"], streams=saved["streams"]))
     except ValueError as error:
         same = policy is None and chosen == saved["backend"]
         raise add_file(error, path, CorruptFileError if same else ArgumentError) from error
@@ -180,9 +171,7 @@ class _SpacesOnlyEnv:
         self.num_envs = num_envs
 
     def _raise_unsupported(self, *args: object, **kwargs: object) -> NoReturn:
-        raise ArgumentTypeError(
-            "policy", None, "can only predict", "load the checkpoint with a trainer to train"
-        )
+        raise ArgumentTypeError("policy", None, "can only predict", "load the checkpoint with a trainer to train")
 
     begin_rollout = step_rollout = step = reset = pop_episodes = _raise_unsupported
     action_stream = None

@@ -107,9 +107,7 @@ def _stack_frames(state: Arrays, n: int, frames: int) -> tuple[npt.NDArray[Any],
     """Return complete stacks of observations and next observations from stored frames."""
     newest, head = state["step.obs"], state["older_aside"]
     rows, num_frames, frame = len(state["next_aside"]), len(newest), newest.shape[1:]
-    check_memory(
-        "buffer", f"stacks of {frames} frames", (num_frames + rows) * frames * newest[:1].nbytes
-    )
+    check_memory("buffer", f"stacks of {frames} frames", (num_frames + rows) * frames * newest[:1].nbytes)
     obs = np.zeros((num_frames, frames, *frame), newest.dtype)
     obs[:, -1] = newest
     older = state["older.obs"].reshape(-1, frames - 1, *frame)
@@ -166,9 +164,7 @@ def from_arrow(
     """
     pa = load_extra("pyarrow", "arrow", "from_arrow")
     if not isinstance(table, pa.Table):
-        raise ArgumentTypeError(
-            "table", "a pyarrow.Table", type(table).__name__, "pass pyarrow.table(...)"
-        )
+        raise ArgumentTypeError("table", "a pyarrow.Table", type(table).__name__, "pass pyarrow.table(...)")
     columns = {name: _read_column(pa, table, name) for name in table.column_names}
     buffer_options = json.loads((table.schema.metadata or {}).get(_KEY, b"{}"))
     n = buffer_options.get("num_envs", 1) if num_envs is None else num_envs
@@ -195,9 +191,7 @@ def from_arrow(
     return buffer
 
 
-def _split_rows(
-    buffer: ReplayBuffer, columns: Arrays, continues: npt.NDArray[np.bool_], num_envs: int
-) -> None:
+def _split_rows(buffer: ReplayBuffer, columns: Arrays, continues: npt.NDArray[np.bool_], num_envs: int) -> None:
     """Separate consecutive rows whose `continues` is False."""
     is_separate = ~(continues | columns["terminated"] | columns["truncated"])
     if not is_separate[:-num_envs].any():  # the last step has no next rows
@@ -225,17 +219,12 @@ def _read_column(pa: ModuleType, table: Any, name: str) -> npt.NDArray[Any]:
     wanted = (*_DTYPES, "int32") if name == "env" else _DTYPES
     if array.dtype.name not in wanted:
         raise ArgumentError(
-            f"table[{name!r}]",
-            f"{', '.join(_DTYPES)} or fixed-size lists of these",
-            str(field.type),
-            "cast the column",
+            f"table[{name!r}]", f"{', '.join(_DTYPES)} or fixed-size lists of these", str(field.type), "cast the column"
         )
     return array.reshape(table.num_rows, *shape)
 
 
-def _fill_buffer(
-    columns: Arrays, capacity: int, num_envs: int, options: dict[str, Any]
-) -> ReplayBuffer:
+def _fill_buffer(columns: Arrays, capacity: int, num_envs: int, options: dict[str, Any]) -> ReplayBuffer:
     """Create a buffer with the transitions of columns."""
     keys = [name[4:] for name in columns if name.startswith("obs.")]
     obs = [f"obs.{key}" for key in keys] or ["obs"]
@@ -344,8 +333,7 @@ def from_minari(
             buffer = _fill_buffer(empty, size, 1, options)
         keys = [key for key in parts if key]
         obs, following = (
-            {key: columns[f"{name}.{key}"] for key in keys} if keys else columns[name]
-            for name in ("obs", "next_obs")
+            {key: columns[f"{name}.{key}"] for key in keys} if keys else columns[name] for name in ("obs", "next_obs")
         )
         rest = (columns[name] for name in ("actions", "rewards", *_FLAGS))
         buffer.push_batch(obs, following, *rest, in_order=True)

@@ -77,19 +77,13 @@ class OrnsteinUhlenbeckNoise(Settings):
         super().__post_init__()
         if self.theta * self.dt >= 2:
             raise ArgumentError(
-                "dt",
-                "theta * dt < 2, as the noise diverges otherwise",
-                f"{self.theta} * {self.dt}",
-                "use a smaller dt",
+                "dt", "theta * dt < 2, as the noise diverges otherwise", f"{self.theta} * {self.dt}", "use a smaller dt"
             )
 
 
 ActionNoise = GaussianNoise | OrnsteinUhlenbeckNoise
 # Noise classes by their `kind` in files and on the command line.
-KINDS: dict[str, type[ActionNoise]] = {
-    "gaussian": GaussianNoise,
-    "ornstein_uhlenbeck": OrnsteinUhlenbeckNoise,
-}
+KINDS: dict[str, type[ActionNoise]] = {"gaussian": GaussianNoise, "ornstein_uhlenbeck": OrnsteinUhlenbeckNoise}
 
 
 def as_noise(name: str, value: object) -> ActionNoise:
@@ -136,11 +130,7 @@ def noise_to_dict(noise: ActionNoise) -> dict[str, Any]:
     {'sigma': 0.2, 'kind': 'gaussian'}
     """
     defaults = _default_values(noise)
-    return {
-        name: value
-        for name, value in asdict(noise).items()
-        if name not in _PLACES or value != defaults[name]
-    }
+    return {name: value for name, value in asdict(noise).items() if name not in _PLACES or value != defaults[name]}
 
 
 # Fields that shift the noise.
@@ -198,9 +188,7 @@ class NoiseProcess:
         """(N, k): current noise of each environment."""
         self.begin()
 
-    def add(
-        self, actions: npt.NDArray[np.float32], stream: np.random.Generator
-    ) -> npt.NDArray[np.float32]:
+    def add(self, actions: npt.NDArray[np.float32], stream: np.random.Generator) -> npt.NDArray[np.float32]:
         """Advance the noise by a step; return actions (N, k) plus noise, clipped to [-1, 1]."""
         noise, drawn = self.noise, stream.standard_normal(self.state.shape)
         sigma, mean = np.asarray(noise.sigma), np.asarray(noise.mean)

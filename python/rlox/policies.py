@@ -293,10 +293,7 @@ class SdePolicy(MlpPolicy):
 
 
 def make_policy(
-    policy: PolicyLike,
-    observation_space: gym.Space[Any],
-    action_space: gym.Space[Any],
-    shape: Mapping[str, Any],
+    policy: PolicyLike, observation_space: gym.Space[Any], action_space: gym.Space[Any], shape: Mapping[str, Any]
 ) -> nn.Module:
     """Create a built-in policy, or check a custom policy.
 
@@ -519,9 +516,7 @@ class ActorCritic(Protocol):
         """Return the values (N,) of observations."""
 
 
-def check_mask(
-    mask: Tensor | npt.ArrayLike, counts: Sequence[int] | None, logits: Tensor
-) -> Tensor:
+def check_mask(mask: Tensor | npt.ArrayLike, counts: Sequence[int] | None, logits: Tensor) -> Tensor:
     """Return a mask as a bool tensor (N, sum(counts)) on the device of the logits.
 
     Args:
@@ -539,19 +534,14 @@ def check_mask(
     """
     if counts is None:
         raise ArgumentError(
-            "action_masks",
-            "None, because Box actions have no masks",
-            type(mask).__name__,
-            "omit the mask",
+            "action_masks", "None, because Box actions have no masks", type(mask).__name__, "omit the mask"
         )
     shape = (len(logits), sum(counts))
     expected = f"flags of shape {shape}"
     if not isinstance(mask, Tensor):
         mask = torch.from_numpy(as_flags("action_masks", expected, mask))
     if mask.is_complex():
-        raise ArgumentTypeError(
-            "action_masks", expected, str(mask.dtype), "convert the mask to bool"
-        )
+        raise ArgumentTypeError("action_masks", expected, str(mask.dtype), "convert the mask to bool")
     if mask.dtype != torch.bool and not ((mask == 0) | (mask == 1)).all():
         got = "numbers other than 0 and 1"
         raise ArgumentError("action_masks", expected, got, "convert the mask to bool")
@@ -635,9 +625,7 @@ def get_evaluate_fn(policy: ActorCritic) -> Evaluate:
         evaluate_fn: Evaluate = fused
         return evaluate_fn
 
-    def evaluate(
-        obs: TensorObs, action: Tensor, mask: Tensor | None = None
-    ) -> tuple[Tensor, Tensor, Tensor]:
+    def evaluate(obs: TensorObs, action: Tensor, mask: Tensor | None = None) -> tuple[Tensor, Tensor, Tensor]:
         if fused is not None and (mask is None or masked):
             outputs: tuple[Tensor, Tensor, Tensor] = together(obs, action, mask=mask)
             return outputs

@@ -56,9 +56,7 @@ def resolve_config(
         ArgumentError: A setting has a value that is not accepted.
     """
     defaults = {field.name: field.default for field in fields(config_type)}
-    resolved, config_sources = resolve(
-        defaults, preset(algorithm, env_id), arguments, exclude=exclude
-    )
+    resolved, config_sources = resolve(defaults, preset(algorithm, env_id), arguments, exclude=exclude)
     if "num_envs" not in arguments and count is not None:
         resolved["num_envs"], config_sources["num_envs"] = count, "env"
     return make_config(config_type, resolved, config_sources), config_sources
@@ -88,10 +86,7 @@ def show(algorithm: str, env_id: str) -> str:
       num_envs: 16
       ent_coef: 0.0
     """
-    for what, name, known in (
-        ("algorithm", algorithm, names()),
-        ("env_id", env_id, _TUNED.get(algorithm, {})),
-    ):
+    for what, name, known in (("algorithm", algorithm, names()), ("env_id", env_id, _TUNED.get(algorithm, {}))):
         if name not in known:
             description = "an algorithm with presets"
             if what == "env_id":

@@ -86,9 +86,7 @@ def bootstrap_interval(
         draws = stream.integers(0, n, (min(at_once, resamples - start), n))
         blocks.append(interquartile_mean(np.moveaxis(array[..., draws], -2, 0)))
     tail = (1 - confidence) / 2
-    interval: npt.NDArray[np.float64] = np.quantile(
-        np.concatenate(blocks), [tail, 1 - tail], axis=0
-    )
+    interval: npt.NDArray[np.float64] = np.quantile(np.concatenate(blocks), [tail, 1 - tail], axis=0)
     return interval
 
 
@@ -107,9 +105,7 @@ def score(returns: npt.ArrayLike) -> Score:
     """
     array = _check_numbers(returns)
     if array.ndim != 1:
-        raise ArgumentError(
-            "returns", "one number per episode", f"shape {array.shape}", "pass a flat list"
-        )
+        raise ArgumentError("returns", "one number per episode", f"shape {array.shape}", "pass a flat list")
     low, high = bootstrap_interval(array)
     return {
         "mean": float(array.mean()),

@@ -15,12 +15,7 @@ from rlox._errors import ClosedError, StructuredError
 from rlox._registry import ALGORITHMS, AlgorithmSpec
 from rlox._training import loop
 from rlox._training.results import TrainResult
-from rlox._training.resume import (
-    check_manifest,
-    check_required_objects,
-    resolve_settings,
-    restore_run,
-)
+from rlox._training.resume import check_manifest, check_required_objects, resolve_settings, restore_run
 from rlox._training.run import Callback, Run
 from rlox._training.run_folder import check_runs_dir
 from rlox._validation import check_bool, check_keywords, resolve_seed
@@ -28,15 +23,7 @@ from rlox.callbacks.base import as_callbacks
 from rlox.callbacks.progress import ProgressBar
 from rlox.checkpoint import read_checkpoint
 from rlox.configs import SHAPE_SETTINGS
-from rlox.envs._make import (
-    EnvLike,
-    EnvMaker,
-    EnvSource,
-    as_env_source,
-    get_env_name,
-    get_num_envs,
-    make_vec,
-)
+from rlox.envs._make import EnvLike, EnvMaker, EnvSource, as_env_source, get_env_name, get_num_envs, make_vec
 from rlox.evaluation import EvaluationResult
 from rlox.learners._backends import Backend, choose_backend, loading_backend, make_learner
 from rlox.logger.base import Logger, as_loggers
@@ -117,9 +104,7 @@ class Trainer:
             raise
         try:
             space = self.env.single_observation_space
-            chosen = choose_backend(
-                self.spec, backend, local_config, space, policy, features_extractor
-            )
+            chosen = choose_backend(self.spec, backend, local_config, space, policy, features_extractor)
             learner_args = self.env, local_config, seed
             self.learner = make_learner(self.spec, chosen, learner_args, policy, features_extractor)
         except BaseException:
@@ -233,9 +218,7 @@ class Trainer:
         has_folder = self.run.folder is not None or self.run.runs_dir is not None
         checked_loggers = as_loggers(loggers, folder=has_folder)
         callback_list = [*checked, _LearningCurve()]
-        return loop.train(
-            self.run, total_timesteps, callbacks=callback_list, loggers=checked_loggers
-        )
+        return loop.train(self.run, total_timesteps, callbacks=callback_list, loggers=checked_loggers)
 
     def stop(self, reason: str | None = None) -> None:
         """End `train` after the current step. Callbacks and other threads may call this method.
@@ -283,11 +266,7 @@ class Trainer:
                 actions.
         """
         return self.run.evaluate(
-            n_episodes,
-            seed=seed,
-            deterministic=deterministic,
-            env=env,
-            max_episode_steps=max_episode_steps,
+            n_episodes, seed=seed, deterministic=deterministic, env=env, max_episode_steps=max_episode_steps
         )
 
     def predict(
@@ -372,9 +351,7 @@ class Trainer:
         saved = check_manifest(Path(path), checkpoint.manifest, cls.spec)
         check_required_objects(saved, env=env, policy=policy, features_extractor=features_extractor)
         chosen: Any = loading_backend(backend, saved["backend"])
-        settings = resolve_settings(
-            chosen, saved, device=device, actors=actors, shape=policy is None
-        )
+        settings = resolve_settings(chosen, saved, device=device, actors=actors, shape=policy is None)
         trainer = cls(
             saved["env"] if env is None else env,
             saved["seed"],

@@ -170,9 +170,7 @@ def test_masks_of_multi_discrete_actions_may_be_tuples(mode):
 
 
 DQN = {"learning_starts": 8, "train_freq": 1, "runs_dir": None, "action_masks": True}
-UNMASKED = pytest.mark.filterwarnings(
-    "ignore:action_mask. expected a mask with an allowed action:UserWarning"
-)
+UNMASKED = pytest.mark.filterwarnings("ignore:action_mask. expected a mask with an allowed action:UserWarning")
 
 
 def make_dqn(env, backend, mode, **settings):

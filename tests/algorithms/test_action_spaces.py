@@ -26,10 +26,7 @@ BACKENDS = ("native", "torch", *network_backends()[1:])
 LINEAR = {"gamma": 0.0, "lr_schedule": "linear", "runs_dir": None}
 PPO = {**LINEAR, "num_envs": 4, "n_steps": 64, "n_epochs": 5, "learning_rate": 5e-3}
 A2C = {**LINEAR, "num_envs": 8, "learning_rate": 3e-3}
-TRAINERS = {
-    "PPO": (PPOTrainer, PPO | {"log_std_init": -1.0}),
-    "A2C": (A2CTrainer, A2C | {"log_std_init": -1.5}),
-}
+TRAINERS = {"PPO": (PPOTrainer, PPO | {"log_std_init": -1.0}), "A2C": (A2CTrainer, A2C | {"log_std_init": -1.5})}
 
 
 # Each algorithm with each space, on alternating backends.
@@ -145,9 +142,7 @@ def test_unsuitable_action_spaces_are_rejected(name, backend):
         ("TD3", Box(-1e300, 1e300, (1,), np.float64), "rescale actions in a wrapper, or use PPO"),
     ],
 )
-def test_other_action_spaces_are_rejected_with_a_suitable_algorithm(
-    algorithm, space, hint, backend
-):
+def test_other_action_spaces_are_rejected_with_a_suitable_algorithm(algorithm, space, hint, backend):
     with rejects(ArgumentError, "action space", hint, got=str(space)):
         make_learner(algorithm, backend, env=lambda: make_env(space))
 

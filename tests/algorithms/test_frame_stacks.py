@@ -135,19 +135,13 @@ def test_native_learners_reject_checkpoints_with_stacked_frames(replay, tmp_path
 
 def test_frames_may_share_the_first_axis():
     assert stored_frames(make_case_learner("DQN", frame_stack=2)) == 2
-    env = make_vec(
-        lambda: gym.wrappers.FlattenObservation(make_stacked()), 1
-    )  # 36 numbers, 9 per frame
+    env = make_vec(lambda: gym.wrappers.FlattenObservation(make_stacked()), 1)  # 36 numbers, 9 per frame
     assert stored_frames(DQN(env, DQNConfig(**SMALL, frame_stack=4), 1)) == 4
 
 
 @pytest.mark.parametrize(
     ("env", "frames", "error"),
-    [
-        (make_stacked, 3, ArgumentError),
-        (BitFlip, 2, ArgumentError),
-        (make_stacked, 2.0, ArgumentTypeError),
-    ],
+    [(make_stacked, 3, ArgumentError), (BitFlip, 2, ArgumentError), (make_stacked, 2.0, ArgumentTypeError)],
 )
 def test_invalid_numbers_of_frames_are_rejected(env, frames, error):
     with rejects(error, "frame_stack"):

@@ -55,8 +55,7 @@ def bit_flip_return(her, steps=7_000):
 
 
 @pytest.mark.parametrize(
-    ("strategy", "steps"),
-    [("future", 7_000), pytest.param("final", 12_000, marks=pytest.mark.slow)],
+    ("strategy", "steps"), [("future", 7_000), pytest.param("final", 12_000, marks=pytest.mark.slow)]
 )
 def test_dqn_flips_bits_with_hindsight_goals(strategy, steps):
     assert bit_flip_return(strategy, steps) > -6
@@ -68,17 +67,13 @@ def test_dqn_does_not_flip_bits_without_hindsight_goals():
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize(
-    ("trainer_class", "settings"), [(SACTrainer, {"ent_coef": 0.01}), (TD3Trainer, {})]
-)
+@pytest.mark.parametrize(("trainer_class", "settings"), [(SACTrainer, {"ent_coef": 0.01}), (TD3Trainer, {})])
 def test_a_point_reaches_its_goal_only_with_hindsight_goals(trainer_class, settings):
     kwargs = {"num_envs": 8, "net_arch": (64, 64), "gamma": 0.9, "learning_starts": 1_000}
     kwargs |= {"learning_rate": 1e-3, "utd_ratio": 0.25, **settings}
 
     def score(her):
-        trainer = trainer_class(
-            PointMass, seed=1, backend="torch", her=her, runs_dir=None, **kwargs
-        )
+        trainer = trainer_class(PointMass, seed=1, backend="torch", her=her, runs_dir=None, **kwargs)
         trainer.train(10_000)
         return trainer.evaluate(50)["mean_reward"]
 
@@ -129,11 +124,7 @@ def test_compute_reward_is_called_once_for_the_relabelled_rows_of_a_minibatch():
 @pytest.mark.parametrize("mode", ["sync", "async"])
 @pytest.mark.parametrize("compute_terminated", [never_terminated, terminated_if_any_near])
 def test_a_scalar_compute_terminated_is_not_used(compute_terminated, mode):
-    env = make_vec(
-        functools.partial(CustomBitFlip, compute_terminated=compute_terminated),
-        2,
-        vectorization_mode=mode,
-    )
+    env = make_vec(functools.partial(CustomBitFlip, compute_terminated=compute_terminated), 2, vectorization_mode=mode)
     trainer = DQNTrainer(env, num_envs=2, **HER, **QUICK)
     trainer.train(40)
     assert trainer.learner.updates > 0
@@ -147,14 +138,10 @@ def test_a_vectorized_compute_terminated_is_used():
 
 
 def test_scalar_rewards_are_rejected_and_failing_flags_are_ignored():
-    with rejects(
-        ArgumentError, "her", "along the last axis", got="shape () for goals of shape (2, 4)"
-    ):
+    with rejects(ArgumentError, "her", "along the last axis", got="shape () for goals of shape (2, 4)"):
         DQNTrainer(functools.partial(CustomBitFlip, compute_reward=scalar_reward), **HER, **QUICK)
     with pytest.warns(UserWarning, match=r"^her: compute_terminated failed .*flags stay"):
-        trainer = DQNTrainer(
-            functools.partial(CustomBitFlip, compute_terminated=scalar_terminated), **HER, **QUICK
-        )
+        trainer = DQNTrainer(functools.partial(CustomBitFlip, compute_terminated=scalar_terminated), **HER, **QUICK)
     trainer.train(12)
     assert trainer.learner.updates > 0
 
@@ -216,9 +203,7 @@ def test_a_compute_reward_that_fails_for_a_minibatch_is_named(error):
             raise error
         return np.where((achieved_goal == desired_goal).all(-1), 0.0, -1.0)
 
-    trainers.append(
-        DQNTrainer(lambda: CustomBitFlip(compute_reward=compute_reward), **HER, **QUICK)
-    )
+    trainers.append(DQNTrainer(lambda: CustomBitFlip(compute_reward=compute_reward), **HER, **QUICK))
     with rejects(RuntimeError, "compute_reward") as raised:
         trainers[0].train(20)
     assert raised.value.__cause__ is error

@@ -92,9 +92,7 @@ CASES = [
         name,
         space_name,
         "torch" if space_name in TORCH_ONLY else BACKENDS[(i + j) % len(BACKENDS)],
-        marks=pytest.mark.slow
-        if "picture" in space_name and (i, space_name[:4]) != (0, "Dict")
-        else (),
+        marks=pytest.mark.slow if "picture" in space_name and (i, space_name[:4]) != (0, "Dict") else (),
     )
     for i, name in enumerate(TRAINERS)
     for j, space_name in enumerate(SPACES)
@@ -278,10 +276,7 @@ def test_normalized_rewards_do_not_change_predictions(tmp_path, algorithm, space
     cls, settings = TINY[algorithm]
     env = lambda: make_reveal(SPACES[space_name], algorithm)  # noqa: E731
     settings = {"num_envs": 2, "backend": backend, "learning_rate": 0.0, **settings}
-    plain, trainer = (
-        cls(env, 0, normalize_reward=normalize, runs_dir=None, **settings)
-        for normalize in (False, True)
-    )
+    plain, trainer = (cls(env, 0, normalize_reward=normalize, runs_dir=None, **settings) for normalize in (False, True))
     scores = EvalCallback(every=16, n_episodes=2)
     plain.train(32)
     trainer.train(32, callbacks=[scores])

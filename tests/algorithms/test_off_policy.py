@@ -136,9 +136,7 @@ def test_metrics_have_the_names_of_stable_baselines3_in_every_row(case, backend)
     assert all(row.keys() == names for row in rows)
     loss = "train/loss" if case[0] == "D" else "train/critic_loss"
     assert np.isnan(rows[0][loss]) == (rows[0]["train/n_updates"] == 0)
-    assert (
-        rows[-1]["time/total_timesteps"] == 8 * learner.config.num_envs * learner.config.train_freq
-    )
+    assert rows[-1]["time/total_timesteps"] == 8 * learner.config.num_envs * learner.config.train_freq
 
 
 def test_the_last_actor_loss_is_reported_until_the_next_update():
@@ -187,9 +185,7 @@ WRAPPED += [(AutoresetMode.SAME_STEP, DictInfoToList)]  # infos are lists
 @pytest.mark.parametrize(("mode", "wrap"), WRAPPED)
 @pytest.mark.parametrize("num_envs", [1, 3])
 @pytest.mark.parametrize("terminate", [False, True])
-def test_replay_stores_every_transition_with_the_true_next_obs(
-    mode, wrap, num_envs, terminate, backend
-):
+def test_replay_stores_every_transition_with_the_true_next_obs(mode, wrap, num_envs, terminate, backend):
     env = wrap(vector(mode, *(Numbered(terminate=terminate) for _ in range(num_envs))))
     learner = make_learner("TD3", backend, 1, env, num_envs=num_envs, learning_starts=1000)
     run_iterations(learner, 14)
@@ -212,9 +208,7 @@ def test_errors_of_rewards_name_the_environment_while_others_reset(algorithm, ba
     space = action_space(algorithm)
     envs = Numbered(space, 2), Numbered(space, 9), Numbered(space, 9, huge_at=3)
     env = vector(AutoresetMode.NEXT_STEP, *envs)
-    learner = make_learner(
-        algorithm, backend, 1, env, num_envs=3, learning_starts=100, train_freq=1
-    )
+    learner = make_learner(algorithm, backend, 1, env, num_envs=3, learning_starts=100, train_freq=1)
     run_iterations(learner, 2)
     assert (learner.timesteps, len(learner.replay)) == (6, 6)
     with rejects(NonFiniteError, "rewards", got="1e+39", env=2, step=3):
@@ -225,9 +219,7 @@ def test_errors_of_rewards_name_the_environment_while_others_reset(algorithm, ba
 
 
 PARTS = gym.spaces.Dict(
-    image=gym.spaces.Box(0, 255, (2, 3), np.uint8),
-    flags=gym.spaces.MultiBinary(4),
-    numbers=Numbered.observation_space,
+    image=gym.spaces.Box(0, 255, (2, 3), np.uint8), flags=gym.spaces.MultiBinary(4), numbers=Numbered.observation_space
 )
 
 
@@ -455,9 +447,7 @@ def test_iterations_of_episodes_have_the_configured_minibatches(algorithm, mode,
         learner.iterate()
         counts.append((learner.timesteps, learner.updates, learner.episodes.count))
     assert counts == [(2, 2, 1), (5, 5, 2), (9, 9, 3), (11, 11, 4)]
-    learner = make_episodic_learner(
-        algorithm, backend, mode, train_freq=(2, "episode"), gradient_steps=3
-    )
+    learner = make_episodic_learner(algorithm, backend, mode, train_freq=(2, "episode"), gradient_steps=3)
     run_iterations(learner, 2)
     assert (learner.timesteps, learner.updates, learner.episodes.count) == (11, 6, 4)
 

@@ -88,9 +88,7 @@ def test_all_tensors_of_acting_and_of_an_update_are_on_the_device(name, monkeypa
     run_iterations(learner, 12)
     assert {p.device.type for p in learner.modules.parameters()} == {"meta"}
     monkeypatch.setattr(learner.replay, "prioritize", lambda errors: errors)
-    batch = learner.replay.sample(
-        learner.streams["minibatches"], learner.normalizer, **learner.sampling(0.0)
-    )
+    batch = learner.replay.sample(learner.streams["minibatches"], learner.normalizer, **learner.sampling(0.0))
     obs = learner.unpack_obs(learner.stepper.obs.copy())
     with RequireDevice("meta") as mode:
         for _ in range(2):
@@ -138,12 +136,7 @@ class DelayedCopies(TorchFunctionMode):
 def test_pinned_memory_is_not_overwritten_before_the_copy_ends(name, device, monkeypatch):
     learner = make_case_learner(name, learning_starts=1000)
     run_iterations(learner, 30)
-    layout, space, config, buffer = (
-        learner.layout,
-        learner.spaces[1],
-        learner.config,
-        learner.replay.buffer,
-    )
+    layout, space, config, buffer = (learner.layout, learner.spaces[1], learner.config, learner.replay.buffer)
     replay = Replay(layout, space, config, config.num_envs, torch.device(device))
     replay.buffer = buffer
     copies = DelayedCopies()

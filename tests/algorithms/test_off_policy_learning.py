@@ -17,15 +17,7 @@ from rlox.learners.native_on_policy import NativePPO
 from rlox.noise import GaussianNoise, OrnsteinUhlenbeckNoise
 from rlox.trainers import DQNTrainer, SACTrainer, TD3Trainer
 from support.envs import Count, Echo, Imitate
-from support.off_policy import (
-    BACKENDS,
-    NORMALIZED,
-    ImitateDict,
-    Numbered,
-    make_learner,
-    run_iterations,
-    vector,
-)
+from support.off_policy import BACKENDS, NORMALIZED, ImitateDict, Numbered, make_learner, run_iterations, vector
 from support.rejections import rejects
 
 EVERY_BACKEND = [*network_backends(), "torch"]
@@ -337,9 +329,7 @@ def test_exploration_changes_in_an_iteration_only_with_progress_per_step():
     exploration = {"exploration_fraction": 0.5, "exploration_final_eps": 0.1}
     learner, progress = make_learner("DQN", **SMALL, train_freq=5, **exploration), []
     explore_actions = learner.explore_actions
-    learner.explore_actions = lambda *args: (
-        progress.append(learner.progress) or explore_actions(*args)
-    )
+    learner.explore_actions = lambda *args: progress.append(learner.progress) or explore_actions(*args)
     rates = [learner.iterate(p)["rollout/exploration_rate"] for p in (0.0, 0.25, 0.5, 1.0)]
     assert rates == pytest.approx([1.0, 0.55, 0.1, 0.1])
     assert progress[5:10] == [0.25] * 5

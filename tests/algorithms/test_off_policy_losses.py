@@ -36,9 +36,7 @@ def batch_of(n=32, dim=3, discrete=None, seed=0):
     if discrete is not None:
         actions = torch.from_numpy(rng.integers(discrete, size=n))
     terminated = torch.from_numpy(rng.random(n) < 0.3)
-    return ReplayBatch(
-        normal(n, dim), actions, 3 * normal(n), normal(n, dim), terminated, torch.full((n,), 0.9)
-    )
+    return ReplayBatch(normal(n, dim), actions, 3 * normal(n), normal(n, dim), terminated, torch.full((n,), 0.9))
 
 
 def make_trained(algorithm, backend="torch", **settings):
@@ -133,9 +131,7 @@ def test_gsde_log_probabilities_and_gradients_equal_an_independent_computation()
     torch.testing.assert_close(actions.double(), u.tanh(), rtol=1e-4, atol=1e-5)
     torch.testing.assert_close(log_probs.double(), expected, rtol=1e-4, atol=1e-4)
     loss = (log_probs + actions.squeeze(1)).mean()
-    assert_equal_gradients(
-        learner.actor_optimizer, loss, weights, (expected + u.tanh()[:, 0]).mean()
-    )
+    assert_equal_gradients(learner.actor_optimizer, loss, weights, (expected + u.tanh()[:, 0]).mean())
 
 
 def test_the_temperature_moves_towards_its_target():
@@ -331,12 +327,9 @@ def test_the_noise_of_target_actions_is_clipped(backend, clip):
 # SAC updates the targets in the first minibatch of two, TD3 in the second.
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize(
-    ("algorithm", "setting", "first"),
-    [("SAC", {"target_update_interval": 2}, 0), ("TD3", {"policy_delay": 2}, 1)],
+    ("algorithm", "setting", "first"), [("SAC", {"target_update_interval": 2}, 0), ("TD3", {"policy_delay": 2}, 1)]
 )
-def test_targets_and_the_actor_of_td3_are_updated_every_second_minibatch(
-    algorithm, setting, first, backend
-):
+def test_targets_and_the_actor_of_td3_are_updated_every_second_minibatch(algorithm, setting, first, backend):
     learner = make_learner(algorithm, backend, 1, **SMALL, tau=0.25, **setting)
     for update in range(6):
         before = learner.state().networks
@@ -404,8 +397,6 @@ def test_nan_in_a_parameter_raises_on_a_gpu(prioritized):
     run_iterations(learner, 4)
     with torch.no_grad():
         next(learner.policy.parameters())[0, 0] = np.nan
-    learner.device = SimpleNamespace(
-        type="cuda"
-    )  # on GPUs, losses are checked at the end of the iteration
+    learner.device = SimpleNamespace(type="cuda")  # on GPUs, losses are checked at the end of the iteration
     with rejects(NonFiniteError, "loss", got="nan"):
         learner.learn(2, 1e-3, 0.0)

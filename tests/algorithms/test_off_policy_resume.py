@@ -47,11 +47,7 @@ CASES = {
     "dqn, all options": (DQNTrainer, "CartPole-v1", RAINBOW),
     "dqn, masks": (DQNTrainer, Doors, {"action_masks": True}),
     "sac": (SACTrainer, "Pendulum-v1", {"action_noise": OrnsteinUhlenbeckNoise(0.3)}),
-    "sac, fixed entropy coefficient": (
-        SACTrainer,
-        "Pendulum-v1",
-        {"ent_coef": 0.2, "utd_ratio": 0.3},
-    ),
+    "sac, fixed entropy coefficient": (SACTrainer, "Pendulum-v1", {"ent_coef": 0.2, "utd_ratio": 0.3}),
     "sac, gSDE": (SACTrainer, "Pendulum-v1", {"use_sde": True, "sde_sample_freq": 3}),
     "td3": (TD3Trainer, "Pendulum-v1", NORMALIZED | {"action_noise": GaussianNoise(0.2)}),
     **{f"td3, {n}": (TD3Trainer, lambda s=s: Sampled(s, ACTIONS), {}) for n, s in SPACES.items()},
@@ -167,10 +163,7 @@ def test_a_checkpoint_without_replay_continues_with_an_empty_buffer(case, backen
         np.testing.assert_array_equal(loaded.predict(obs), trainer.predict(obs))
         assert trainer.evaluate(1)["returns"] == loaded.evaluate(1)["returns"]
     assert len(loaded.learner.replay) == 0
-    assert (loaded.timesteps, loaded.learner.updates) == (
-        trainer.timesteps,
-        trainer.learner.updates,
-    )
+    assert (loaded.timesteps, loaded.learner.updates) == (trainer.timesteps, trainer.learner.updates)
     with pytest.warns(UserWarning, match=r"^replay: .* with an empty replay buffer") as record:
         loaded.train(8)
     assert record[0].filename == __file__
@@ -328,13 +321,9 @@ class CallInStep25(Numbered):
         return super().step(action)
 
 
-@pytest.mark.parametrize(
-    ("settings", "updates"), [({"gradient_steps": -1}, 65), ({"utd_ratio": 0.5}, 32)]
-)
+@pytest.mark.parametrize(("settings", "updates"), [({"gradient_steps": -1}, 65), ({"utd_ratio": 0.5}, 32)])
 @BOTH
-def test_training_continues_with_pending_minibatches_of_a_stopped_iteration(
-    backend, settings, updates
-):
+def test_training_continues_with_pending_minibatches_of_a_stopped_iteration(backend, settings, updates):
     env, other = (CallInStep25(gym.spaces.Discrete(2), limit=10) for _ in "ab")
     small = {"batch_size": 4, "buffer_size": 100, "net_arch": (8,)}
     settings = {"learning_starts": 0, "train_freq": 10} | small | settings
@@ -430,9 +419,7 @@ def test_the_summary_is_written_if_the_checkpoint_fails(fail_writes, tmp_path, c
 
 
 @BOTH
-def test_save_without_memory_for_the_replay_buffer_names_buffer_size(
-    fail_writes, tmp_path, backend
-):
+def test_save_without_memory_for_the_replay_buffer_names_buffer_size(fail_writes, tmp_path, backend):
     trainer = make_sac(backend)
     trainer.train(20)
     fail_writes(MemoryError("rows"))

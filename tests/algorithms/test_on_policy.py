@@ -104,9 +104,7 @@ def test_loss_and_gradients_equal_an_independent_computation(name, case, ent_coe
     batch = learner.rows.at(torch.arange(len(learner.rows.obs)))  # a copy
     learner.iterate()  # after the update, the ratios of the batch differ from 1
     learner.policy.zero_grad()
-    weights = {
-        n: p.detach().double().requires_grad_() for n, p in learner.policy.named_parameters()
-    }
+    weights = {n: p.detach().double().requires_grad_() for n, p in learner.policy.named_parameters()}
     outputs = reference_outputs(weights, batch.obs, batch.actions, case)
     config = replace(learner.config, ent_coef=ent_coef, vf_coef=0.7)
     if name == "PPO":
@@ -158,8 +156,7 @@ def test_a_discrete_identity_is_learned(name, backend):
 
 @pytest.mark.parametrize("backend", ["native", "torch"])
 @pytest.mark.parametrize(
-    ("name", "use_sde"),
-    [("PPO", False), ("PPO", True), ("A2C", False), ("A2C", True), ("IMPALA", False)],
+    ("name", "use_sde"), [("PPO", False), ("PPO", True), ("A2C", False), ("A2C", True), ("IMPALA", False)]
 )
 def test_a_continuous_identity_is_learned(name, use_sde, backend):
     cls, settings, log_std = TRAINERS[name]
@@ -209,9 +206,7 @@ def test_schedules_decrease_from_the_setting_to_zero(name):
     assert constant.get("train/clip_range", 0.2) == 0.2
 
 
-@pytest.mark.parametrize(
-    ("name", "freq", "times"), [("PPO", -1, 1), ("PPO", 4, 8), ("A2C", -1, 1), ("A2C", 2, 3)]
-)
+@pytest.mark.parametrize(("name", "freq", "times"), [("PPO", -1, 1), ("PPO", 4, 8), ("A2C", -1, 1), ("A2C", 2, 3)])
 def test_gsde_draws_a_new_matrix_every_sde_sample_freq_steps(name, freq, times):
     learner = make_learner(name, "Pendulum-v1", use_sde=True, sde_sample_freq=freq)
     calls, reset_noise = [], learner.policy.reset_noise
@@ -328,9 +323,7 @@ def test_invalid_settings_are_rejected(name, settings):
         algorithm(make_vec("CartPole-v1", 4), replace(config, **settings), 0)
 
 
-@pytest.mark.parametrize(
-    ("name", "loss"), [("PPO", "policy_gradient_loss"), ("A2C", "policy_loss")]
-)
+@pytest.mark.parametrize(("name", "loss"), [("PPO", "policy_gradient_loss"), ("A2C", "policy_loss")])
 def test_a_non_finite_loss_raises_without_an_update(name, loss):
     learner = make_learner(name, **({"batch_size": 128} if name == "PPO" else {}))
     learner.collect()
@@ -362,8 +355,7 @@ def test_an_iteration_of_a2c_is_a_single_rmsprop_step_on_the_clipped_gradient():
 
 
 @pytest.mark.parametrize(
-    ("name", "cls", "tf_like"),
-    [("rmsprop", RMSprop, False), ("rmsprop_tf", RMSprop, True), ("adam", Adam, None)],
+    ("name", "cls", "tf_like"), [("rmsprop", RMSprop, False), ("rmsprop_tf", RMSprop, True), ("adam", Adam, None)]
 )
 def test_a2c_uses_the_configured_optimizer(name, cls, tf_like):
     optimizer = make_learner("A2C", optimizer=name, optimizer_eps=0.5).optimizer
@@ -477,8 +469,7 @@ def test_the_compiled_loss_equals_the_eager_loss(case):
 
 
 @pytest.mark.parametrize(
-    ("at", "location"),
-    [(700, ("values", 0, 7)), (1000, ("final_values", 0, 9)), (200, ("last_values", 0, 12))],
+    ("at", "location"), [(700, ("values", 0, 7)), (1000, ("final_values", 0, 9)), (200, ("last_values", 0, 12))]
 )
 def test_non_finite_values_raise_with_environment_and_step(at, location):
     class Faulty(Coin):
@@ -558,9 +549,7 @@ def test_built_in_networks_do_not_use_the_global_generator(space, ortho_init, mo
     settings = {"ortho_init": ortho_init, "shared_trunk": True}
     before = torch.get_rng_state()
     monkeypatch.setattr(torch.random, "fork_rng", fail)
-    states = [
-        make_learner("PPO", EchoInSpace, seed, **settings).policy.state_dict() for seed in (1, 1, 2)
-    ]
+    states = [make_learner("PPO", EchoInSpace, seed, **settings).policy.state_dict() for seed in (1, 1, 2)]
     assert torch.equal(torch.get_rng_state(), before)
     names = [name for name in states[0] if name.endswith("weight")]
     assert all(torch.equal(states[0][name], states[1][name]) for name in states[0])

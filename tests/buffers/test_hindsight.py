@@ -30,8 +30,7 @@ def make_filled(*args, lengths=(12,), **keywords):
     for length in lengths:
         for i in range(length):
             obs, next_obs = (
-                {"observation": x, "achieved_goal": x, "desired_goal": zeros - 1}
-                for x in (column, column + 1)
+                {"observation": x, "achieved_goal": x, "desired_goal": zeros - 1} for x in (column, column + 1)
             )
             ended = np.full(buffer.num_envs, i + 1 == length)
             buffer.push_batch(obs, next_obs, zeros, zeros[:, 0] + 7, zeros[:, 0] > 0, ended)
@@ -47,9 +46,7 @@ def test_relabelled_goals_are_reached_in_the_same_episode(strategy, k):
     for seed in range(100):
         batch = buffer.sample(20, seed)
         achieved, reached, goals, next_goals = (
-            batch[name][goal][:, 0]
-            for goal in ("achieved_goal", "desired_goal")
-            for name in ("obs", "next_obs")
+            batch[name][goal][:, 0] for goal in ("achieved_goal", "desired_goal") for name in ("obs", "next_obs")
         )
         assert np.array_equal(reached, achieved + 1)
         assert np.array_equal(goals, next_goals)
@@ -168,11 +165,7 @@ BAD_REWARDS = {
     "beyond float64": ([10**400] * 8, ArgumentError),
     "complex": (np.zeros(8) + 1j, ArgumentError),
 }
-BAD_FLAGS = {
-    "True for all": (True, ArgumentError),
-    "number": (0, ArgumentError),
-    "NaN": ([np.nan] * 8, NonFiniteError),
-}
+BAD_FLAGS = {"True for all": (True, ArgumentError), "number": (0, ArgumentError), "NaN": ([np.nan] * 8, NonFiniteError)}
 
 
 @pytest.mark.parametrize(

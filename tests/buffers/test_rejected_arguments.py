@@ -94,10 +94,7 @@ def test_rollout_buffer_and_statistics_reject_invalid_arguments(rejection):
     (lambda: replay(n_step=2, gamma=1.5), ArgumentError, "gamma"),
     (lambda: replay(extra={"cost": ((), np.dtype("i4"))}), ArgumentError, "extra"),
     (lambda: replay(extra={"cost": ((0,), "bool")}), ArgumentError, "extra"),
-    *(
-        (lambda name=name: replay(extra={name: ((), "bool")}), ArgumentError, "extra")
-        for name in RESERVED
-    ),
+    *((lambda name=name: replay(extra={name: ((), "bool")}), ArgumentError, "extra") for name in RESERVED),
     (lambda: replay(seed=-1), ArgumentError, "seed"),
     (lambda: PrioritizedReplayBuffer(8, 3, 1, alpha=1.5), ArgumentError, "alpha"),
 )
@@ -297,9 +294,7 @@ def test_unknown_keys_of_dict_observations_are_rejected(argument, unknown):
 
     expect_rejection(Rejection(push, ArgumentError, argument))
     expect_rejection(Rejection(push_batch, ArgumentError, argument), batch | {unknown: np.zeros(1)})
-    expect_rejection(
-        Rejection(push_batch, ArgumentError, argument), {"position": batch["position"]}
-    )
+    expect_rejection(Rejection(push_batch, ArgumentError, argument), {"position": batch["position"]})
     assert len(buffer) == 0
     push_batch(batch)
     assert len(buffer) == 1

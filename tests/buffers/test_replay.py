@@ -98,18 +98,14 @@ def test_repr_shows_sizes_and_dtypes(tmp_path):
     parts = "obs={a: float32[2], b: int64[]}, actions=float32[1], num_envs=3, alpha=0.7, beta=0.4"
     assert repr(several) == f"PrioritizedReplayBuffer(capacity=12, len=0, {parts})"
     file = fill(rlox.MmapReplayBuffer(5, 50, 2, 1, tmp_path / "replay"), 1)
-    assert repr(file) == (
-        "MmapReplayBuffer(capacity=50, len=1, obs=float32[2], actions=float32[1], hot_capacity=5)"
-    )
+    assert repr(file) == ("MmapReplayBuffer(capacity=50, len=1, obs=float32[2], actions=float32[1], hot_capacity=5)")
     file.close()
     assert repr(file) == "MmapReplayBuffer(closed)"
 
 
 def test_n_step_returns_of_each_environment_equal_hand_computed_values():
     buffer = rlox.ReplayBuffer(6, 1, (), num_envs=2, act_dtype="int64", n_step=2, gamma=0.5)
-    expect_rejection(
-        Rejection(buffer.push, ArgumentError, "push"), [0.0], 0, 0.0, False, False, [1.0]
-    )
+    expect_rejection(Rejection(buffer.push, ArgumentError, "push"), [0.0], 0, 0.0, False, False, [1.0])
     never = [False, False]
     buffer.push_batch([[0], [10]], [[1], [11]], [0, 1], [1, 2], never, never)
     # The first episode is truncated at 99, and the next episode starts at 50.
@@ -222,9 +218,7 @@ def test_priorities_determine_frequencies_and_weights():
         counts += np.bincount(batch["indices"], minlength=5)
         weights[batch["indices"]] = batch["weights"]
     probabilities = np.sqrt(priorities) / np.sqrt(priorities).sum()
-    assert (
-        (counts - 10_000 * probabilities) ** 2 / (10_000 * probabilities)
-    ).sum() < 24  # p = 0.0001
+    assert ((counts - 10_000 * probabilities) ** 2 / (10_000 * probabilities)).sum() < 24  # p = 0.0001
     expected = (5 * probabilities) ** -0.3
     np.testing.assert_allclose(weights, expected / expected.max(), rtol=1e-4)
 
@@ -277,9 +271,7 @@ def push_steps(buffers, stacks, steps, rng):
         obs, next_stacks = stacks.copy(), np.concatenate([stacks[:, 1:], frames], 1)
         terminated, truncated = rng.random((2, n)) < 0.15
         ended = terminated | truncated | (rng.random(n) < 0.1)
-        stacks[:] = np.where(
-            ended[:, None, None], np.repeat(frames, stacks.shape[1], 1), next_stacks
-        )
+        stacks[:] = np.where(ended[:, None, None], np.repeat(frames, stacks.shape[1], 1), next_stacks)
         next_obs = None if not ended.any() and rng.random() < 0.3 else next_stacks
         rewards = rng.random(n)
         for buffer in buffers:

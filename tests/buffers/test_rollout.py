@@ -3,15 +3,7 @@
 import numpy as np
 import pytest
 
-from rlox import (
-    ArgumentError,
-    ArgumentTypeError,
-    NonFiniteError,
-    Normalizer,
-    OutOfMemoryError,
-    RolloutBuffer,
-    VecEnv,
-)
+from rlox import ArgumentError, ArgumentTypeError, NonFiniteError, Normalizer, OutOfMemoryError, RolloutBuffer, VecEnv
 from support.rejections import Rejection, expect_rejection, rejections, rejects
 
 NAN, INF = float("nan"), float("inf")
@@ -179,9 +171,7 @@ def test_advantages_require_a_finished_rollout():
 
     def check_unfinished():
         for name in ("advantages", "returns"):
-            expect_rejection(
-                Rejection(getattr, ArgumentError, name, "call finish first"), buffer, name
-            )
+            expect_rejection(Rejection(getattr, ArgumentError, name, "call finish first"), buffer, name)
 
     check_unfinished()
     for _ in range(2):
@@ -236,16 +226,8 @@ WRONG_NORMALIZER = Normalizer(3, (3,))
     (lambda: make_buffer().finish([0.0] * 3, 0.9, 0.9), ArgumentError, "finish"),
     (lambda: make_buffer().field("rewads"), ArgumentError, "name"),
     (lambda: make_buffer().rewads, AttributeError, "rewads"),
-    (
-        lambda: RolloutBuffer(1000, 100, (4,), extra={"frames": ((2**20, 2), "float64")}),
-        OutOfMemoryError,
-        "extra",
-    ),
-    (
-        lambda: VecEnv(2, 0, "Pendulum-v1").reset(options={"y_init": 1e300}),
-        ArgumentError,
-        "options",
-    ),
+    (lambda: RolloutBuffer(1000, 100, (4,), extra={"frames": ((2**20, 2), "float64")}), OutOfMemoryError, "extra"),
+    (lambda: VecEnv(2, 0, "Pendulum-v1").reset(options={"y_init": 1e300}), ArgumentError, "options"),
 )
 def test_invalid_rollouts_are_rejected(rejection):
     expect_rejection(rejection)

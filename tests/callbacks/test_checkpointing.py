@@ -105,9 +105,7 @@ def test_a_full_disk_warns_and_training_continues(tmp_path, monkeypatch):
         save(self, path, **kwargs)
 
     monkeypatch.setattr(PPOTrainer, "save", fail_once)
-    with pytest.warns(
-        UserWarning, match="checkpoint after 64 steps was not written .* multiple of 64"
-    ):
+    with pytest.warns(UserWarning, match="checkpoint after 64 steps was not written .* multiple of 64"):
         trainer.train(192, callbacks=[CheckpointCallback(every=64)])
     assert checkpoint_names(trainer.run.path) == [step_name(128), step_name(192)]
 

@@ -35,9 +35,7 @@ CASES = [
 def run_training(algorithm, backend, env, settings, *callbacks):
     """Return seconds, rows without times, rows with shares, and networks of a run."""
     logger = NotingLogger()
-    trainer = load_trainer(ALGORITHMS[algorithm])(
-        env, 1, backend=backend, runs_dir=None, **settings
-    )
+    trainer = load_trainer(ALGORITHMS[algorithm])(env, 1, backend=backend, runs_dir=None, **settings)
     start = time.perf_counter()
     trainer.train(512, callbacks=callbacks, loggers=[logger])
     seconds, rows = time.perf_counter() - start, [row for _, row in logger.rows]

@@ -3,12 +3,7 @@
 import gymnasium as gym
 
 from rlox import ArgumentError, ArgumentTypeError, VecEnv
-from rlox.callbacks import (
-    CheckpointCallback,
-    EarlyStoppingCallback,
-    EvalCallback,
-    VideoRecordingCallback,
-)
+from rlox.callbacks import CheckpointCallback, EarlyStoppingCallback, EvalCallback, VideoRecordingCallback
 from rlox.evaluation import evaluate
 from rlox.trainers import PPOTrainer
 from support.cli_runs import SETTINGS
@@ -49,12 +44,7 @@ def stop_on_unknown_metric():
     (lambda: train(loggers=[3]), ArgumentTypeError, "loggers", "rlox.logger.Logger"),
     (lambda: make_trainer().evaluate(0), ArgumentError, "n_episodes", "one or more"),
     (lambda: make_trainer().evaluate(10.0), ArgumentTypeError, "n_episodes", "pass 10"),
-    (
-        lambda: make_trainer().evaluate(1, env="Pendulum-v1"),
-        ArgumentError,
-        "env",
-        "the same spaces",
-    ),
+    (lambda: make_trainer().evaluate(1, env="Pendulum-v1"), ArgumentError, "env", "the same spaces"),
     (lambda: evaluate(3, "CartPole-v1"), ArgumentTypeError, "policy", "a trainer"),
     (
         lambda: evaluate(make_trainer(), gym.make("CartPole-v1")),

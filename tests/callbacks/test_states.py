@@ -6,11 +6,7 @@ import math
 import pytest
 
 from rlox import ArgumentError, ArgumentTypeError, CorruptFileError
-from rlox._training.callback_states import (
-    get_callback_states,
-    load_callback_states,
-    read_callback_states,
-)
+from rlox._training.callback_states import get_callback_states, load_callback_states, read_callback_states
 from rlox.callbacks import Callback, CheckpointCallback, EarlyStoppingCallback, EvalCallback
 from rlox.callbacks import VideoRecordingCallback as Video
 from rlox.trainers import PPOTrainer
@@ -90,11 +86,7 @@ def test_states_are_assigned_by_class_in_order():
     assert json.loads(json.dumps(states, allow_nan=False)) == states
     first, second, third = Stateful(a=0.0), Stateful(a=0.0, b=0.0), Stateful(a=7.0)
     load_callback_states([first, CheckpointCallback(1), second, third], states)
-    assert [x.values for x in (first, second, third)] == [
-        {"a": 1.5},
-        {"a": -math.inf, "b": None},
-        {"a": 7.0},
-    ]
+    assert [x.values for x in (first, second, third)] == [{"a": 1.5}, {"a": -math.inf, "b": None}, {"a": 7.0}]
 
 
 @pytest.mark.parametrize("state", [[1.0], {"a": [1.0]}, {"a": "x"}, {1: 2.0}])

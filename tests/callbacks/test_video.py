@@ -40,10 +40,7 @@ def test_an_episode_is_recorded_at_the_configured_interval(moviepy, tmp_path, fi
     callback = VideoRecordingCallback(every=64, format=file_format)
     trainer.train(128, callbacks=[callback])
     videos = trainer.run.path / "videos"
-    assert sorted(os.listdir(videos)) == [
-        f"step-000000064.{file_format}",
-        f"step-000000128.{file_format}",
-    ]
+    assert sorted(os.listdir(videos)) == [f"step-000000064.{file_format}", f"step-000000128.{file_format}"]
     assert callback.last == videos / f"step-000000128.{file_format}"
     frames = frames_of(moviepy, callback.last)
     length = trainer.evaluate(1)["lengths"][0]
@@ -103,9 +100,7 @@ def test_functions_must_accept_a_render_mode(moviepy, tmp_path):
     [("CartPole-v1", False, "path"), (rlox.VecEnv(n=2, env_id="CartPole-v1"), True, "env")],
     ids=["no folder", "existing environments"],
 )
-def test_missing_folder_or_environment_is_reported_at_the_start(
-    moviepy, tmp_path, env, folder, argument
-):
+def test_missing_folder_or_environment_is_reported_at_the_start(moviepy, tmp_path, env, folder, argument):
     trainer = PPOTrainer(env, 0, runs_dir=tmp_path if folder else None)
     with pytest.raises(ArgumentError) as raised:
         trainer.train(32, callbacks=[VideoRecordingCallback(every=32)])

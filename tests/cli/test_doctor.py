@@ -51,12 +51,7 @@ RESET_ALL = package.VecEnv.reset_all
     ("target", "value", "problem", "count"),
     [
         ("torch.get_num_threads", lambda: 9999, "torch threads: expected at most", 1),
-        (
-            "rlox.cli.doctor.metadata.version",
-            lambda name: "0.0.1",
-            "rlox: expected extension module",
-            1,
-        ),
+        ("rlox.cli.doctor.metadata.version", lambda name: "0.0.1", "rlox: expected extension module", 1),
         (
             "rlox.VecEnv.reset_all",
             lambda self, seed: RESET_ALL(self, seed) + 1,
@@ -98,10 +93,7 @@ def test_missing_packages_of_an_extra_are_reported(monkeypatch, rlox):
         ("0::/a/b\n", {"a/cpu.max": "150000 100000\n", "a/b/cpu.max": "max 100000\n"}, 1.5),
         (
             "5:memory:/\n4:cpu,cpuacct:/x\n",
-            {
-                "cpu,cpuacct/x/cpu.cfs_quota_us": "300000\n",
-                "cpu,cpuacct/x/cpu.cfs_period_us": "100000\n",
-            },
+            {"cpu,cpuacct/x/cpu.cfs_quota_us": "300000\n", "cpu,cpuacct/x/cpu.cfs_period_us": "100000\n"},
             3.0,
         ),
     ],

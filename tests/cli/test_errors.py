@@ -42,10 +42,7 @@ ERRORS = [
     (NOISE + "--action-noise.theta 1", 2, ["--action-noise.theta: expected", "sigma"]),
     (NOISE + "--action-noise.sigma -1", 2, ["sigma: expected", "-1.0"]),
     (NOISE + "--action-noise none --action-noise.sigma 1", 2, ["--action-noise.sigma: expected"]),
-    (
-        "train sac Pendulum-v1 --total-timesteps 1 --action-noise.sigma 1",
-        *(2, ["--action-noise.sigma: expected"]),
-    ),
+    ("train sac Pendulum-v1 --total-timesteps 1 --action-noise.sigma 1", *(2, ["--action-noise.sigma: expected"])),
     # Backends, seeds, folders.
     (TRAIN + "--backend jax", 2, ["'jax'", "'--backend'", "native", "torch"]),
     (TRAIN + "--backend native --device cuda", 2, ["device: expected 'cpu'"]),
@@ -192,9 +189,7 @@ def files(tmp_path):
 
 @pytest.mark.usefixtures("files")
 @pytest.mark.parametrize(("command", "code", "parts"), ERRORS, ids=[row[0] for row in ERRORS])
-def test_errors_name_the_option_before_any_training(
-    command, code, parts, rlox, trained, monkeypatch, tmp_path
-):
+def test_errors_name_the_option_before_any_training(command, code, parts, rlox, trained, monkeypatch, tmp_path):
     if command.startswith("sweep"):
         pytest.importorskip("optuna", reason="needs optuna: pip install 'rlox[sweep]'")
     monkeypatch.setenv("COLUMNS", "300")
@@ -218,9 +213,7 @@ STRINGS = ["\0", "\udc80", "", "-", "--", "=", "--=", "-1", "None", "[", "a" * 1
 
 
 @pytest.mark.parametrize("argument", STRINGS, ids=range(len(STRINGS)))
-@pytest.mark.parametrize(
-    "before", ["", "train", "train ppo", TRAIN + "--gamma", TRAIN, "eval", "plot", "presets"]
-)
+@pytest.mark.parametrize("before", ["", "train", "train ppo", TRAIN + "--gamma", TRAIN, "eval", "plot", "presets"])
 def test_any_argument_gives_an_exit_code(before, argument, rlox):
     assert rlox(*before.split(), argument).code in (0, 1, 2)
 
@@ -233,9 +226,7 @@ def test_any_argument_gives_an_exit_code(before, argument, rlox):
         ("onnx", "export RUN --out policy.onnx", "onnx"),
     ],
 )
-def test_errors_of_missing_packages_name_the_extra(
-    package, command, extra, rlox, trained, tmp_path, monkeypatch
-):
+def test_errors_of_missing_packages_name_the_extra(package, command, extra, rlox, trained, tmp_path, monkeypatch):
     (tmp_path / "run.yaml").write_text("algorithm: ppo\n")
     monkeypatch.setitem(sys.modules, package, None)
     result = rlox(*(str(trained) if word == "RUN" else word for word in command.split()))
@@ -281,11 +272,7 @@ class OldStep(gym.Env):
 
 
 def test_errors_of_environments_during_training_are_failures(monkeypatch, capsys):
-    monkeypatch.setitem(
-        gym.registry, "OldStep-v0", gym.envs.registration.EnvSpec("OldStep-v0", OldStep)
-    )
+    monkeypatch.setitem(gym.registry, "OldStep-v0", gym.envs.registration.EnvSpec("OldStep-v0", OldStep))
     command = "train ppo OldStep-v0 --total-timesteps 1000 --n-steps 64 --num-envs 1"
-    assert (
-        main([*command.split(), "--batch-size", "64", "--no-progress", "--runs-dir", "None"]) == 1
-    )
+    assert main([*command.split(), "--batch-size", "64", "--no-progress", "--runs-dir", "None"]) == 1
     assert "OldStep.step()" in capsys.readouterr().err

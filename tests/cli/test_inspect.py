@@ -41,9 +41,7 @@ def test_eval_accepts_another_environment_and_backend(rlox, trained):
     arguments = ("eval", trained, "--episodes", "3", "--json")
     result = rlox(*arguments, "--env", "rlox/CartPole-v1")
     assert (result.code, result.json["env"]) == (0, "rlox/CartPole-v1")
-    assert (
-        rlox(*arguments, "--backend", "torch").json["returns"] == rlox(*arguments).json["returns"]
-    )
+    assert rlox(*arguments, "--backend", "torch").json["returns"] == rlox(*arguments).json["returns"]
 
 
 @pytest.mark.parametrize("mode", ["rgb_array", "human"])
@@ -74,11 +72,7 @@ def test_errors_of_missing_screens_name_the_other_render_mode(rlox, trained, mon
 
 @pytest.mark.parametrize(
     ("file", "file_format", "arguments"),
-    [
-        ("a.safetensors", "safetensors", ()),
-        ("a.pt", "torch", ()),
-        ("a.bin", "torch", ("--format", "torch")),
-    ],
+    [("a.safetensors", "safetensors", ()), ("a.pt", "torch", ()), ("a.bin", "torch", ("--format", "torch"))],
 )
 def test_exported_files_contain_the_networks(file, file_format, arguments, rlox, trained, tmp_path):
     arguments = ("export", trained, "--out", file, *arguments)

@@ -101,8 +101,7 @@ def test_no_color_is_honoured():
 @pytest.mark.serial
 @pytest.mark.skipif(os.name == "nt", reason="needs POSIX signals")
 @pytest.mark.parametrize(
-    ("seeds", "report"),
-    [("--seed=1", "interrupted; continue with: rlox resume"), ("--seeds=0-5", "6 interrupted")],
+    ("seeds", "report"), [("--seed=1", "interrupted; continue with: rlox resume"), ("--seeds=0-5", "6 interrupted")]
 )
 def test_ctrl_c_saves_checkpoints_and_summaries_and_exits_with_130(seeds, report, tmp_path):
     arguments = ["train", "ppo", "CartPole-v1", "--total-timesteps", "1_000_000_000", seeds]

@@ -68,9 +68,7 @@ def test_the_best_score_survives_a_run_without_evaluations(rlox, run):
         trainer.train(32)
         trainer.save(run / "saved")
     with PPOTrainer.load(run / "saved", runs_dir=None) as trainer:
-        assert before == [
-            x["state"] for x in trainer.run.callback_states if x["name"] == "EvalCallback"
-        ]
+        assert before == [x["state"] for x in trainer.run.callback_states if x["name"] == "EvalCallback"]
 
 
 @pytest.mark.parametrize("content", ["", "3", "{", '{"eval_every": "often"}'])
@@ -83,9 +81,7 @@ def test_damaged_options_are_rejected_without_change(content, rlox, run):
     assert contents(run) == before
 
 
-@pytest.mark.parametrize(
-    "flags", [("--total-timesteps", "0", "--backend", "torch"), ("--loggers", "jsnl")]
-)
+@pytest.mark.parametrize("flags", [("--total-timesteps", "0", "--backend", "torch"), ("--loggers", "jsnl")])
 def test_wrong_options_do_not_change_the_run(flags, rlox, copied):
     last = (copied / "metrics.csv").read_text().splitlines()[-1]
     with open(copied / "metrics.csv", "a") as file:
@@ -155,8 +151,7 @@ def test_checkpoints_of_a_run_continue_in_the_run_folder(name, rlox, copied):
 
 
 @pytest.mark.parametrize(
-    "config",
-    [{"name": "foreign"}, {"algorithm": "ppo", "seed": 3}, {"versions": {"rlox": "0"}, "seed": 4}],
+    "config", [{"name": "foreign"}, {"algorithm": "ppo", "seed": 3}, {"versions": {"rlox": "0"}, "seed": 4}]
 )
 @pytest.mark.parametrize("name", ["models/saved", "models/checkpoint", "checkpoints/saved"])
 def test_folders_of_other_programs_are_not_changed(config, name, rlox, trained, tmp_path):

@@ -96,11 +96,7 @@ def test_trial_below_the_median_is_pruned(prune, state, tmp_path):
     plan = Plan("ppo", "CartPole-v1", space, 8192, 1024, **settings)
     sweep = Sweep(plan, tmp_path / "sweep.db", runs_dir=None)
     sweep.run(3)
-    assert [trial.state.name for trial in sweep.finished_trials()] == [
-        "COMPLETE",
-        "COMPLETE",
-        state,
-    ]
+    assert [trial.state.name for trial in sweep.finished_trials()] == ["COMPLETE", "COMPLETE", state]
     assert (sweep.finished_trials()[-1].user_attrs["timesteps"] < 8192) == prune
     assert sweep.best_trial().number in (0, 1)
 

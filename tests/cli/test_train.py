@@ -203,11 +203,7 @@ def test_options_set_the_intervals_of_scores_and_checkpoints(rlox, tmp_path):
     ("arguments", "steps", "report"),
     [
         ("--eval-episodes 1 --stop-at-reward 1", 32, "stopped by EvalCallback: mean reward "),
-        (
-            "--eval-episodes 2 --patience 96 --learning-rate 0",
-            128,
-            "stopped by EarlyStoppingCallback",
-        ),
+        ("--eval-episodes 2 --patience 96 --learning-rate 0", 128, "stopped by EarlyStoppingCallback"),
     ],
     ids=["reward", "patience"],
 )

@@ -181,18 +181,14 @@ def test_sac_gradients_of_two_ranks_equal_gradients_of_one_process(extended):
     names = learner.modules.state_dict()
     learner.modules.load_state_dict({n: torch.from_numpy(ranks[0][n]) for n in names})
     keys = ("obs", "actions", "rewards", "next_obs", "terminated")
-    batches = [
-        ReplayBatch(**{n: torch.from_numpy(rank[n]) for n in keys}, discounts=0.9) for rank in ranks
-    ]
+    batches = [ReplayBatch(**{n: torch.from_numpy(rank[n]) for n in keys}, discounts=0.9) for rank in ranks]
     alpha, samples = learner.temperature.log_alpha.detach().exp(), []
     for rank, half in zip(ranks, batches, strict=True):  # the ranks draw different noise
         learner.generator.set_state(torch.from_numpy(rank["generator"]))
         sample = learner.policy.get_action_and_logprob(half.obs)
         samples.append((*sample, sac_targets(learner.policy, learner.critic_target, half, alpha)))
     actions, log_probs, targets = (torch.cat(x) for x in zip(*samples, strict=True))
-    batch = ReplayBatch(
-        **{n: torch.cat([getattr(b, n) for b in batches]) for n in keys}, discounts=0.9
-    )
+    batch = ReplayBatch(**{n: torch.cat([getattr(b, n) for b in batches]) for n in keys}, discounts=0.9)
     critic = learner.policy.critic
     actor_optimizer, critic_optimizer, temperature = learner.optimizers
     excess = (log_probs + learner.target_entropy).detach()
@@ -259,9 +255,7 @@ def test_a_stop_on_one_rank_stops_all_ranks(extended):
         ("checkpoint", "path", None, ""),
     ],
 )
-def test_wrong_or_different_arguments_raise_the_same_error_on_all_ranks(
-    rejections, case, argument, got, hint
-):
+def test_wrong_or_different_arguments_raise_the_same_error_on_all_ranks(rejections, case, argument, got, hint):
     assert rejections[0]["seed"] == rejections[1]["seed"] == 0
     assert rejections[0][case] == rejections[1][case]
     error, _, found, value, fix = rejections[0][case]

@@ -6,13 +6,7 @@ from hypothesis import strategies as st
 
 from rlox import ArgumentError, Normalizer
 from rlox.configs import A2CConfig, PPOConfig, SACConfig
-from rlox.distributed._ddp_state import (
-    flatten_statistics,
-    merge_episodes,
-    merge_statistics,
-    rank_seed,
-    shard_config,
-)
+from rlox.distributed._ddp_state import flatten_statistics, merge_episodes, merge_statistics, rank_seed, shard_config
 from rlox.learners import EpisodeStatistics
 from support.rejections import rejects
 
@@ -57,18 +51,14 @@ def test_merged_episodes_are_the_last_episodes_of_every_rank():
 
 
 def test_settings_are_divided_by_the_number_of_ranks():
-    config = SACConfig(
-        num_envs=4, batch_size=64, buffer_size=1001, learning_starts=101, gradient_steps=-1
-    )
+    config = SACConfig(num_envs=4, batch_size=64, buffer_size=1001, learning_starts=101, gradient_steps=-1)
     total, local = shard_config(config, 2, has_local_envs=False, device=None)
     assert total == config
     sizes = (local.num_envs, local.batch_size, local.buffer_size, local.learning_starts)
     assert sizes == (2, 32, 500, 51)
     # A minibatch per transition of two ranks is two minibatches per local transition.
     assert (local.utd_ratio, local.gradient_steps) == (2.0, 1)
-    assert (
-        shard_config(A2CConfig(num_envs=3), 3, has_local_envs=False, device=None)[1].num_envs == 1
-    )
+    assert shard_config(A2CConfig(num_envs=3), 3, has_local_envs=False, device=None)[1].num_envs == 1
     total, local = shard_config(PPOConfig(num_envs=2), 2, has_local_envs=True, device=None)
     assert (total.num_envs, local.num_envs, local.batch_size) == (4, 2, 32)
     config = PPOConfig(num_envs=2, device="cuda")

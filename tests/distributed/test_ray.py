@@ -102,9 +102,7 @@ def test_normalizer_statistics_survive_killed_actors():
 @pytest.mark.kills
 def test_a_rollout_on_a_lost_node_is_collected_again():
     script = Path(__file__).parents[1] / "support" / "ray_nodes.py"
-    result = subprocess.run(
-        [sys.executable, script], capture_output=True, text=True, timeout=110, check=False
-    )
+    result = subprocess.run([sys.executable, script], capture_output=True, text=True, timeout=110, check=False)
     assert result.returncode == 0, result.stderr[-4000:]
     # Ray also writes to stdout.
     assert "nodes lost 1, timesteps 32768" in result.stdout.splitlines()

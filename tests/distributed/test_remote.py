@@ -181,17 +181,13 @@ ACTOR_REFUSALS = [
 ]
 
 
-@pytest.mark.parametrize(
-    ("arguments", "error", "name"), REMOTE_REFUSALS, ids=[str(x[0]) for x in REMOTE_REFUSALS]
-)
+@pytest.mark.parametrize(("arguments", "error", "name"), REMOTE_REFUSALS, ids=[str(x[0]) for x in REMOTE_REFUSALS])
 def test_remote_environments_reject_invalid_arguments(addresses, arguments, error, name):
     with rejects(error, name):
         RemoteVecEnv(**{"addresses": addresses, "n": 2, "seed": 0, **arguments})
 
 
-@pytest.mark.parametrize(
-    ("settings", "name"), ACTOR_REFUSALS, ids=[str(x[0]["actors"]) for x in ACTOR_REFUSALS]
-)
+@pytest.mark.parametrize(("settings", "name"), ACTOR_REFUSALS, ids=[str(x[0]["actors"]) for x in ACTOR_REFUSALS])
 def test_trainers_reject_invalid_actors(settings, name):
     with rejects(ArgumentError, name):
         train(**settings)
@@ -288,10 +284,7 @@ def test_worker_command_exits_on_sigterm_and_sigint():
             RemoteVecEnv([address], 2, 0).close()
             process.send_signal(signal_number)
             assert process.wait(10) == code
-    for arguments, message in (
-        (["--bind", "0.0.0.0:0"], "bind: "),
-        (["--colour", "blue"], "--colour"),
-    ):
+    for arguments, message in ((["--bind", "0.0.0.0:0"], "bind: "), (["--colour", "blue"], "--colour")):
         result = subprocess.run([*WORKER, *arguments], capture_output=True, text=True, timeout=30)
         assert result.returncode == 2
         assert message in result.stderr

@@ -43,9 +43,7 @@ def test_run_all_runs_every_benchmark():
 def test_subjects_of_rlox_run_without_peers(name, tmp_path):
     pytest.importorskip("torch")
     program = [sys.executable, str(FOLDER / f"{name}.py"), "--quick", "--no-peers", "--rounds", "1"]
-    result = subprocess.run(
-        [*program, "--results", str(tmp_path)], capture_output=True, text=True, check=False
-    )
+    result = subprocess.run([*program, "--results", str(tmp_path)], capture_output=True, text=True, check=False)
     assert result.returncode == 0, result.stdout + result.stderr
     assert list(tmp_path.glob(f"{name}-*.json"))
 
@@ -63,9 +61,7 @@ def test_every_row_of_pytorch_runs_eagerly_and_fused():
         torch.set_num_threads(threads)
 
 
-@pytest.mark.parametrize(
-    ("setting", "value"), [("vf_coef", 0.25), ("max_grad_norm", 10.0), ("optimizer_eps", 1e-4)]
-)
+@pytest.mark.parametrize(("setting", "value"), [("vf_coef", 0.25), ("max_grad_norm", 10.0), ("optimizer_eps", 1e-4)])
 def test_check_native_detects_updates_that_differ_from_pytorch(monkeypatch, setting, value):
     pytest.importorskip("torch")
     bench = importlib.import_module("bench_nn_backends")
@@ -111,9 +107,7 @@ def test_subjects_with_the_same_work_are_compared():
 
 def test_returns_are_reported_as_interquartile_means():
     report = importlib.import_module("report")
-    rlox = make_subject("rlox", 1.0, True) | {
-        "return": [0.0, 9.0, 4.0, 6.0, -100.0, 5.0, 7.0, 99.0]
-    }
+    rlox = make_subject("rlox", 1.0, True) | {"return": [0.0, 9.0, 4.0, 6.0, -100.0, 5.0, 7.0, 99.0]}
     row = evaluate_row(report, rlox)
     middle, low, high = rlox["score"]
     assert middle == 5.5
@@ -152,9 +146,7 @@ def test_rlox_packs_by_best_fit():
 def test_rows_slower_than_the_baseline_are_listed(seconds, lost):
     report = importlib.import_module("report")
     baseline = make_subject("rlox", seconds, False) | {"peer": report.BASELINE}
-    row = evaluate_row(
-        report, make_subject("rlox", 1.0, True), baseline, make_subject("peer", 4.0, False)
-    )
+    row = evaluate_row(report, make_subject("rlox", 1.0, True), baseline, make_subject("peer", 4.0, False))
     assert report.slower(row) == lost
     assert [best["peer"] for best in row["best"]] == ["peer"]
     assert f"baseline takes {seconds}x" in report.table(row)

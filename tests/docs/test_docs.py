@@ -30,9 +30,7 @@ def modules() -> list[str]:
     return ["rlox", *(name for name in names if not name.endswith("__main__"))]
 
 
-@pytest.mark.parametrize(
-    "page", [page for page in PAGES if code_blocks(page, "python")], ids=relative_name
-)
+@pytest.mark.parametrize("page", [page for page in PAGES if code_blocks(page, "python")], ids=relative_name)
 def test_python_blocks_of_a_page_run(page, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     namespace = {"__name__": "__main__"}

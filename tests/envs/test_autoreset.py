@@ -94,13 +94,7 @@ def make_cartpoles(source, mode):
     limit = {"max_episode_steps": 13}
     if source == "native":
         return VecEnv(3, 5, "CartPole-v1", autoreset_mode=mode, **limit)
-    return make_vec(
-        lambda: gym.make("CartPole-v1", **limit),
-        3,
-        seed=5,
-        vectorization_mode=source,
-        autoreset_mode=mode,
-    )
+    return make_vec(lambda: gym.make("CartPole-v1", **limit), 3, seed=5, vectorization_mode=source, autoreset_mode=mode)
 
 
 @pytest.mark.parametrize("mode", [NEXT_STEP, DISABLED])
@@ -136,8 +130,7 @@ def test_episode_statistics_count_transitions_in_all_modes(source, mode):
     returns, lengths = env.pop_episodes()
     assert len(returns) >= 15
     per_env = [
-        np.diff(np.flatnonzero(rows["terminated"] | rows["truncated"]), prepend=-1)
-        for rows in transitions(batches)
+        np.diff(np.flatnonzero(rows["terminated"] | rows["truncated"]), prepend=-1) for rows in transitions(batches)
     ]
     # Environments end their episodes in any order.
     assert sorted(np.concatenate(per_env)) == sorted(lengths)
@@ -150,8 +143,7 @@ def test_native_and_gymnasium_rollouts_are_equal(mode):
     normalizers = [Normalizer(3, (4,)) for _ in "ab"]
     for _ in range(4):
         a, b = (
-            make_rollout(env, 15, normalizer)
-            for env, normalizer in zip((native, foreign), normalizers, strict=True)
+            make_rollout(env, 15, normalizer) for env, normalizer in zip((native, foreign), normalizers, strict=True)
         )
         for name in ("obs", "last_obs", "rewards", "valid", "terminated", "truncated", "final_obs"):
             assert np.array_equal(getattr(a, name), getattr(b, name)), name
@@ -176,9 +168,7 @@ def test_normalisation_counts_transitions_only(mode, terminate):
 
 
 @pytest.mark.parametrize("mode", AutoresetMode)
-@pytest.mark.parametrize(
-    ("cls", "n_steps"), [(PPOTrainer, 1), (PPOTrainer, 5), (PPOTrainer, 64), (A2CTrainer, 5)]
-)
+@pytest.mark.parametrize(("cls", "n_steps"), [(PPOTrainer, 1), (PPOTrainer, 5), (PPOTrainer, 64), (A2CTrainer, 5)])
 def test_trainers_learn_from_transitions_only(mode, cls, n_steps):
     env, batches = SyncVectorEnv([lambda: Count(limit=2)] * 2, autoreset_mode=mode), []
     settings = {"n_steps": n_steps, "normalize_reward": True, "backend": "torch", "runs_dir": None}
@@ -186,9 +176,7 @@ def test_trainers_learn_from_transitions_only(mode, cls, n_steps):
         settings |= {"batch_size": 2 * n_steps, "n_epochs": 1}
     with cls(env, 1, **settings) as trainer:
         loss = trainer.learner.loss
-        trainer.learner.loss = lambda policy, batch, *rest: (
-            batches.append(batch) or loss(policy, batch, *rest)
-        )
+        trainer.learner.loss = lambda policy, batch, *rest: batches.append(batch) or loss(policy, batch, *rest)
         result = trainer.train(40)
     assert sum(len(batch.obs) for batch in batches) == result["timesteps"] >= 40
     # The value network alone reads the final observations, 200.
@@ -269,8 +257,7 @@ def test_a_buffer_marks_resetting_rows():
 
 
 @pytest.mark.parametrize(
-    ("ended", "error"),
-    [([True], ArgumentError), ([[True, False]], ArgumentError), (["a", "b"], ArgumentTypeError)],
+    ("ended", "error"), [([True], ArgumentError), ([[True, False]], ArgumentError), (["a", "b"], ArgumentTypeError)]
 )
 def test_begin_rejects_wrong_flags_of_ended_episodes(ended, error):
     buffer = RolloutBuffer(3, 2, (1,))

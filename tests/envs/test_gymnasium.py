@@ -52,9 +52,7 @@ def test_rollouts_equal_rollouts_of_native_environments(env_id, normalize):
     normalizers = [Normalizer(4, obs_shape) if normalize else None for _ in range(2)]
     for _ in range(2):
         actions = rng.normal(0, 2, shape) if shape[2:] else rng.integers(0, 2, shape)
-        a, b = (
-            fill(env, 60, actions, x) for env, x in zip((ours, foreign), normalizers, strict=True)
-        )
+        a, b = (fill(env, 60, actions, x) for env, x in zip((ours, foreign), normalizers, strict=True))
         for name in FIELDS:
             assert np.array_equal(getattr(a, name), getattr(b, name)), name
         assert len(a.final_index) >= 4
@@ -297,9 +295,7 @@ def test_unsupported_spaces_are_rejected():
 @pytest.mark.parametrize("mode", list(AutoresetMode))
 def test_infos_may_be_a_list(mode):
     make = lambda: gym.make("CartPole-v1")  # noqa: E731
-    with_dict, with_list = (
-        RecordEpisodeStatistics(SyncVectorEnv([make] * 2, autoreset_mode=mode)) for _ in "ab"
-    )
+    with_dict, with_list = (RecordEpisodeStatistics(SyncVectorEnv([make] * 2, autoreset_mode=mode)) for _ in "ab")
     envs = [make_vec(env, seed=0) for env in (with_dict, DictInfoToList(with_list))]
     batches = [collect_rollout(env, None, 60) for env in envs]
     for name in ("obs", "rewards", "truncated", "valid", "advantages"):
@@ -620,9 +616,7 @@ def test_replay_stores_true_next_obs_of_an_environment_that_reuses_its_array(bac
     trainer = DQNTrainer(env, 1, **settings)
     trainer.train(24)
     table = to_arrow(trainer.learner.replay.buffer)
-    obs, next_obs, truncated = (
-        np.array(table[name].to_pylist()) for name in ("obs", "next_obs", "truncated")
-    )
+    obs, next_obs, truncated = (np.array(table[name].to_pylist()) for name in ("obs", "next_obs", "truncated"))
     assert np.array_equal(next_obs, obs + 1)
     assert np.array_equal(truncated, next_obs[:, 0] == 3)
     assert (len(truncated), truncated.sum()) == (trainer.timesteps, trainer.timesteps // 3)

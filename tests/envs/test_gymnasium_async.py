@@ -25,10 +25,7 @@ def workers(env):
 
 @pytest.mark.parametrize(
     ("fault", "error", "argument", "message"),
-    [
-        ("raise", ArithmeticError, "", "the environment broke"),
-        ("kill", RuntimeError, "env: ", "died at step 20"),
-    ],
+    [("raise", ArithmeticError, "", "the environment broke"), ("kill", RuntimeError, "env: ", "died at step 20")],
 )
 def test_error_of_a_worker_is_raised_and_close_ends_all_workers(fault, error, argument, message):
     env = make_vec(Breaking, 2, vectorization_mode="async", fault=fault)

@@ -71,9 +71,7 @@ def assert_infos_equal(ours, expected):
 
 
 def assert_steps_equal(ours, expected):
-    for name, a, b in zip(
-        ("obs", "rewards", "terminated", "truncated"), ours[:4], expected[:4], strict=True
-    ):
+    for name, a, b in zip(("obs", "rewards", "terminated", "truncated"), ours[:4], expected[:4], strict=True):
         assert a.dtype == b.dtype, name
         assert np.array_equal(a, b), name
     assert_infos_equal(ours[4], expected[4])
@@ -184,9 +182,7 @@ def test_every_seed_gives_the_first_obs_of_gymnasium(env_id, seed):
         assert np.array_equal(ours.reset(seed=reset_seed)[0], ref.reset(seed=reset_seed)[0])
     assert ours.np_random_seed == ref.np_random_seed
     if not isinstance(seed, list):
-        assert np.array_equal(
-            VecEnv(N, seed=seed, env_id=env_id).reset_all(), ref.reset(seed=seed)[0]
-        )
+        assert np.array_equal(VecEnv(N, seed=seed, env_id=env_id).reset_all(), ref.reset(seed=seed)[0])
 
 
 def test_none_in_a_list_of_seeds_continues_the_stream():
@@ -218,12 +214,7 @@ def test_resets_with_options_equal_gymnasiums(env_id, options):
     ours, ref = VecEnv(4, env_id=env_id), make_reference(env_id, SAME_STEP, n=4)
     ours.reset(seed=1), ref.reset(seed=1)
     mask = np.array([True, False, True, True])
-    for seed, more in (
-        (2, {}),
-        (None, {}),
-        (3, {"reset_mask": mask}),
-        (None, {"reset_mask": mask}),
-    ):
+    for seed, more in ((2, {}), (None, {}), (3, {"reset_mask": mask}), (None, {"reset_mask": mask})):
         obs, _ = ours.reset(seed=seed, options={**options, **more})
         assert np.array_equal(obs, ref.reset(seed=seed, options={**options, **more})[0])
         rng = np.random.default_rng(0)
@@ -243,8 +234,7 @@ def test_a_masked_reset_in_the_middle_cancels_a_pending_autoreset():
         if step == 3:  # both episodes are over
             mask = np.array([True, False])
             assert np.array_equal(
-                ours.reset(options={"reset_mask": mask})[0],
-                ref.reset(options={"reset_mask": mask})[0],
+                ours.reset(options={"reset_mask": mask})[0], ref.reset(options={"reset_mask": mask})[0]
             )
         assert_steps_equal(ours.step([0, 1]), ref.step(np.array([0, 1])))
 
@@ -253,9 +243,7 @@ def test_a_masked_reset_in_the_middle_cancels_a_pending_autoreset():
 def test_episode_statistics_equal_gymnasiums_wrapper(mode):
     for env_id in ("CartPole-v1", "Pendulum-v1"):
         ours = VecEnv(N, seed=3, env_id=env_id, autoreset_mode=mode, max_episode_steps=40)
-        ref = RecordEpisodeStatistics(
-            make_reference(env_id, mode, max_episode_steps=40), buffer_length=10_000
-        )
+        ref = RecordEpisodeStatistics(make_reference(env_id, mode, max_episode_steps=40), buffer_length=10_000)
         obs, _ = ours.reset(seed=3)
         ref.reset(seed=3)
         rng = np.random.default_rng(0)
@@ -279,11 +267,7 @@ def test_episode_statistics_equal_gymnasiums_wrapper(mode):
 
 
 MASKS = st.lists(st.booleans(), min_size=3, max_size=3).filter(any).map(np.array)
-SEEDS = (
-    st.none()
-    | st.integers(0, 2**40)
-    | st.lists(st.none() | st.integers(0, 99), min_size=3, max_size=3)
-)
+SEEDS = st.none() | st.integers(0, 2**40) | st.lists(st.none() | st.integers(0, 99), min_size=3, max_size=3)
 OPERATIONS = st.lists(
     st.tuples(st.just("step"), st.integers(1, 12))
     | st.tuples(st.just("reset"), SEEDS, st.none() | MASKS, st.sampled_from([{}, {"low": -0.2}])),

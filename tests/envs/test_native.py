@@ -117,9 +117,7 @@ def test_reset_options_reach_the_environment(env_id):
     names = ("x_init", "y_init") if env_id == "Pendulum-v1" else ("low", "high")
     options = dict(zip(names, (0.1, 0.2), strict=True))
     ours, ref = gym.make(f"rlox/{env_id}"), gym.make(env_id)
-    assert np.array_equal(
-        ours.reset(seed=1, options=options)[0], ref.reset(seed=1, options=options)[0]
-    )
+    assert np.array_equal(ours.reset(seed=1, options=options)[0], ref.reset(seed=1, options=options)[0])
 
 
 def test_a_window_opens_in_human_mode():
@@ -180,11 +178,7 @@ def test_every_vectorization_mode_gives_the_same_trajectories(env_id, mode):
 
 def test_make_vec_accepts_autoreset_mode_limit_and_render_mode():
     env = gym.make_vec(
-        "rlox/CartPole-v1",
-        2,
-        autoreset_mode=AutoresetMode.SAME_STEP,
-        max_episode_steps=1,
-        render_mode="rgb_array",
+        "rlox/CartPole-v1", 2, autoreset_mode=AutoresetMode.SAME_STEP, max_episode_steps=1, render_mode="rgb_array"
     )
     env.reset(seed=0)
     assert env.step([0, 1])[3].all()
@@ -290,9 +284,7 @@ def test_steps_after_a_reset_and_after_setting_states_equal_gymnasiums(env_id):
 
 
 @pytest.mark.parametrize(
-    "state",
-    [[0.0] * 3, [[0.0] * 4], 0.0, "upright", [True] * 4, [None] * 4, [np.nan] * 4, [1e39] * 4],
-    ids=str,
+    "state", [[0.0] * 3, [[0.0] * 4], 0.0, "upright", [True] * 4, [None] * 4, [np.nan] * 4, [1e39] * 4], ids=str
 )
 def test_invalid_states_are_rejected(state):
     env = gym.make("rlox/CartPole-v1").unwrapped
@@ -351,9 +343,7 @@ def test_constants_have_the_values_of_the_arguments(env_id, kwargs, expected):
 SETTERS = {
     "setattr": lambda name: setattr(gym.make("rlox/CartPole-v1").unwrapped, name, 30.0),
     "set_wrapper_attr": lambda name: gym.make("rlox/CartPole-v1").set_wrapper_attr(name, 30.0),
-    "set_attr": lambda name: SyncVectorEnv([lambda: gym.make("rlox/CartPole-v1")]).set_attr(
-        name, 30.0
-    ),
+    "set_attr": lambda name: SyncVectorEnv([lambda: gym.make("rlox/CartPole-v1")]).set_attr(name, 30.0),
     "VecEnv": lambda name: setattr(VecEnv(n=2), name, 30.0),
 }
 

@@ -149,10 +149,7 @@ def test_masks_match_the_returned_observations(mode):
             assert masks.tolist() == infos["action_mask"].astype(bool).tolist()
     assert episodes > 12
     assert cuts > 0
-    for error, wrong in (
-        (ArgumentError, np.zeros((4, 6), bool)),
-        (ArgumentTypeError, np.zeros((6, 4), np.int8)),
-    ):
+    for error, wrong in ((ArgumentError, np.zeros((4, 6), bool)), (ArgumentTypeError, np.zeros((6, 4), np.int8))):
         with rejects(error, "out"):
             env.action_masks(wrong)
     env.close()

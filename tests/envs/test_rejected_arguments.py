@@ -4,14 +4,7 @@ import gymnasium as gym
 import numpy as np
 import pytest
 
-from rlox import (
-    ArgumentError,
-    ArgumentTypeError,
-    NonFiniteError,
-    OutOfMemoryError,
-    VecEnv,
-    make_vec,
-)
+from rlox import ArgumentError, ArgumentTypeError, NonFiniteError, OutOfMemoryError, VecEnv, make_vec
 from support.rejections import Rejection, expect_rejection, rejections
 
 NAN = float("nan")
@@ -97,11 +90,7 @@ def check_rejected_without_change(make, rejection):
     expect_rejection(rejection, env)
     assert env.np_random_seed == twin.np_random_seed
     for _ in range(20):
-        results = zip(
-            env.step(step_arguments(env)["actions"]),
-            twin.step(step_arguments(env)["actions"]),
-            strict=True,
-        )
+        results = zip(env.step(step_arguments(env)["actions"]), twin.step(step_arguments(env)["actions"]), strict=True)
         assert all(isinstance(a, dict) or np.array_equal(a, b) for a, b in results)
     assert np.array_equal(env.reset_all(), twin.reset_all())
 

@@ -131,9 +131,7 @@ def test_rollouts_of_every_policy_interface_are_equal():
     assert not any(tensor.grad_fn for tensor in module.parameters())
 
 
-@pytest.mark.parametrize(
-    ("env_id", "log_prob"), [("CartPole-v1", np.log(0.5)), ("Pendulum-v1", np.log(0.25))]
-)
+@pytest.mark.parametrize(("env_id", "log_prob"), [("CartPole-v1", np.log(0.5)), ("Pendulum-v1", np.log(0.25))])
 def test_random_rollouts_are_seeded_and_have_log_probabilities(env_id, log_prob):
     first, again, other = (collect_rollout(VecEnv(4, seed, env_id), None, 30) for seed in (0, 0, 1))
     assert np.allclose(first.log_probs, log_prob)
@@ -285,8 +283,7 @@ def first_allowed(obs, action_masks):
 @pytest.mark.parametrize("policy", [None, first_allowed])
 @pytest.mark.parametrize("env", [Doors, Method, Late])
 @pytest.mark.parametrize(
-    ("mode", "vectorization"),
-    [*((mode, "sync") for mode in MODES), (AutoresetMode.NEXT_STEP, "async")],
+    ("mode", "vectorization"), [*((mode, "sync") for mode in MODES), (AutoresetMode.NEXT_STEP, "async")]
 )
 def test_rollouts_contain_allowed_actions_only(mode, vectorization, env, policy):
     envs = make_vec(env, 3, seed=1, vectorization_mode=vectorization, autoreset_mode=mode)
@@ -452,9 +449,7 @@ def test_torch_policies_get_masks_by_name(parameters, name):
     assert log_probs.tolist() == [0.0] * 6
 
 
-@pytest.mark.parametrize(
-    "parameters", ["obs, deterministic=True, mask=None", "obs, *, mask=None", "obs, mask"]
-)
+@pytest.mark.parametrize("parameters", ["obs, deterministic=True, mask=None", "obs, *, mask=None", "obs, mask"])
 def test_act_gets_masks_by_name(parameters):
     result = "None if mask is None else mask.float().argmax(1), 1.0, 2.0"
     cls = type("Acts", (Uniform,), {"act": eval(f"lambda self, {parameters}: ({result})")})

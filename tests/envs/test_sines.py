@@ -9,8 +9,7 @@ CPU = np._core._multiarray_umath.__cpu_features__
 
 
 @pytest.mark.skipif(
-    not (CPU.get("FMA3") or CPU.get("NEON_VFPV4")),
-    reason="NumPy uses libm for float32 sines on processors without FMA",
+    not (CPU.get("FMA3") or CPU.get("NEON_VFPV4")), reason="NumPy uses libm for float32 sines on processors without FMA"
 )
 @pytest.mark.parametrize("bound", [0.1, np.pi, 1000.0, 80_000.0, 1e30])
 def test_acrobot_starts_with_numpys_float32_sines(bound):

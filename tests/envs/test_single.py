@@ -13,9 +13,7 @@ def init_with_gravity(self, *args, **kwargs):
 
 
 @pytest.mark.parametrize("base", [VecEnv, NativeEnv])
-@pytest.mark.parametrize(
-    "members", [{"gravity": 1.6}, {"__init__": init_with_gravity}], ids=["class", "init"]
-)
+@pytest.mark.parametrize("members", [{"gravity": 1.6}, {"__init__": init_with_gravity}], ids=["class", "init"])
 def test_constants_of_subclasses_are_rejected(base, members):
     cls = type("Moon", (base,), members)
     with rejects(AttributeError, "expected 9.8, got 1.6", name="gravity"):

@@ -69,8 +69,7 @@ def test_classic_control_resumes(env_id):
 
 @pytest.mark.services
 @pytest.mark.parametrize(
-    "env_id",
-    [*MUJOCO.split(), *(pytest.param(x, marks=pytest.mark.slow) for x in MORE_MUJOCO.split())],
+    "env_id", [*MUJOCO.split(), *(pytest.param(x, marks=pytest.mark.slow) for x in MORE_MUJOCO.split())]
 )
 @pytest.mark.filterwarnings("ignore")
 def test_mujoco_resumes(env_id):
@@ -166,11 +165,7 @@ DQN = {"num_envs": 2, "learning_starts": 20, "buffer_size": 100, "batch_size": 8
 SAC = {"num_envs": 2, "learning_starts": 20, "buffer_size": 200, "batch_size": 8, "net_arch": (8,)}
 CASES = {
     "ppo, classic control": (PPOTrainer, cartpole, PPO),
-    "ppo, state methods": (
-        PPOTrainer,
-        StatefulImitate,
-        PPO | {"normalize_obs": True, "normalize_reward": True},
-    ),
+    "ppo, state methods": (PPOTrainer, StatefulImitate, PPO | {"normalize_obs": True, "normalize_reward": True}),
     "ppo, masks": (PPOTrainer, StatefulDoors, PPO | {"action_masks": True}),
     "dqn, classic control": (DQNTrainer, lambda: gym.make("MountainCar-v0"), DQN),
     "sac, state methods": (SACTrainer, StatefulImitate, SAC | {"normalize_obs": True}),

@@ -9,14 +9,7 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from gymnasium.wrappers import vector as wrappers
 
 import rlox
-from rlox import (
-    ArgumentError,
-    ArgumentTypeError,
-    ClosedError,
-    NonFiniteError,
-    RolloutBuffer,
-    VecEnv,
-)
+from rlox import ArgumentError, ArgumentTypeError, ClosedError, NonFiniteError, RolloutBuffer, VecEnv
 from rlox.envs import native as envs
 from rlox.trainers import PPOTrainer
 from support.envs import IDS, NATIVE
@@ -248,9 +241,7 @@ def test_step_all_returns_terminal_obs_in_every_mode(mode):
     for _ in range(9):
         result = env.step_all([0, 1, 0])
         *expected, infos = twin.step([0, 1, 0])
-        for name, value in zip(
-            ("obs", "rewards", "terminated", "truncated"), expected, strict=True
-        ):
+        for name, value in zip(("obs", "rewards", "terminated", "truncated"), expected, strict=True):
             assert result[name].dtype == value.dtype
             assert np.array_equal(result[name], value)
         final_obs, done = infos.get("final_obs", expected[0]), expected[2] | expected[3]

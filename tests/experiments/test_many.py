@@ -53,9 +53,7 @@ def test_each_run_equals_a_separate_run(algorithm, processes, backend, tmp_path,
     env, settings = SETTINGS[algorithm]
     options = {**settings, "backend": backend}
     seeds = [1, 2]
-    results = rlox.train_many(
-        algorithm, env, seeds, STEPS, processes=processes, runs_dir=tmp_path / "many", **options
-    )
+    results = rlox.train_many(algorithm, env, seeds, STEPS, processes=processes, runs_dir=tmp_path / "many", **options)
     for seed, result in zip(seeds, results, strict=True):
         root = tmp_path / f"alone-{seed}"
         with trainer_class(algorithm)(env, seed, runs_dir=root, **options) as trainer:
@@ -63,10 +61,7 @@ def test_each_run_equals_a_separate_run(algorithm, processes, backend, tmp_path,
         (manifest,) = root.glob("*/*/*/config.json")
         folder = tmp_path / "many" / os.path.relpath(result["run_dir"], tmp_path / "many")
         assert files_of(folder) == files_of(manifest.parent)
-        assert (result["timesteps"], result["episodes"]) == (
-            serial["timesteps"],
-            serial["episodes"],
-        )
+        assert (result["timesteps"], result["episodes"]) == (serial["timesteps"], serial["episodes"])
     assert len({result["run_dir"] for result in results}) == len(seeds)
 
 
@@ -78,9 +73,7 @@ def test_every_variant_runs_with_every_seed():
 
     hooks = {"workers": 1, "runs_dir": None, "callbacks": lambda: [record_run]}
     settings = [{"gamma": 0.9}, {"gamma": 0.8}]
-    results = rlox.train_many(
-        PPOTrainer, "CartPole-v1", (4, 7), 32, settings=settings, **hooks, **SMALL
-    )
+    results = rlox.train_many(PPOTrainer, "CartPole-v1", (4, 7), 32, settings=settings, **hooks, **SMALL)
     assert runs == [(0.9, 4, 16), (0.9, 7, 16), (0.8, 4, 16), (0.8, 7, 16)]
     assert [result["timesteps"] for result in results] == [32] * 4
 
@@ -110,9 +103,7 @@ def test_failed_runs_are_named_and_the_others_finish(processes):
     options = {"runs_dir": None, "processes": processes, "callbacks": failing, **SMALL}
     outcomes = {}
     with pytest.raises(RunsFailedError) as raised:
-        rlox.train_many(
-            "ppo", "CartPole-v1", range(5), 64, on_result=outcomes.__setitem__, **options
-        )
+        rlox.train_many("ppo", "CartPole-v1", range(5), 64, on_result=outcomes.__setitem__, **options)
     error = raised.value
     assert [error.errors[seed].errno for seed in (1, 3)] == [errno.ENOSPC] * 2
     assert "seed 1: OSError: [Errno 28] no room for 1; seed 3: OSError" in str(error)
@@ -137,12 +128,7 @@ def test_error_of_on_result_stops_all_runs_and_saves_them(processes, tmp_path):
         raise LookupError(index)
 
     before = threading.active_count()
-    options = {
-        "processes": processes,
-        "runs_dir": tmp_path,
-        "callbacks": sleeping_callbacks,
-        **SMALL,
-    }
+    options = {"processes": processes, "runs_dir": tmp_path, "callbacks": sleeping_callbacks, **SMALL}
     with pytest.raises(LookupError):
         rlox.train_many("ppo", "CartPole-v1", [1, 2], 64_000, on_result=on_result, **options)
     assert threading.active_count() == before
@@ -215,9 +201,7 @@ def start_program(folder, processes):
     with subprocess.Popen(command, cwd=folder, start_new_session=True, **pipes) as run:
         try:
             count = min(2, rlox._system.threads())
-            wait_until(
-                lambda: len([*folder.rglob("metrics.csv")]) >= count or run.poll() is not None
-            )
+            wait_until(lambda: len([*folder.rglob("metrics.csv")]) >= count or run.poll() is not None)
             yield run
         finally:
             run.kill()

@@ -240,9 +240,7 @@ def array(value: np.ndarray) -> Argument:
 
 
 def floats(*values: Any, shape: tuple[int, ...] | None = None, dtype: str = "f8") -> Argument:
-    return array(
-        np.array(values, dtype) if shape is None else np.resize(values, shape).astype(dtype)
-    )
+    return array(np.array(values, dtype) if shape is None else np.resize(values, shape).astype(dtype))
 
 
 def integers(*values: Any, shape: tuple[int, ...] | None = None) -> Argument:
@@ -267,9 +265,7 @@ def integer(value: int) -> Argument:
     reals = {"float": float, "np.float64": np.float64, "0-d": np.asarray, "fraction": Fraction}
     numbers: dict[str, Any] = {str(n): n for n in (0, -1, -(2**63), -(10**400))} | HUGE
     numbers |= {"0.5": 0.5, "NaN": np.nan, "inf": np.inf, "1e300": 1e300, "True": True}
-    forms = (
-        label_forms(SAME, types) | label_forms(MAYBE, reals) | label_forms(ANY, constants(numbers))
-    )
+    forms = label_forms(SAME, types) | label_forms(MAYBE, reals) | label_forms(ANY, constants(numbers))
     return Argument(lambda: value, forms | label_forms(INVALID, NO_SCALAR))
 
 
@@ -279,9 +275,7 @@ def real(value: float) -> Argument:
     reals = {"0-d": np.asarray, "np.float16": np.float16, "fraction": Fraction}
     numbers: dict[str, Any] = {str(x): x for x in (0, -1.0, 2.0, 5e-324, 1e308)} | HUGE
     numbers |= {"NaN": np.nan, "inf": np.inf, "-inf": -np.inf, "True": True}
-    forms = (
-        label_forms(SAME, types) | label_forms(MAYBE, reals) | label_forms(ANY, constants(numbers))
-    )
+    forms = label_forms(SAME, types) | label_forms(MAYBE, reals) | label_forms(ANY, constants(numbers))
     return Argument(lambda: value, forms | label_forms(INVALID, NO_SCALAR))
 
 
@@ -295,9 +289,7 @@ def boolean(value: bool) -> Argument:
 def choice(value: str) -> Argument:
     """Return one of a few strings."""
     invalid = NO_SCALAR | constants(TEXTS | {"3": 3, "complex": 1j, "two numbers": np.zeros(2)})
-    forms = label_forms(SAME, {"np.str": np.str_, "subclass": StrSubclass}) | label_forms(
-        INVALID, invalid
-    )
+    forms = label_forms(SAME, {"np.str": np.str_, "subclass": StrSubclass}) | label_forms(INVALID, invalid)
     return without(Argument(lambda: value, forms), "digits", "text")
 
 
@@ -356,9 +348,7 @@ def forms_of_parts(
     return found
 
 
-def mapping(
-    values: Mapping[str, Any] | Callable[[], Mapping[str, Any]], written: bool = False
-) -> Argument:
+def mapping(values: Mapping[str, Any] | Callable[[], Mapping[str, Any]], written: bool = False) -> Argument:
     """Return a dict or a function that creates a dict. Only dicts have forms of their values."""
     parts = {} if callable(values) else {key: to_argument(x) for key, x in values.items()}
     make = values if callable(values) else lambda: {key: x.make() for key, x in parts.items()}

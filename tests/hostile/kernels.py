@@ -29,10 +29,7 @@ SINGLE_STEPS = {
     "values": floats(0.5, 2, -1, 0.25, dtype="f4"),
     "dones": booleans(0, 0, 1, 0),
 }
-FLAT = {
-    "rewards": floats(1, -2, 0.5, 3, shape=(T * N,)),
-    "values": floats(0.5, 2, -1, 0.25, 4, shape=(T * N,)),
-}
+FLAT = {"rewards": floats(1, -2, 0.5, 3, shape=(T * N,)), "values": floats(0.5, 2, -1, 0.25, 4, shape=(T * N,))}
 # If `terminated` is missing, the error names `dones`, the alternative.
 TERMINATED = replace(booleans(0, 0, 1, 0, 0, 0, 0, shape=(T, N)), names=("dones",))
 FLAT_TERMINATED = replace(booleans(0, 0, 1, 0, 0, 0, 0, shape=(T * N,)), names=("dones",))
@@ -75,9 +72,7 @@ def token_calls():
         yield call(f"compute_token_kl{end}", **FLAT_TOKENS, **more)
         yield call(f"compute_batch_token_kl{end}", **FLAT_TOKENS, **more, seq_len=L)
     for reduction in ("none", "token_mean", "sum"):
-        yield call(
-            "token_kl", **TOKENS, ref_log_probs=REF_LOG_PROBS, estimator="k3", reduction=reduction
-        )
+        yield call("token_kl", **TOKENS, ref_log_probs=REF_LOG_PROBS, estimator="k3", reduction=reduction)
     for level in ("token", "sequence"):
         yield call("policy_ratios", **TOKENS, old_log_probs=REF_LOG_PROBS, level=choice(level))
 
@@ -100,12 +95,7 @@ CALLS = [
         rewards=rewards(1, 0, 3, 2, shape=(4, 2)),
         weights=replace(floats(1, 2), names=("rewards",)),
     ),
-    call(
-        "compute_batch_group_advantages",
-        rewards=rewards(1, 0, 3, 2, 5, 7, shape=(6,)),
-        group_size=3,
-        **GROUP,
-    ),
+    call("compute_batch_group_advantages", rewards=rewards(1, 0, 3, 2, 5, 7, shape=(6,)), group_size=3, **GROUP),
     call(
         "compute_batch_group_advantages",
         rewards=rewards(1, 0, 3, 2, 5, 7, shape=(6, 2)),
@@ -113,13 +103,7 @@ CALLS = [
         weights=replace(floats(0.5, 2), names=("rewards",)),
     ),
     *token_calls(),
-    call(
-        "policy_ratio_stats",
-        **TOKENS,
-        old_log_probs=REF_LOG_PROBS,
-        clip_high=0.5,
-        advantages=floats(1, -1, 0.5),
-    ),
+    call("policy_ratio_stats", **TOKENS, old_log_probs=REF_LOG_PROBS, clip_high=0.5, advantages=floats(1, -1, 0.5)),
     call("pack_lengths", lengths=integers(3, 2, 4, 1), max_length=5, overflow="truncate"),
     call(
         "pack_sequences",

@@ -179,13 +179,7 @@ def make_seeds():
 
 
 def agent_state(agent):
-    return (
-        agent.tensors(),
-        agent.optimizer_state(),
-        agent.streams(),
-        agent.progress_state(),
-        agent.metrics(),
-    )
+    return (agent.tensors(), agent.optimizer_state(), agent.streams(), agent.progress_state(), agent.metrics())
 
 
 def envs_for(cls):
@@ -201,10 +195,7 @@ SUBJECTS = {
     "NativePolicy": Subject(make_policy, lambda x: (x.tensors(), x.optimizer_state())),
     "NativeActors": Subject(make_actors, lambda x: x.stats()["rollouts"]),
     "NativeAgent": Subject(make_agent, agent_state),
-    **{
-        kind.__name__: Subject(partial(make_learner, kind), lambda x: x.state(), (RuntimeError,))
-        for kind in LEARNERS
-    },
+    **{kind.__name__: Subject(partial(make_learner, kind), lambda x: x.state(), (RuntimeError,)) for kind in LEARNERS},
 }
 
 
@@ -237,37 +228,16 @@ NORMALIZER = {"normalizer": optional(make_normalizer)}
 # The agent has an environment without masks.
 NO_MASKS = {"action_masks": None, "final_action_masks": None}
 NO_NOISE = without(instance(lambda: np.zeros(0, np.float32)), "a list")
-AGENT_GETTERS = (
-    "tensors",
-    "replay_len",
-    "replay_state",
-    "optimizer_state",
-    "streams",
-    "progress_state",
-)
+AGENT_GETTERS = ("tensors", "replay_len", "replay_state", "optimizer_state", "streams", "progress_state")
 AGENT_GETTERS += ("metrics", "last_update")
 CALLS = [
     call("network_backends"),
     call("write_rollout", buffer=full_rollout),
     call("read_rollout", buffer=empty_rollout, data=lambda: write_rollout(make_rollout(T))),
-    call(
-        "NativePolicy",
-        observation=OBSERVATION,
-        action=ACTION,
-        stream=make_stream,
-        shape=SHAPE,
-        backend=BACKEND,
-    ),
+    call("NativePolicy", observation=OBSERVATION, action=ACTION, stream=make_stream, shape=SHAPE, backend=BACKEND),
     call("NativePolicy.set_stop_requested", stop=False),
     call("NativePolicy.begin", seed=3, num_envs=N),
-    call(
-        "NativePolicy.collect",
-        env=make_env,
-        buffer=empty_rollout,
-        **NORMALIZER,
-        **ADVANTAGES,
-        sde_sample_freq=0,
-    ),
+    call("NativePolicy.collect", env=make_env, buffer=empty_rollout, **NORMALIZER, **ADVANTAGES, sde_sample_freq=0),
     call("NativePolicy.act", buffer=empty_rollout, t=0, action_masks=ALLOWED, noise=False),
     call("NativePolicy.finish", buffer=full_rollout, **ADVANTAGES),
     call("NativePolicy.ppo", buffer=full_rollout, settings=PPO),
@@ -279,20 +249,10 @@ CALLS = [
     call("NativePolicy.load", tensors=mapping(lambda: copies(make_policy().tensors()))),
     call("NativePolicy.optimizer_state"),
     *(
-        call(
-            f"NativePolicy.{method}", state=mapping(lambda: copies(make_policy().optimizer_state()))
-        )
+        call(f"NativePolicy.{method}", state=mapping(lambda: copies(make_policy().optimizer_state())))
         for method in ("check_optimizer_state", "load_optimizer_state")
     ),
-    call(
-        "NativeActors",
-        **ACTORS,
-        **NORMALIZER,
-        **ADVANTAGES,
-        max_staleness=1,
-        deterministic=False,
-        sde_sample_freq=0,
-    ),
+    call("NativeActors", **ACTORS, **NORMALIZER, **ADVANTAGES, max_staleness=1, deterministic=False, sde_sample_freq=0),
     call("NativeActors.pop"),
     call("NativeActors.set_stop_requested", stop=False),
     call("NativeActors.publish", policy=make_policy),

@@ -155,9 +155,7 @@ CALLS = [
         **STORED,
         raises=(OSError,),
     ),
-    call(
-        "MmapReplayBuffer.open", path=path(closed_file), hot_capacity=3, seed=1, raises=(OSError,)
-    ),
+    call("MmapReplayBuffer.open", path=path(closed_file), hot_capacity=3, seed=1, raises=(OSError,)),
     call("MmapReplayBuffer.push", **TRANSITION, at=4),
     call("MmapReplayBuffer.push_batch", **ROWS, at=4),
     call("MmapReplayBuffer.sample", **SAMPLE, **SAMPLE_OUT, at=4),
@@ -186,19 +184,10 @@ CALLS = [
     call("ReplayBuffer.load_state", arrays=mapping(lambda: make_replay_buffer(8).state()), at=2),
     call("ReplayBuffer.save", path=path(new_path), raises=(OSError,), at=4),
     call("ReplayBuffer.load", path=saved_buffer("ReplayBuffer"), raises=(OSError,)),
-    call(
-        "PrioritizedReplayBuffer.load",
-        path=saved_buffer("PrioritizedReplayBuffer"),
-        raises=(OSError,),
-    ),
+    call("PrioritizedReplayBuffer.load", path=saved_buffer("PrioritizedReplayBuffer"), raises=(OSError,)),
     # buffers/test_replay.py passes a dict with two more arrays.
     call("PrioritizedReplayBuffer.sample", **SAMPLE, out=None, beta=0.5, at=4),
-    call(
-        "PrioritizedReplayBuffer.update_priorities",
-        indices=integers(3, 1),
-        priorities=floats(0.5, 4),
-        at=4,
-    ),
+    call("PrioritizedReplayBuffer.update_priorities", indices=integers(3, 1), priorities=floats(0.5, 4), at=4),
 ]
 
 T, N = 2, 3
@@ -284,13 +273,7 @@ CALLS += [
         extra={"masks": MASKS},
     ),
     call("RolloutBuffer.field", name=choice("rewards")),
-    call(
-        "RolloutBuffer.begin",
-        obs=STEP_OBS,
-        normalizer=make_normalizer,
-        ended=booleans(0, 1, 0),
-        at=-1,
-    ),
+    call("RolloutBuffer.begin", obs=STEP_OBS, normalizer=make_normalizer, ended=booleans(0, 1, 0), at=-1),
     call("RolloutBuffer.record", t=1, normalizer=make_normalizer, **STEP, at=1),
     call(
         "RolloutBuffer.finish",
@@ -379,9 +362,7 @@ def step_outputs(*shape, obs=ENV_D):
     }
 
 
-POLICY = function_returning(
-    sequence(PUSHES, NUMBERS, NUMBERS, cls=tuple), "actions", "log_probs", "values"
-)
+POLICY = function_returning(sequence(PUSHES, NUMBERS, NUMBERS, cls=tuple), "actions", "log_probs", "values")
 ROLLOUT = {"buffer": buffer_after_begin, "normalizer": lambda: rlox.Normalizer(N, (ENV_D,))}
 DECISIONS = {"actions": PUSHES, "log_probs": NUMBERS, "values": NUMBERS, "t": 0}
 # Masks must be arrays.
@@ -447,17 +428,8 @@ CALLS += [
     ),
     call("NativeVectorEnv.reset", seed=7, mask=MASK, options=BOUNDS),
     call("NativeVectorEnv.step", through=on_pendulum("step"), actions=TORQUES),
-    call(
-        "NativeVectorEnv.step_into",
-        through=on_pendulum("step_into"),
-        actions=TORQUES,
-        **INTO_PENDULUM,
-    ),
-    call(
-        "NativeVectorEnv.steps_into",
-        actions=integers(0, 1, 1, 0, shape=(T, N)),
-        **step_outputs(T, N),
-    ),
+    call("NativeVectorEnv.step_into", through=on_pendulum("step_into"), actions=TORQUES, **INTO_PENDULUM),
+    call("NativeVectorEnv.steps_into", actions=integers(0, 1, 1, 0, shape=(T, N)), **step_outputs(T, N)),
     call("NativeVectorEnv.action_masks", out=output_array((N, 2), "?")),
     call("NativeVectorEnv.observe"),
     call("NativeVectorEnv.states"),
@@ -478,13 +450,7 @@ CALLS += [
     call("NativeEnv.step", action=1),
     call("NativeEnv.render"),
     call("NativeEnv.close"),
-    call(
-        "make_native_vec",
-        num_envs=2,
-        env_id="CartPole-v1",
-        autoreset_mode="SameStep",
-        sutton_barto_reward=True,
-    ),
+    call("make_native_vec", num_envs=2, env_id="CartPole-v1", autoreset_mode="SameStep", sutton_barto_reward=True),
     call("make_vec", env="CartPole-v1", num_envs=2, seed=7, autoreset_mode="SameStep"),
     call(
         "make_vec",

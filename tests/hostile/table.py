@@ -16,13 +16,7 @@ from hostile.arguments import Argument, optional, to_argument
 from rlox.learners.base import BaseLearner
 
 # Modules whose callables are called here. Other tests check the errors of other modules.
-WITHOUT_TORCH = (
-    "rlox",
-    "rlox._rlox",
-    "rlox.envs",
-    "rlox.learners.native_on_policy",
-    "rlox.learners.native_off_policy",
-)
+WITHOUT_TORCH = ("rlox", "rlox._rlox", "rlox.envs", "rlox.learners.native_on_policy", "rlox.learners.native_off_policy")
 PUBLIC = (*WITHOUT_TORCH, "rlox.algorithms", "rlox.callbacks", "rlox.checkpoint")
 PUBLIC += ("rlox.distributed", "rlox.evaluation", "rlox.interchange", "rlox.policies")
 PUBLIC += ("rlox.trainers",)
@@ -30,8 +24,7 @@ PUBLIC += ("rlox.trainers",)
 NOT_CALLED = {
     "exceptions": "*Error",
     "results, protocols, a base class and a second name": (
-        "RolloutBatch Checkpoint EvaluationResult TrainResult ActorCritic RolloutEnv Predictor "
-        "Trainer GoalReplayBuffer"
+        "RolloutBatch Checkpoint EvaluationResult TrainResult ActorCritic RolloutEnv Predictor Trainer GoalReplayBuffer"
     ),
     "internal to learners: test_policies.py, test_masks.py, test_plugins.py": (
         "make_policy get_act_fn get_evaluate_fn greedy_actions sample_actions "
@@ -49,9 +42,7 @@ NOT_CALLED = {
     "without arguments: test_rollout.py, test_state.py, test_mmap.py": (
         "GymVecEnv.action_masks GymVecEnv.get_state MmapReplayBuffer.close"
     ),
-    "states of the same object: test_state.py, test_replay.py": (
-        "GymVecEnv.set_state MmapReplayBuffer.load_state"
-    ),
+    "states of the same object: test_state.py, test_replay.py": ("GymVecEnv.set_state MmapReplayBuffer.load_state"),
     "rejects everything without masks: tests/envs/test_plugins.py": "VecEnv.action_masks",
     "takes a capsule: tests/envs/test_plugins.py": "register_env",
     "sets attributes of any name and kind: tests/envs/test_native.py": "NativeEnv.set_wrapper_attr",
@@ -209,9 +200,7 @@ def calls(group: str) -> list[Call]:
         for parameter, default in parameters(functions[each.name])[0].items():
             if default is None and parameter in each.arguments:
                 each.arguments[parameter] = optional(each.arguments[parameter])
-            elif (
-                isinstance(default, bool | int | float | str) and parameter not in passed[each.name]
-            ):
+            elif isinstance(default, bool | int | float | str) and parameter not in passed[each.name]:
                 passed[each.name].add(parameter)
                 value = 0.5 if isinstance(default, float) else default
                 each.arguments[parameter] = to_argument(value)

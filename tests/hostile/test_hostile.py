@@ -90,9 +90,7 @@ def test_every_public_callable_and_parameter_has_a_valid_argument():
         passed.setdefault(call.name, set()).update(call.arguments)
     assert set(passed) - set(functions) == set(), "unknown callables"
     called = {base_method(functions[name]) for name in passed}
-    missing = {
-        name for name, x in functions.items() if is_called(name) and base_method(x) not in called
-    }
+    missing = {name for name, x in functions.items() if is_called(name) and base_method(x) not in called}
     assert missing == set(), "add valid calls to tests/hostile"
     for name, arguments in passed.items():
         named, more = parameters(functions[name])
@@ -106,14 +104,7 @@ def test_every_excluded_callable_exists():
 
 
 # Packages whose names are called through other modules or whose errors other tests check.
-TESTED_ELSEWHERE = (
-    "rlox.cli",
-    "rlox.configs",
-    "rlox.logger",
-    "rlox.experiments",
-    "rlox._timing",
-    "rlox.sb3",
-)
+TESTED_ELSEWHERE = ("rlox.cli", "rlox.configs", "rlox.logger", "rlox.experiments", "rlox._timing", "rlox.sb3")
 
 
 def test_every_module_with_public_names_is_called_or_excluded():
@@ -163,9 +154,7 @@ def test_unusual_arguments_give_a_result_or_a_documented_error(group, tmp_path):
 
 @pytest.mark.hostile
 @pytest.mark.parametrize("backend", network_backends()[1:])
-def test_networks_of_other_backends_give_a_result_or_a_documented_error(
-    backend, tmp_path, monkeypatch
-):
+def test_networks_of_other_backends_give_a_result_or_a_documented_error(backend, tmp_path, monkeypatch):
     monkeypatch.setenv("RLOX_TEST_BACKEND", backend)
     check_calls("networks", tmp_path, examples=30)
 

@@ -79,9 +79,7 @@ def make_policy(cls, action_space):
 
 
 SUBJECTS = {
-    "MlpPolicy": Subject(
-        lambda _: make_policy(MlpPolicy, DISCRETE), lambda x: sorted(x.state_dict())
-    ),
+    "MlpPolicy": Subject(lambda _: make_policy(MlpPolicy, DISCRETE), lambda x: sorted(x.state_dict())),
     "SdePolicy": Subject(lambda _: make_policy(SdePolicy, BOX), lambda x: sorted(x.state_dict())),
 }
 
@@ -118,9 +116,7 @@ def policy_calls():
         for method in ("distribution", "get_action_and_logprob", "act", "mode"):
             yield call(f"{class_name}.{method}", through=method_as_arrays(method), **masked)
         for method in ("get_action_and_logprob", "evaluate_actions"):
-            yield call(
-                f"{class_name}.{method}", through=method_as_arrays(method), **masked, action=action
-            )
+            yield call(f"{class_name}.{method}", through=method_as_arrays(method), **masked, action=action)
         yield call(f"{class_name}.get_value", through=method_as_arrays("get_value"), obs=obs)
         yield call(f"{class_name}.frozen_act")
 
@@ -139,12 +135,7 @@ NETWORKS = {
 CALLS = [
     *policy_calls(),
     call("MlpPolicy", action_space=lambda: DISCRETE, **NETWORKS),
-    call(
-        "SdePolicy",
-        action_space=replace(instance(lambda: BOX), names=("use_sde",)),
-        full_std=True,
-        **NETWORKS,
-    ),
+    call("SdePolicy", action_space=replace(instance(lambda: BOX), names=("use_sde",)), full_std=True, **NETWORKS),
 ]
 
 N = 2
@@ -169,9 +160,7 @@ ENV = without(choice("CartPole-v1"), "a class")
 REWARD = {"sutton_barto_reward": True}
 # Environments reject these arguments. Gymnasium's environments raise errors of Gymnasium.
 KEYWORDS = replace(mapping(REWARD), names=("env_kwargs", "kwargs"))
-GYMNASIUM_KEYWORDS = without(
-    mapping(lambda: dict(REWARD)), "one key more", "a number as key", "surrogates as key"
-)
+GYMNASIUM_KEYWORDS = without(mapping(lambda: dict(REWARD)), "one key more", "a number as key", "surrogates as key")
 
 
 def setting_argument(field):
@@ -212,16 +201,12 @@ def make_learner(cls, _=0):
     return cls(envs_for(cls), CONFIGS[cls], 3)
 
 
-SUBJECTS["SeededPredictor"] = Subject(
-    lambda _: SeededPredictor(make_learner(PPO), 3), lambda x: x._learner.state()
-)
+SUBJECTS["SeededPredictor"] = Subject(lambda _: SeededPredictor(make_learner(PPO), 3), lambda x: x._learner.state())
 for trainer_cls, learner_cls, _, _ in ALGORITHMS:
     SUBJECTS[trainer_cls.__name__] = Subject(
         partial(make_trainer, trainer_cls), lambda x: x.learner.state(), (RuntimeError,)
     )
-    SUBJECTS[learner_cls.__name__] = Subject(
-        partial(make_learner, learner_cls), lambda x: x.state(), (RuntimeError,)
-    )
+    SUBJECTS[learner_cls.__name__] = Subject(partial(make_learner, learner_cls), lambda x: x.state(), (RuntimeError,))
 
 
 class LeftPolicy:
@@ -282,13 +267,7 @@ def algorithm_calls(trainer_cls, learner_cls, config):
         loggers=(SilentLogger,),
     )
     name = learner_cls.__name__
-    yield call(
-        name,
-        env=partial(envs_for, learner_cls),
-        config=lambda: CONFIGS[learner_cls],
-        seed=3,
-        **NO_CUSTOM,
-    )
+    yield call(name, env=partial(envs_for, learner_cls), config=lambda: CONFIGS[learner_cls], seed=3, **NO_CUSTOM)
     yield call(f"{name}.iterate", progress=0.5)
     yield call(f"{name}.state", replay=True)
     yield call(f"{name}.load_state", state=lambda: make_learner(learner_cls).state())
@@ -298,18 +277,9 @@ def algorithm_calls(trainer_cls, learner_cls, config):
 CALLS += [
     *(x for row in ALGORITHMS for x in algorithm_calls(*row[:3])),
     # Methods of the base classes.
-    call(
-        "PPOTrainer.evaluate",
-        n_episodes=duration(2),
-        seed=3,
-        deterministic=True,
-        env=ENV,
-        max_episode_steps=9,
-    ),
+    call("PPOTrainer.evaluate", n_episodes=duration(2), seed=3, deterministic=True, env=ENV, max_episode_steps=9),
     call("PPOTrainer.predict", **PREDICT, shared=True),
-    call(
-        "PPOTrainer.save", path=path(lambda: "other"), replay=True, raises=(OSError,), shared=True
-    ),
+    call("PPOTrainer.save", path=path(lambda: "other"), replay=True, raises=(OSError,), shared=True),
     call(
         "PPOTrainer.load",
         through=lambda _, **arguments: PPOTrainer.load(**arguments),
@@ -329,12 +299,7 @@ CALLS += [
     call("PPO.predict", **PREDICT, **STREAM, shared=True),
     call("DQN.predict", **PREDICT, **STREAM, shared=True),
     call("evaluation_seed", seed=3, training=True),
-    call(
-        "SeededPredictor",
-        learner=lambda: make_learner(PPO),
-        seed=3,
-        interrupt_requested=lambda: bool,
-    ),
+    call("SeededPredictor", learner=lambda: make_learner(PPO), seed=3, interrupt_requested=lambda: bool),
     call(
         "evaluate",
         policy=LeftPolicy,
@@ -372,9 +337,7 @@ SUBJECTS |= {
     "Callback": Subject(lambda _: Callback(), lambda callback: None),
     "EvalCallback": Subject(lambda _: EvalCallback(9), lambda x: x.reward_threshold),
     "CheckpointCallback": Subject(lambda _: CheckpointCallback(9), lambda x: x.best),
-    "EarlyStoppingCallback": Subject(
-        lambda _: EarlyStoppingCallback(), lambda x: [x.patience, x.min_delta]
-    ),
+    "EarlyStoppingCallback": Subject(lambda _: EarlyStoppingCallback(), lambda x: [x.patience, x.min_delta]),
     "TimingCallback": Subject(lambda _: TimingCallback(), lambda x: x.seconds),
     "EveryNSteps": Subject(make_every_n_steps, lambda callback: callback.steps),
 }
@@ -414,14 +377,7 @@ CALLS += [
         save_best=True,
         path=FOLDER,
     ),
-    call(
-        "CheckpointCallback",
-        every=9,
-        keep_last=optional(3),
-        best=string("word"),
-        replay=True,
-        path=FOLDER,
-    ),
+    call("CheckpointCallback", every=9, keep_last=optional(3), best=string("word"), replay=True, path=FOLDER),
     call("EarlyStoppingCallback", metric=string("word"), patience=9, min_delta=0.5, mode="max"),
     call("as_callback", callback=lambda: print),
     call("as_callbacks", callbacks=sequence(instance(lambda: print))),

@@ -230,9 +230,7 @@ def describe(error: BaseException) -> str:
     return f"{type(error).__name__}: {error!s:.300}"
 
 
-def main(
-    group: str, journal: str, examples: int, seed_value: int | None, start: int, every: int
-) -> None:
+def main(group: str, journal: str, examples: int, seed_value: int | None, start: int, every: int) -> None:
     warnings.simplefilter("ignore")
     warnings.simplefilter("error", RuntimeWarning)
     functions, objects = callables(torch=group == "training"), subjects(group)
@@ -249,11 +247,7 @@ def main(
             failures.append([call.name, "the valid call", describe(error)])
             continue
         failures += caller.try_each_form(every, at % every)
-        if (
-            call.arguments
-            and examples
-            and (failure := caller.try_combinations(examples, seed_value))
-        ):
+        if call.arguments and examples and (failure := caller.try_combinations(examples, seed_value)):
             failures.append([call.name, "several arguments", failure])
     print(json.dumps(failures))
 

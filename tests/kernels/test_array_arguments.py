@@ -17,9 +17,7 @@ DTYPES = [
 FORMS = {
     "Fortran order": np.asfortranarray,
     "transposed": lambda x: np.ascontiguousarray(x.T).T,
-    "negative strides": lambda x: np.ascontiguousarray(np.flip(x))[
-        (slice(None, None, -1),) * x.ndim
-    ],
+    "negative strides": lambda x: np.ascontiguousarray(np.flip(x))[(slice(None, None, -1),) * x.ndim],
     "every second": lambda x: np.repeat(x, 2, axis=-1)[..., ::2],
     "broadcast": lambda x: np.broadcast_to(x[..., :1], x.shape),
 }

@@ -56,9 +56,7 @@ def test_gae_equals_values_computed_by_hand():
 )
 def test_gae_equals_a_slow_reference(seed, steps, envs, gamma, lam):
     _, rewards, values, limits, last = random_rollout(seed, (steps, envs))
-    advantages, returns = rlox.compute_gae(
-        rewards, values, None, last, gamma, lam, **as_kwargs(limits)
-    )
+    advantages, returns = rlox.compute_gae(rewards, values, None, last, gamma, lam, **as_kwargs(limits))
     for n in range(envs):
         column = [x[:, n] for x in (rewards, values, *limits)]
         expected = slow_gae(*column, last[n], gamma, lam)
@@ -137,21 +135,15 @@ def test_batched_gae_equals_gae_of_columns(dtype):
     limits = {"terminated": terminated, "truncated": truncated, "final_values": final_values}
     expected = rlox.compute_gae(rewards, values, None, last, 0.9, 0.8, **limits)
     flat = {name: array.T.ravel() for name, array in limits.items()}
-    got = rlox.compute_gae_batched(
-        rewards.T.ravel(), values.T.ravel(), None, last, t, 0.9, 0.8, **flat
-    )
+    got = rlox.compute_gae_batched(rewards.T.ravel(), values.T.ravel(), None, last, t, 0.9, 0.8, **flat)
     for flat_result, expected_result in zip(got, expected, strict=True):
-        np.testing.assert_allclose(
-            flat_result.reshape(n, t).T, expected_result, rtol=1e-6, atol=1e-10
-        )
+        np.testing.assert_allclose(flat_result.reshape(n, t).T, expected_result, rtol=1e-6, atol=1e-10)
     flat = [x.T.ravel() for x in (rewards, values, terminated)]
     got = rlox.compute_gae_batched(*flat, last, t, 0.9, 0.8)
     expected = rlox.compute_gae(rewards, values, terminated, last, 0.9, 0.8)
     for flat_result, expected_result in zip(got, expected, strict=True):
         assert flat_result.dtype == dtype
-        np.testing.assert_allclose(
-            flat_result.reshape(n, t).T, expected_result, rtol=1e-6, atol=1e-10
-        )
+        np.testing.assert_allclose(flat_result.reshape(n, t).T, expected_result, rtol=1e-6, atol=1e-10)
 
 
 @pytest.mark.parametrize("lam", [1e-60, 0.0, 0.95])
@@ -194,9 +186,7 @@ def slow_vtrace(log_rhos, rewards, values, limits, last, gamma, rho_bar, c_bar, 
 
 @given(
     seed=st.integers(0, 2**32),
-    shape=st.one_of(
-        st.tuples(st.integers(1, 300)), st.tuples(st.integers(1, 30), st.integers(1, 90))
-    ),
+    shape=st.one_of(st.tuples(st.integers(1, 300)), st.tuples(st.integers(1, 30), st.integers(1, 90))),
     dtype=st.sampled_from([np.float32, np.float64]),
     factors=st.tuples(st.floats(0, 1), st.floats(0, 1)),
     bars=st.tuples(*[st.one_of(st.floats(0, 4), st.just(np.inf))] * 3),
@@ -207,9 +197,7 @@ def test_vtrace_equals_a_slow_reference(seed, shape, dtype, factors, bars):
     log_rhos, rewards, values, limits, last = random_rollout(seed, shape, dtype)
     options = {"lam": lam, "pg_rho_bar": pg_rho_bar}
     arrays = log_rhos, rewards, values
-    got = rlox.compute_vtrace(
-        *arrays, None, last, gamma, rho_bar, c_bar, **options, **as_kwargs(limits)
-    )
+    got = rlox.compute_vtrace(*arrays, None, last, gamma, rho_bar, c_bar, **options, **as_kwargs(limits))
     wide = [np.asarray(x, np.float64) for x in arrays]
     expected = slow_vtrace(*wide, limits, last, gamma, rho_bar, c_bar, lam, pg_rho_bar)
     for result, expected_result in zip(got, expected, strict=True):
@@ -225,9 +213,7 @@ def test_on_policy_vtrace_equals_gae_and_lambda_returns(shape, lam):
     log_rhos, rewards, values, limits, last = random_rollout(1, shape)
     limits = as_kwargs(limits)
     zeros = np.zeros_like(log_rhos)
-    vs, pg_advantages = rlox.compute_vtrace(
-        zeros, rewards, values, None, last, 0.99, lam=lam, **limits
-    )
+    vs, pg_advantages = rlox.compute_vtrace(zeros, rewards, values, None, last, 0.99, lam=lam, **limits)
     advantages, returns = rlox.compute_gae(rewards, values, None, last, 0.99, lam, **limits)
     np.testing.assert_allclose(vs - values, advantages, rtol=1e-9, atol=1e-9)
     lambda_returns = rlox.compute_lambda_returns(rewards, values, None, last, 0.99, lam, **limits)
@@ -262,12 +248,7 @@ def test_long_calls_run_in_parallel():
 
 
 ZEROS = np.zeros(4)
-WITHOUT_FINAL_VALUES = {
-    "final_values": None,
-    "dones": None,
-    "terminated": ZEROS,
-    "truncated": ZEROS + 1,
-}
+WITHOUT_FINAL_VALUES = {"final_values": None, "dones": None, "terminated": ZEROS, "truncated": ZEROS + 1}
 SINGLE = (np.zeros(4, np.float32), ZEROS)
 NO_FLAGS, BOTH_FLAGS = {"dones": None, "terminated": None}, {"dones": ZEROS, "terminated": ZEROS}
 RAGGED = [[1.0], [1.0, 2.0]]

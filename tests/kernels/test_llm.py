@@ -31,9 +31,7 @@ def test_group_advantages_equal_numpy(seed, groups, size, ddof, eps, dtype):
     got = rlox.compute_batch_group_advantages(rewards, size, ddof=ddof, eps=eps)
     assert got.dtype == dtype
     tolerance = 1e-4 if dtype == np.float32 else 1e-9
-    np.testing.assert_allclose(
-        got, slow_group_advantages(rewards, size, ddof, eps), tolerance, tolerance
-    )
+    np.testing.assert_allclose(got, slow_group_advantages(rewards, size, ddof, eps), tolerance, tolerance)
     single = rlox.compute_group_advantages(rewards[:size], ddof=ddof, eps=eps)
     np.testing.assert_array_equal(single, got[:size])
 
@@ -123,9 +121,7 @@ def test_every_reduction_of_token_kl_equals_numpy(seed, rows, tokens, estimator,
     policy, reference = log_probs(seed, (rows, tokens), dtype)
     mask = np.random.default_rng(seed).random((rows, tokens)) < 0.6 if masked else None
     included = np.ones((rows, tokens), bool) if mask is None else mask
-    per_token = np.where(
-        included, ESTIMATORS[estimator](policy.astype(float), reference.astype(float)), 0
-    )
+    per_token = np.where(included, ESTIMATORS[estimator](policy.astype(float), reference.astype(float)), 0)
     # NumPy loses digits in the difference that defines k3.
     narrow = {"rtol": 1e-12, "atol": 1e-15}
     tolerance = {"rtol": 1e-5, "atol": 3e-6} if dtype == np.float32 else narrow
@@ -211,18 +207,14 @@ def test_ratio_statistics_equal_numpy():
     signs = np.broadcast_to(advantages[:, None], mask.shape)[mask]
     assert clipped["clip_fraction_low"] == pytest.approx(((masked < 0.8) & (signs < 0)).mean())
     assert clipped["clip_fraction_high"] == pytest.approx(((masked > 1.2) & (signs > 0)).mean())
-    broadcast = rlox.policy_ratio_stats(
-        new, old, mask, advantages=np.broadcast_to(advantages[:, None], mask.shape)
-    )
+    broadcast = rlox.policy_ratio_stats(new, old, mask, advantages=np.broadcast_to(advantages[:, None], mask.shape))
     assert broadcast == clipped
 
 
 def test_long_calls_equal_short_calls():
     policy, reference = log_probs(4, (64, 1000), np.float32)
     got = rlox.token_kl(policy, reference, reduction="sum")
-    row_results = [
-        rlox.token_kl(p, r, reduction="sum") for p, r in zip(policy, reference, strict=True)
-    ]
+    row_results = [rlox.token_kl(p, r, reduction="sum") for p, r in zip(policy, reference, strict=True)]
     np.testing.assert_array_equal(got, np.array(row_results, np.float32))
     pairs = group(np.tile([0.0, 1.0], 50_000), 2)
     np.testing.assert_array_equal(pairs, np.tile([-1.0, 1.0], 50_000))

@@ -16,53 +16,26 @@ FINAL = {"final_values": TWO}
 
 @rejections(
     (lambda: rlox.compute_gae(TWO, TWO, [0, 1], 0.0, **FINAL), ArgumentError, "truncated"),
-    (
-        lambda: rlox.compute_gae(TWO, TWO, None, 0.0, terminated=[0, 1], **FINAL),
-        *(ArgumentError, "truncated"),
-    ),
-    (
-        lambda: rlox.compute_vtrace(TWO, TWO, TWO, [0, 1], 0.0, 0.9, **FINAL),
-        *(ArgumentError, "truncated"),
-    ),
+    (lambda: rlox.compute_gae(TWO, TWO, None, 0.0, terminated=[0, 1], **FINAL), *(ArgumentError, "truncated")),
+    (lambda: rlox.compute_vtrace(TWO, TWO, TWO, [0, 1], 0.0, 0.9, **FINAL), *(ArgumentError, "truncated")),
     (lambda: rlox.compute_returns(TWO, [0, 1], 0.0, **FINAL), ArgumentError, "truncated"),
-    (
-        lambda: rlox.compute_lambda_returns(TWO, TWO, [0, 1], 0.0, **FINAL),
-        *(ArgumentError, "truncated"),
-    ),
-    (
-        lambda: rlox.compute_returns([1.0], [True], 0.0, final_values=EMPTY),
-        *(ArgumentTypeError, "final_values"),
-    ),
+    (lambda: rlox.compute_lambda_returns(TWO, TWO, [0, 1], 0.0, **FINAL), *(ArgumentError, "truncated")),
+    (lambda: rlox.compute_returns([1.0], [True], 0.0, final_values=EMPTY), *(ArgumentTypeError, "final_values")),
     (lambda: rlox.compute_gae(TWO, [0], [0, 0], 0.0), ArgumentError, "values"),
     (lambda: rlox.compute_gae(TWO, TWO, [0, 0], 0.0, 1.5), ArgumentError, "gamma"),
     (lambda: rlox.compute_gae(TWO, TWO, [0, 0], 0.0, 10**400), ArgumentError, "gamma"),
-    (
-        lambda: rlox.compute_group_advantages([[1.0, 2.0]] * 270_000 + [[1.0]]),
-        *(ArgumentError, "rewards"),
-    ),
+    (lambda: rlox.compute_group_advantages([[1.0, 2.0]] * 270_000 + [[1.0]]), *(ArgumentError, "rewards")),
     (lambda: rlox.compute_batch_group_advantages([1.0, 2.0], 0), ArgumentError, "group_size"),
-    (
-        lambda: rlox.compute_gae_batched(THREE, THREE, DONES, [0.0], n_steps=0),
-        *(ArgumentError, "n_steps"),
-    ),
+    (lambda: rlox.compute_gae_batched(THREE, THREE, DONES, [0.0], n_steps=0), *(ArgumentError, "n_steps")),
     (lambda: rlox.compute_batch_token_kl(THREE, THREE, seq_len=0), ArgumentError, "seq_len"),
     (lambda: rlox.token_kl(HUGE, HUGE), OutOfMemoryError, "log_probs"),
     (lambda: rlox.compute_group_advantages(HUGE), OutOfMemoryError, "rewards"),
     (lambda: rlox.pack_sequences([HUGE_INTEGERS], 2**62), OutOfMemoryError, "max_length"),
-    (
-        lambda: rlox.pack_sequences([HUGE_INTEGERS], 4, overflow="truncate"),
-        *(OutOfMemoryError, "sequences"),
-    ),
+    (lambda: rlox.pack_sequences([HUGE_INTEGERS], 4, overflow="truncate"), *(OutOfMemoryError, "sequences")),
     (lambda: rlox.pack_lengths(HUGE_INTEGERS, 4), OutOfMemoryError, "lengths"),
     (lambda: rlox.pack_lengths([2**62, 2**62], 2**63 - 1), OutOfMemoryError, "max_length"),
-    (
-        lambda: rlox.policy_ratio_stats(THREE, THREE, advantages=huge("f8")),
-        *(ArgumentError, "advantages"),
-    ),
-    (
-        lambda: rlox.compute_group_advantages(np.ones((3, 2)), weights=huge("f4")),
-        *(ArgumentError, "weights"),
-    ),
+    (lambda: rlox.policy_ratio_stats(THREE, THREE, advantages=huge("f8")), *(ArgumentError, "advantages")),
+    (lambda: rlox.compute_group_advantages(np.ones((3, 2)), weights=huge("f4")), *(ArgumentError, "weights")),
 )
 def test_kernel_rejects_invalid_arguments(rejection):
     expect_rejection(rejection)
@@ -78,14 +51,8 @@ SHAPES = (
     ("values", lambda x: rlox.compute_gae(THREE, x, DONES, 0.0)),
     ("last_value", lambda x: rlox.compute_gae(THREE, THREE, DONES, x)),
     ("dones", lambda x: rlox.compute_gae(THREE, THREE, x, 0.0)),
-    (
-        "final_values",
-        lambda x: rlox.compute_gae(THREE, THREE, None, 0.0, **NO_LIMITS, final_values=x),
-    ),
-    (
-        "truncated",
-        lambda x: rlox.compute_returns(THREE, None, 0.0, **(NO_LIMITS | {"truncated": x})),
-    ),
+    ("final_values", lambda x: rlox.compute_gae(THREE, THREE, None, 0.0, **NO_LIMITS, final_values=x)),
+    ("truncated", lambda x: rlox.compute_returns(THREE, None, 0.0, **(NO_LIMITS | {"truncated": x}))),
     ("log_rhos", lambda x: rlox.compute_vtrace(x, THREE, THREE, DONES, 0.0, 0.9)),
     ("bootstrap_value", lambda x: rlox.compute_vtrace(THREE, THREE, THREE, DONES, x, 0.9)),
     ("ref_log_probs", lambda x: rlox.token_kl(THREE, x)),
@@ -97,9 +64,7 @@ SHAPES = (
 
 
 @pytest.mark.parametrize("dtype", ["f8", "f4", "i8", "?"])
-@pytest.mark.parametrize(
-    ("argument", "call"), SHAPES, ids=[f"{i}-{row[0]}" for i, row in enumerate(SHAPES)]
-)
+@pytest.mark.parametrize(("argument", "call"), SHAPES, ids=[f"{i}-{row[0]}" for i, row in enumerate(SHAPES)])
 def test_wrong_shape_is_rejected_before_a_copy(argument, call, dtype):
     with pytest.raises((ArgumentError, ArgumentTypeError)) as raised:
         call(huge(dtype))

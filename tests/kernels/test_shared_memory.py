@@ -64,9 +64,7 @@ def test_out_that_shares_memory_with_an_argument_is_rejected(make_pair, n):
     with raises_error("out[1]", "memory that out[0] shares"):
         gae(separate, separate, flags, (first, second))
     assert not first.any()
-    assert (
-        gae(first, second, flags, (separate, np.empty(n)))[0] is separate
-    )  # read-only arguments may overlap
+    assert gae(first, second, flags, (separate, np.empty(n)))[0] is separate  # read-only arguments may overlap
 
 
 def test_partial_overlap_is_rejected_and_adjacent_memory_is_accepted():
@@ -81,9 +79,7 @@ def test_partial_overlap_is_rejected_and_adjacent_memory_is_accepted():
             gae(rewards, values, flags, (shifted, np.empty(N)))
     for start in (0, 2 * N):
         adjacent = np.frombuffer(memory, np.float64, N, 8 * start)
-        assert np.array_equal(
-            gae(rewards, values, flags, (adjacent, np.empty(N)))[0], expected_result
-        )
+        assert np.array_equal(gae(rewards, values, flags, (adjacent, np.empty(N)))[0], expected_result)
 
 
 def test_results_can_be_written_over_flags():
@@ -92,9 +88,7 @@ def test_results_can_be_written_over_flags():
     rewards, values = np.arange(N, dtype=float), np.zeros(N)
     flags[::7] = True
     expected_result = gae(rewards, values, flags.copy(), None)[0]
-    np.testing.assert_array_equal(
-        gae(rewards, values, flags, (out, np.empty(N)))[0], expected_result
-    )
+    np.testing.assert_array_equal(gae(rewards, values, flags, (out, np.empty(N)))[0], expected_result)
 
 
 @make_pair
@@ -172,11 +166,7 @@ FLAGS = {
 @pytest.mark.parametrize("name", FLAGS)
 def test_flags_that_change_during_a_call_are_true_if_nonzero(name):
     shape, call = FLAGS[name]
-    ones, zeros, flags = (
-        np.ones(shape, np.float32),
-        np.zeros(shape, np.float32),
-        np.ones(shape, bool),
-    )
+    ones, zeros, flags = (np.ones(shape, np.float32), np.zeros(shape, np.float32), np.ones(shape, bool))
 
     def write(delay):
         time.sleep(delay)

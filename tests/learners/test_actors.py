@@ -13,15 +13,7 @@ import gymnasium as gym
 import numpy as np
 import pytest
 
-from rlox import (
-    ArgumentError,
-    ArgumentTypeError,
-    ClosedError,
-    NonFiniteError,
-    VecEnv,
-    make_vec,
-    train_many,
-)
+from rlox import ArgumentError, ArgumentTypeError, ClosedError, NonFiniteError, VecEnv, make_vec, train_many
 from rlox.configs import IMPALAConfig, PPOConfig
 from rlox.learners import EpisodeStatistics
 from rlox.learners._actors import blank_policy, start_thread_actors
@@ -38,13 +30,7 @@ NEEDS_FORK = pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
 
 
 def train_and_get_state(env="CartPole-v1", trainer_cls=IMPALATrainer, steps=640, **settings):
-    defaults = {
-        "seed": 3,
-        "deterministic": True,
-        "max_staleness": 2,
-        "num_actors": 2,
-        "runs_dir": None,
-    }
+    defaults = {"seed": 3, "deterministic": True, "max_staleness": 2, "num_actors": 2, "runs_dir": None}
     with trainer_cls(env=env, **defaults | settings) as trainer:
         trainer.train(steps)
         return trainer.learner.state()
@@ -66,28 +52,13 @@ def make_impala(**settings):
         "env",
         "deterministic=True",
     ),
-    (
-        make_impala(actors="ray", deterministic=True, max_staleness=0),
-        ArgumentError,
-        "actors",
-        "raise max_staleness",
-    ),
+    (make_impala(actors="ray", deterministic=True, max_staleness=0), ArgumentError, "actors", "raise max_staleness"),
     (make_impala(actors="grpc://a:1,b:1"), ArgumentError, "num_actors", "or name fewer"),
     (make_impala(env=Echo, actors="threads"), ArgumentError, "actors", "set actors='processes'"),
     (make_impala(actors="grpc"), ArgumentError, "actors", "pass 'auto'"),
     (make_impala(max_staleness=0), ArgumentError, "max_staleness", "deterministic=True"),
-    (
-        make_impala(num_actors=4, max_staleness=2),
-        ArgumentError,
-        "max_staleness",
-        "lower num_actors",
-    ),
-    (
-        make_impala(num_actors=3),
-        ArgumentError,
-        "num_actors",
-        "actors share the environments evenly",
-    ),
+    (make_impala(num_actors=4, max_staleness=2), ArgumentError, "max_staleness", "lower num_actors"),
+    (make_impala(num_actors=3), ArgumentError, "num_actors", "actors share the environments evenly"),
     (make_impala(num_actors=0), ArgumentError, "num_actors", "pass 1 or more"),
     (make_impala(num_actors=2, normalize_obs=True), ArgumentError, "num_actors", "in a wrapper"),
     (make_impala(actors="grpc://b:1,a", num_actors=2), ArgumentError, "actors", "the address"),
@@ -373,9 +344,7 @@ def test_error_of_an_environment_is_raised_and_stops_all_processes(fault, error,
 @NEEDS_LINUX
 def test_unresponsive_processes_do_not_block_stop_and_close():
     before = child_processes()
-    with IMPALATrainer(
-        env=Slow, seed=0, runs_dir=None
-    ) as trainer:  # processes of Slow start slowly
+    with IMPALATrainer(env=Slow, seed=0, runs_dir=None) as trainer:  # processes of Slow start slowly
         threading.Timer(1.0, trainer.stop).start()
         start = time.monotonic()
         assert trainer.train(1_000)["timesteps"] == 0
@@ -421,13 +390,7 @@ def test_environments_that_differ_in_processes_are_rejected():
 @pytest.mark.processes
 @pytest.mark.parametrize("backend", ["native", "torch"])
 def test_loaded_run_resumes_with_other_kinds_of_actors(tmp_path, backend):
-    settings = {
-        "seed": 3,
-        "deterministic": True,
-        "max_staleness": 2,
-        "num_actors": 2,
-        "runs_dir": None,
-    }
+    settings = {"seed": 3, "deterministic": True, "max_staleness": 2, "num_actors": 2, "runs_dir": None}
     with IMPALATrainer(env="CartPole-v1", actors="threads", backend=backend, **settings) as trainer:
         trainer.train(320)
         trainer.save(tmp_path / "saved")

@@ -50,9 +50,7 @@ def test_synchronous_actors_change_nothing(name, backend):
         asynchronous.train(640)
     with make_trainer(name, backend, async_collect=False) as synchronous:
         synchronous.train(640)
-    np.testing.assert_equal(
-        asynchronous.learner.state().networks, synchronous.learner.state().networks
-    )
+    np.testing.assert_equal(asynchronous.learner.state().networks, synchronous.learner.state().networks)
 
 
 @ALL
@@ -83,9 +81,7 @@ def test_rollouts_are_collected_by_the_policy_of_their_lag(name, backend, env):
     def check_rollout(*args):
         buffer, lag = learner.buffer, learner.lag
         lags.append(lag)
-        obs, actions = (
-            torch.from_numpy(x.copy()).flatten(0, 1) for x in (buffer.obs, buffer.actions)
-        )
+        obs, actions = (torch.from_numpy(x.copy()).flatten(0, 1) for x in (buffer.obs, buffer.actions))
         last, final = torch.from_numpy(buffer.last_obs), torch.from_numpy(buffer.final_obs)
         for age, networks in ((lag, history[-1 - lag]), (0, history[-1])):
             policy.load_state_dict({n: torch.from_numpy(x) for n, x in networks.items()})
@@ -172,9 +168,7 @@ def test_stop_interrupts_the_wait_for_actors(name, settings, backend):
 
 
 @PAIR
-@pytest.mark.parametrize(
-    "setting", [{"num_actors": 2}, {"max_staleness": 2}, {"deterministic": True}]
-)
+@pytest.mark.parametrize("setting", [{"num_actors": 2}, {"max_staleness": 2}, {"deterministic": True}])
 def test_settings_of_actors_need_async_collect(name, setting):
     with rejects(ArgumentError, next(iter(setting))):
         make_trainer(name, async_collect=False, **setting)
@@ -217,9 +211,7 @@ def perturb(impala):
 
 @pytest.mark.parametrize(("rho_bar", "c_bar", "vtrace_lambda"), [(1, 1, 1), (2, 0.5, 0.9)])
 @pytest.mark.parametrize("env", ["CartPole-v1", "Pendulum-v1"])
-def test_impala_targets_and_loss_equal_an_independent_computation(
-    env, rho_bar, c_bar, vtrace_lambda
-):
+def test_impala_targets_and_loss_equal_an_independent_computation(env, rho_bar, c_bar, vtrace_lambda):
     bars = {"rho_bar": rho_bar, "c_bar": c_bar, "vtrace_lambda": vtrace_lambda}
     settings = {"n_steps": 40, "gamma": 0.9, "ent_coef": 0.1, **bars}
     impala = synchronous_learner("impala", "torch", env, {"max_episode_steps": 15}, **settings)
@@ -261,9 +253,7 @@ def test_impala_targets_and_loss_equal_an_independent_computation(
 def test_both_backends_update_equally_from_an_older_policys_rollout(env, mode):
     limits = {"autoreset_mode": mode, "max_episode_steps": 12}
     settings = {"n_steps": 30, "optimizer": "adam", "ent_coef": 0.05}
-    native, torch_learner = (
-        synchronous_learner("impala", b, env, limits, **settings) for b in ("native", "torch")
-    )
+    native, torch_learner = (synchronous_learner("impala", b, env, limits, **settings) for b in ("native", "torch"))
     native.load_torch(torch_learner.policy)
     native.collect()
     torch_learner.buffer, torch_learner.rows = native.buffer, torch_learner._views(native.buffer)
@@ -285,9 +275,7 @@ def test_both_backends_update_equally_from_an_older_policys_rollout(env, mode):
 def test_impala_without_lag_is_a2c(mode, backend):
     limits = {"autoreset_mode": mode, "max_episode_steps": 20}
     settings = {"ent_coef": 0.02, "lr_schedule": "constant", "net_arch": (64, 64)}
-    impala, a2c = (
-        synchronous_learner(name, backend, vec=limits, **settings) for name in ("impala", "a2c")
-    )
+    impala, a2c = (synchronous_learner(name, backend, vec=limits, **settings) for name in ("impala", "a2c"))
     for _ in range(10):
         metrics = impala.iterate()
         a2c.iterate()

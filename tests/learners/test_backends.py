@@ -14,13 +14,7 @@ from rlox._rlox import network_backends
 from rlox._validation import ACTIVATIONS
 from rlox.configs import A2CConfig, PPOConfig
 from rlox.learners import _backends as backends
-from rlox.learners._backends import (
-    BACKENDS,
-    check_backend,
-    choose_backend,
-    resolve_backend,
-    torch_reasons,
-)
+from rlox.learners._backends import BACKENDS, check_backend, choose_backend, resolve_backend, torch_reasons
 from rlox.trainers import A2CTrainer, PPOTrainer
 from support.masked_envs import Doors
 from support.rejections import rejects
@@ -92,9 +86,7 @@ def test_all_other_settings_select_the_native_backend(name):
     ],
 )
 @pytest.mark.parametrize("trainer_cls", [PPOTrainer, A2CTrainer])
-def test_native_trainers_reject_settings_that_only_torch_supports(
-    trainer_cls, settings, expected, got
-):
+def test_native_trainers_reject_settings_that_only_torch_supports(trainer_cls, settings, expected, got):
     with rejects(ArgumentError, next(iter(settings))) as raised:
         trainer_cls("CartPole-v1", 0, backend="native", runs_dir=None, **settings)
     assert raised.value.expected.startswith(f"{expected} on the native")
@@ -155,10 +147,7 @@ def copy_checkpoint(path, target, backend=None, **settings):
     """Copy a checkpoint with another backend and other settings."""
     read = checkpoint.read_checkpoint(path)
     manifest = {k: v for k, v in read.manifest.items() if k not in ("format", "rlox", "members")}
-    manifest |= {
-        "backend": backend or manifest["backend"],
-        "settings": manifest["settings"] | settings,
-    }
+    manifest |= {"backend": backend or manifest["backend"], "settings": manifest["settings"] | settings}
     checkpoint.write_checkpoint(target, manifest, read.members)
     return target
 
@@ -183,10 +172,7 @@ def test_load_resumes_on_the_requested_backend(run, saved, requested, tmp_path):
     assert loaded.learner.backend == requested
     assert (loaded.config, loaded.config_sources) == (trainer.config, trainer.config_sources)
     loaded_state, saved_state = loaded.learner.state(), trainer.learner.state()
-    assert (loaded_state.counters, loaded_state.streams) == (
-        saved_state.counters,
-        saved_state.streams,
-    )
+    assert (loaded_state.counters, loaded_state.streams) == (saved_state.counters, saved_state.streams)
     for part in ("networks", "optimizer", "normalizer", "environment"):
         loaded_arrays, saved_arrays = getattr(loaded_state, part), getattr(saved_state, part)
         assert {*loaded_arrays} == {*saved_arrays}

@@ -26,8 +26,7 @@ def test_random_stream_continues_after_json():
     restored = stream_from_state(state)
     for dtype in (np.uint32, np.uint64):
         np.testing.assert_array_equal(
-            stream.integers(10**6, size=9, dtype=dtype),
-            restored.integers(10**6, size=9, dtype=dtype),
+            stream.integers(10**6, size=9, dtype=dtype), restored.integers(10**6, size=9, dtype=dtype)
         )
 
 
@@ -59,9 +58,7 @@ GOOD = {"count": 2, "returns": [1.0, 2.0], "lengths": [3, 4]}
 
 
 @pytest.mark.parametrize(
-    "episodes",
-    [None, {}, *({**GOOD, **x} for x in ({"count": "x"}, {"count": 3}, {"returns": [1.0, None]}))],
-    ids=str,
+    "episodes", [None, {}, *({**GOOD, **x} for x in ({"count": "x"}, {"count": 3}, {"returns": [1.0, None]}))], ids=str
 )
 def test_invalid_episode_state_changes_nothing(episodes):
     statistics = EpisodeStatistics()
@@ -111,10 +108,7 @@ def test_statistics_must_match_the_normalizer():
     normalizer.update_obs(np.ones((2, 4)))
     loaded = make_normalizer(config, space, normalizer.state())
     np.testing.assert_array_equal(loaded.state()["obs_mean"], normalizer.state()["obs_mean"])
-    for argument, wrong in (
-        ("state", {}),
-        ("obs_var", {**normalizer.state(), "obs_mean": np.zeros(3)}),
-    ):
+    for argument, wrong in (("state", {}), ("obs_var", {**normalizer.state(), "obs_mean": np.zeros(3)})):
         with rejects(ArgumentError, argument, section="normalizer"):
             make_normalizer(config, space, wrong)
 

@@ -14,14 +14,7 @@ import pytest
 import torch
 from gymnasium.spaces import Box, Discrete, MultiBinary, MultiDiscrete
 
-from rlox import (
-    ArgumentError,
-    ArgumentTypeError,
-    ClosedError,
-    NonFiniteError,
-    RolloutBuffer,
-    make_vec,
-)
+from rlox import ArgumentError, ArgumentTypeError, ClosedError, NonFiniteError, RolloutBuffer, make_vec
 from rlox._rlox import NativePolicy, network_backends
 from rlox._rng import state_for_native
 from rlox.algorithms import PPO, A2CConfig, PPOConfig
@@ -80,21 +73,14 @@ def assert_close(actual, expected, rtol):
 
 ACTION_KINDS = ["Discrete", "MultiDiscrete", "MultiBinary", "Box", "gSDE"]
 # gSDE reads the last hidden layer.
-SPACES_AND_SHAPES = [
-    (k, s) for k in ACTION_KINDS for s in SHAPES if k != "gSDE" or "no hidden" not in s
-]
+SPACES_AND_SHAPES = [(k, s) for k in ACTION_KINDS for s in SHAPES if k != "gSDE" or "no hidden" not in s]
 
 
 @pytest.mark.parametrize(("action_kind", "shape"), SPACES_AND_SHAPES)
 @pytest.mark.parametrize("algorithm", ["ppo", "a2c"])
 def test_losses_and_gradients_equal_torch(algorithm, action_kind, shape):
     space = ACTIONS["Box" if action_kind == "gSDE" else action_kind]
-    settings = {
-        "use_sde": action_kind == "gSDE",
-        "ent_coef": 0.02,
-        "learning_rate": 0.0,
-        **SHAPES[shape],
-    }
+    settings = {"use_sde": action_kind == "gSDE", "ent_coef": 0.02, "learning_rate": 0.0, **SHAPES[shape]}
     settings |= {"max_grad_norm": 1e9}
     if algorithm == "ppo":
         settings |= {"n_epochs": 1, "batch_size": 33, "clip_coef_vf": 0.1}
@@ -145,9 +131,7 @@ def test_policies_convert_to_torch_and_back(observations, actions, backend):
         for parameter in torch_learner.policy.parameters():
             parameter.add_(0.25)
     native.load_torch(torch_learner.policy)
-    np.testing.assert_allclose(
-        native.predict(batch), torch_learner.predict(batch), rtol=1e-4, atol=1e-5
-    )
+    np.testing.assert_allclose(native.predict(batch), torch_learner.predict(batch), rtol=1e-4, atol=1e-5)
     weights = {name: x.numpy() for name, x in torch_learner.policy.state_dict().items()}
     np.testing.assert_equal(native.policy.tensors(), weights)
 
@@ -159,16 +143,12 @@ def test_predict_samples_from_its_stream_and_normalizes_observations():
     torch_learner.policy.load_state_dict(native.to_torch().state_dict())
     torch_learner.normalizer.load_state(native.normalizer.state())
     obs = np.random.default_rng(0).normal(size=(3000, 3)) * 3
-    np.testing.assert_allclose(
-        native.predict(obs), torch_learner.predict(obs), rtol=1e-4, atol=1e-5
-    )
+    np.testing.assert_allclose(native.predict(obs), torch_learner.predict(obs), rtol=1e-4, atol=1e-5)
     samples = [native.predict(obs, False, np.random.default_rng(s)) for s in (1, 1, 2)]
     np.testing.assert_array_equal(samples[0], samples[1])
     assert (samples[0] != samples[2]).any()
     spread = (samples[0] - native.predict(obs)).std()
-    assert (
-        0.5 < spread / np.exp(native.policy.tensors()["log_std"][0]) < 1.1
-    )  # some samples are clipped
+    assert 0.5 < spread / np.exp(native.policy.tensors()["log_std"][0]) < 1.1  # some samples are clipped
 
 
 @pytest.mark.parametrize("part", ["networks", "optimizer", "environment"])
@@ -248,9 +228,7 @@ def make_policy(observation=NUMBER_SPACE, action=TWO_ACTIONS):
 
 
 @pytest.mark.parametrize("make", [ppo, partial(DQNTrainer, "CartPole-v1", backend="native")])
-@pytest.mark.parametrize(
-    ("obs", "masks"), [(np.zeros((2, 3)), None), (np.zeros((2, 4)), True), ("x", None)]
-)
+@pytest.mark.parametrize(("obs", "masks"), [(np.zeros((2, 3)), None), (np.zeros((2, 4)), True), ("x", None)])
 def test_rejected_predictions_leave_the_random_stream_unchanged(make, obs, masks):
     learner = make()
     learner = getattr(learner, "learner", learner)
@@ -347,12 +325,8 @@ def test_counts_beyond_memory_are_rejected():
 
 def test_predictions_do_not_depend_on_batch_size():
     native_policy, obs = make_policy(), np.random.default_rng(0).normal(size=(20_000, 4))
-    np.testing.assert_array_equal(
-        native_policy.predict(obs)[::1000], [native_policy.predict(x) for x in obs[::1000]]
-    )
-    np.testing.assert_array_equal(
-        native_policy.predict(obs, 7)[:50], native_policy.predict(obs[:50], 7)
-    )
+    np.testing.assert_array_equal(native_policy.predict(obs)[::1000], [native_policy.predict(x) for x in obs[::1000]])
+    np.testing.assert_array_equal(native_policy.predict(obs, 7)[:50], native_policy.predict(obs[:50], 7))
 
 
 def test_load_torch_accepts_half_precision_weights():
@@ -377,12 +351,7 @@ def module_with_state(state):
     ("module", "error", "argument", "got"),
     [
         (torch.nn.ReLU(), ArgumentError, "module", "relu"),
-        (
-            module_with_state({"actor.0.weight": [1.0]}),
-            ArgumentTypeError,
-            "module",
-            "[1.0] as actor.0.weight",
-        ),
+        (module_with_state({"actor.0.weight": [1.0]}), ArgumentTypeError, "module", "[1.0] as actor.0.weight"),
         (module_with_state({"a": COMPLEX}), ArgumentTypeError, "module", f"{COMPLEX!r} as a"),
         (module_with_state({"a": META}), ArgumentTypeError, "module", f"{META!r} as a"),
         (module_with_state([1.0]), ArgumentTypeError, "module", "[1.0] as state_dict()"),

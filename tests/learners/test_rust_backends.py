@@ -34,9 +34,7 @@ def make_learner_on(algorithm, backend, seed=3, env="CartPole-v1"):
 @pytest.mark.parametrize("backend", BACKENDS[1:])
 @pytest.mark.parametrize("algorithm", LEARNERS)
 def test_initial_weights_and_actions_equal_the_native_backend(algorithm, backend):
-    native, other = (
-        make_learner_on(algorithm, name, env="Pendulum-v1") for name in ("native", backend)
-    )
+    native, other = (make_learner_on(algorithm, name, env="Pendulum-v1") for name in ("native", backend))
     np.testing.assert_equal(other.policy.tensors(), native.policy.tensors())
     assert native.collect()
     assert other.collect()
@@ -87,8 +85,7 @@ TRAINER_NAMES = ["PPOTrainer", "A2CTrainer", "SACTrainer"]
 
 
 @pytest.mark.parametrize(
-    ("trainer_name", "backend"),
-    [*itertools.product(TRAINER_NAMES, BACKENDS), ("PPOTrainer", "torch")],
+    ("trainer_name", "backend"), [*itertools.product(TRAINER_NAMES, BACKENDS), ("PPOTrainer", "torch")]
 )
 def test_a_seed_gives_the_same_weights_in_each_process(trainer_name, backend):
     digests = set()
@@ -170,8 +167,6 @@ def test_off_policy_runs_are_repeatable_and_load_into_torch_and_back(algorithm, 
     torch_trainer.save(tmp_path / "further")
     native_trainer = type(first).load(tmp_path / "further", backend=backend, runs_dir=None)
     assert (native_trainer.learner.backend, len(native_trainer.learner.replay)) == (backend, 70)
-    np.testing.assert_allclose(
-        native_trainer.predict(obs), torch_trainer.predict(obs), rtol=1e-4, atol=1e-4
-    )
+    np.testing.assert_allclose(native_trainer.predict(obs), torch_trainer.predict(obs), rtol=1e-4, atol=1e-4)
     native_trainer.train(10)
     assert native_trainer.learner.updates == 32

@@ -70,9 +70,7 @@ def test_runs_in_rust_and_python_have_equal_checkpoints(folder, name, part):
     assert_equal_checkpoints(rust, python)
     rust_settings, python_settings = (each.manifest["settings"] for each in (rust, python))
     common = rust_settings.keys() & python_settings.keys()
-    assert {name: rust_settings[name] for name in common} == {
-        name: python_settings[name] for name in common
-    }
+    assert {name: rust_settings[name] for name in common} == {name: python_settings[name] for name in common}
     assert len(common) > 15
 
 
@@ -87,20 +85,15 @@ def test_python_resumes_checkpoints_of_rust(folder, name, tmp_path):
     trainer = TRAINERS[name].load(folder / f"rust-{name}-half", runs_dir=None)
     trainer.train()
     trainer.save(tmp_path / "resumed")
-    assert_equal_checkpoints(
-        read_checkpoint(tmp_path / "resumed"), read_checkpoint(folder / f"rust-{name}-whole")
-    )
+    assert_equal_checkpoints(read_checkpoint(tmp_path / "resumed"), read_checkpoint(folder / f"rust-{name}-whole"))
 
 
 @pytest.mark.parametrize("name", TRAINERS)
 def test_checkpoints_of_rust_predict_equally(folder, name):
     rust, python = (
-        TRAINERS[name].load(folder / path, runs_dir=None)
-        for path in (f"rust-{name}-whole", f"rust-{name}-resumed")
+        TRAINERS[name].load(folder / path, runs_dir=None) for path in (f"rust-{name}-whole", f"rust-{name}-resumed")
     )
     obs = np.random.default_rng(0).uniform(-1, 1, (64, rust.env.single_observation_space.shape[0]))
     obs = obs.astype(np.float32)
     for deterministic in (True, False):
-        np.testing.assert_array_equal(
-            rust.predict(obs, deterministic), python.predict(obs, deterministic)
-        )
+        np.testing.assert_array_equal(rust.predict(obs, deterministic), python.predict(obs, deterministic))

@@ -21,8 +21,7 @@ def failing_logger(method):
 
 
 @pytest.mark.parametrize(
-    ("method", "calls"),
-    [("start", "start"), ("log", "start log"), ("finish", "start log log finish")],
+    ("method", "calls"), [("start", "start"), ("log", "start log"), ("finish", "start log log finish")]
 )
 def test_logger_that_raises_warns_once_and_is_not_called_again(method, calls):
     broken, fine = failing_logger(method), NotingLogger()
@@ -50,12 +49,7 @@ def test_unwritable_metrics_file_warns_once(tmp_path):
 @pytest.mark.filterwarnings("error")
 def test_failing_loggers_are_logged_if_warnings_are_errors(tmp_path, caplog):
     trainer = small(runs_dir=tmp_path)
-    assert (
-        trainer.train(64, callbacks=[block_metrics_file], loggers=[failing_logger("log")])[
-            "timesteps"
-        ]
-        == 64
-    )
+    assert trainer.train(64, callbacks=[block_metrics_file], loggers=[failing_logger("log")])["timesteps"] == 64
     assert "NotingLogger.log failed (OSError: mine)" in caplog.text
     assert "metrics.csv: rows cannot be written" in caplog.text
 
@@ -119,7 +113,4 @@ def test_thinned_rows_of_resumed_and_uninterrupted_runs_are_equal():
 
     uninterrupted, trainer = log_steps(range(32, 321, 32), small()), small()
     trainer.train(160)
-    assert [
-        *log_steps(range(32, 161, 32), small()),
-        *log_steps(range(192, 321, 32), trainer),
-    ] == uninterrupted
+    assert [*log_steps(range(32, 161, 32), small()), *log_steps(range(192, 321, 32), trainer)] == uninterrupted

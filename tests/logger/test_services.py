@@ -133,9 +133,7 @@ def test_all_loggers_work_in_one_run(mlflow_store):
 def test_wandb_resumes_the_run_of_the_folder(tmp_path, monkeypatch):
     wandb = pytest.importorskip("wandb", reason="the extra rlox[wandb] is not installed")
     init_kwargs, init = [], wandb.init
-    monkeypatch.setattr(
-        wandb, "init", lambda **kwargs: (init_kwargs.append(kwargs), init(**kwargs))[1]
-    )
+    monkeypatch.setattr(wandb, "init", lambda **kwargs: (init_kwargs.append(kwargs), init(**kwargs))[1])
     run = train_half(tmp_path, tmp_path, WandbLogger)
     run_id = (run / "wandb.id").read_text().strip()
     assert "id" not in init_kwargs[0]

@@ -93,9 +93,7 @@ class RegularisedPolicy(MlpPolicy):
 def test_dropout_and_batch_norm_are_active_only_in_updates(trainer_cls):
     trainer = trainer_cls("CartPole-v1", 1, policy=RegularisedPolicy, **SMALL)
     modes = []
-    trainer.learner.policy.critic.register_forward_pre_hook(
-        lambda critic, _: modes.append(critic.training)
-    )
+    trainer.learner.policy.critic.register_forward_pre_hook(lambda critic, _: modes.append(critic.training))
     trainer.train(64)
     assert set(modes) == {False, True}
     statistics = trainer.learner.policy.actor[1].running_mean.clone()
@@ -136,12 +134,7 @@ class WrapperPolicy(nn.Module):
 
 
 def test_nested_policies_use_the_trainers_seed_and_resume_exactly(tmp_path):
-    settings = {
-        "policy": WrapperPolicy,
-        "lr_schedule": "constant",
-        "clip_schedule": "constant",
-        **SMALL,
-    }
+    settings = {"policy": WrapperPolicy, "lr_schedule": "constant", "clip_schedule": "constant", **SMALL}
     other, half, uninterrupted = (PPOTrainer("CartPole-v1", seed, **settings) for seed in (2, 1, 1))
     for trainer in (other, half):
         nn.init.zeros_(trainer.learner.policy.inner.actor[-1].weight)

@@ -44,9 +44,7 @@ class AnyActionEnv(gym.Env):
 MAKERS = {
     "multi-discrete": lambda: AnyActionEnv(gym.spaces.MultiDiscrete([3, 4, 2])),
     "multi-binary": lambda: AnyActionEnv(gym.spaces.MultiBinary(5)),
-    "wide box": lambda: AnyActionEnv(
-        gym.spaces.Box(np.float32([-1, 0.1, 3]), np.float32([2, 7.3, 4]))
-    ),
+    "wide box": lambda: AnyActionEnv(gym.spaces.Box(np.float32([-1, 0.1, 3]), np.float32([2, 7.3, 4]))),
 }
 
 
@@ -90,9 +88,7 @@ def test_converted_checkpoint_predicts_like_stable_baselines3(name, backend, tmp
     recorded = RECORDED[name]
     assert (result.algorithm, result.backend) == (recorded["algorithm"], backend)
     env = MAKERS.get(recorded["env"])  # if the checkpoint has no id
-    trainer = load_trainer(ALGORITHMS[result.algorithm]).load(
-        tmp_path / "out", env=env, runs_dir=None
-    )
+    trainer = load_trainer(ALGORITHMS[result.algorithm]).load(tmp_path / "out", env=env, runs_dir=None)
     actions = trainer.predict(recorded["obs"])
     np.testing.assert_allclose(actions, np.array(recorded["actions"]), rtol=0, atol=1e-5)
     model = getattr(rlox.sb3, result.algorithm.upper()).load(tmp_path / "out", env=env)
@@ -124,9 +120,7 @@ def test_settings_are_converted(name, settings, tmp_path):
 def test_pickled_settings_are_reported_and_replaced_by_keywords(tmp_path):
     assert convert_fixture("dqn", tmp_path / "a").unread == ("train_freq",)
     assert convert_fixture("dqn", tmp_path / "b", train_freq=(8, "step")).unread == ()
-    assert (
-        load_trainer(ALGORITHMS["dqn"]).load(tmp_path / "b", runs_dir=None).config.train_freq == 8
-    )
+    assert load_trainer(ALGORITHMS["dqn"]).load(tmp_path / "b", runs_dir=None).config.train_freq == 8
 
 
 class HarmfulPickle:

@@ -36,9 +36,7 @@ def td3(**keywords):
 
 def images(env):
     space = gym.spaces.Box(0, 255, (40, 40, 3), np.uint8)
-    return gym.wrappers.TransformObservation(
-        gym.make(env), lambda obs: np.zeros((40, 40, 3), np.uint8), space
-    )
+    return gym.wrappers.TransformObservation(gym.make(env), lambda obs: np.zeros((40, 40, 3), np.uint8), space)
 
 
 CALLBACK = sb3_object("EvalCallback", "callbacks")
@@ -54,34 +52,18 @@ NOISE = sb3_object("VectorizedActionNoise", "noise")
     (lambda: ppo(normalize_obs=True), ArgumentTypeError, "normalize_obs", "rlox.trainers"),
     (lambda: ppo(clip_coef=0.1), ArgumentTypeError, "clip_range", "use clip_range"),
     (lambda: PPO("MlpPolicy", CARTPOLE, *range(40)), ArgumentTypeError, "PPO", "by name"),
-    (
-        lambda: PPO("MlpPolicy", CARTPOLE, 1e-3, learning_rate=1e-3),
-        *(ArgumentTypeError, "learning_rate", "remove one"),
-    ),
+    (lambda: PPO("MlpPolicy", CARTPOLE, 1e-3, learning_rate=1e-3), *(ArgumentTypeError, "learning_rate", "remove one")),
     # Environments and policies.
     (lambda: PPO("MlpPolicy", None), ArgumentTypeError, "env", "pass an id"),
     (lambda: PPO(CARTPOLE, "MlpPolicy"), ArgumentError, "policy"),
-    (
-        lambda: PPO("MlpPolicy", sb3_object("DummyVecEnv")),
-        ArgumentTypeError,
-        "env",
-        "rlox.make_vec",
-    ),
-    (
-        lambda: PPO("MlpPolicy", type(sb3_object("SubprocVecEnv"))),
-        ArgumentTypeError,
-        "env",
-        "make_vec",
-    ),
+    (lambda: PPO("MlpPolicy", sb3_object("DummyVecEnv")), ArgumentTypeError, "env", "rlox.make_vec"),
+    (lambda: PPO("MlpPolicy", type(sb3_object("SubprocVecEnv"))), ArgumentTypeError, "env", "make_vec"),
     (lambda: PPO("MlpLstmPolicy", CARTPOLE), ArgumentError, "policy"),
     (lambda: PPO(object, CARTPOLE), ArgumentTypeError, "policy", "torch modules"),
     (lambda: PPO("MultiInputPolicy", CARTPOLE), ArgumentError, "policy", "rlox.trainers"),
     (lambda: PPO("CnnPolicy", CARTPOLE), ArgumentError, "policy", "pass 'MlpPolicy'"),
     (lambda: PPO("MlpPolicy", images(CARTPOLE)), ArgumentError, "policy", "pass 'CnnPolicy'"),
-    (
-        lambda: SAC("CnnPolicy", images(PENDULUM), buffer_size=300),
-        *(ArgumentError, "policy", "rlox.trainers"),
-    ),
+    (lambda: SAC("CnnPolicy", images(PENDULUM), buffer_size=300), *(ArgumentError, "policy", "rlox.trainers")),
     (lambda: dqn(PENDULUM), ArgumentError, "action space", "use SAC"),
     # Keywords.
     (lambda: ppo(learning_rate=lambda x: x**2), ArgumentError, "learning_rate", "remaining"),
@@ -98,12 +80,7 @@ NOISE = sb3_object("VectorizedActionNoise", "noise")
     (lambda: ppo(tensorboard_log=3), ArgumentTypeError, "tensorboard_log", "pathlib.Path"),
     (lambda: ppo(stats_window_size=10), ArgumentError, "stats_window_size", "100 episodes"),
     (lambda: dqn(replay_buffer_class=dict), ArgumentError, "replay_buffer_class", "her="),
-    (
-        lambda: dqn(optimize_memory_usage=True),
-        ArgumentError,
-        "optimize_memory_usage",
-        "buffer_size",
-    ),
+    (lambda: dqn(optimize_memory_usage=True), ArgumentError, "optimize_memory_usage", "buffer_size"),
     (lambda: ppo(verbose=3), ArgumentError, "verbose"),
     (lambda: ppo(verbose="much"), ArgumentTypeError, "verbose", "pass 0, 1 or 2"),
     (lambda: td3(action_noise="normal"), ArgumentTypeError, "action_noise", "rlox.noise"),
@@ -111,30 +88,14 @@ NOISE = sb3_object("VectorizedActionNoise", "noise")
     (lambda: td3(action_noise=NOISE), ArgumentError, "action_noise", "rlox.noise"),
     # policy_kwargs.
     (lambda: kwargs(net_arch={"pi": [8]}), ArgumentError, "net_arch", "custom policy"),
-    (
-        lambda: kwargs(net_arch={"pi": [8], "vf": [9]}),
-        *(ArgumentError, "net_arch", "custom policy"),
-    ),
+    (lambda: kwargs(net_arch={"pi": [8], "vf": [9]}), *(ArgumentError, "net_arch", "custom policy")),
     (lambda: kwargs(net_arch=["many"]), ArgumentError, "net_arch", "(64, 64)"),
     (lambda: dqn(policy_kwargs={"ortho_init": True}), ArgumentTypeError, "ortho_init"),
-    (
-        lambda: dqn(policy_kwargs={"net_arch": {"pi": [8]}}),
-        ArgumentError,
-        "net_arch",
-        "pass a list",
-    ),
+    (lambda: dqn(policy_kwargs={"net_arch": {"pi": [8]}}), ArgumentError, "net_arch", "pass a list"),
     (lambda: kwargs(activation_fn=dict), ArgumentError, "activation_fn", "classes"),
-    (
-        lambda: kwargs(features_extractor_class=dict),
-        *(ArgumentError, "policy_kwargs", "features_extractor="),
-    ),
+    (lambda: kwargs(features_extractor_class=dict), *(ArgumentError, "policy_kwargs", "features_extractor=")),
     (lambda: kwargs(optimizer_class=dict), ArgumentError, "policy_kwargs", "RMSpropTFLike"),
-    (
-        lambda: kwargs(optimizer_kwargs={"eps": 1.0}),
-        ArgumentError,
-        "policy_kwargs",
-        "remove optimizer_kwargs",
-    ),
+    (lambda: kwargs(optimizer_kwargs={"eps": 1.0}), ArgumentError, "policy_kwargs", "remove optimizer_kwargs"),
     (
         lambda: SAC("MlpPolicy", PENDULUM, policy_kwargs={"n_critics": 3}),
         *(ArgumentError, "policy_kwargs", "custom policy"),
@@ -151,12 +112,7 @@ NOISE = sb3_object("VectorizedActionNoise", "noise")
     (lambda: ppo().learn(8, CALLBACK), ArgumentTypeError, "callback", "rlox.callbacks.Callback"),
     (lambda: ppo().save("x", exclude=["policy"]), TypeError, "'exclude'"),
     (lambda: PPO.load("no/such/model"), FileNotFoundError, "path", "does not exist"),
-    (
-        lambda: PPO.load("x", learning_rate=1),
-        ArgumentTypeError,
-        "learning_rate",
-        "make a new model",
-    ),
+    (lambda: PPO.load("x", learning_rate=1), ArgumentTypeError, "learning_rate", "make a new model"),
     (lambda: ppo().set_env(rlox.make_vec(CARTPOLE, 2)), ArgumentError, "env"),
     (lambda: ppo().set_env("Acrobot-v1"), ArgumentError, "env", "new model"),
     (lambda: ppo().predict((np.zeros(4), {})), ArgumentTypeError, "observation", "env.reset"),
@@ -164,10 +120,7 @@ NOISE = sb3_object("VectorizedActionNoise", "noise")
     (lambda: evaluate_policy(None, CARTPOLE), ArgumentTypeError, "model", "pass the model"),
     (lambda: evaluate_policy(ppo(), CARTPOLE, 0), ArgumentError, "n_eval_episodes", "one or more"),
     (lambda: evaluate_policy(ppo(), CARTPOLE, render=True), TypeError, "'render'"),
-    (
-        lambda: evaluate_policy(ppo(), sb3_object("VecNormalize")),
-        *(ArgumentTypeError, "env", "normalize_obs"),
-    ),
+    (lambda: evaluate_policy(ppo(), sb3_object("VecNormalize")), *(ArgumentTypeError, "env", "normalize_obs")),
     (lambda: evaluate_policy(ppo(), PENDULUM), ArgumentError, "env", "the same spaces"),
 )
 def test_unsupported_and_invalid_values_are_rejected(rejection, monkeypatch, tmp_path):

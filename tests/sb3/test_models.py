@@ -15,16 +15,7 @@ import torch
 import rlox
 from rlox import ArgumentError
 from rlox.callbacks import Callback, EvalCallback
-from rlox.sb3 import (
-    A2C,
-    DQN,
-    PPO,
-    SAC,
-    TD3,
-    NormalActionNoise,
-    OrnsteinUhlenbeckActionNoise,
-    evaluate_policy,
-)
+from rlox.sb3 import A2C, DQN, PPO, SAC, TD3, NormalActionNoise, OrnsteinUhlenbeckActionNoise, evaluate_policy
 from rlox.sb3.evaluation import env_id_of
 from rlox.sb3.kwargs import HINTS
 from rlox.sb3.models import DEFAULTS
@@ -122,11 +113,7 @@ SHAPE = {"net_arch": {"pi": [8, 8], "vf": [8, 8]}, "activation_fn": "relu", "ort
         (PPO, {"clip_range_vf": 0.3, "device": "auto"}, {"clip_coef_vf": 0.3, "device": "cpu"}),
         (PPO, {"n_steps": 16}, {"n_steps": 16, "batch_size": 16}),  # the steps of one iteration
         (PPO, {"use_sde": True, "sde_sample_freq": 4}, {"use_sde": True, "sde_sample_freq": 4}),
-        (
-            PPO,
-            {"policy_kwargs": SHAPE},
-            {"net_arch": (8, 8), "activation": "relu", "ortho_init": False},
-        ),
+        (PPO, {"policy_kwargs": SHAPE}, {"net_arch": (8, 8), "activation": "relu", "ortho_init": False}),
         (PPO, {"policy_kwargs": SHAPE | {"log_std_init": -1}}, {"log_std_init": -1}),
         (A2C, {"use_rms_prop": False}, {"optimizer": "adam", "optimizer_eps": 1e-5}),
         (A2C, {"rms_prop_eps": 1e-3}, {"optimizer": "rmsprop", "optimizer_eps": 1e-3}),
@@ -175,14 +162,7 @@ def test_settings_are_attributes():
     assert (model.batch_size, model.device, model.clip_range) == (32, "cpu", 0.3)
     assert model.env is model.get_env()
     assert DQN("MlpPolicy", "CartPole-v1", buffer_size=300).buffer_size == 300
-    hinted_names = (
-        "replay_buffer",
-        "ep_info_buffer",
-        "logger",
-        "policy",
-        "train",
-        "get_parameters",
-    )
+    hinted_names = ("replay_buffer", "ep_info_buffer", "logger", "policy", "train", "get_parameters")
     for name in (*hinted_names, "policy_kwargs"):
         with rejects(AttributeError, name, HINTS[name]) as raised:
             getattr(model, name)

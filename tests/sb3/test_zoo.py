@@ -90,9 +90,7 @@ def test_merge_keys_expressions_and_numbers_are_read(ppo_file):
 
 
 def test_noise_is_read(tmp_path):
-    settings = read_zoo_text(
-        tmp_path, "noise_type: 'normal'\n  noise_std: 0.1\n  buffer_size: 1e3", "td3"
-    )
+    settings = read_zoo_text(tmp_path, "noise_type: 'normal'\n  noise_std: 0.1\n  buffer_size: 1e3", "td3")
     trainer = TD3Trainer("Pendulum-v1", runs_dir=None, **settings)
     assert trainer.config.action_noise == GaussianNoise(0.1)
     settings = read_zoo_text(tmp_path, "noise_type: 'ornstein-uhlenbeck'\n  noise_std: 5e-1", "td3")

@@ -190,10 +190,7 @@ def run_and_resume(group, folder, algorithm):
 def smoke(folder):
     """Return the results that the default tests check: a gradient, a resumed run, a run folder."""
     with ddp.group(timeout=TIMEOUT) as group:
-        found = {
-            "ppo": on_policy_gradient(group, "ppo"),
-            "resumed": run_and_resume(group, folder, "ppo"),
-        }
+        found = {"ppo": on_policy_gradient(group, "ppo"), "resumed": run_and_resume(group, folder, "ppo")}
         trainer = group.trainer("ppo", "CartPole-v1", seed=4, runs_dir=folder / "runs", num_envs=8)
         found["result"] = trainer.train(512)
         found["evaluation"] = trainer.evaluate(2)
@@ -209,9 +206,7 @@ def extended(folder):
         found = {"a2c": on_policy_gradient(group, "a2c"), "sac": sac_gradients(group)}
         found["statistics"] = normalizer_statistics(group)
         found["resumed"] = {name: run_and_resume(group, folder, name) for name in ("a2c", "sac")}
-        found["callback"] = make(group, "ppo").train(
-            10_000, callbacks=[lambda run, metrics: run.stop("solved")]
-        )
+        found["callback"] = make(group, "ppo").train(10_000, callbacks=[lambda run, metrics: run.stop("solved")])
         interrupting = group.trainer("ppo", lambda: Faulty("interrupt", 1), **FAULTY)
         found["interrupt"] = interrupting.train(10_000_000)
         limited = make(group, "ppo", target_kl=1e-9, n_epochs=4, learning_rate=0.01)

@@ -262,11 +262,7 @@ class Goal(gym.Env):
         return obs, reward, terminated, self.steps >= self.length, {"is_success": reward == 0}
 
     def _obs(self):
-        return {
-            "observation": self.at.copy(),
-            "achieved_goal": self.at.copy(),
-            "desired_goal": self.goal.copy(),
-        }
+        return {"observation": self.at.copy(), "achieved_goal": self.at.copy(), "desired_goal": self.goal.copy()}
 
 
 class BitFlip(Goal):

@@ -228,10 +228,7 @@ def training(phase, call, expected):
     def case(backend="native"):
         from rlox.trainers import PPOTrainer
 
-        phases = {
-            "collect": {"n_steps": 2_000_000},
-            "learn": {"n_steps": 64, "n_epochs": 10_000_000},
-        }
+        phases = {"collect": {"n_steps": 2_000_000}, "learn": {"n_steps": 64, "n_epochs": 10_000_000}}
         delays = []
         for _ in range(3):  # the machine may be busy
             slack = machine_lateness()
@@ -282,9 +279,7 @@ SLOW = {
     ),
     "set_state": env_case(
         set_states,
-        lambda env: len(
-            np.unique(env.get_state()["episode_returns"])
-        ),  # 1 if all environments changed, or none
+        lambda env: len(np.unique(env.get_state()["episode_returns"])),  # 1 if all environments changed, or none
     ),
     "half precision": case_of(lambda n: [zeros(64, n, dtype=np.float16)] * 2, rlox.token_kl),
     "long sequences": case_of(lambda n: ([np.zeros(n, np.int16)] * 10, 4 * n), rlox.pack_sequences),
@@ -297,9 +292,7 @@ SLOW = {
     "compute_gae of columns": case_of(
         lambda n: (zeros(n, 64), zeros(n, 64), zeros(n, 64) > 0, zeros(64)), rlox.compute_gae
     ),
-    "compute_vtrace": case_of(
-        lambda n: (*[zeros(n)] * 3, zeros(n) > 0, 0.0, 0.99), rlox.compute_vtrace
-    ),
+    "compute_vtrace": case_of(lambda n: (*[zeros(n)] * 3, zeros(n) > 0, 0.0, 0.99), rlox.compute_vtrace),
     "policy_ratios": case_of(lambda n: [zeros(n)] * 2, rlox.policy_ratios),
     "steps_into": lambda: (steps_into, no_state),
     "samples of image stacks": sample_image_stacks,
@@ -307,10 +300,7 @@ SLOW = {
     "samples from a file": sample_from_a_file,
 }
 # Calls that are interrupted once, because their phases have no measurable length.
-ONCE = {
-    "a replay state": replay_states,
-    "sample_sequences": sample_a_long_sequence,
-}
+ONCE = {"a replay state": replay_states, "sample_sequences": sample_a_long_sequence}
 TRAINING = {
     "collect by train": training("collect", "train", (True, 0)),  # half a rollout is discarded
     "learn by train": training("learn", "train", (True, 128)),
@@ -401,12 +391,7 @@ def handler_uses_the_object_of_the_call():
 
 
 HANDLERS = {
-    x.__name__: x
-    for x in (
-        handler_changes_arrays,
-        handler_makes_the_same_call,
-        handler_uses_the_object_of_the_call,
-    )
+    x.__name__: x for x in (handler_changes_arrays, handler_makes_the_same_call, handler_uses_the_object_of_the_call)
 }
 
 

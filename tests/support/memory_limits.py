@@ -166,11 +166,7 @@ def case_statistics():
     assert normalizer.state()["obs_mean"][3] == 1
     first, second = rlox.RunningMeanStd((N,)), rlox.RunningMeanStd((N,))
     row = np.ones((1, N), np.float32)
-    for call in (
-        lambda: first.update(row),
-        lambda: second.update(row),
-        lambda: first.merge(second),
-    ):
+    for call in (lambda: first.update(row), lambda: second.update(row), lambda: first.merge(second)):
         sweep(call, 8, lambda: [first.mean, first.var, first.count, second.mean])
 
 

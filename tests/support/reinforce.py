@@ -35,6 +35,4 @@ class Reinforce(TorchLearner[ReinforceConfig]):
         return {"train/loss": float(loss.detach()), "train/n_updates": self.updates}
 
 
-SPEC = AlgorithmSpec(
-    name="reinforce", config=ReinforceConfig, torch_learner="support.reinforce:Reinforce"
-)
+SPEC = AlgorithmSpec(name="reinforce", config=ReinforceConfig, torch_learner="support.reinforce:Reinforce")

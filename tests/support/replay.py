@@ -11,9 +11,7 @@ def transition(i, terminated=False, truncated=False, dim=2):
 
 def batch_of(rows):
     """Return the arguments of `push_batch` for transitions with these numbers."""
-    obs, actions, rewards, terminated, truncated, next_obs = zip(
-        *(transition(i) for i in rows), strict=True
-    )
+    obs, actions, rewards, terminated, truncated, next_obs = zip(*(transition(i) for i in rows), strict=True)
     return obs, next_obs, actions, rewards, terminated, truncated
 
 

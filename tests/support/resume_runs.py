@@ -42,8 +42,7 @@ def digest(trainer):
     members = ("networks", "optimizer", "normalizer", "environment", "replay")
     arrays = {f"{m}.{name}": x for m in members for name, x in getattr(state, m).items()}
     digests = {
-        name: [str(x.dtype), list(x.shape), hashlib.sha256(x.tobytes()).hexdigest()]
-        for name, x in arrays.items()
+        name: [str(x.dtype), list(x.shape), hashlib.sha256(x.tobytes()).hexdigest()] for name, x in arrays.items()
     }
     return {"arrays": digests, "counters": state.counters, "streams": state.streams}
 

@@ -70,10 +70,9 @@ def failing():
 
 def pair(algorithm, env, backend="native", **settings):
     """Return a native and a torch learner with equal weights and equal rollouts."""
-    native_class, torch_class, config_class = {
-        "ppo": (NativePPO, PPO, PPOConfig),
-        "a2c": (NativeA2C, A2C, A2CConfig),
-    }[algorithm]
+    native_class, torch_class, config_class = {"ppo": (NativePPO, PPO, PPOConfig), "a2c": (NativeA2C, A2C, A2CConfig)}[
+        algorithm
+    ]
     config = config_class(num_envs=3, n_steps=11, **settings)
     native = native_class(make_vec(env, 3), config, 5, backend)
     reference = torch_class(make_vec(env, 3), config, seed=5)

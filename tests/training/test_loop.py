@@ -79,11 +79,7 @@ class EndRecorder(Callback):
 
 def test_error_in_on_train_end_calls_the_other_callbacks_and_saves_the_run(tmp_path):
     ended = []
-    callbacks = [
-        EndRecorder("a", ended),
-        EndRecorder("b", ended, RuntimeError("b")),
-        EndRecorder("c", ended),
-    ]
+    callbacks = [EndRecorder("a", ended), EndRecorder("b", ended, RuntimeError("b")), EndRecorder("c", ended)]
     trainer = small(runs_dir=tmp_path)
     with pytest.raises(RuntimeError, match="b"):
         trainer.train(64, callbacks=callbacks)
@@ -98,10 +94,7 @@ def test_on_train_end_is_called_only_for_started_callbacks():
 
     ended = []
     with pytest.raises(RuntimeError, match="not today"):
-        small().train(
-            64,
-            callbacks=[EndRecorder("a", ended), FailsAtStart("b", ended), EndRecorder("c", ended)],
-        )
+        small().train(64, callbacks=[EndRecorder("a", ended), FailsAtStart("b", ended), EndRecorder("c", ended)])
     assert ended == ["a"]
 
 
@@ -118,9 +111,7 @@ class FailingCallback(Callback):
 def test_error_of_a_callback_is_raised_unchanged_after_the_run_is_saved(tmp_path, method):
     trainer, logger, notes = small(runs_dir=tmp_path), NotingLogger(), []
     with pytest.raises(RuntimeError, match="mine") as raised:
-        trainer.train(
-            128, callbacks=[Noting("a", notes), FailingCallback(method)], loggers=[logger]
-        )
+        trainer.train(128, callbacks=[Noting("a", notes), FailingCallback(method)], loggers=[logger])
     assert traceback.extract_tb(raised.tb)[-1].name == "fail"
     assert (raised.value.__context__, raised.value.__cause__) == (None, None)
     run = trainer.run.path
@@ -143,9 +134,7 @@ def test_failed_save_does_not_hide_the_error_of_a_callback(tmp_path):
         (run.path / "checkpoint").write_text("in the way")
         raise RuntimeError("mine")
 
-    warning = pytest.warns(
-        UserWarning, match=r"could not be saved after RuntimeError \(FileExistsError: "
-    )
+    warning = pytest.warns(UserWarning, match=r"could not be saved after RuntimeError \(FileExistsError: ")
     with warning, pytest.raises(RuntimeError, match="mine") as raised:
         trainer.train(32, callbacks=[fail])
     assert (raised.value.__context__, raised.value.__cause__) == (None, None)

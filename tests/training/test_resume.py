@@ -15,9 +15,7 @@ from support.runs import small
 
 
 @pytest.mark.parametrize("backend", ["auto", "torch", *network_backends()[1:]])
-@pytest.mark.parametrize(
-    ("env", "use_sde"), [("CartPole-v1", False), ("Pendulum-v1", False), ("Pendulum-v1", True)]
-)
+@pytest.mark.parametrize(("env", "use_sde"), [("CartPole-v1", False), ("Pendulum-v1", False), ("Pendulum-v1", True)])
 def test_resumed_run_equals_an_uninterrupted_run(tmp_path, env, use_sde, backend):
     """Compare weights, optimizer, statistics, environments, streams, predictions and metrics."""
     settings = {"env": env, "backend": backend, "lr_schedule": "linear", "use_sde": use_sde}
@@ -39,9 +37,7 @@ def test_resumed_run_equals_an_uninterrupted_run(tmp_path, env, use_sde, backend
     state = second.learner.state()
     assert_states_equal(state, uninterrupted.learner.state())
     assert all((state.networks, state.optimizer, state.normalizer, state.environment))
-    obs = np.random.default_rng(0).normal(
-        size=(40, *uninterrupted.env.single_observation_space.shape)
-    )
+    obs = np.random.default_rng(0).normal(size=(40, *uninterrupted.env.single_observation_space.shape))
     for deterministic in (True, False):
         actions = [trainer.predict(obs, deterministic) for trainer in (second, uninterrupted)]
         np.testing.assert_array_equal(*actions)
@@ -116,9 +112,7 @@ def saved(tmp_path_factory):
     return path
 
 
-@pytest.mark.parametrize(
-    ("section", "change"), DAMAGE, ids=[f"{row[0]}-{i}" for i, row in enumerate(DAMAGE)]
-)
+@pytest.mark.parametrize(("section", "change"), DAMAGE, ids=[f"{row[0]}-{i}" for i, row in enumerate(DAMAGE)])
 def test_load_names_the_damaged_section(saved, tmp_path, section, change):
     rewrite(saved, change, tmp_path / "damaged")
     with pytest.raises(CorruptFileError) as raised:

@@ -109,11 +109,7 @@ def test_stopped_runs_can_be_continued(caplog):
     assert (result["timesteps"], result["stopped_by"]) == (32, "Ctrl-C")
     assert "stopping after the current step" in caplog.text
     result = trainer.train(callbacks=[stop_run])
-    assert (result["timesteps"], result["stopped_by"], result["interrupted"]) == (
-        64,
-        "stop()",
-        True,
-    )
+    assert (result["timesteps"], result["stopped_by"], result["interrupted"]) == (64, "stop()", True)
     result = trainer.train()
     assert (result["timesteps"], result["stopped_by"], result["interrupted"]) == (320, None, False)
     with rejects(ArgumentTypeError, "reason", got="3"):

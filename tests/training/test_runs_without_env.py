@@ -92,9 +92,7 @@ def make_run(runs_dir=None, seed=1):
 def load_run(path):
     checkpoint = read_checkpoint(path)
     run = make_run(seed=9)
-    restore_run(
-        run, path, check_manifest(path, checkpoint.manifest, SPEC), checkpoint.members, same=True
-    )
+    restore_run(run, path, check_manifest(path, checkpoint.manifest, SPEC), checkpoint.members, same=True)
     return run
 
 

@@ -38,9 +38,7 @@ class StackedLinear(nn.Module):
         # The gradient is cheaper than that of `baddbmm`.
         return torch.bmm(x, self.weight.mT).add_(self.bias.unsqueeze(1))
 
-    def _save_to_state_dict(
-        self, destination: dict[str, Any], prefix: str, keep_vars: bool
-    ) -> None:
+    def _save_to_state_dict(self, destination: dict[str, Any], prefix: str, keep_vars: bool) -> None:
         for name, stacked in (("weight", self.weight), ("bias", self.bias)):
             # Views of parameters acquire a lock of torch, which a fork would copy; so detach first.
             tensor = stacked if keep_vars else stacked.detach()

@@ -27,16 +27,11 @@ def check_spaces(observation_space: object, action_space: object) -> None:
     for name, space in (("observation", observation_space), ("action", action_space)):
         if not isinstance(space, gym.Space):
             raise ArgumentTypeError(
-                f"{name}_space",
-                "a gymnasium.Space",
-                type(space).__name__,
-                f"pass env.single_{name}_space",
+                f"{name}_space", "a gymnasium.Space", type(space).__name__, f"pass env.single_{name}_space"
             )
 
 
-def check_policy(
-    policy: object, observation_space: gym.Space[Any], action_space: gym.Space[Any]
-) -> None:
+def check_policy(policy: object, observation_space: gym.Space[Any], action_space: gym.Space[Any]) -> None:
     """Try a policy on two observations and check its outputs against `rlox.policies.ActorCritic`.
 
     Raises:
@@ -146,9 +141,7 @@ def make_custom_policy(
     module = policy
     if not isinstance(policy, nn.Module) and callable(policy):
         module = policy(observation_space, action_space)
-    if not isinstance(module, nn.Module) or not all(
-        callable(getattr(module, n, None)) for n in needed
-    ):
+    if not isinstance(module, nn.Module) or not all(callable(getattr(module, n, None)) for n in needed):
         raise ArgumentTypeError(
             "policy",
             "a torch module, or a function from observation and action space to a torch module, "
@@ -160,10 +153,7 @@ def make_custom_policy(
 
 
 def make_custom_q_network(
-    policy: PolicyLike,
-    observation_space: gym.Space[Any],
-    action_space: gym.Space[Any],
-    features_extractor: object,
+    policy: PolicyLike, observation_space: gym.Space[Any], action_space: gym.Space[Any], features_extractor: object
 ) -> nn.Module:
     """Return a custom Q-network, and try it on two observations.
 
@@ -220,9 +210,7 @@ def make_custom_actor_critic(
 
 
 def _check_outputs(
-    policy: nn.Module,
-    observation_space: gym.Space[Any],
-    call_policy: Callable[[TensorObs], PolicyOutputs],
+    policy: nn.Module, observation_space: gym.Space[Any], call_policy: Callable[[TensorObs], PolicyOutputs]
 ) -> None:
     device = next((p.device for p in policy.parameters()), torch.device("cpu"))
     try:
@@ -235,12 +223,7 @@ def _check_outputs(
     for name, (tensor, shape) in outputs.items():
         is_tensor = isinstance(tensor, Tensor)
         if not is_tensor or tuple(tensor.shape) != shape or tensor.dtype != torch.float32:
-            got = (
-                f"{tuple(tensor.shape)} and {tensor.dtype}" if is_tensor else type(tensor).__name__
-            )
+            got = f"{tuple(tensor.shape)} and {tensor.dtype}" if is_tensor else type(tensor).__name__
             raise ArgumentError(
-                "policy",
-                f"{name} of shape {shape} and torch.float32 for 2 observations",
-                str(got),
-                _HINT,
+                "policy", f"{name} of shape {shape} and torch.float32 for 2 observations", str(got), _HINT
             )

@@ -21,9 +21,7 @@ ACTIVATIONS: dict[str, type[nn.Module]] = {
 }
 
 
-def make_layer(
-    layer_type: type[Layer], *sizes: int, generator: torch.Generator | None, **kwargs: int
-) -> Layer:
+def make_layer(layer_type: type[Layer], *sizes: int, generator: torch.Generator | None, **kwargs: int) -> Layer:
     """Create a linear or convolutional layer with torch's default initialization.
 
     The weights come from `generator`, because other threads may draw from torch's global generator.
@@ -53,9 +51,7 @@ def make_layer(
     return module
 
 
-def init_orthogonal(
-    module: nn.Linear | nn.Conv2d, gain: float, generator: torch.Generator | None
-) -> None:
+def init_orthogonal(module: nn.Linear | nn.Conv2d, gain: float, generator: torch.Generator | None) -> None:
     """Initialize weights orthogonally and biases with 0, in place."""
     nn.init.orthogonal_(module.weight, gain, generator)
     if module.bias is not None:
@@ -95,9 +91,7 @@ def mlp(
     return net
 
 
-def fuse_mlps(
-    first: nn.Module, second: nn.Module
-) -> Callable[[Tensor], tuple[Tensor, Tensor]] | None:
+def fuse_mlps(first: nn.Module, second: nn.Module) -> Callable[[Tensor], tuple[Tensor, Tensor]] | None:
     """Return a function that computes two MLPs in one pass, without gradients, or None.
 
     Both networks must come from `mlp`, without hooks, and have the same hidden layers and
@@ -114,11 +108,7 @@ def fuse_mlps(
         return None
     (first_layers, activation), (second_layers, second_activation) = first_parts, second_parts
     shapes = [[layer.weight.shape for layer in net[:-1]] for net in (first_layers, second_layers)]
-    if (
-        len(first_layers) < 2
-        or shapes[0] != shapes[1]
-        or type(activation) is not type(second_activation)
-    ):
+    if len(first_layers) < 2 or shapes[0] != shapes[1] or type(activation) is not type(second_activation):
         return None
     with torch.no_grad():
         weight = torch.cat([first_layers[0].weight, second_layers[0].weight]).T.contiguous()

@@ -119,14 +119,10 @@ class VectorOptimizer:
             ArgumentError: The state belongs to other parameters or another optimizer, or has
                 invalid values.
         """
-        shapes = (
-            {name: (a.shape, a.dtype) for name, a in x.items()} for x in (self.state(), arrays)
-        )
+        shapes = ({name: (a.shape, a.dtype) for name, a in x.items()} for x in (self.state(), arrays))
         expected, got = shapes
         if got != expected:
-            names = sorted(
-                name for name in {*got, *expected} if got.get(name) != expected.get(name)
-            )
+            names = sorted(name for name in {*got, *expected} if got.get(name) != expected.get(name))
             raise ArgumentError(
                 "optimizer",
                 "the optimizer state of these parameters",
@@ -146,13 +142,8 @@ class VectorOptimizer:
                 wanted, fits = "finite numbers", np.isfinite(array)
             if not np.all(fits):
                 got = array[np.logical_not(fits)].flat[0]
-                raise ArgumentError(
-                    "optimizer", f"{wanted} in {name}", str(got), "load an unmodified saved state"
-                )
-        nonzero = {
-            kind: [a.any() for name, a in arrays.items() if name.endswith(f".{kind}")]
-            for kind in MEANS
-        }
+                raise ArgumentError("optimizer", f"{wanted} in {name}", str(got), "load an unmodified saved state")
+        nonzero = {kind: [a.any() for name, a in arrays.items() if name.endswith(f".{kind}")] for kind in MEANS}
         if "exp_avg" in self.moments and any(nonzero["exp_avg_sq"]) and not any(nonzero["exp_avg"]):
             raise ArgumentError(
                 "optimizer",
@@ -273,17 +264,12 @@ class RMSprop(VectorOptimizer):
 
     moments = ("exp_avg_sq",)
 
-    def __init__(
-        self, module: nn.Module, alpha: float = ALPHA, eps: float = EPS, tf_like: bool = False
-    ) -> None:
+    def __init__(self, module: nn.Module, alpha: float = ALPHA, eps: float = EPS, tf_like: bool = False) -> None:
         super().__init__(module)
         self.alpha, self.eps, self.tf_like = alpha, eps, tf_like
         self.exp_avg_sq = torch.full_like(self.vector, float(tf_like))
 
     def _move(self, gradient: Tensor, learning_rate: float) -> None:
         self.exp_avg_sq.mul_(self.alpha).addcmul_(gradient, gradient, value=1 - self.alpha)
-        if self.tf_like:
-            root = self.exp_avg_sq.add(self.eps).sqrt_()
-        else:
-            root = self.exp_avg_sq.sqrt().add_(self.eps)
+        root = self.exp_avg_sq.add(self.eps).sqrt_() if self.tf_like else self.exp_avg_sq.sqrt().add_(self.eps)
         self.vector.addcdiv_(gradient, root, value=-learning_rate)

@@ -41,9 +41,7 @@ def torch_dtype(dtype: "np.dtype[Any]") -> torch.dtype:
     kind = getattr(torch, str(getattr(dtype, "name", "")), None)
     if isinstance(kind, torch.dtype):
         return kind
-    raise ArgumentTypeError(
-        "dtype", "a dtype that torch supports", short_repr(dtype), "convert the array first"
-    )
+    raise ArgumentTypeError("dtype", "a dtype that torch supports", short_repr(dtype), "convert the array first")
 
 
 # Protects torch's global generators and number of threads, which belong to the process.

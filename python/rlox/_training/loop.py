@@ -22,11 +22,7 @@ _DISK_FULL = (errno.ENOSPC, errno.EFBIG, errno.EDQUOT)
 
 
 def train(
-    run: Run,
-    total: int | None,
-    *,
-    callbacks: Sequence[Callback] = (),
-    loggers: Sequence[Logger] = (),
+    run: Run, total: int | None, *, callbacks: Sequence[Callback] = (), loggers: Sequence[Logger] = ()
 ) -> TrainResult:
     """Train the run's learner, and save the run; see `rlox.trainers.Trainer.train`.
 

@@ -33,9 +33,7 @@ def read_metrics(file: str | Path) -> Rows:
             f"{file}: expected the metrics of a run, got no such file; pass a run folder"
         ) from error
     except (UnicodeDecodeError, csv.Error) as error:
-        raise ArgumentError(
-            str(file), "the metrics of a run", f"no table ({error})", "pass another run"
-        ) from error
+        raise ArgumentError(str(file), "the metrics of a run", f"no table ({error})", "pass another run") from error
     complete_rows = [row for row in rows if len(row) == len(head)]
     return {name: [row[i] or None for row in complete_rows] for i, name in enumerate(head)}
 
@@ -102,10 +100,7 @@ def column(rows: Rows, name: str, file: str | Path) -> npt.NDArray[np.float64]:
         return np.array([np.nan if cell is None else float(cell) for cell in rows[name]])
     except ValueError as error:
         raise ArgumentError(
-            str(file),
-            f"numbers in the column {name}",
-            f"other cells ({error})",
-            "the file is damaged",
+            str(file), f"numbers in the column {name}", f"other cells ({error})", "the file is damaged"
         ) from error
 
 

@@ -21,9 +21,7 @@ class TrainResult(TypedDict):
     checkpoint_warning: str | None  # part that the run's checkpoint lacks, and the reason
 
 
-def train_result(
-    run: Run, first: int, seconds: float, error: BaseException | None = None
-) -> TrainResult:
+def train_result(run: Run, first: int, seconds: float, error: BaseException | None = None) -> TrainResult:
     """Return the result of a call of `train`.
 
     Args:

@@ -50,12 +50,7 @@ def resume_in(run: Run, folder: str | os.PathLike[str]) -> None:
 
 
 def restore_run(
-    run: Run,
-    path: str | os.PathLike[str],
-    saved: Mapping[str, Any],
-    members: Mapping[str, Arrays],
-    *,
-    same: bool,
+    run: Run, path: str | os.PathLike[str], saved: Mapping[str, Any], members: Mapping[str, Arrays], *, same: bool
 ) -> None:
     """Restore the state of a checkpoint into a new run.
 
@@ -74,9 +69,7 @@ def restore_run(
         pairs = zip(run.env_learner.spaces, saved_spaces(saved), strict=True)
         for kind, (space, saved_space) in zip(("observation", "action"), pairs, strict=True):
             if _spaces.to_json(space) != saved["spaces"][kind]:
-                raise ArgumentError(
-                    "env", f"{kind} space {saved_space}", str(space), "pass the same env"
-                )
+                raise ArgumentError("env", f"{kind} space {saved_space}", str(space), "pass the same env")
     state = _make_learner_state(saved, members)
     callback_states = read_callback_states(saved)
     if callback_states is None:
@@ -97,9 +90,7 @@ def restore_run(
     run.callback_states = callback_states
     run.restore_warnings = [NO_REPLAY] if state.replay is None else []
     if (reason := _explain_new_episodes(run, saved, state)) is not None:
-        run.restore_warnings.append(
-            f"environments could not be restored: {reason}; training resumes with new episodes"
-        )
+        run.restore_warnings.append(f"environments could not be restored: {reason}; training resumes with new episodes")
 
 
 def _make_learner_state(saved: Mapping[str, Any], members: Mapping[str, Arrays]) -> LearnerState:
@@ -132,10 +123,7 @@ def _explain_new_episodes(run: Run, saved: Mapping[str, Any], state: LearnerStat
         return None
     if not state.environment:
         return str(saved.get("env_state_reason", "the checkpoint does not contain their state"))
-    return (
-        run.env_learner.env.unrestorable_reason
-        or "they differ from the environments of the checkpoint"
-    )
+    return run.env_learner.env.unrestorable_reason or "they differ from the environments of the checkpoint"
 
 
 _MANIFEST_TYPES: dict[str, tuple[type, ...]] = {
@@ -241,9 +229,7 @@ def _check_settings(file: Path, manifest: Mapping[str, Any], config_type: type[A
         raise add_file(add_section(error, "settings"), file, CorruptFileError) from error
 
 
-def _complete_rust_manifest(
-    file: Path, manifest: dict[str, Any], config_type: type[Any]
-) -> dict[str, Any]:
+def _complete_rust_manifest(file: Path, manifest: dict[str, Any], config_type: type[Any]) -> dict[str, Any]:
     """Return the manifest of a trainer in Rust with the fields that only Python writes."""
     check_keys(file, "manifest", manifest, {"settings": (dict,)})
     saved = manifest["settings"]
@@ -271,10 +257,7 @@ def _complete_rust_manifest(
             raise corrupt(file, "settings", f"the unknown key {name!r}")
         if saved[name] != fixed[name]:
             raise ArgumentError(
-                str(file),
-                f"{name} = {fixed[name]}, the only value in Python",
-                str(saved[name]),
-                "continue in Rust",
+                str(file), f"{name} = {fixed[name]}, the only value in Python", str(saved[name]), "continue in Rust"
             )
     known = {name: x for name, x in saved.items() if name in defaults}
     settings = {name: defaults[name] for name in _OMITTED_SETTINGS if name in defaults} | known
@@ -326,12 +309,7 @@ def check_required_objects(saved: Mapping[str, Any], **objects: object) -> None:
 
 
 def resolve_settings(
-    backend: str,
-    saved: Mapping[str, Any],
-    *,
-    device: str | None = None,
-    actors: str | None = None,
-    shape: bool = True,
+    backend: str, saved: Mapping[str, Any], *, device: str | None = None, actors: str | None = None, shape: bool = True
 ) -> dict[str, Any]:
     """Return the settings of a checkpoint, adapted to a backend and to the caller's choices.
 
@@ -348,10 +326,7 @@ def resolve_settings(
     """
     if device is not None and check_str("device", device) != "cpu" and backend != "torch":
         raise ArgumentError(
-            "device",
-            f"'cpu' on the {backend} backend",
-            repr(device),
-            'leave it out, or pass backend="torch"',
+            "device", f"'cpu' on the {backend} backend", repr(device), 'leave it out, or pass backend="torch"'
         )
     settings: dict[str, Any] = {**saved["settings"]}
     if actors is not None:
@@ -370,9 +345,7 @@ def _check_actors(actors: str, saved: Mapping[str, Any]) -> None:
         reason = f"{saved['algorithm']} has no such setting"
     elif not settings.get("async_collect", True):
         reason = "async_collect is False"
-    elif (
-        settings["deterministic"] and settings["max_staleness"] == 0 and settings["num_actors"] == 1
-    ):
+    elif settings["deterministic"] and settings["max_staleness"] == 0 and settings["num_actors"] == 1:
         reason = "actor and learner take turns (deterministic=True, max_staleness=0, num_actors=1)"
     else:
         return

@@ -29,10 +29,7 @@ CTRL_C = "Ctrl-C"
 STOP = "stop()"
 # Members that each rank of a run of several processes has.
 RANK_MEMBERS = ("environment", "replay")
-NO_REPLAY = (
-    "checkpoint has no replay buffer (it was saved with replay=False); training resumes with an "
-    "empty one"
-)
+NO_REPLAY = "checkpoint has no replay buffer (it was saved with replay=False); training resumes with an empty one"
 
 
 class Callback:
@@ -312,16 +309,10 @@ class Run:
         if state.unrestorable_reason is not None:
             optional |= {"env_state": "missing", "env_state_reason": state.unrestorable_reason}
         if state.ranks:
-            optional["ranks"] = [
-                {"counters": x.counters, "streams": x.streams} for x in state.ranks
-            ]
+            optional["ranks"] = [{"counters": x.counters, "streams": x.streams} for x in state.ranks]
         return {
             **self.describe(),
-            "run": {
-                "unit": self.learner.budget_unit,
-                "start": self.budget_start,
-                "target": self.budget_end,
-            },
+            "run": {"unit": self.learner.budget_unit, "start": self.budget_start, "target": self.budget_end},
             "counters": state.counters,
             "streams": state.streams,
             "iterations": self.iterations,

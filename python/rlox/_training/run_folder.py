@@ -50,9 +50,7 @@ class RunFolder:
         self.metrics = MetricsFile(path / "metrics.csv")
 
     @classmethod
-    def make(
-        cls, root: str | os.PathLike[str], task: str, algorithm: str, seed: int
-    ) -> "RunFolder":
+    def make(cls, root: str | os.PathLike[str], task: str, algorithm: str, seed: int) -> "RunFolder":
         """Create a new folder `<root>/<task>/<algorithm>/<time>-<seed>`.
 
         Raises:
@@ -121,8 +119,7 @@ class RunFolder:
 def write_json(file: Path, content: Mapping[str, Any]) -> None:
     """Write a file of strict JSON; NaN and infinity become null."""
     plain = {
-        key: None if isinstance(value, float) and not math.isfinite(value) else value
-        for key, value in content.items()
+        key: None if isinstance(value, float) and not math.isfinite(value) else value for key, value in content.items()
     }
     write_file(file, f"{json.dumps(plain, indent=2, allow_nan=False)}\n".encode())
 

@@ -127,16 +127,7 @@ class OffPolicyLearner(BaseLearner[OffPolicyT]):
         streams = 1 if has_reset_rows else config.num_envs
         frames = check_frame_stack(env.single_observation_space, config.frame_stack)
         goals = None if config.her is None else goal_functions(env)
-        self.replay = Replay(
-            self.layout,
-            self.spaces[1],
-            config,
-            streams,
-            self.device,
-            self.width,
-            goals,
-            frames,
-        )
+        self.replay = Replay(self.layout, self.spaces[1], config, streams, self.device, self.width, goals, frames)
         self._statistics = make_buffer(env, 1, normalize_obs=config.normalize_obs)
         self._is_new = self._checked = False
         self._set_bounds(self.spaces[1])
@@ -145,10 +136,7 @@ class OffPolicyLearner(BaseLearner[OffPolicyT]):
         self.noise = None if noise is None else NoiseProcess(noise, *shape)
 
     def make_policy(
-        self,
-        policy: PolicyLike,
-        features_extractor: FeaturesExtractor | None,
-        init: torch.Generator,
+        self, policy: PolicyLike, features_extractor: FeaturesExtractor | None, init: torch.Generator
     ) -> nn.Module:
         """Return the custom policy after a check, or the built-in policy initialized by `init`."""
         raise NotImplementedError
@@ -197,9 +185,7 @@ class OffPolicyLearner(BaseLearner[OffPolicyT]):
         with self._exclusive():
             seed, global_seed = map(int, self.streams["iterations"].integers(2**63, size=2))
             self.generator.manual_seed(seed)
-            with runtime.isolate_torch(
-                None if self.built_in else global_seed, self.device, self.threads
-            ):
+            with runtime.isolate_torch(None if self.built_in else global_seed, self.device, self.threads):
                 yield
 
     def begin(self) -> None:
@@ -240,9 +226,7 @@ class OffPolicyLearner(BaseLearner[OffPolicyT]):
         """Set the bounds of Box actions, (k,) each; they are empty for other spaces."""
         self.low = self.high = np.empty(0, np.float32)
         if isinstance(space, gym.spaces.Box):
-            self.low, self.high = (
-                side.astype(np.float32).ravel() for side in (space.low, space.high)
-            )
+            self.low, self.high = (side.astype(np.float32).ravel() for side in (space.low, space.high))
 
     def to_env_actions(self, actions: Array) -> Array:
         """Convert stored actions, (n,) or (n, k), to actions of the environments.
@@ -415,9 +399,7 @@ class OffPolicyLearner(BaseLearner[OffPolicyT]):
             self.updates += 1
         # Reading a number waits for the GPU, so metrics are read once per iteration.
         metrics = {
-            name: torch.stack(tensors).mean().item()
-            for name, tensors in self._metric_tensors.items()
-            if tensors
+            name: torch.stack(tensors).mean().item() for name, tensors in self._metric_tensors.items() if tensors
         }
         self.last |= metrics
         _finite.check_finite({**metrics, "gradient": self.norms.item()}, self.timesteps)
@@ -428,12 +410,7 @@ class OffPolicyLearner(BaseLearner[OffPolicyT]):
             self._metric_tensors[name].append(value.detach())
 
     def optimizer_step(
-        self,
-        optimizer: Adam,
-        loss: Tensor,
-        learning_rate: float,
-        name: str,
-        max_norm: float | None = None,
+        self, optimizer: Adam, loss: Tensor, learning_rate: float, name: str, max_norm: float | None = None
     ) -> None:
         """Take one optimizer step on a loss, and record the loss.
 
@@ -518,12 +495,7 @@ class OffPolicyLearner(BaseLearner[OffPolicyT]):
         state.replay = self.replay.state() if replay else None
         noise = [] if self.noise is None else self.noise.state.ravel().tolist()
         last = _serialize.numbers_to_state(self.last.values())
-        counters = {
-            "owed": self.pending_updates,
-            "progress": self.progress,
-            "noise": noise,
-            "last": last,
-        }
+        counters = {"owed": self.pending_updates, "progress": self.progress, "noise": noise, "last": last}
         state.counters |= counters
         return state
 
@@ -534,18 +506,14 @@ class OffPolicyLearner(BaseLearner[OffPolicyT]):
         noise_size = 0 if self.noise is None else self.noise.state.size
         wanted = {"owed": 1, "progress": 1, "noise": noise_size, "last": len(self.last)}
         pending_updates, progress, noise, last = (
-            _serialize.numbers_from_state(state.counters, name, count)
-            for name, count in wanted.items()
+            _serialize.numbers_from_state(state.counters, name, count) for name, count in wanted.items()
         )
         (timesteps,), _ = learners.counts_from_state(state.counters, ("timesteps",))
         # Sums are rounded. A fraction of a minibatch may remain from a run with other settings.
         limit = (self._updates_per_transition() or 0.0) * timesteps * (1 + 1e-9) + 1
         if not 0 <= pending_updates[0] <= limit:
             raise ArgumentError(
-                "counters",
-                f"0 to {limit:g} pending minibatches",
-                str(pending_updates[0]),
-                "pass the result of state()",
+                "counters", f"0 to {limit:g} pending minibatches", str(pending_updates[0]), "pass the result of state()"
             )
         super().load_state(state)
         self.pending_updates, self.progress, self._checked = pending_updates[0], progress[0], False

@@ -128,17 +128,13 @@ class TorchLearner(BaseLearner[OnPolicyT]):
                 seed, global_seed = map(int, self.streams["iterations"].integers(2**63, size=2))
             self.generator.manual_seed(seed)
             # Built-in policies use only `generator`; others may use torch's global generators.
-            with runtime.isolate_torch(
-                None if self.built_in else global_seed, self.device, self.threads
-            ):
+            with runtime.isolate_torch(None if self.built_in else global_seed, self.device, self.threads):
                 yield
 
     def _make_storage(self) -> None:
         """Create the rollout buffer and torch views of it."""
         config, width = self.config, self._mask_width()
-        self.buffer = make_buffer(
-            self.env, config.n_steps, normalize_obs=config.normalize_obs, mask_width=width
-        )
+        self.buffer = make_buffer(self.env, config.n_steps, normalize_obs=config.normalize_obs, mask_width=width)
         self.obs = torch.from_numpy(self.buffer.obs)
         self.rows = self._views(self.buffer)
         masked = config.action_masks
@@ -152,9 +148,7 @@ class TorchLearner(BaseLearner[OnPolicyT]):
 
     def _worker_args(self) -> tuple[object, ...]:
         """Return copies of modules, whose tensors otherwise pickle the vector that they share."""
-        return tuple(
-            deepcopy(x).cpu() if isinstance(x, torch.nn.Module) else x for x in self._learner_args
-        )
+        return tuple(deepcopy(x).cpu() if isinstance(x, torch.nn.Module) else x for x in self._learner_args)
 
     def load_weights(self, weights: _types.Arrays) -> None:
         """Load the weights of the same policy in another process, by name.

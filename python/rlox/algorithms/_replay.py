@@ -37,10 +37,7 @@ class ReplayBatch(NamedTuple):
 
 def _map_arrays(change: Callable[[Any], Any], arrays: dict[str, Any]) -> dict[str, Any]:
     """Return a nested dict with `change` applied to all values."""
-    return {
-        name: _map_arrays(change, x) if isinstance(x, dict) else change(x)
-        for name, x in arrays.items()
-    }
+    return {name: _map_arrays(change, x) if isinstance(x, dict) else change(x) for name, x in arrays.items()}
 
 
 class Replay:
@@ -114,9 +111,7 @@ class Replay:
         unpacked_obs: list[Any] = [self.layout.unpack(x) if self.named else x for x in obs_pair]
         self.buffer.push_batch(unpacked_obs[0], unpacked_obs[1], *rest, extra=extra)
 
-    def sample(
-        self, stream: np.random.Generator, normalizer: Normalizer | None, **options: Any
-    ) -> ReplayBatch | None:
+    def sample(self, stream: np.random.Generator, normalizer: Normalizer | None, **options: Any) -> ReplayBatch | None:
         """Sample a minibatch of `batch_size` transitions, or of all while there are fewer.
 
         The next call overwrites the tensors. Transitions that bootstrap from a state with an
@@ -153,9 +148,7 @@ class Replay:
             next_masks=tensors.get("next_masks"),
         )
 
-    def _sample_raw(
-        self, size: int, stream: np.random.Generator, options: dict[str, Any]
-    ) -> dict[str, Any]:
+    def _sample_raw(self, size: int, stream: np.random.Generator, options: dict[str, Any]) -> dict[str, Any]:
         """Sample transitions without normalization, into reused memory."""
         if len(self._tensors.get("rewards", ())) != size:
             self._reserve(self.buffer.sample(size, stream, **options))
@@ -215,10 +208,7 @@ class Replay:
         if self._used is not None:
             # Otherwise dropped transitions keep the largest priority and fill later minibatches.
             least = priorities.min() if len(priorities) else 0.0
-            priorities, used_priorities = (
-                np.full(len(self._used), least, priorities.dtype),
-                priorities,
-            )
+            priorities, used_priorities = (np.full(len(self._used), least, priorities.dtype), priorities)
             priorities[self._used] = used_priorities
         self.buffer.update_priorities(self._out["indices"], priorities)  # adds a small epsilon
 

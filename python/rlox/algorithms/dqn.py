@@ -86,10 +86,7 @@ class DQN(OffPolicyLearner[DQNConfig]):
     metric_names = ("loss",)
 
     def make_policy(
-        self,
-        policy: PolicyLike,
-        features_extractor: FeaturesExtractor | None,
-        init: torch.Generator,
+        self, policy: PolicyLike, features_extractor: FeaturesExtractor | None, init: torch.Generator
     ) -> nn.Module:
         """Return the Q-network that learns."""
         config, (obs_space, action_space) = self.config, self.spaces

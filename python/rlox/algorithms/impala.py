@@ -24,12 +24,7 @@ from rlox.features import FeaturesExtractor
 
 
 def impala_loss(
-    log_probs: Tensor,
-    entropy: Tensor,
-    values: Tensor,
-    vs: Tensor,
-    advantages: Tensor,
-    config: IMPALAConfig,
+    log_probs: Tensor, entropy: Tensor, values: Tensor, vs: Tensor, advantages: Tensor, config: IMPALAConfig
 ) -> tuple[Tensor, Tensor]:
     """Compute the policy gradient loss with V-trace advantages, value loss and entropy bonus.
 

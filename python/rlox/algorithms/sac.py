@@ -42,9 +42,7 @@ class Temperature(nn.Module):
 
 
 @torch.no_grad()
-def sac_targets(
-    policy: StochasticActor, critic_target: nn.Module, batch: ReplayBatch, alpha: Tensor
-) -> Tensor:
+def sac_targets(policy: StochasticActor, critic_target: nn.Module, batch: ReplayBatch, alpha: Tensor) -> Tensor:
     """Compute the targets of the critics, (B,), from the minimum of the target critics.
 
     The next value includes the entropy bonus. Targets bootstrap after a truncation, but not after a
@@ -69,9 +67,7 @@ def critic_loss(critic: nn.Module, batch: ReplayBatch, targets: Tensor) -> Tenso
     return loss
 
 
-def actor_loss(
-    critic: nn.Module, batch: ReplayBatch, actions: Tensor, log_probs: Tensor, alpha: Tensor
-) -> Tensor:
+def actor_loss(critic: nn.Module, batch: ReplayBatch, actions: Tensor, log_probs: Tensor, alpha: Tensor) -> Tensor:
     """Compute the actor loss, the mean of alpha * log_probs - min(Q1, Q2)."""
     loss: Tensor = (alpha * log_probs - critic(batch.obs, actions).amin(0)).mean()
     return loss
@@ -116,18 +112,13 @@ class SAC(OffPolicyLearner[SACConfig]):
     metric_names = ("actor_loss", "critic_loss", "ent_coef", "ent_coef_loss")
 
     def make_policy(
-        self,
-        policy: PolicyLike,
-        features_extractor: FeaturesExtractor | None,
-        init: torch.Generator,
+        self, policy: PolicyLike, features_extractor: FeaturesExtractor | None, init: torch.Generator
     ) -> nn.Module:
         """Return actor and critics."""
         config, (obs_space, action_space) = self.config, self.spaces
         if policy is not None:
             methods = ("get_action_and_logprob", "mode")
-            return make_custom_actor_critic(
-                policy, obs_space, action_space, methods, features_extractor
-            )
+            return make_custom_actor_critic(policy, obs_space, action_space, methods, features_extractor)
         return SquashedPolicy(
             obs_space,
             action_space,

@@ -23,9 +23,7 @@ __all__ = ["TD3", "TD3Config"]
 
 
 @torch.no_grad()
-def td3_targets(
-    actor_target: nn.Module, critic_target: nn.Module, batch: ReplayBatch, noise: Tensor
-) -> Tensor:
+def td3_targets(actor_target: nn.Module, critic_target: nn.Module, batch: ReplayBatch, noise: Tensor) -> Tensor:
     """Compute the targets of the critics, (B,), from the minimum of the target critics.
 
     Targets bootstrap after a truncation, but not after a termination.
@@ -85,25 +83,18 @@ class TD3(OffPolicyLearner[TD3Config]):
     metric_names = ("actor_loss", "critic_loss")
 
     def make_policy(
-        self,
-        policy: PolicyLike,
-        features_extractor: FeaturesExtractor | None,
-        init: torch.Generator,
+        self, policy: PolicyLike, features_extractor: FeaturesExtractor | None, init: torch.Generator
     ) -> nn.Module:
         """Return actor and critics."""
         config, (obs_space, action_space) = self.config, self.spaces
         if policy is not None:
-            return make_custom_actor_critic(
-                policy, obs_space, action_space, ("actor",), features_extractor
-            )
+            return make_custom_actor_critic(policy, obs_space, action_space, ("actor",), features_extractor)
         features = [features_for(obs_space, features_extractor, init) for _ in range(2)]
         net_arch = config.net_arch
         if net_arch is None:
             is_image = isinstance(features[0], NatureCNN)
             net_arch = self.spec.image_net_arch if is_image else self.spec.net_arch
-        return DeterministicPolicy(
-            action_space, *features, net_arch=net_arch, activation=config.activation, init=init
-        )
+        return DeterministicPolicy(action_space, *features, net_arch=net_arch, activation=config.activation, init=init)
 
     def make_targets(self) -> dict[str, nn.Module]:
         """Create the target actor and the target critics."""

@@ -13,15 +13,7 @@ import numpy.typing as npt
 from gymnasium import spaces
 from gymnasium.vector import AsyncVectorEnv, SyncVectorEnv, VectorEnv
 
-from rlox._errors import (
-    ArgumentError,
-    ArgumentTypeError,
-    CorruptFileError,
-    NonFiniteError,
-    add_file,
-    add_section,
-    warn,
-)
+from rlox._errors import ArgumentError, ArgumentTypeError, CorruptFileError, NonFiniteError, add_file, add_section, warn
 from rlox._layout import Layout
 from rlox._rlox import GoalReplayBuffer
 from rlox._types import BUFFER_DTYPES, Array
@@ -132,11 +124,7 @@ class HindsightReplayBuffer(GoalReplayBuffer):
     _extra: tuple[str, ...]
 
     def sample(
-        self,
-        batch_size: int,
-        seed: int | np.random.Generator | None = None,
-        *,
-        out: dict[str, Any] | None = None,
+        self, batch_size: int, seed: int | np.random.Generator | None = None, *, out: dict[str, Any] | None = None
     ) -> dict[str, Any]:
         """Sample transitions uniformly with replacement.
 
@@ -207,10 +195,7 @@ class HindsightReplayBuffer(GoalReplayBuffer):
             buffer = HindsightReplayBuffer(
                 spec["capacity"],
                 {
-                    part["name"].removeprefix("obs."): (
-                        tuple(part["shape"]),
-                        BUFFER_DTYPES[part["dtype"]],
-                    )
+                    part["name"].removeprefix("obs."): (tuple(part["shape"]), BUFFER_DTYPES[part["dtype"]])
                     for part in spec["obs"]
                 },
                 tuple(spec["actions"]["shape"]),
@@ -220,10 +205,7 @@ class HindsightReplayBuffer(GoalReplayBuffer):
                 n_sampled_goal=spec["n_sampled_goal"],
                 num_envs=spec["num_envs"],
                 act_dtype=BUFFER_DTYPES[spec["actions"]["dtype"]],
-                extra={
-                    part["name"]: (tuple(part["shape"]), BUFFER_DTYPES[part["dtype"]])
-                    for part in spec["extra"]
-                }
+                extra={part["name"]: (tuple(part["shape"]), BUFFER_DTYPES[part["dtype"]]) for part in spec["extra"]}
                 or None,
             )
             buffer.load_state(checkpoint.members.get("replay", {}))
@@ -247,10 +229,7 @@ def _require(name: str, value: T | None) -> T:
 def _check_callable(name: str, value: object) -> None:
     if not callable(value):
         raise ArgumentTypeError(
-            name,
-            "a function of achieved_goal, desired_goal and info",
-            repr(value),
-            f"pass env.unwrapped.{name}",
+            name, "a function of achieved_goal, desired_goal and info", repr(value), f"pass env.unwrapped.{name}"
         )
 
 
@@ -312,16 +291,9 @@ def _to_row(name: str, values: npt.ArrayLike, count: int) -> npt.NDArray[Any]:
             casting: Literal["safe", "unsafe"] = "safe" if row.dtype.kind == "c" else "unsafe"
             row = row.astype(np.float64, casting=casting)
     except (TypeError, ValueError, OverflowError) as error:
-        raise ArgumentError(
-            name, f"an array of {count} numbers", type(values).__name__, "return an array"
-        ) from error
+        raise ArgumentError(name, f"an array of {count} numbers", type(values).__name__, "return an array") from error
     if row.shape not in ((count,), (count, 1)):
-        raise ArgumentError(
-            name,
-            f"shape ({count},)",
-            str(row.shape),
-            "return one number for each goal of the batch",
-        )
+        raise ArgumentError(name, f"shape ({count},)", str(row.shape), "return one number for each goal of the batch")
     return row.reshape(count)
 
 
@@ -330,11 +302,7 @@ def _check_finite(name: str, values: npt.NDArray[Any], stored: npt.NDArray[Any])
         at = int(np.flatnonzero(~np.isfinite(stored))[0])
         beyond = f", beyond {stored.dtype}" if np.isfinite(values[at]) else ""
         raise NonFiniteError(
-            name,
-            "finite numbers",
-            f"{values[at]}{beyond}",
-            f"make {name} return finite numbers",
-            row=at,
+            name, "finite numbers", f"{values[at]}{beyond}", f"make {name} return finite numbers", row=at
         )
 
 
@@ -418,10 +386,7 @@ def _two_goals(space: gym.Space[Any]) -> npt.NDArray[Any]:
     leaves = {leaf.path: leaf for leaf in Layout(space).leaves}
     if nested := [path[0] for path in leaves if len(path) > 1]:
         raise ArgumentError(
-            "her",
-            f"a single array as {nested[0]}",
-            str(parts[nested[0]]),
-            "flatten it in a wrapper, or remove her",
+            "her", f"a single array as {nested[0]}", str(parts[nested[0]]), "flatten it in a wrapper, or remove her"
         )
     achieved, desired = (leaves[name,] for name in names[1:])
     if (achieved.shape, achieved.dtype) != (desired.shape, desired.dtype):

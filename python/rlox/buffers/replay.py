@@ -68,16 +68,11 @@ def make_replay_buffer(
     return _make_buffer(config, kwargs, goals)
 
 
-def _make_buffer(
-    config: OffPolicyConfig, kwargs: dict[str, Any], goals: GoalFunctions | None
-) -> ReplayBuffer:
+def _make_buffer(config: OffPolicyConfig, kwargs: dict[str, Any], goals: GoalFunctions | None) -> ReplayBuffer:
     if goals is not None:
         if config.prioritized:
             raise ArgumentError(
-                "prioritized",
-                f"False with her={config.her!r}",
-                "True",
-                "set prioritized=False or her=None",
+                "prioritized", f"False with her={config.her!r}", "True", "set prioritized=False or her=None"
             )
         omitted = ("n_step", "gamma", "frame_stack")
         rest = {name: x for name, x in kwargs.items() if name not in omitted}

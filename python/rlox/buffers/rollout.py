@@ -161,9 +161,7 @@ def collect_rollout(
         masks = _fill(env, buffer, act)
     free = None if masks is None else np.ones_like(masks, shape=(1, masks.shape[2]))
     rows = (buffer.final_obs, buffer.last_obs) if len(buffer.final_index) else (buffer.last_obs,)
-    *final_values, last_values = (
-        value_fn(x, None if free is None else free.repeat(len(x), 0)) for x in rows
-    )
+    *final_values, last_values = (value_fn(x, None if free is None else free.repeat(len(x), 0)) for x in rows)
     buffer.finish(last_values, gamma, gae_lambda, *final_values)
     names = [n for n in RolloutBatch.__dataclass_fields__ if n not in ("obs", "action_masks")]
     arrays = {name: getattr(buffer, name) for name in names}
@@ -221,8 +219,7 @@ def _policy(policy: Any, env: RolloutEnv, layout: Layout) -> tuple[Act, ValueFn]
     if not callable(policy):
         raise ArgumentTypeError(
             "policy",
-            "None, a function of observations, or a torch module with get_action_and_logprob and "
-            "get_value",
+            "None, a function of observations, or a torch module with get_action_and_logprob and get_value",
             type(policy).__name__,
             "pass a policy, or None for random actions",
         )

@@ -21,12 +21,7 @@ class FunctionCallback(Callback):
 
     def __init__(self, function: Callable[[Run, dict[str, float]], object]) -> None:
         if not callable(function):
-            raise ArgumentTypeError(
-                "function",
-                "a function of (run, metrics)",
-                _describe(function),
-                "pass a function",
-            )
+            raise ArgumentTypeError("function", "a function of (run, metrics)", _describe(function), "pass a function")
         try:
             inspect.signature(function).bind(None, {})
         except TypeError as error:
@@ -71,9 +66,7 @@ def as_callbacks(callbacks: object) -> list[Callback]:
         ArgumentTypeError: `callbacks` is not iterable, or an item is not a callback.
     """
     if not isinstance(callbacks, Iterable):
-        raise ArgumentTypeError(
-            "callbacks", "a list", _describe(callbacks), "wrap the callback in square brackets"
-        )
+        raise ArgumentTypeError("callbacks", "a list", _describe(callbacks), "wrap the callback in square brackets")
     return [as_callback(callback) for callback in callbacks]
 
 

@@ -16,16 +16,7 @@ from rlox._timing import EveryNSteps
 from rlox._training.run import Callback, Run
 from rlox._validation import check_bool, check_int, check_path, check_str, hint
 from rlox.callbacks.base import folder_for, warn_on_write_error
-from rlox.checkpoint import (
-    _DAMAGED,
-    _STEP,
-    FOLDER,
-    LATEST,
-    SCORES,
-    list_step_checkpoints,
-    read_timesteps,
-    step_name,
-)
+from rlox.checkpoint import _DAMAGED, _STEP, FOLDER, LATEST, SCORES, list_step_checkpoints, read_timesteps, step_name
 
 
 class CheckpointCallback(Callback):
@@ -65,9 +56,7 @@ class CheckpointCallback(Callback):
     ) -> None:
         self._every = EveryNSteps(every)
         fix = "pass the number of checkpoints to keep, or None for all"
-        self.keep_last = (
-            None if keep_last is None else check_int("keep_last", keep_last, 1, fix=fix)
-        )
+        self.keep_last = None if keep_last is None else check_int("keep_last", keep_last, 1, fix=fix)
         self.best = None if best is None else check_str("best", best)
         self._replay = check_bool("replay", replay)
         self._path = check_path("path", path)
@@ -79,9 +68,7 @@ class CheckpointCallback(Callback):
     def on_train_start(self, run: Run) -> None:
         """Choose the folder, and remove incomplete checkpoints of a killed process."""
         self._folder = folder_for(run, self._path, FOLDER, "checkpoints")
-        if (checkpoints := list_step_checkpoints(self._folder)) and read_timesteps(
-            checkpoints[-1]
-        ) > run.budget_used:
+        if (checkpoints := list_step_checkpoints(self._folder)) and read_timesteps(checkpoints[-1]) > run.budget_used:
             raise ArgumentError(
                 "path",
                 f"a folder without checkpoints of more than {run.budget_used:,} steps",

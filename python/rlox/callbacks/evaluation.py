@@ -81,10 +81,7 @@ class EvalCallback(Callback):
         self._path = check_path("path", path)
         if save_best is False and self._path is not None:
             raise ArgumentError(
-                "path",
-                "None with save_best=False",
-                repr(os.fspath(self._path)),
-                "remove one of the two arguments",
+                "path", "None with save_best=False", repr(os.fspath(self._path)), "remove one of the two arguments"
             )
         self._folder: Path | None = None
         self._run: Callable[[], Any] = lambda: None
@@ -123,10 +120,7 @@ class EvalCallback(Callback):
             self.best_mean_reward = mean
             self._better = True
         if self.reward_threshold is not None and mean >= self.reward_threshold:
-            run.stop(
-                f"EvalCallback: mean reward {mean:.6g} reached reward_threshold "
-                f"{self.reward_threshold:.6g}"
-            )
+            run.stop(f"EvalCallback: mean reward {mean:.6g} reached reward_threshold {self.reward_threshold:.6g}")
 
     def on_row_logged(self, run: Run, metrics: dict[str, float]) -> None:
         """Save a checkpoint if the last evaluation was the best so far."""

@@ -32,11 +32,7 @@ class EarlyStoppingCallback(Callback):
     """
 
     def __init__(
-        self,
-        metric: str = "rollout/ep_rew_mean",
-        patience: int = 100_000,
-        min_delta: float = 0.0,
-        mode: str = "max",
+        self, metric: str = "rollout/ep_rew_mean", patience: int = 100_000, min_delta: float = 0.0, mode: str = "max"
     ) -> None:
         self.metric = check_str("metric", metric)
         self.patience = check_int("patience", patience, 1, fix="pass a number of environment steps")

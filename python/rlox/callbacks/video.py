@@ -19,12 +19,7 @@ from rlox._validation import check_bool, check_int, check_path, check_str
 from rlox.callbacks.base import folder_for, warn_on_write_error
 from rlox.checkpoint import step_name
 from rlox.envs._make import EnvMaker
-from rlox.evaluation import (
-    SeededPredictor,
-    check_env_maker,
-    evaluate,
-    evaluation_seed,
-)
+from rlox.evaluation import SeededPredictor, check_env_maker, evaluate, evaluation_seed
 
 FORMATS = ("mp4", "gif")
 _OF_MANY = ("num_envs", "vectorization_mode", "autoreset_mode", "vector_kwargs")
@@ -162,11 +157,7 @@ class _Recorder(gym.wrappers.RecordVideo[Any, Any]):
 
     def __init__(self, env: gym.Env[Any, Any], folder: str, kind: str, *, max_frames: int) -> None:
         super().__init__(
-            env,
-            folder,
-            episode_trigger=lambda episode: episode == 0,
-            video_length=max_frames,
-            gc_trigger=None,
+            env, folder, episode_trigger=lambda episode: episode == 0, video_length=max_frames, gc_trigger=None
         )
         self._kind = kind
 

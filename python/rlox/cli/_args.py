@@ -24,9 +24,7 @@ _LARGEST = 1 << 20  # bytes of a config file
 _NOISE_SETTINGS = {name: x for cls in KINDS.values() for name, x in get_settings(cls).items()}
 
 
-def option(
-    text: str, default: Any = MISSING, metavar: str | None = None, low: int | None = None
-) -> Any:
+def option(text: str, default: Any = MISSING, metavar: str | None = None, low: int | None = None) -> Any:
     """Declare a field of an options dataclass; a field without a default is required.
 
     `RunOptions` rejects integers below `low`.
@@ -44,9 +42,7 @@ def argument(text: str, metavar: str, default: Any = MISSING) -> Any:
 class RunOptions:
     """Options for callbacks and loggers; frequencies count steps of all environments."""
 
-    loggers: tuple[str, ...] = option(
-        "any of console csv jsonl tensorboard wandb mlflow", (), metavar="NAME..."
-    )
+    loggers: tuple[str, ...] = option("any of console csv jsonl tensorboard wandb mlflow", (), metavar="NAME...")
     eval_every: int | None = option("evaluate every N steps, and save the best", None, "N", 1)
     eval_episodes: int | None = option("episodes per evaluation; default: 10", None, "N", 1)
     stop_at_reward: float | None = option("stop at this mean return of evaluations", None, "X")
@@ -66,24 +62,17 @@ class RunOptions:
         for name, needed in NEEDS.items():
             if getattr(self, name) is not None and getattr(self, needed) is None:
                 raise UsageError(
-                    f"{to_flag(name)}: expected {to_flag(needed)} as well, got none; add "
-                    f"{to_flag(needed)} 10_000"
+                    f"{to_flag(name)}: expected {to_flag(needed)} as well, got none; add {to_flag(needed)} 10_000"
                 )
 
 
 # Options, and the option without which they have no effect.
-NEEDS = {
-    "eval_episodes": "eval_every",
-    "stop_at_reward": "eval_every",
-    "keep_last": "checkpoint_every",
-}
+NEEDS = {"eval_episodes": "eval_every", "stop_at_reward": "eval_every", "keep_last": "checkpoint_every"}
 
 
 @dataclass
 class _StartOptions:
-    env: str | None = argument(
-        "Id of the environment; pass its arguments as --env-kwargs.NAME VALUE", "ENV", None
-    )
+    env: str | None = argument("Id of the environment; pass its arguments as --env-kwargs.NAME VALUE", "ENV", None)
     config: str | None = option("YAML file or config.json; flags take precedence", None, "FILE")
     seed: int | None = option("seed of all random numbers; default: drawn and printed", None, "N")
     seeds: str | None = option("several runs, one per seed, such as 0-9 or 0,3,7", None, "0-9")
@@ -167,9 +156,7 @@ def parse(options_type: type[T], command: str, argv: Sequence[str]) -> T:
 
 def parse_flags(options_type: type[Any], command: str, argv: Sequence[str]) -> dict[str, Any]:
     """Parse the arguments of a command; return only the options that are set."""
-    found: dict[str, Any] = _run_tyro(
-        _make_flags(options_type), options_type.__doc__, command, argv
-    )
+    found: dict[str, Any] = _run_tyro(_make_flags(options_type), options_type.__doc__, command, argv)
     return found
 
 
@@ -179,10 +166,7 @@ def _parse_with_settings(
     """Parse options and settings; the help shows the settings of the preset for `env`."""
     tyro = _load_tyro()
     tuned = preset(algorithm, env) if isinstance(env, str) else {}
-    groups = {
-        "run": _make_flags(options_type),
-        "settings": _make_setting_flags(ALGORITHMS[algorithm].config, tuned),
-    }
+    groups = {"run": _make_flags(options_type), "settings": _make_setting_flags(ALGORITHMS[algorithm].config, tuned)}
     flat = [(name, Annotated[cls, tyro.conf.OmitArgPrefixes]) for name, cls in groups.items()]
     description = f"{command.capitalize()} {algorithm}. Settings default to the preset of ENV."
     parsed = _run_tyro(make_dataclass("Groups", flat), description, f"{command} {algorithm}", argv)
@@ -268,9 +252,7 @@ def _with_noise(flags: Mapping[str, Any], base: Mapping[str, Any]) -> dict[str, 
     if "action_noise" not in flags and not numbers:
         return settings
     noise = base.get("action_noise")
-    base_numbers = (
-        dict(noise) if isinstance(noise, Mapping) else {} if noise is None else asdict(noise)
-    )
+    base_numbers = dict(noise) if isinstance(noise, Mapping) else {} if noise is None else asdict(noise)
     base_kind = base_numbers.pop("kind", "none")
     kind = flags.get("action_noise", base_kind)
     names = [*get_settings(KINDS[kind])] if kind in KINDS else []
@@ -286,9 +268,7 @@ def _with_noise(flags: Mapping[str, Any], base: Mapping[str, Any]) -> dict[str, 
     return {**settings, "action_noise": noise}
 
 
-def _pop_options(
-    name: str, argv: Sequence[str], *, dotted: bool = False
-) -> tuple[dict[str, str], list[str]]:
+def _pop_options(name: str, argv: Sequence[str], *, dotted: bool = False) -> tuple[dict[str, str], list[str]]:
     """Remove `--NAME VALUE` or `--NAME.KEY VALUE`; return values by key, and other arguments."""
     values, rest = dict[str, str](), list[str]()
     remaining = iter(argv)
@@ -305,9 +285,7 @@ def _pop_options(
     return values, rest
 
 
-def _split(
-    config: Mapping[str, Any], options_type: type[Any], algorithm: str
-) -> tuple[dict[str, Any], dict[str, Any]]:
+def _split(config: Mapping[str, Any], options_type: type[Any], algorithm: str) -> tuple[dict[str, Any], dict[str, Any]]:
     """Split a config file into options and settings, which may be at the top level as well."""
     for name in ("custom_policy", "custom_features"):
         if config.get(name):
@@ -327,8 +305,7 @@ def _split(
         raise UsageError(f"--config: {error}") from error
     if twice := sorted(top.keys() & inner.keys()):
         raise UsageError(
-            f"--config: expected {twice[0]!r} once, got it at the top level and under settings; "
-            "remove one of them"
+            f"--config: expected {twice[0]!r} once, got it at the top level and under settings; remove one of them"
         )
     settings = {name: value for name, value in top.items() if name not in options}
     return {name: top[name] for name in top.keys() & options}, {**settings, **inner}
@@ -337,9 +314,7 @@ def _split(
 def _mapping(config: Mapping[str, Any], name: str) -> dict[str, Any]:
     content = config.get(name)
     if content is not None and not isinstance(content, dict):
-        raise UsageError(
-            f"--config, {name}: expected keys and values, got {content!r}; write {name}: {{}}"
-        )
+        raise UsageError(f"--config, {name}: expected keys and values, got {content!r}; write {name}: {{}}")
     return _plain_names(content or {}, f"--config, {name}") if name == "settings" else content or {}
 
 
@@ -358,10 +333,7 @@ def read_config(path: str, flag: str = "--config") -> dict[str, Any]:
         raise UsageError(f"{flag}: expected a YAML file, got {path!r} ({error}); {fix}") from error
     content = read_yaml(data, f"{flag} {path}")
     if not isinstance(content, dict | None):
-        raise UsageError(
-            f"{flag} {path}: expected keys and values, got a {type(content).__name__}; write "
-            "key: value"
-        )
+        raise UsageError(f"{flag} {path}: expected keys and values, got a {type(content).__name__}; write key: value")
     return _plain_names(content or {}, f"{flag} {path}")
 
 

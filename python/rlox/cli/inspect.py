@@ -49,9 +49,7 @@ def open_trainer(path: str, *, fallback_env: str | None = None, **options: Any) 
     """
     folders = (Path(path), Path(path) / "checkpoint")
     manifests = (_read_json(folder / MANIFEST) for folder in folders)
-    algorithm = next(
-        (manifest["algorithm"] for manifest in manifests if "algorithm" in manifest), None
-    )
+    algorithm = next((manifest["algorithm"] for manifest in manifests if "algorithm" in manifest), None)
     if algorithm not in ALGORITHMS:  # old or damaged files: `read_checkpoint` raises the error
         algorithm = read_checkpoint(path).manifest.get("algorithm")
     if algorithm not in ALGORITHMS:
@@ -116,9 +114,7 @@ def evaluate(argv: Sequence[str]) -> int:
     options = parse(EvalOptions, "eval", argv)
     episodes = check_int("episodes", options.episodes, 1, fix="pass one or more")
     with open_trainer(options.run, fallback_env=options.env, backend=options.backend) as trainer:
-        result = trainer.evaluate(
-            episodes, seed=options.seed, deterministic=not options.stochastic, env=options.env
-        )
+        result = trainer.evaluate(episodes, seed=options.seed, deterministic=not options.stochastic, env=options.env)
     total = score(result["returns"])
     env = options.env or trainer.run.task
     if options.json:
@@ -183,9 +179,7 @@ def enjoy(argv: Sequence[str]) -> int:
         eval_kwargs: dict[str, Any] = {"seed": seed, "num_envs": 1, "env_kwargs": kwargs}
         eval_kwargs["deterministic"] = not options.stochastic
         try:
-            result = play(
-                SeededPredictor(trainer.learner, seed), make, options.episodes, **eval_kwargs
-            )
+            result = play(SeededPredictor(trainer.learner, seed), make, options.episodes, **eval_kwargs)
         except Exception as error:
             if type(error).__module__.startswith("pygame") and options.render_mode == "human":
                 raise ArgumentError(
@@ -230,9 +224,7 @@ def export(argv: Sequence[str]) -> int:
             "name, or omit --format"
         )
     if not out.absolute().parent.is_dir() or out.is_dir():
-        raise UsageError(
-            f"--out: expected a file in an existing folder, got {options.out!r}; pass another path"
-        )
+        raise UsageError(f"--out: expected a file in an existing folder, got {options.out!r}; pass another path")
     policy = load(options.run)
     if file_format == "torch":
         _save_torch(policy, out)
@@ -281,14 +273,7 @@ def plot(argv: Sequence[str]) -> int:
     default = folders[0] / "curve.png" if len(folders) == 1 else Path("curves.png")
     out = Path(options.out) if options.out else default
     curves = [read_curve(folder, options.metric, options.x, smooth) for folder in folders]
-    lines = plot_runs(
-        curves,
-        out,
-        metric=options.metric,
-        along=options.x,
-        bands=options.bands,
-        title=options.title,
-    )
+    lines = plot_runs(curves, out, metric=options.metric, along=options.x, bands=options.bands, title=options.title)
     if options.json:
         echo_json({"image": str(out), "lines": lines, "runs": [str(folder) for folder in folders]})
         return 0
@@ -330,8 +315,7 @@ def presets(argv: Sequence[str]) -> int:
     algorithm, names = options.algorithm, tuned.names()
     if algorithm not in (None, *names):
         raise UsageError(
-            f"ALGORITHM: expected an algorithm with presets, got {algorithm!r}; "
-            f"{hint(str(algorithm), names)}"
+            f"ALGORITHM: expected an algorithm with presets, got {algorithm!r}; {hint(str(algorithm), names)}"
         )
     if algorithm is None or options.env is None:
         listed = {name: envs for name, envs in names.items() if algorithm in (None, name)}

@@ -22,9 +22,7 @@ from rlox.presets import preset
 class SweepOptions:
     """Search for good settings. Settings set here are the same in all trials."""
 
-    env: str | None = argument(
-        "Id of the environment; pass its arguments as --env-kwargs.NAME VALUE", "ENV", None
-    )
+    env: str | None = argument("Id of the environment; pass its arguments as --env-kwargs.NAME VALUE", "ENV", None)
     config: str | None = option("YAML file of the options and common settings", None, "FILE")
     space: str | None = option("YAML file of the search space; default: by algorithm", None, "FILE")
     trials: int = option("total number of trials, earlier ones included", 20)
@@ -64,8 +62,7 @@ def _plan(experiment: Experiment) -> Plan:
     options, algorithm, fixed = experiment.options, experiment.algorithm, experiment.settings
     if options.total_timesteps is None:
         raise UsageError(
-            "--total-timesteps: expected the number of steps of each trial, got none; add "
-            "--total-timesteps 100_000"
+            "--total-timesteps: expected the number of steps of each trial, got none; add --total-timesteps 100_000"
         )
     check_int("trials", options.trials, 1)
     check_int("jobs", options.jobs, 1)
@@ -123,10 +120,7 @@ def _report(study: Sweep, *, as_json: bool) -> int:
         )
     config = study.config(best)
     if as_json:
-        rows = [
-            {"number": x.number, "state": x.state.name.lower(), "score": x.value, **x.user_attrs}
-            for x in trials
-        ]
+        rows = [{"number": x.number, "state": x.state.name.lower(), "score": x.value, **x.user_attrs} for x in trials]
         echo_json({"study": study.name, "best": {"score": best.value, **config}, "trials": rows})
         return 0
     settings = config.pop("settings")

@@ -21,25 +21,8 @@ from rlox.callbacks.evaluation import EvalCallback
 from rlox.callbacks.progress import TimingCallback
 from rlox.callbacks.stopping import EarlyStoppingCallback
 from rlox.callbacks.video import VideoRecordingCallback
-from rlox.cli import (
-    DONE,
-    FAILED,
-    INTERRUPTED,
-    RunError,
-    UsageError,
-    describe_error,
-    echo,
-    echo_json,
-)
-from rlox.cli._args import (
-    NEEDS,
-    RunOptions,
-    TrainOptions,
-    argument,
-    option,
-    parse_experiment,
-    parse_flags,
-)
+from rlox.cli import DONE, FAILED, INTERRUPTED, RunError, UsageError, describe_error, echo, echo_json
+from rlox.cli._args import NEEDS, RunOptions, TrainOptions, argument, option, parse_experiment, parse_flags
 from rlox.cli.inspect import open_trainer, run_folder
 from rlox.experiments.many import RunsFailedError, train_many
 from rlox.logger.base import METRIC, Logger, as_loggers
@@ -73,10 +56,7 @@ def train(argv: Sequence[str]) -> int:
     experiment = parse_experiment(TrainOptions, "train", argv)
     options = experiment.options
     if options.total_timesteps is None:
-        raise UsageError(
-            "--total-timesteps: expected the number of steps, got none; add "
-            "--total-timesteps 100_000"
-        )
+        raise UsageError("--total-timesteps: expected the number of steps, got none; add --total-timesteps 100_000")
     arguments = {
         "backend": options.backend,
         "runs_dir": options.runs_dir,
@@ -155,10 +135,7 @@ def _saved_options(file: Path, flags: Mapping[str, Any]) -> dict[str, Any]:
         options = {x.name: saved[x.name] for x in fields(RunOptions) if x.name in saved}
     except (ValueError, TypeError) as error:
         raise ArgumentError(
-            str(file),
-            "the options of a run",
-            f"other content ({error})",
-            "remove the file and pass options",
+            str(file), "the options of a run", f"other content ({error})", "remove the file and pass options"
         ) from error
     for name, needed in NEEDS.items():
         if {**options, **flags}.get(needed) is None:
@@ -166,15 +143,10 @@ def _saved_options(file: Path, flags: Mapping[str, Any]) -> dict[str, Any]:
     return options
 
 
-def _train(
-    trainer: Trainer, options: Any, callbacks: Sequence[Callback], loggers: Sequence[Logger]
-) -> int:
+def _train(trainer: Trainer, options: Any, callbacks: Sequence[Callback], loggers: Sequence[Logger]) -> int:
     try:
         result = trainer.train(
-            options.total_timesteps,
-            progress_bar=options.progress,
-            callbacks=callbacks,
-            loggers=loggers,
+            options.total_timesteps, progress_bar=options.progress, callbacks=callbacks, loggers=loggers
         )
     except (ArgumentError, ArgumentTypeError) as error:
         raise RunError from error
@@ -223,8 +195,7 @@ def parse_seeds(value: Any) -> list[int]:
         bounds = re.fullmatch(r"(\d+)(?:-(\d+))?", part)
         if bounds is None or int(bounds[2] or bounds[1]) - int(bounds[1]) not in range(_MOST_SEEDS):
             raise UsageError(
-                f"--seeds: expected numbers and ranges, got {short_repr(value)}; write --seeds 0-9 "
-                "or --seeds 0,3,7"
+                f"--seeds: expected numbers and ranges, got {short_repr(value)}; write --seeds 0-9 or --seeds 0,3,7"
             )
         seeds += range(int(bounds[1]), int(bounds[2] or bounds[1]) + 1)
     return seeds
@@ -241,9 +212,7 @@ def _train_seeds(algorithm: str, options: Any, arguments: dict[str, Any]) -> int
         arguments["on_result"] = lambda index, outcome: _report_seed(seeds[index], outcome, to)
     outcomes: list[Any]
     try:
-        outcomes = [
-            *train_many(algorithm, options.env, seeds, options.total_timesteps, **arguments)
-        ]
+        outcomes = [*train_many(algorithm, options.env, seeds, options.total_timesteps, **arguments)]
     except RunsFailedError as error:
         outcomes = [error.errors.get(i, result) for i, result in enumerate(error.results)]
     _report_seeds({"algorithm": algorithm, "env": options.env}, seeds, outcomes, options.json)
@@ -264,9 +233,7 @@ def _report_seed(seed: int, outcome: TrainResult | BaseException, to: Any) -> No
     echo(f"seed {seed}: {reward}, {steps}{folder}", to=to)
 
 
-def _report_seeds(
-    info: dict[str, Any], seeds: list[int], outcomes: list[Any], as_json: bool
-) -> None:
+def _report_seeds(info: dict[str, Any], seeds: list[int], outcomes: list[Any], as_json: bool) -> None:
     results = [x for x in outcomes if not isinstance(x, BaseException)]
     means = [x["mean_reward"] for x in results if not math.isnan(x["mean_reward"])]
     total: dict[str, Any] | None = {**score(means)} if means else None

@@ -62,8 +62,7 @@ class Ranks:
         except RuntimeError as error:
             self.failure = one_line(error)[:200]
             raise PeerError(
-                f"another rank failed, exited or timed out ({self.failure}); see the output of "
-                "the other ranks"
+                f"another rank failed, exited or timed out ({self.failure}); see the output of the other ranks"
             ) from error
 
     def all_reduce(self, gradient: Tensor) -> Tensor:
@@ -105,9 +104,7 @@ class Ranks:
     def broadcast_tensors(self, tensors: Iterable[Tensor]) -> None:
         """Replace tensors in place by the tensors of rank 0."""
         local_tensors = [*tensors]
-        copies = (
-            [x.detach().to("cpu", copy=True) for x in local_tensors] if self.is_main_rank else []
-        )
+        copies = [x.detach().to("cpu", copy=True) for x in local_tensors] if self.is_main_rank else []
         for tensor, value in zip(local_tensors, self.broadcast(copies), strict=True):
             tensor.copy_(value)
 

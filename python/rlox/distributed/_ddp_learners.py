@@ -69,8 +69,7 @@ class DDPMixin(_Learner):
         if env.autoreset_mode is AutoresetMode.NEXT_STEP and self.world_size > 1:
             raise ArgumentError(
                 "env",
-                "environments with autoreset mode SAME_STEP or DISABLED for training in several "
-                "processes",
+                "environments with autoreset mode SAME_STEP or DISABLED for training in several processes",
                 "NEXT_STEP",
                 "create them with autoreset_mode='SameStep'",
             )
@@ -149,9 +148,7 @@ class DDPMixin(_Learner):
         finally:
             self._may_stop_alone = False
         normalizer = self.normalizer
-        local_statistics = (
-            () if normalizer is None else _ddp_state.flatten_statistics(normalizer.state())
-        )
+        local_statistics = () if normalizer is None else _ddp_state.flatten_statistics(normalizer.state())
         rows = self.ranks.all_gather([float(self._local_stop_requested), *local_statistics])
         self.stop_agreed = bool(rows[:, 0].any())
         if normalizer is not None:
@@ -233,9 +230,7 @@ class DDPMixin(_Learner):
             values = np.array([rank_metrics[name] for rank_metrics, _ in rows])
             finite = values[np.isfinite(values)]
             merged[name] = float(finite.mean()) if finite.size else np.nan
-        merged |= zip(
-            _EPISODES, (self.episodes.mean_return, self.episodes.mean_length), strict=True
-        )
+        merged |= zip(_EPISODES, (self.episodes.mean_return, self.episodes.mean_length), strict=True)
         merged[learners.TIMESTEPS] = int(metrics[learners.TIMESTEPS]) * self.world_size
         merged["train/n_updates"] = int(metrics["train/n_updates"])
         return merged

@@ -33,9 +33,7 @@ def rank_seed(seed: int, rank: int) -> int:
     return int.from_bytes(state.tobytes(), "little")
 
 
-def shard_config(
-    config: ConfigT, size: int, *, has_local_envs: bool, device: str | None
-) -> tuple[ConfigT, ConfigT]:
+def shard_config(config: ConfigT, size: int, *, has_local_envs: bool, device: str | None) -> tuple[ConfigT, ConfigT]:
     """Return the settings of the whole run, and the settings of each rank.
 
     `num_envs`, `batch_size`, `buffer_size` and `learning_starts` are divided by the number of
@@ -58,9 +56,7 @@ def shard_config(
     if device is not None and config.device.partition(":")[0] == "cuda":
         config = replace(config, device=device)
     if config.async_collect:
-        raise ArgumentError(
-            "async_collect", "False for training in several processes", "True", "pass False"
-        )
+        raise ArgumentError("async_collect", "False for training in several processes", "True", "pass False")
     if has_local_envs:
         config = replace(config, num_envs=config.num_envs * size)
     changes: dict[str, Any] = {}
@@ -138,10 +134,7 @@ def merge_statistics(base: Arrays, rows: F64) -> Arrays:
         dim = len(before[0])
         parts = rows[:, begin : begin + 2 * dim + 1]
         begin += 2 * dim + 1
-        news = [
-            moments_since(before, (row[:dim], row[dim : 2 * dim], float(row[2 * dim])))
-            for row in parts
-        ]
+        news = [moments_since(before, (row[:dim], row[dim : 2 * dim], float(row[2 * dim]))) for row in parts]
         mean, var, count = merge_moments(before, *news)
         merged |= {f"{name}_mean": mean, f"{name}_var": var, f"{name}_count": np.array([count])}
     return merged
@@ -182,19 +175,10 @@ def merge_states(ranks: list[LearnerState]) -> LearnerState:
     if "noise" in counters:
         counters["noise"] = [value for x in ranks for value in x.counters["noise"]]
     unrestorable_reason = next(
-        (
-            f"rank {k}: {x.unrestorable_reason}"
-            for k, x in enumerate(ranks)
-            if x.unrestorable_reason
-        ),
-        None,
+        (f"rank {k}: {x.unrestorable_reason}" for k, x in enumerate(ranks) if x.unrestorable_reason), None
     )
     return replace(
-        first,
-        normalizer=normalizer,
-        counters=counters,
-        unrestorable_reason=unrestorable_reason,
-        ranks=list(ranks),
+        first, normalizer=normalizer, counters=counters, unrestorable_reason=unrestorable_reason, ranks=list(ranks)
     )
 
 

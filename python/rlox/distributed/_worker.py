@@ -47,9 +47,7 @@ class RolloutWorker:
         """Make `collect` in another thread return after the current step."""
         self._learner.stop_requested = True
 
-    def collect(
-        self, seed: int, weights: Arrays | None, normalizer: Arrays | None = None
-    ) -> RolloutMessage | None:
+    def collect(self, seed: int, weights: Arrays | None, normalizer: Arrays | None = None) -> RolloutMessage | None:
         """Return a rollout whose random numbers come from `seed`; None if `stop` was called.
 
         Args:

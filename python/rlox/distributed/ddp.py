@@ -50,9 +50,7 @@ _SAME = "pass the same value on every rank"
 _current: list["ProcessGroup"] = []
 
 
-def group(
-    backend: Literal["gloo", "nccl"] | None = None, timeout: float = 1800.0
-) -> "ProcessGroup":
+def group(backend: Literal["gloo", "nccl"] | None = None, timeout: float = 1800.0) -> "ProcessGroup":
     """Return the group of the processes that torchrun started, as a context manager.
 
     If a process fails or exits, the others raise `PeerError` at their next collective operation.
@@ -85,8 +83,7 @@ def current_group() -> "ProcessGroup":
     """
     if not _current:
         raise RuntimeError(
-            "this process is in no group; create trainers with group.trainer inside "
-            "`with ddp.group() as group:`"
+            "this process is in no group; create trainers with group.trainer inside `with ddp.group() as group:`"
         )
     return _current[-1]
 
@@ -94,9 +91,7 @@ def current_group() -> "ProcessGroup":
 class ProcessGroup:
     """Group of the processes that torchrun started, created by `rlox.distributed.ddp.group`."""
 
-    def __init__(
-        self, backend: Literal["gloo", "nccl"] | None = None, timeout: float = 1800.0
-    ) -> None:
+    def __init__(self, backend: Literal["gloo", "nccl"] | None = None, timeout: float = 1800.0) -> None:
         self._backend = None if backend is None else check_str("backend", backend, ("gloo", "nccl"))
         self._timeout = check_float("timeout", timeout, 1, 1e6)
         if missing := [name for name in ("RANK", "WORLD_SIZE") if name not in os.environ]:
@@ -120,8 +115,7 @@ class ProcessGroup:
 
         if _current or dist.is_initialized():
             raise RuntimeError(
-                "this process is already in a process group; leave that group before you enter "
-                "another one"
+                "this process is already in a process group; leave that group before you enter another one"
             )
         local, gpus = int(os.environ.get("LOCAL_RANK", 0)), torch.cuda.device_count()
         usable = torch.cuda.is_available() and dist.is_nccl_available() and local < gpus
@@ -136,9 +130,7 @@ class ProcessGroup:
             self.device = f"cuda:{local}"
             torch.cuda.set_device(local)
         self.ranks = Ranks(self._timeout, nccl=self.device is not None)
-        self.ranks.send_state = lambda index, replay: self.trainers[index].learner.send_state(
-            replay
-        )
+        self.ranks.send_state = lambda index, replay: self.trainers[index].learner.send_state(replay)
         local_versions = {name: x for name, x in versions().items() if name in ("rlox", "torch")}
         local_versions["backend"] = "gloo" if self.device is None else "nccl"
         try:
@@ -296,10 +288,7 @@ class DDPTrainer(Trainer):
         self.group = current_group()
         if check_str("backend", backend) not in ("auto", "torch"):
             raise ArgumentError(
-                "backend",
-                "'auto' or 'torch' for training in several processes",
-                repr(backend),
-                "remove the argument",
+                "backend", "'auto' or 'torch' for training in several processes", repr(backend), "remove the argument"
             )
         ranks = self.group.ranks
         has_local_envs = get_num_envs(env) is not None
@@ -315,9 +304,7 @@ class DDPTrainer(Trainer):
         settings = config_to_dict(config)
         settings["device"] = config.device.partition(":")[0]  # each rank may have its own GPU
         self.group.ranks.check_consistent(settings, _SAME)
-        return shard_config(
-            config, self.group.size, has_local_envs=self._has_local_envs, device=self.group.device
-        )
+        return shard_config(config, self.group.size, has_local_envs=self._has_local_envs, device=self.group.device)
 
     def _make_run(self, **facts: Any) -> Run:
         return _DDPRun(ranks=self.group.ranks, **facts)
@@ -350,9 +337,7 @@ class DDPTrainer(Trainer):
         learner.run_ended = False
         try:
             if ranks.is_main_rank:
-                result = super().train(
-                    total_timesteps, callbacks=checked, progress_bar=progress_bar, loggers=loggers
-                )
+                result = super().train(total_timesteps, callbacks=checked, progress_bar=progress_bar, loggers=loggers)
                 ranks.send_command("end")
             else:
                 result = super().train(total_timesteps)

@@ -179,9 +179,7 @@ def train_many(
         if name in common:
             expected = "no value, because Ray schedules the runs"
             raise ArgumentTypeError(name, expected, short_repr(common[name]), "remove the argument")
-    checked = many.make_runs(
-        algorithm, env, seeds, total_timesteps, processes=True, runner=_run_in_ray, **common
-    )
+    checked = many.make_runs(algorithm, env, seeds, total_timesteps, processes=True, runner=_run_in_ray, **common)
     return checked.train(on_result)
 
 

@@ -186,11 +186,7 @@ class RemoteVecEnv(VecEnv):
 
 
 def start_remote_actors(
-    env: VecEnv,
-    config: OnPolicyConfig,
-    weights: NativePolicy | Arrays,
-    seed: int,
-    stream: np.random.Generator,
+    env: VecEnv, config: OnPolicyConfig, weights: NativePolicy | Arrays, seed: int, stream: np.random.Generator
 ) -> Actors:
     """Start actors whose environments and policies run in gRPC workers.
 

@@ -32,9 +32,7 @@ _ARGUMENTS = {
 def check_has_state(env_id: str) -> None:
     """Raise an AttributeError if Gymnasium has no environment of this id with a `state`."""
     if env_id not in _CLASSES:
-        raise AttributeError(
-            f"state: expected one of {', '.join(_CLASSES)}, got {env_id!r}", name="state"
-        )
+        raise AttributeError(f"state: expected one of {', '.join(_CLASSES)}, got {env_id!r}", name="state")
 
 
 def to_gymnasium_state(env_id: str, state: npt.NDArray[np.float64]) -> npt.NDArray[Any]:
@@ -66,11 +64,7 @@ def to_native_state(env_id: str, state: npt.ArrayLike) -> npt.NDArray[np.float64
         )
     is_float32 = values.dtype == np.float32
     # The additional number of native states: a flag for the precision, or the last torque.
-    suffix = {
-        "Acrobot-v1": not is_float32,
-        "MountainCarContinuous-v0": is_float32,
-        "Pendulum-v1": np.nan,
-    }
+    suffix = {"Acrobot-v1": not is_float32, "MountainCarContinuous-v0": is_float32, "Pendulum-v1": np.nan}
     return np.append(values, suffix.get(env_id, [])).astype(np.float64)
 
 
@@ -138,9 +132,7 @@ class GymnasiumAttributes:
             if argument is not None:
                 fix = f"pass {argument}= to the constructor"
             expected = (self._constants or {})[name]
-            raise AttributeError(
-                f"{name}: expected {expected!r}, got {value!r}; {fix}", name=name, obj=self
-            )
+            raise AttributeError(f"{name}: expected {expected!r}, got {value!r}; {fix}", name=name, obj=self)
         if type(self).__module__.partition(".")[0] == "rlox":
             raise AttributeError(
                 f"{name}: expected an attribute of {type(self).__name__}, got an unknown name; set "

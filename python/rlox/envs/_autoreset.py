@@ -70,11 +70,7 @@ def check_autoreset_mode(env: VectorEnv[Any, Any, Any], mode: AutoresetMode | No
 
 
 def check_resets(
-    env: VectorEnv[Any, Any, Any],
-    ended: Flags,
-    rewards: npt.NDArray[np.float64],
-    done: Flags,
-    step: int,
+    env: VectorEnv[Any, Any, Any], ended: Flags, rewards: npt.NDArray[np.float64], done: Flags, step: int
 ) -> None:
     """Check that a step in NEXT_STEP mode only reset the environments whose episode was over.
 
@@ -107,9 +103,7 @@ def check_resets(
         )
 
 
-def to_step_dict(
-    answer: tuple[Any, Any, Any, Any, Any], same_step: bool, num_envs: int
-) -> dict[str, Any]:
+def to_step_dict(answer: tuple[Any, Any, Any, Any, Any], same_step: bool, num_envs: int) -> dict[str, Any]:
     """Convert the results of a native step to the dict of `VecEnv.step_all`."""
     obs, rewards, terminated, truncated, final_obs = answer
     if final_obs is None and same_step:
@@ -117,13 +111,7 @@ def to_step_dict(
     else:
         final_rows = obs if final_obs is None else final_obs
         last = select_rows(terminated | truncated, final_rows)
-    return {
-        "obs": obs,
-        "rewards": rewards,
-        "terminated": terminated,
-        "truncated": truncated,
-        "terminal_obs": last,
-    }
+    return {"obs": obs, "rewards": rewards, "terminated": terminated, "truncated": truncated, "terminal_obs": last}
 
 
 def split_options(options: object, num_envs: int) -> tuple[Flags | None, dict[str, Any] | None]:
@@ -136,10 +124,7 @@ def split_options(options: object, num_envs: int) -> tuple[Flags | None, dict[st
         return None, None
     if not isinstance(options, dict) or not all(isinstance(name, str) for name in options):
         raise ArgumentTypeError(
-            "options",
-            "a dict with str keys",
-            repr(options),
-            "pass for example {'reset_mask': mask}",
+            "options", "a dict with str keys", repr(options), "pass for example {'reset_mask': mask}"
         )
     others = dict(options)
     if "reset_mask" not in others:
@@ -193,9 +178,7 @@ def select_rows(chosen: Flags, rows: npt.NDArray[Any]) -> list[npt.NDArray[Any] 
     return listed
 
 
-def write_final_obs(
-    rows: npt.NDArray[Any], layout: Layout, infos: dict[str, Any], ended: Flags, step: int
-) -> None:
+def write_final_obs(rows: npt.NDArray[Any], layout: Layout, infos: dict[str, Any], ended: Flags, step: int) -> None:
     """Write the final observations in `infos` into the rows of environments that ended."""
     final = infos.get("final_obs", [None] * len(ended))
     for i in np.flatnonzero(ended):
@@ -211,16 +194,9 @@ def write_final_obs(
         rows[i] = layout.row(final[i])
 
 
-def final_infos(
-    done: Flags, final_obs: npt.NDArray[Any], final_info: dict[str, Any]
-) -> dict[str, Any]:
+def final_infos(done: Flags, final_obs: npt.NDArray[Any], final_info: dict[str, Any]) -> dict[str, Any]:
     """Return the infos of a step in SAME_STEP mode about the episodes that ended."""
     objects = np.empty(len(done), dtype=object)
     for i in done.nonzero()[0].tolist():
         objects[i] = final_obs[i]
-    return {
-        "final_obs": objects,
-        "_final_obs": done,
-        "final_info": final_info,
-        "_final_info": done.copy(),
-    }
+    return {"final_obs": objects, "_final_obs": done, "final_info": final_info, "_final_info": done.copy()}

@@ -16,14 +16,8 @@ from rlox._types import Arrays
 from rlox.envs import _state
 
 T = TypeVar("T")
-FIX = (
-    "implement Gymnasium's API, or wrap an environment of the old Gym in "
-    "shimmy.GymV21CompatibilityV0(env=...)"
-)
-_RESULTS = {
-    "reset": ("observations", "infos"),
-    "step": ("observations", "rewards", "terminated", "truncated", "infos"),
-}
+FIX = "implement Gymnasium's API, or wrap an environment of the old Gym in shimmy.GymV21CompatibilityV0(env=...)"
+_RESULTS = {"reset": ("observations", "infos"), "step": ("observations", "rewards", "terminated", "truncated", "infos")}
 
 
 def require_env(env: object) -> gym.Env[Any, Any]:
@@ -99,9 +93,7 @@ class CheckedEnv(gym.Wrapper[Any, Any, Any, Any], gym.utils.RecordConstructorArg
         """Set an attribute of the wrapped environment."""
         return self.env.set_wrapper_attr(name, value, force=force)
 
-    def reset(
-        self, *, seed: int | None = None, options: dict[str, Any] | None = None
-    ) -> tuple[Any, dict[str, Any]]:
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
         """Reset the environment, and check the number and types of the results."""
         result: Any = self.env.reset(seed=seed, options=options)
         try:
@@ -188,11 +180,7 @@ def _mismatch(space: gym.Space[Any], obs: Any, name: str) -> tuple[str, str, str
             try:
                 array = np.asarray(obs)
             except (TypeError, ValueError):
-                return (
-                    name,
-                    f"shape {space.shape}",
-                    f"a {type(obs).__name__} that NumPy cannot convert",
-                )
+                return (name, f"shape {space.shape}", f"a {type(obs).__name__} that NumPy cannot convert")
             if space.shape is not None and array.shape != space.shape:
                 return name, f"shape {space.shape}", f"shape {array.shape}"
             if space.dtype is None or np.can_cast(array.dtype, space.dtype, "same_kind"):

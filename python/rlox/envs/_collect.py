@@ -29,8 +29,7 @@ def check_collection(mode: AutoresetMode, n: int, policy: object) -> int:
             "autoreset_mode",
             "SAME_STEP or NEXT_STEP",
             str(mode.name),
-            "create the environments with rlox.VecEnv or rlox.make_vec and "
-            "autoreset_mode='SameStep'",
+            "create the environments with rlox.VecEnv or rlox.make_vec and autoreset_mode='SameStep'",
         )
     if policy is not None and not callable(policy):
         raise ArgumentTypeError(
@@ -40,11 +39,7 @@ def check_collection(mode: AutoresetMode, n: int, policy: object) -> int:
 
 
 def collect_steps(
-    native: NativeVectorEnv,
-    space: gym.Space[Any],
-    n: int,
-    mode: AutoresetMode,
-    choose: Policy | np.random.Generator,
+    native: NativeVectorEnv, space: gym.Space[Any], n: int, mode: AutoresetMode, choose: Policy | np.random.Generator
 ) -> dict[str, Array]:
     """Collect `n` steps from the current states.
 
@@ -65,8 +60,7 @@ def ended_before(native: NativeVectorEnv, mode: AutoresetMode) -> Flags:
             "autoreset_mode",
             "SAME_STEP for environments without get_state()",
             "NEXT_STEP",
-            "create the environments with rlox.VecEnv or rlox.make_vec and "
-            "autoreset_mode='SameStep'",
+            "create the environments with rlox.VecEnv or rlox.make_vec and autoreset_mode='SameStep'",
         )
     return native.get_state()["finished"]
 

@@ -80,11 +80,7 @@ def vector_metadata(env_id: str, mode: AutoresetMode) -> dict[str, Any]:
     >>> vector_metadata("CartPole-v1", AutoresetMode.SAME_STEP)["render_fps"]
     50
     """
-    return {
-        "render_modes": render_modes(env_id),
-        "render_fps": frames_per_second(env_id),
-        "autoreset_mode": mode,
-    }
+    return {"render_modes": render_modes(env_id), "render_fps": frames_per_second(env_id), "autoreset_mode": mode}
 
 
 def vector_spec(

@@ -73,9 +73,7 @@ class Native(NamedTuple):
     def arguments(self, kwargs: dict[str, Any], resets: AutoresetMode) -> dict[str, Any]:
         """Return the keyword arguments of `VecEnv`."""
         # The keywords of rlox's own specs include the id.
-        overrides = {
-            k: value for k, value in kwargs.items() if k != "env_id" or not self.spec_kwargs
-        }
+        overrides = {k: value for k, value in kwargs.items() if k != "env_id" or not self.spec_kwargs}
         return {"autoreset_mode": resets, **self.spec_kwargs, **overrides}
 
 
@@ -208,8 +206,7 @@ def _import(module: str, env_id: str) -> None:
         if error.name is None or not f"{module}.".startswith(f"{error.name}."):
             raise
         raise ModuleNotFoundError(
-            f"env: expected {expected}, got {module!r} ({error}); install it, or correct its name",
-            name=error.name,
+            f"env: expected {expected}, got {module!r} ({error}); install it, or correct its name", name=error.name
         ) from error
 
 
@@ -231,9 +228,7 @@ def find_spec(env_id: str) -> EnvSpec:
         raise ArgumentError("env", "a registered id", repr(plain_id), fix) from error
 
 
-def make_registered(
-    env_factory: EnvFactory, num_envs: int, vector_kwargs: dict[str, Any]
-) -> VectorEnv[Any, Any, Any]:
+def make_registered(env_factory: EnvFactory, num_envs: int, vector_kwargs: dict[str, Any]) -> VectorEnv[Any, Any, Any]:
     """Create the vector environment of a factory with a spec by `gymnasium.make_vec`."""
     spec: EnvSpec = env_factory.env
     mode = env_factory.vectorization_mode
@@ -253,12 +248,7 @@ def make_registered(
     is_registered = gym.registry.get(spec.id) is spec
     try:
         return gym.make_vec(
-            spec.id if is_registered else spec_copy,
-            num_envs,
-            mode,
-            vector_kwargs,
-            wrappers,
-            **env_factory.kwargs,
+            spec.id if is_registered else spec_copy, num_envs, mode, vector_kwargs, wrappers, **env_factory.kwargs
         )
     except gym.error.DependencyNotInstalled:
         raise
@@ -335,14 +325,10 @@ def make_vec(
     mode = None if autoreset_mode is None else as_autoreset_mode(autoreset_mode)
     checked_mode = _check_vectorization_mode(vectorization_mode)
     checked_wrappers = _check_wrappers(wrappers)
-    return make_from_factory(
-        EnvFactory(env, checked_mode, checked_wrappers, mode, kwargs), num_envs, seed
-    )
+    return make_from_factory(EnvFactory(env, checked_mode, checked_wrappers, mode, kwargs), num_envs, seed)
 
 
-def make_from_factory(
-    env_factory: EnvFactory, num_envs: int | None, seed: int | None
-) -> VecEnv | GymVecEnv:
+def make_from_factory(env_factory: EnvFactory, num_envs: int | None, seed: int | None) -> VecEnv | GymVecEnv:
     """Create environments as `make_vec` does, and store the factory in new environments."""
     if num_envs is not None:
         num_envs = check_int("num_envs", num_envs, 1, fix="pass the number of environments")
@@ -351,10 +337,7 @@ def make_from_factory(
     seed = None if seed is None else check_seed(seed)
     env = env_factory.env
     if isinstance(env, VectorEnv):
-        options = {
-            "vectorization_mode": env_factory.vectorization_mode,
-            "wrappers": env_factory.wrappers,
-        }
+        options = {"vectorization_mode": env_factory.vectorization_mode, "wrappers": env_factory.wrappers}
         _check_no_kwargs({name: x for name, x in (options | env_factory.kwargs).items() if x})
         if num_envs not in (None, env.num_envs):
             expected = f"{env.num_envs}, the number of environments in {env}"
@@ -393,10 +376,7 @@ def _check_vectorization_mode(value: object) -> Mode | None:
     is_known = isinstance(name, str) and name in ("sync", "async", "vector_entry_point")
     if name is not None and not is_known:
         raise ArgumentError(
-            "vectorization_mode",
-            "'sync', 'async', 'vector_entry_point' or None",
-            repr(value),
-            "pass 'sync'",
+            "vectorization_mode", "'sync', 'async', 'vector_entry_point' or None", repr(value), "pass 'sync'"
         )
     return cast("Mode | None", name)
 
@@ -514,9 +494,7 @@ def _all_wrappers(env_factory: EnvFactory) -> list[EnvWrapper]:
     return [_leave_interrupts(os.getpid()), *wrappers, CheckedEnv]
 
 
-def _from_vector_class(
-    env_factory: EnvFactory, num_envs: int, seed: int | None
-) -> VecEnv | GymVecEnv:
+def _from_vector_class(env_factory: EnvFactory, num_envs: int, seed: int | None) -> VecEnv | GymVecEnv:
     """Call a vector environment class as `gymnasium.make_vec` calls vector entry points."""
     mode = env_factory.vectorization_mode
     wrappers = env_factory.wrappers
@@ -530,19 +508,14 @@ def _from_vector_class(
     arguments: dict[str, Any] = {"num_envs": num_envs}
     if issubclass(env_factory.env, VecEnv):
         arguments = {"n": num_envs} | ({} if resets is None else {"autoreset_mode": resets})
-    return _to_rollout_env_or_close(
-        env_factory.env(**arguments, **env_factory.kwargs), seed, resets
-    )
+    return _to_rollout_env_or_close(env_factory.env(**arguments, **env_factory.kwargs), seed, resets)
 
 
 def _check_spec_value(name: str, spec_value: T, value: T | None) -> T:
     """Return a value of a spec after a check that an argument does not contradict the value."""
     if value is not None and value != spec_value:
         raise ArgumentError(
-            name,
-            f"{spec_value!r}, the value in the spec",
-            repr(value),
-            "leave it out, or change the spec's kwargs",
+            name, f"{spec_value!r}, the value in the spec", repr(value), "leave it out, or change the spec's kwargs"
         )
     return spec_value
 
@@ -561,17 +534,13 @@ def _from_spec(env_factory: EnvFactory, count: int | None, seed: int | None) -> 
         mode = env_factory.vectorization_mode
         wrappers = env_factory.wrappers
         mode = _check_spec_value(
-            "vectorization_mode",
-            _check_vectorization_mode(kwargs.pop("vectorization_mode", mode)),
-            mode,
+            "vectorization_mode", _check_vectorization_mode(kwargs.pop("vectorization_mode", mode)), mode
         )
         vector_kwargs = dict(kwargs.pop("vector_kwargs", {}))
         if "wrappers" in kwargs:
             wrappers = _check_wrappers(kwargs.pop("wrappers"))
             _check_spec_value("wrappers", [*wrappers], [*env_factory.wrappers] or None)
-        env_factory = replace(
-            env_factory, vectorization_mode=mode, wrappers=wrappers, kwargs=kwargs
-        )
+        env_factory = replace(env_factory, vectorization_mode=mode, wrappers=wrappers, kwargs=kwargs)
     num_envs = count or 1
     mode = env_factory.vectorization_mode
     native = find_native(env)
@@ -590,6 +559,4 @@ def _from_spec(env_factory: EnvFactory, count: int | None, seed: int | None) -> 
     env_factory = replace(env_factory, wrappers=_all_wrappers(env_factory))
     if mode != "vector_entry_point":
         vector_kwargs = {"autoreset_mode": resets or AutoresetMode.SAME_STEP, **vector_kwargs}
-    return _to_rollout_env_or_close(
-        make_registered(env_factory, num_envs, vector_kwargs), seed, resets
-    )
+    return _to_rollout_env_or_close(make_registered(env_factory, num_envs, vector_kwargs), seed, resets)

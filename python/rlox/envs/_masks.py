@@ -133,12 +133,7 @@ def adapt_to_masks(function: Callable[..., Any]) -> Callable[[Any, Flags | None]
 
 def missing_masks_error(env: object) -> ValueError:
     """Return the error for environments without action masks."""
-    return ArgumentError(
-        "action_masks",
-        "environments with action masks",
-        str(env),
-        "set action_masks=False",
-    )
+    return ArgumentError("action_masks", "environments with action masks", str(env), "set action_masks=False")
 
 
 def mask_infos(native: NativeVectorEnv, cut: Flags | None = None) -> dict[str, Any]:
@@ -305,9 +300,7 @@ class MaskSource:
             )
         return masks
 
-    def _read_masks(
-        self, infos: Infos, method: Callable[[], Any] | None, wanted: Flags
-    ) -> tuple[Flags, Flags]:
+    def _read_masks(self, infos: Infos, method: Callable[[], Any] | None, wanted: Flags) -> tuple[Flags, Flags]:
         """Return the masks (num_envs, k) of `wanted` environments, and which of them report one."""
         reported = np.zeros_like(wanted)
         masks = None

@@ -143,9 +143,7 @@ def check_rollout_env(env: object) -> None:
         ArgumentTypeError: `env` has no `step_rollout`.
     """
     if not hasattr(env, "step_rollout"):
-        raise ArgumentTypeError(
-            "env", "a VecEnv or a GymVecEnv", type(env).__name__, "pass rlox.make_vec(env)"
-        )
+        raise ArgumentTypeError("env", "a VecEnv or a GymVecEnv", type(env).__name__, "pass rlox.make_vec(env)")
 
 
 def check_storage(env: RolloutEnv, layout: Layout, buffer: object, normalizer: object) -> None:
@@ -155,10 +153,7 @@ def check_storage(env: RolloutEnv, layout: Layout, buffer: object, normalizer: o
         raise ArgumentTypeError("buffer", "a rlox.RolloutBuffer", type(buffer).__name__, fix)
     if normalizer is not None and not isinstance(normalizer, Normalizer):
         raise ArgumentTypeError(
-            "normalizer",
-            "a rlox.Normalizer or None",
-            type(normalizer).__name__,
-            "pass rlox.Normalizer(...) or None",
+            "normalizer", "a rlox.Normalizer or None", type(normalizer).__name__, "pass rlox.Normalizer(...) or None"
         )
     action_space = env.single_action_space
     shapes = [(buffer.num_envs, *field.shape[2:]) for field in (buffer.obs, buffer.actions)]
@@ -205,9 +200,7 @@ def to_float_array(name: str, values: npt.ArrayLike, num_envs: int) -> npt.NDArr
     except (TypeError, ValueError) as error:
         raise _not_real(name, values) from error
     if converted.shape != (num_envs,):
-        raise ArgumentError(
-            name, f"shape ({num_envs},)", str(converted.shape), "pass one number per environment"
-        )
+        raise ArgumentError(name, f"shape ({num_envs},)", str(converted.shape), "pass one number per environment")
     return converted
 
 

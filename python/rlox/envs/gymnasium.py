@@ -6,13 +6,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
-from gymnasium.vector import (
-    AsyncVectorEnv,
-    AutoresetMode,
-    SyncVectorEnv,
-    VectorEnv,
-    VectorWrapper,
-)
+from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv, VectorEnv, VectorWrapper
 
 from rlox import _rng, _spaces
 from rlox._concurrency import CallGuard, synchronized
@@ -23,19 +17,8 @@ from rlox._rlox import Normalizer, RolloutBuffer, check_normalizer, check_step
 from rlox._serialize import from_arrays, to_arrays
 from rlox._types import Array, Arrays, Flags, Obs
 from rlox.envs import _state
-from rlox.envs._autoreset import (
-    check_resets,
-    get_autoreset_mode,
-    infos_to_dict,
-    split_options,
-    write_final_obs,
-)
-from rlox.envs._checks import (
-    CheckedEnv,
-    check_observations,
-    check_results,
-    check_vector_interface,
-)
+from rlox.envs._autoreset import check_resets, get_autoreset_mode, infos_to_dict, split_options, write_final_obs
+from rlox.envs._checks import CheckedEnv, check_observations, check_results, check_vector_interface
 from rlox.envs._masks import MaskSource, merge_mask_infos
 from rlox.envs._rollout_env import check_step_index, check_storage, to_float_array
 
@@ -115,9 +98,7 @@ class GymVecEnv(Wrapper):
         return self._seeds.action_stream
 
     @synchronized
-    def reset(
-        self, *, seed: _rng.Seed = None, options: dict[str, Any] | None = None
-    ) -> tuple[Array, dict[str, Any]]:
+    def reset(self, *, seed: _rng.Seed = None, options: dict[str, Any] | None = None) -> tuple[Array, dict[str, Any]]:
         """Reset the wrapped environment; `pop_episodes` does not report interrupted episodes.
 
         Args:
@@ -175,12 +156,7 @@ class GymVecEnv(Wrapper):
         """
         self._check_open()
         if self._obs is None:
-            raise ArgumentError(
-                "step",
-                "environments that have been reset",
-                "a call before reset",
-                "call reset first",
-            )
+            raise ArgumentError("step", "environments that have been reset", "a call before reset", "call reset first")
         # In NEXT_STEP mode, an environment that only resets ignores its action.
         idle = self._ended if self._mode is AutoresetMode.NEXT_STEP else None
         actions = _spaces.check_actions(self.single_action_space, actions, self.num_envs, idle)
@@ -318,9 +294,7 @@ class GymVecEnv(Wrapper):
     def _guarded(self, call: Callable[[], T]) -> T:
         """Call the wrapped environment, and record whether the call failed."""
         if self._guard.in_call:
-            raise ClosedError(
-                "env", None, "was called again from inside its own step() or reset()", None
-            )
+            raise ClosedError("env", None, "was called again from inside its own step() or reset()", None)
         self._guard.in_call = True
         try:
             return call()
@@ -412,8 +386,7 @@ class GymVecEnv(Wrapper):
         if not np.array_equal(after[~mask], before[~mask]):
             raise ArgumentError(
                 "env",
-                "a reset of the environments in options['reset_mask'] only (autoreset mode "
-                "DISABLED)",
+                "a reset of the environments in options['reset_mask'] only (autoreset mode DISABLED)",
                 "changed observations of other environments",
                 "create the environment with another autoreset mode",
             )
@@ -600,7 +573,5 @@ def _set_each_state(inner: Any, snapshots: list[Arrays]) -> str | None:
     if type(inner) is AsyncVectorEnv:
         reasons = _state.call_each(inner, "rlox_set_state", snapshots)
     else:
-        reasons = [
-            _state.set_state(env, arrays) for env, arrays in zip(inner.envs, snapshots, strict=True)
-        ]
+        reasons = [_state.set_state(env, arrays) for env, arrays in zip(inner.envs, snapshots, strict=True)]
     return next(filter(None, reasons), None)

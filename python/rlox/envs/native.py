@@ -21,22 +21,9 @@ from rlox._errors import ArgumentError, ArgumentTypeError, rename_arguments
 from rlox._rlox import NativeVectorEnv, env_ids
 from rlox._types import Floats
 from rlox._validation import check_int, check_seed, check_str
-from rlox.envs._attributes import (
-    GymnasiumAttributes,
-    check_has_state,
-    to_gymnasium_state,
-    to_native_state,
-)
+from rlox.envs._attributes import GymnasiumAttributes, check_has_state, to_gymnasium_state, to_native_state
 from rlox.envs._autoreset import split_options
-from rlox.envs._ids import (
-    PLUGINS,
-    Renderer,
-    check_render_mode,
-    frames_per_second,
-    native_ids,
-    render_modes,
-    source_of,
-)
+from rlox.envs._ids import PLUGINS, Renderer, check_render_mode, frames_per_second, native_ids, render_modes, source_of
 from rlox.envs._masks import mask_infos
 from rlox.envs.vec_env import VecEnv
 
@@ -69,9 +56,7 @@ class NativeEnv(GymnasiumAttributes, gym.Env[Floats, Any]):
         env_id = check_str("env_id", env_id)
         modes = ["human", *render_modes(env_id)] if render_modes(env_id) else []
         check_render_mode(render_mode, modes)
-        self._native = NativeVectorEnv(
-            source_of(env_id), 1, None, "Disabled", -1, env_kwargs, single=True
-        )
+        self._native = NativeVectorEnv(source_of(env_id), 1, None, "Disabled", -1, env_kwargs, single=True)
         self._has_reset = False
         spec = self._native.spec()
         self.observation_space = _spaces.from_native(spec["observation"])
@@ -132,9 +117,7 @@ class NativeEnv(GymnasiumAttributes, gym.Env[Floats, Any]):
         (stream,) = self._native.rng_states()
         self.np_random.bit_generator.state = _rng.state_for_numpy(stream)
 
-    def reset(
-        self, *, seed: int | None = None, options: dict[str, Any] | None = None
-    ) -> tuple[Floats, dict[str, Any]]:
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Floats, dict[str, Any]]:
         """Start an episode.
 
         Args:
@@ -174,9 +157,7 @@ class NativeEnv(GymnasiumAttributes, gym.Env[Floats, Any]):
         """
         shape = self.action_space.shape
         if np.shape(action) != shape:
-            raise ArgumentError(
-                "action", f"shape {shape}", str(np.shape(action)), "pass one action"
-            )
+            raise ArgumentError("action", f"shape {shape}", str(np.shape(action)), "pass one action")
         if self._steps_draw:
             self._copy_stream_to_native()
         obs, rewards, terminated, truncated, _ = self._native.step(np.asarray(action)[None])
@@ -207,11 +188,7 @@ class NativeEnv(GymnasiumAttributes, gym.Env[Floats, Any]):
 
 
 def make_native_vec(
-    num_envs: int = 1,
-    *,
-    env_id: str,
-    autoreset_mode: AutoresetMode | str = AutoresetMode.NEXT_STEP,
-    **kwargs: Any,
+    num_envs: int = 1, *, env_id: str, autoreset_mode: AutoresetMode | str = AutoresetMode.NEXT_STEP, **kwargs: Any
 ) -> VecEnv:
     """Create a `VecEnv` with Gymnasium's default autoreset mode, for `gymnasium.make_vec`.
 
@@ -251,17 +228,10 @@ def register_env(plugin: object) -> str:
     probe.close()
     env_id = str(spec["id"])
     if env_id.startswith("rlox/") or ":" in env_id:
-        raise ArgumentError(
-            "plugin", "an id without a prefix", repr(env_id), "rename it in its EnvSpec"
-        )
+        raise ArgumentError("plugin", "an id without a prefix", repr(env_id), "rename it in its EnvSpec")
     is_known = env_id in PLUGINS
     if not is_known and (env_id in native_ids() or env_id in gym.registry):
-        raise ArgumentError(
-            "plugin",
-            "an id that no other environment has",
-            repr(env_id),
-            "rename it in its EnvSpec",
-        )
+        raise ArgumentError("plugin", "an id that no other environment has", repr(env_id), "rename it in its EnvSpec")
     if is_known:
         gym.registry.pop(env_id, None)
     try:

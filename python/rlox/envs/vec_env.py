@@ -18,15 +18,7 @@ from rlox._validation import check_int
 from rlox.envs._attributes import GymnasiumAttributes
 from rlox.envs._autoreset import as_autoreset_mode, final_infos, split_options, to_step_dict
 from rlox.envs._collect import check_collection, collect_steps
-from rlox.envs._ids import (
-    Renderer,
-    check_render_mode,
-    native_id,
-    render_modes,
-    source_of,
-    vector_metadata,
-    vector_spec,
-)
+from rlox.envs._ids import Renderer, check_render_mode, native_id, render_modes, source_of, vector_metadata, vector_spec
 from rlox.envs._masks import check_any_allowed, final_mask_infos, mask_infos
 
 
@@ -88,11 +80,7 @@ class VecEnv(GymnasiumAttributes, VectorEnv[Floats, npt.ArrayLike, npt.NDArray[A
         native = self._kind(source_of(name), n, seed, mode.value, limit, env_kwargs, "n")
         self._native = native
         self._step = native.step
-        self._init_kwargs: dict[str, Any] = {
-            "env_id": env_id,
-            "max_episode_steps": limit,
-            **env_kwargs,
-        }
+        self._init_kwargs: dict[str, Any] = {"env_id": env_id, "max_episode_steps": limit, **env_kwargs}
         if type(self).step_into is VecEnv.step_into:
             # The native method itself saves the time of a Python call.
             self.__dict__["step_into"] = native.step_into
@@ -113,9 +101,7 @@ class VecEnv(GymnasiumAttributes, VectorEnv[Floats, npt.ArrayLike, npt.NDArray[A
         self.spec = vector_spec(name, limit, render_mode, **vector_kwargs, **env_kwargs)
         self._freeze(env_kwargs)
 
-    def reset(
-        self, *, seed: Seed = None, options: dict[str, Any] | None = None
-    ) -> tuple[Floats, dict[str, Any]]:
+    def reset(self, *, seed: Seed = None, options: dict[str, Any] | None = None) -> tuple[Floats, dict[str, Any]]:
         """Start episodes in all environments, or only where `options["reset_mask"]` is True.
 
         Args:
@@ -144,9 +130,7 @@ class VecEnv(GymnasiumAttributes, VectorEnv[Floats, npt.ArrayLike, npt.NDArray[A
         self._seeds.record(seed, mask)
         return obs, mask_infos(self._native) if self.has_action_masks else {}
 
-    def step(
-        self, actions: npt.ArrayLike
-    ) -> tuple[Floats, npt.NDArray[np.float64], Flags, Flags, dict[str, Any]]:
+    def step(self, actions: npt.ArrayLike) -> tuple[Floats, npt.NDArray[np.float64], Flags, Flags, dict[str, Any]]:
         """Step all environments, and return new arrays.
 
         Args:
@@ -219,8 +203,7 @@ class VecEnv(GymnasiumAttributes, VectorEnv[Floats, npt.ArrayLike, npt.NDArray[A
                 "action_masks",
                 "environments with action masks",
                 f"{self} without (has_action_masks is False)",
-                "request no masks, or pass rlox.make_vec(..., wrappers=[...]) a wrapper that sets "
-                "infos['action_mask']",
+                "request no masks, or pass rlox.make_vec(..., wrappers=[...]) a wrapper that sets infos['action_mask']",
             )
 
     def action_masks(self, out: Flags | None = None) -> Flags:

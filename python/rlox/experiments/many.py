@@ -20,13 +20,7 @@ from rlox._training.run import CTRL_C, Callback
 from rlox._validation import check_bool, check_int, hint, short_repr
 from rlox.callbacks.base import as_callbacks
 from rlox.envs._make import EnvLike
-from rlox.experiments._jobs import (
-    RunOutcome,
-    RunOutcomes,
-    TrainJob,
-    run_in_processes,
-    run_in_threads,
-)
+from rlox.experiments._jobs import RunOutcome, RunOutcomes, TrainJob, run_in_processes, run_in_threads
 from rlox.learners._backends import Backend
 from rlox.logger.base import as_loggers
 from rlox.trainers import Trainer, load_trainer
@@ -44,9 +38,7 @@ class RunsFailedError(RuntimeError):
         errors: Errors of the failed runs, by the index of the run.
     """
 
-    def __init__(
-        self, message: str, results: list[TrainResult | None], errors: dict[int, BaseException]
-    ) -> None:
+    def __init__(self, message: str, results: list[TrainResult | None], errors: dict[int, BaseException]) -> None:
         super().__init__(message)
         self.results = results
         self.errors = errors
@@ -163,10 +155,7 @@ def train_many(
     )
     if on_result is not None and not callable(on_result):
         raise ArgumentTypeError(
-            "on_result",
-            "a function of (index, result) or None",
-            short_repr(on_result),
-            "pass print",
+            "on_result", "a function of (index, result) or None", short_repr(on_result), "pass print"
         )
     return checked.train(on_result)
 
@@ -193,11 +182,7 @@ def make_runs(
     steps = check_int("total_timesteps", total_timesteps, 1)
     seeds = _check_seeds(seeds)
     variants = _check_variants(settings, common)
-    count = (
-        threads()
-        if workers is None
-        else check_int("workers", workers, 1, fix="pass None for all CPUs")
-    )
+    count = threads() if workers is None else check_int("workers", workers, 1, fix="pass None for all CPUs")
     if processes is not None:
         processes = check_bool("processes", processes)
     _check_shared(env, callbacks, loggers, folder=common.get("runs_dir", "runs") is not None)
@@ -206,9 +191,7 @@ def make_runs(
     for index, variant in enumerate(variants):
         arguments = {**common, **variant}
         names = tuple(loggers)
-        seed_jobs = [
-            TrainJob(trainer_class, env, seed, steps, arguments, callbacks, names) for seed in seeds
-        ]
+        seed_jobs = [TrainJob(trainer_class, env, seed, steps, arguments, callbacks, names) for seed in seeds]
         variant_jobs[None if settings is None else f"settings[{index}]"] = seed_jobs[0]
         jobs += seed_jobs
     backends = {_backend_of(job, section) for section, job in variant_jobs.items()}
@@ -245,14 +228,9 @@ def _trainer_class(algorithm: object) -> type[Trainer]:
     if isinstance(algorithm, str):
         if algorithm.lower() in ALGORITHMS:
             return load_trainer(ALGORITHMS[algorithm.lower()])
-        raise ArgumentError(
-            "algorithm", "the name of an algorithm", repr(algorithm), hint(algorithm, ALGORITHMS)
-        )
+        raise ArgumentError("algorithm", "the name of an algorithm", repr(algorithm), hint(algorithm, ALGORITHMS))
     raise ArgumentTypeError(
-        "algorithm",
-        f"a name ({', '.join(ALGORITHMS)}) or a trainer class",
-        short_repr(algorithm),
-        "pass 'ppo'",
+        "algorithm", f"a name ({', '.join(ALGORITHMS)}) or a trainer class", short_repr(algorithm), "pass 'ppo'"
     )
 
 
@@ -265,9 +243,7 @@ def _check_seeds(seeds: object) -> list[int]:
         if isinstance(seed, bool) or not isinstance(seed, int | np.integer):
             raise ArgumentTypeError("seeds", "integers", short_repr(seed), "pass range(10)")
         if seed < 0:
-            raise ArgumentError(
-                "seeds", "integers of at least 0", short_repr(seed), "pass range(10)"
-            )
+            raise ArgumentError("seeds", "integers of at least 0", short_repr(seed), "pass range(10)")
         if int(seed) in checked:
             raise ArgumentError("seeds", "each seed once", f"{seed} twice", "remove one of them")
         checked.append(int(seed))
@@ -283,9 +259,7 @@ def _check_variants(settings: object, common: Mapping[str, Any]) -> list[dict[st
     if settings is None:
         return [{}]
     if isinstance(settings, str | Mapping) or not isinstance(settings, Sequence):
-        raise ArgumentTypeError(
-            "settings", "a list of dicts", short_repr(settings), "pass [{'gamma': 0.98}]"
-        )
+        raise ArgumentTypeError("settings", "a list of dicts", short_repr(settings), "pass [{'gamma': 0.98}]")
     if not settings:
         raise ArgumentError("settings", "at least one dict", "none", "pass None for one variant")
     for index, variant in enumerate(settings):
@@ -331,10 +305,7 @@ def _check_shared(env: object, callbacks: object, loggers: object, *, folder: bo
     if isinstance(names, Sequence) and not all(isinstance(name, str) for name in names):
         instance = next(name for name in names if not isinstance(name, str))
         raise ArgumentTypeError(
-            "loggers",
-            "names, as each run creates its own loggers",
-            short_repr(instance),
-            "pass 'jsonl'",
+            "loggers", "names, as each run creates its own loggers", short_repr(instance), "pass 'jsonl'"
         )
     as_loggers(loggers, folder=folder)
 

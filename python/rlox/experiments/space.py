@@ -105,10 +105,7 @@ def _read_setting(name: str, entry: object) -> Range | Choices:
 def _read_choices(name: str, values: object) -> Choices:
     if not isinstance(values, list):
         raise ArgumentTypeError(
-            name,
-            f"a range such as {_RANGE}, or a list of choices",
-            short_repr(values),
-            "write a range or a list",
+            name, f"a range such as {_RANGE}, or a list of choices", short_repr(values), "write a range or a list"
         )
     if not values or len({json.dumps(value, sort_keys=True) for value in values}) < len(values):
         raise ArgumentError(name, "choices, each once", str(values), "list different values")
@@ -117,13 +114,9 @@ def _read_choices(name: str, values: object) -> Choices:
 
 def _read_range(name: str, entry: Mapping[str, Any]) -> Range:
     if not {"low", "high"} <= {*entry} or "choices" in entry:
-        raise ArgumentError(
-            name, "low and high", str(", ".join(entry) or "neither"), f"write {_RANGE}"
-        )
+        raise ArgumentError(name, "low and high", str(", ".join(entry) or "neither"), f"write {_RANGE}")
     low, high = (entry[side] for side in ("low", "high"))
-    bounds = [
-        check_float(f"{name}, {side}", entry[side], fix="pass a number") for side in ("low", "high")
-    ]
+    bounds = [check_float(f"{name}, {side}", entry[side], fix="pass a number") for side in ("low", "high")]
     log = check_bool(f"{name}, log", entry.get("log", False))
     if not bounds[0] < bounds[1]:
         raise ArgumentError(name, "low below high", f"{low} and {high}", "swap the bounds")

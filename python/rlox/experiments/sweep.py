@@ -77,10 +77,7 @@ class Plan:
             resolve_seed(self.seed)
         if self.eval_every > self.total_timesteps:
             raise ArgumentError(
-                "eval_every",
-                f"at most total_timesteps = {self.total_timesteps}",
-                str(self.eval_every),
-                "lower it",
+                "eval_every", f"at most total_timesteps = {self.total_timesteps}", str(self.eval_every), "lower it"
             )
         if not self.space:
             raise ArgumentError("space", "settings to search", "none", "fix fewer settings")
@@ -145,9 +142,7 @@ class Sweep:
         self._optuna = load_extra("optuna", "sweep", "rlox sweep")
         self._optuna.logging.set_verbosity(self._optuna.logging.WARNING)
         if not isinstance(plan, Plan):
-            raise ArgumentTypeError(
-                "plan", "a rlox.experiments.sweep.Plan", short_repr(plan), "pass Plan(...)"
-            )
+            raise ArgumentTypeError("plan", "a rlox.experiments.sweep.Plan", short_repr(plan), "pass Plan(...)")
         self.plan = plan
         folder = check_path("runs_dir", runs_dir)
         check_path("storage", storage)
@@ -195,18 +190,14 @@ class Sweep:
         trials = self.study.get_trials(deepcopy=False)
         ended = (trial for trial in trials if trial.state.is_finished())
         # A failed trial without an error was interrupted.
-        return [
-            trial for trial in ended if trial.state.name != "FAIL" or trial.user_attrs.get(_ERROR)
-        ]
+        return [trial for trial in ended if trial.state.name != "FAIL" or trial.user_attrs.get(_ERROR)]
 
     def best_trial(self) -> Any:
         """Return the Optuna trial with the best score, or None if no trial has a score."""
         scored = [trial for trial in self.finished_trials() if trial.state.name == "COMPLETE"]
         return max(scored, key=lambda trial: trial.value, default=None)
 
-    def run(
-        self, trials: int, jobs: int = 1, on_result: Callable[[Any], object] | None = None
-    ) -> None:
+    def run(self, trials: int, jobs: int = 1, on_result: Callable[[Any], object] | None = None) -> None:
         """Train until the study has `trials` finished trials, failed ones included.
 
         Args:
@@ -314,8 +305,7 @@ def _lock_study(storage: str | os.PathLike[str] | None, study: str) -> Iterator[
             except BlockingIOError as error:
                 raise BlockingIOError(
                     error.errno,
-                    f"study {study!r} is being trained by another sweep; wait until it ends, or "
-                    "pass another --study",
+                    f"study {study!r} is being trained by another sweep; wait until it ends, or pass another --study",
                     where,
                 ) from error
         yield
@@ -338,6 +328,5 @@ def _open_storage(optuna: ModuleType, storage: str | os.PathLike[str] | None) ->
         return optuna.storages.RDBStorage(url)
     except Exception as error:
         raise OSError(
-            f"storage: expected a writable SQLite file, got {where!r} "
-            f"({one_line(error)}); pass another path"
+            f"storage: expected a writable SQLite file, got {where!r} ({one_line(error)}); pass another path"
         ) from error

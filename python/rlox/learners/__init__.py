@@ -238,16 +238,12 @@ class EpisodeStatistics:
             expected = "count, returns and lengths of episodes"
             raise damaged_state_error("counters", expected, state) from error
         if not len(returns) == len(lengths) == min(count, 100):
-            raise damaged_state_error(
-                "counters", "returns and lengths of the last 100 episodes", state
-            )
+            raise damaged_state_error("counters", "returns and lengths of the last 100 episodes", state)
         self.count = count
         self.returns, self.lengths = deque(returns, maxlen=100), deque(lengths, maxlen=100)
 
 
-def counts_from_state(
-    counters: Mapping[str, Any], names: Iterable[str]
-) -> tuple[list[int], EpisodeStatistics]:
+def counts_from_state(counters: Mapping[str, Any], names: Iterable[str]) -> tuple[list[int], EpisodeStatistics]:
     """Return the named counts and the episode statistics of `LearnerState.counters`.
 
     Raises:

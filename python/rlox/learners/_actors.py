@@ -53,21 +53,11 @@ def is_synchronous(config: OnPolicyConfig) -> bool:
 
 
 # Names of torch reasons that prevent native actors from copying the weights of a policy.
-_COPIED = (
-    "policy",
-    "features_extractor",
-    "observation space",
-    "activation",
-    "full_std",
-    "net_arch",
-)
+_COPIED = ("policy", "features_extractor", "observation space", "activation", "full_std", "net_arch")
 
 
 def resolve_actors(
-    env: RolloutEnv,
-    config: OnPolicyConfig,
-    policy: object = None,
-    features_extractor: object = None,
+    env: RolloutEnv, config: OnPolicyConfig, policy: object = None, features_extractor: object = None
 ) -> str:
     """Return where actors run: "threads", "processes", "ray" or "grpc".
 
@@ -86,8 +76,7 @@ def resolve_actors(
     if (config.normalize_obs or config.normalize_reward) and config.num_actors > 1:
         raise ArgumentError(
             "num_actors",
-            "1 with normalize_obs or normalize_reward, because each actor would have its own "
-            "statistics",
+            "1 with normalize_obs or normalize_reward, because each actor would have its own statistics",
             str(config.num_actors),
             "set num_actors=1, or normalize in a wrapper",
         )
@@ -95,10 +84,7 @@ def resolve_actors(
     remote = config.actors.startswith(("grpc://", "grpcs://"))
     if (config.actors == "threads" or remote) and reason is not None:
         raise ArgumentError(
-            "actors",
-            f"'processes' or 'ray', because {reason}",
-            repr(config.actors),
-            "set actors='processes'",
+            "actors", f"'processes' or 'ray', because {reason}", repr(config.actors), "set actors='processes'"
         )
     if remote and (config.normalize_obs or config.normalize_reward):
         raise ArgumentError(
@@ -128,9 +114,7 @@ def resolve_actors(
     return "ray" if config.actors == "ray" else "processes"
 
 
-def _not_in_threads(
-    env: RolloutEnv, config: OnPolicyConfig, policy: object, features_extractor: object
-) -> str | None:
+def _not_in_threads(env: RolloutEnv, config: OnPolicyConfig, policy: object, features_extractor: object) -> str | None:
     """Return the reason why threads cannot collect, as a clause; None if they can."""
     if not isinstance(env, VecEnv):
         return "the environments are not native"
@@ -149,9 +133,7 @@ def blank_policy(env: RolloutEnv, config: OnPolicyConfig) -> NativePolicy:
     return NativePolicy(observation, action, rng_state, _native.shape(config), "native")
 
 
-def as_policy(
-    env: RolloutEnv, config: OnPolicyConfig, weights: NativePolicy | Arrays
-) -> NativePolicy:
+def as_policy(env: RolloutEnv, config: OnPolicyConfig, weights: NativePolicy | Arrays) -> NativePolicy:
     """Return a native policy with these weights."""
     if isinstance(weights, NativePolicy):
         return weights
@@ -317,9 +299,7 @@ class RemoteActor:
         statistics: Normalizer state after the rollout in each buffer, which the actor writes.
     """
 
-    def __init__(
-        self, worker: Worker, buffers: Sequence[RolloutBuffer], statistics: list[Arrays]
-    ) -> None:
+    def __init__(self, worker: Worker, buffers: Sequence[RolloutBuffer], statistics: list[Arrays]) -> None:
         self._worker = worker
         self._buffers = buffers
         self._statistics = statistics
@@ -389,9 +369,7 @@ def start_worker_actors(
                     workers.end()
                     return None
         rng_state = state_for_native(stream)
-        native = NativeActors.start_python_actors(
-            actors, weights, rng_state, lag_bound(config), config.deterministic
-        )
+        native = NativeActors.start_python_actors(actors, weights, rng_state, lag_bound(config), config.deterministic)
     except BaseException:
         workers.end()
         raise
@@ -487,8 +465,7 @@ class WorkerPlan(NamedTuple):
                 "env",
                 "environments and a policy that can be pickled for another process",
                 f"an error ({error})",
-                "create locks, files and connections inside the function or class of the "
-                "environment",
+                "create locks, files and connections inside the function or class of the environment",
             ) from error
         return wrapper
 
@@ -504,10 +481,7 @@ class RolloutMessage(NamedTuple):
 
 
 # Workers outside of this process, by mode; imported on first use.
-_WORKERS = {
-    "processes": "rlox.distributed._process_actors:ActorProcesses",
-    "ray": "rlox.distributed.ray:RayWorkers",
-}
+_WORKERS = {"processes": "rlox.distributed._process_actors:ActorProcesses", "ray": "rlox.distributed.ray:RayWorkers"}
 _START_GRPC = "rlox.distributed.remote:start_remote_actors"
 
 

@@ -30,10 +30,7 @@ _NATIVE: dict[str, tuple[str, Callable[[Any, Config], bool]]] = {
     "optimizer": (" or ".join(map(repr, _OPTIMIZERS)), lambda name, _: name in _OPTIMIZERS),
     "optimizer_eps": ("a number > 0 in float32", lambda eps, _: bool(np.float32(eps) > 0)),
     "full_std": ("True", lambda full, _: full),
-    "net_arch": (
-        "at least one hidden layer with use_sde=True",
-        lambda arch, config: arch != () or not config.use_sde,
-    ),
+    "net_arch": ("at least one hidden layer with use_sde=True", lambda arch, config: arch != () or not config.use_sde),
     "her": ("None", lambda her, _: her is None),
     "action_noise": (
         "noise with one sigma, mean 0 and initial noise 0",
@@ -121,10 +118,7 @@ backend="torch"
         return "native" if reason is None else "torch"
     if chosen != "torch" and reason is not None:
         raise ArgumentError(
-            reason.name,
-            f"{reason.expected} on the {chosen} backend",
-            str(reason.got),
-            'pass backend="torch"',
+            reason.name, f"{reason.expected} on the {chosen} backend", str(reason.got), 'pass backend="torch"'
         )
     return chosen
 

@@ -18,9 +18,7 @@ from rlox.learners import LearnerState, _native
 from rlox.learners._native import MEANS, SOME
 
 
-def to_torch_state(
-    state: LearnerState, layout: Layout, algorithm: str, empty: Arrays
-) -> LearnerState:
+def to_torch_state(state: LearnerState, layout: Layout, algorithm: str, empty: Arrays) -> LearnerState:
     """Convert the state of a native learner for a torch learner; return a torch state unchanged.
 
     Args:
@@ -56,9 +54,7 @@ def _parse_mean(mean: object) -> object:
     return non_finite.get(mean) if isinstance(mean, str) else mean
 
 
-def to_native_state(
-    state: LearnerState, layout: Layout, algorithm: str, num_envs: int
-) -> LearnerState:
+def to_native_state(state: LearnerState, layout: Layout, algorithm: str, num_envs: int) -> LearnerState:
     """Convert the state of a torch learner for a native learner; return a native state unchanged.
 
     Args:

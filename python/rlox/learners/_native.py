@@ -44,10 +44,7 @@ class NativeModel(Protocol):
 
 
 def predict(
-    native: "NativeModel",
-    obs: Obs,
-    sample_stream: _rng.Stream | None,
-    masks: npt.ArrayLike | None,
+    native: "NativeModel", obs: Obs, sample_stream: _rng.Stream | None, masks: npt.ArrayLike | None
 ) -> npt.NDArray[Any]:
     """Return greedy actions of a native learner, or samples with a seed from `sample_stream`.
 
@@ -85,9 +82,7 @@ def add_progress_state(state: learners.LearnerState, agent: NativeAgent) -> lear
     rng_states = agent.streams()
     streams = {
         name: _rng.stream_state(to_numpy(row))
-        for name, row in zip(
-            _names(len(rng_states) - len(_LEARNING_STREAMS)), rng_states, strict=True
-        )
+        for name, row in zip(_names(len(rng_states) - len(_LEARNING_STREAMS)), rng_states, strict=True)
     }
     noise, pending_updates, progress = agent.progress_state()
     progress_counters = {"noise": noise.tolist(), "due": pending_updates, "progress": progress}
@@ -103,9 +98,7 @@ def select_streams(state: learners.LearnerState, names: Container[str]) -> learn
     return dataclasses.replace(state, streams=streams)
 
 
-def read_progress_state(
-    state: learners.LearnerState, agent: NativeAgent, num_envs: int
-) -> ProgressState:
+def read_progress_state(state: learners.LearnerState, agent: NativeAgent, num_envs: int) -> ProgressState:
     """Return `NativeAgent.load_progress_state` arguments from a result of `add_progress_state`.
 
     Raises:
@@ -143,17 +136,12 @@ def read_last_update(state: learners.LearnerState) -> LastUpdate | None:
     if last_update is None:
         return None
     try:
-        means = {
-            name: None if last_update[name] is None else float(last_update[name])
-            for name in MEANS + SOME
-        }
+        means = {name: None if last_update[name] is None else float(last_update[name]) for name in MEANS + SOME}
         fits = None not in [means[name] for name in MEANS] and len(last_update) == len(means)
     except (KeyError, TypeError, ValueError, OverflowError):
         fits, means = False, {}
     if not fits:
-        raise ArgumentError(
-            "counters", "means of the last update", str(last_update), "pass the result of state()"
-        )
+        raise ArgumentError("counters", "means of the last update", str(last_update), "pass the result of state()")
     return means
 
 
@@ -198,11 +186,7 @@ def off_policy_settings(config: OffPolicyConfig, hidden: tuple[int, ...]) -> dic
         begin = config.ent_coef.partition("_")[2] or 1.0 if learns_ent_coef else config.ent_coef
         auto = config.target_entropy == "auto"
         target = None if auto else config.target_entropy
-        settings |= {
-            "ent_coef_auto": learns_ent_coef,
-            "ent_coef": float(begin),
-            "target_entropy": target,
-        }
+        settings |= {"ent_coef_auto": learns_ent_coef, "ent_coef": float(begin), "target_entropy": target}
     return settings
 
 

@@ -52,9 +52,7 @@ class BaseLearner(Generic[ConfigT]):
         seeds = np.random.SeedSequence(_validation.check_int("seed", seed, 0))
         # The first child seeds the initial weights.
         self.init, *stream_seeds = seeds.spawn(1 + len(names))
-        self.streams = {
-            n: np.random.default_rng(s) for n, s in zip(names, stream_seeds, strict=True)
-        }
+        self.streams = {n: np.random.default_rng(s) for n, s in zip(names, stream_seeds, strict=True)}
         self.spaces = env.single_observation_space, env.single_action_space
         check_action_space(self.spaces[1], config.use_sde)
         self.layout = Layout(self.spaces[0])
@@ -86,10 +84,7 @@ class BaseLearner(Generic[ConfigT]):
         """Reject a second thread in the block."""
         if not self._idle.acquire(blocking=False):
             raise ClosedError(
-                "learner",
-                None,
-                "is in use: another thread is in iterate()",
-                "create one trainer per thread",
+                "learner", None, "is in use: another thread is in iterate()", "create one trainer per thread"
             )
         try:
             with self._drawing:  # wait for the end of a prediction
@@ -188,9 +183,7 @@ class BaseLearner(Generic[ConfigT]):
         self.env.pop_episodes()  # discard episodes of earlier users
         return int(self.streams["resets"].integers(2**31))
 
-    def _sample_stream(
-        self, deterministic: object, stream: _rng.Stream | None
-    ) -> _rng.Stream | None:
+    def _sample_stream(self, deterministic: object, stream: _rng.Stream | None) -> _rng.Stream | None:
         """Return the random stream of a prediction; None for greedy actions."""
         deterministic = _validation.check_bool("deterministic", deterministic)
         if stream is not None and not isinstance(stream, np.random.Generator):
@@ -241,9 +234,7 @@ class BaseLearner(Generic[ConfigT]):
         """Return a copy of the state, without a replay buffer; see `Learner.state`."""
         _validation.check_bool("replay", replay)
         counts = {"timesteps": self.timesteps, "updates": self.updates}
-        env_state, reason = (
-            self._env_state() if self.env_initialized else ({}, self.unrestorable_reason)
-        )
+        env_state, reason = self._env_state() if self.env_initialized else ({}, self.unrestorable_reason)
         return learners.LearnerState(
             networks=self._networks(),
             optimizer=self._optimizer_state(),

@@ -81,9 +81,7 @@ class NativeOffPolicy(BaseLearner[OffPolicyT]):
 
     algorithm: str
 
-    def __init__(
-        self, env: RolloutEnv, config: OffPolicyT, seed: int, backend: str = "native"
-    ) -> None:
+    def __init__(self, env: RolloutEnv, config: OffPolicyT, seed: int, backend: str = "native") -> None:
         super().__init__(env, config, seed, self.algorithm.upper())
         self._check_settings(backend)
         self._check_spaces(*self.spaces)
@@ -111,9 +109,7 @@ class NativeOffPolicy(BaseLearner[OffPolicyT]):
             backend,
         )
         self._empty_replay = dict(self.policy.replay_state())
-        self.plain = isinstance(self.spaces[0], gym.spaces.Box) and _native.has_native_actions(
-            self.spaces[1]
-        )
+        self.plain = isinstance(self.spaces[0], gym.spaces.Box) and _native.has_native_actions(self.spaces[1])
         # The loop in Rust uses masks if and only if the environments report them.
         fits = isinstance(env, VecEnv) and env.has_action_masks == self.masked
         by_steps = isinstance(config.train_freq, int)
@@ -162,9 +158,7 @@ class NativeOffPolicy(BaseLearner[OffPolicyT]):
                 self._start()
                 if self.fused is not None:
                     enter("env_step")
-                    self.policy.iterate(
-                        self.fused._native, progress, self.normalizer, self.progress_per_step
-                    )
+                    self.policy.iterate(self.fused._native, progress, self.normalizer, self.progress_per_step)
                 else:
                     self._iterate_stepwise(progress)
             except BaseException as error:
@@ -186,9 +180,7 @@ class NativeOffPolicy(BaseLearner[OffPolicyT]):
         is_new, env = not self.env_initialized, self.fused
         if env is None:
             self.stepper.start(self.first_seed())
-            self.policy.start_from_obs(
-                self.stepper.obs, is_new, self.stepper.masks, self.normalizer
-            )
+            self.policy.start_from_obs(self.stepper.obs, is_new, self.stepper.masks, self.normalizer)
         elif is_new:
             env.reset(seed=self.first_seed())
             self.policy.start(env._native, self.normalizer)
@@ -223,8 +215,7 @@ class NativeOffPolicy(BaseLearner[OffPolicyT]):
         return {
             **self.episode_metrics(),
             **{
-                metric: values.get(name, math.nan)
-                for name, metric in ALGORITHMS[self.algorithm].update_metrics.items()
+                metric: values.get(name, math.nan) for name, metric in ALGORITHMS[self.algorithm].update_metrics.items()
             },
             "train/learning_rate": scheduled(config.learning_rate, config.lr_schedule, progress),
             "train/n_updates": self.updates,
@@ -281,8 +272,7 @@ class NativeOffPolicy(BaseLearner[OffPolicyT]):
         _native.check_part("optimizer", policy.check_optimizer_state, state.optimizer)
         replay = self._empty_replay if state.replay is None else state.replay
         is_restored = self._set_env_state(
-            state.environment,
-            lambda: _native.check_part("replay", policy.load_replay_state, replay),
+            state.environment, lambda: _native.check_part("replay", policy.load_replay_state, replay)
         )
         # These calls cannot fail, because all parts are checked above.
         policy.load(state.networks)

@@ -51,9 +51,7 @@ class NativeLearner(BaseLearner[OnPolicyT]):
 
     algorithm: str
 
-    def __init__(
-        self, env: RolloutEnv, config: OnPolicyT, seed: int, backend: str = "native"
-    ) -> None:
+    def __init__(self, env: RolloutEnv, config: OnPolicyT, seed: int, backend: str = "native") -> None:
         super().__init__(env, config, seed, type(self).__name__.removeprefix("Native"))
         self.backend = backend
         self.lag = 0  # staleness of the last rollout, in updates
@@ -66,14 +64,9 @@ class NativeLearner(BaseLearner[OnPolicyT]):
         action = _spaces.to_native(self.spaces[1])
         stream = state_for_native(np.random.default_rng(self.init))
         self.policy = NativePolicy(observation, action, stream, self.shape, backend)
-        self.plain = isinstance(self.spaces[0], gym.spaces.Box) and _native.has_native_actions(
-            self.spaces[1]
-        )
+        self.plain = isinstance(self.spaces[0], gym.spaces.Box) and _native.has_native_actions(self.spaces[1])
         self.buffer = make_buffer(
-            env,
-            config.n_steps,
-            normalize_obs=config.normalize_obs,
-            mask_width=self._mask_width(),
+            env, config.n_steps, normalize_obs=config.normalize_obs, mask_width=self._mask_width()
         )
         self.masks = self.buffer.field("action_masks") if config.action_masks else None
         # The loop in Rust uses masks if and only if the environments report them.
@@ -288,10 +281,7 @@ class NativeLearner(BaseLearner[OnPolicyT]):
         """
         if not callable(getattr(module, "state_dict", None)):
             raise ArgumentTypeError(
-                "module",
-                "a torch module",
-                type(module).__name__,
-                "pass a module with the architecture of to_torch()",
+                "module", "a torch module", type(module).__name__, "pass a module with the architecture of to_torch()"
             )
         from rlox._nn.runtime import activations, real_arrays
 
@@ -340,9 +330,7 @@ class NativePPO(NativeLearner[PPOConfig]):
         rest = ("normalize_advantage", "max_grad_norm")
         settings = {name: getattr(config, name) for name in (*names, *rest)}
         settings |= {"learning_rate": learning_rate, "clip_coef": clip_coef}
-        metrics = self.learn(
-            self.policy.ppo, settings | {"optimizer": "adam", "optimizer_eps": EPS}
-        )
+        metrics = self.learn(self.policy.ppo, settings | {"optimizer": "adam", "optimizer_eps": EPS})
         if not metrics["updates"]:
             return {}
         self.updates += int(metrics["updates"])

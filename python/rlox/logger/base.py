@@ -157,17 +157,10 @@ def as_loggers(loggers: object, *, folder: bool) -> list[Logger]:
     ['ConsoleLogger']
     """
     if not isinstance(loggers, Iterable) or isinstance(loggers, str | bytes | Mapping):
-        raise ArgumentTypeError(
-            "loggers", "a list of names and objects", repr(loggers), "wrap the logger in brackets"
-        )
+        raise ArgumentTypeError("loggers", "a list of names and objects", repr(loggers), "wrap the logger in brackets")
     items = [*loggers]
     if (name := find_duplicate(items)) is not None:
-        raise ArgumentError(
-            "loggers",
-            "each name once",
-            f"{name!r} twice",
-            "remove one of them",
-        )
+        raise ArgumentError("loggers", "each name once", f"{name!r} twice", "remove one of them")
     instances = (_as_logger(logger, folder) for logger in items)
     return [logger for logger in instances if logger is not None]
 
@@ -208,10 +201,7 @@ def _as_logger(logger: Any, folder: bool) -> Logger | None:
     if needs_folder and not folder:
         writer = logger if instance is None else _type_name(instance)
         raise ArgumentError(
-            "loggers",
-            f"a run folder for {writer}",
-            "runs_dir=None",
-            "pass runs_dir=..., or a logger with a path",
+            "loggers", f"a run folder for {writer}", "runs_dir=None", "pass runs_dir=..., or a logger with a path"
         )
     return instance
 

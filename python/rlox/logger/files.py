@@ -50,9 +50,7 @@ def format_table(metrics: Mapping[str, float]) -> str:
     | train/loss           |   0.5 |
     """
     cells = {name: _format_number(x) for name, x in sorted(metrics.items()) if not math.isnan(x)}
-    name_width, value_width = (
-        max(map(len, column), default=0) for column in (cells, cells.values())
-    )
+    name_width, value_width = (max(map(len, column), default=0) for column in (cells, cells.values()))
     return "".join(f"| {name:<{name_width}} | {x:>{value_width}} |\n" for name, x in cells.items())
 
 

@@ -33,9 +33,7 @@ class TensorBoardLogger(IntervalLogger):
         self.path = check_path("path", path)
         module = "tensorboard.summary.writer.event_file_writer"
         self._writers = load_extra(module, "tensorboard", "TensorBoardLogger")
-        self._events = load_extra(
-            "tensorboard.compat.proto.event_pb2", "tensorboard", "TensorBoardLogger"
-        )
+        self._events = load_extra("tensorboard.compat.proto.event_pb2", "tensorboard", "TensorBoardLogger")
 
     def start(self, info: RunInfo) -> None:
         """Open an event file; TensorBoard drops older events of steps that are repeated."""
@@ -137,9 +135,7 @@ class MLflowLogger(IntervalLogger):
         ModuleNotFoundError: mlflow is not installed.
     """
 
-    def __init__(
-        self, tracking_uri: str | None = None, experiment: str = "rlox", every: int = EVERY
-    ) -> None:
+    def __init__(self, tracking_uri: str | None = None, experiment: str = "rlox", every: int = EVERY) -> None:
         super().__init__(every)
         self._uri = tracking_uri
         self._experiment = experiment
@@ -159,14 +155,10 @@ class MLflowLogger(IntervalLogger):
         if self._resume_run(_read_service_id(info, "mlflow")):
             return
         found = self._client.get_experiment_by_name(self._experiment)
-        experiment_kwargs = (
-            {} if uri != default_uri else {"artifact_location": str(root.resolve() / "mlartifacts")}
-        )
+        experiment_kwargs = {} if uri != default_uri else {"artifact_location": str(root.resolve() / "mlartifacts")}
         experiment = found or self._client.create_experiment(self._experiment, **experiment_kwargs)
         name = None if info.path is None else info.path.name
-        run = self._client.create_run(
-            getattr(experiment, "experiment_id", experiment), run_name=name
-        )
+        run = self._client.create_run(getattr(experiment, "experiment_id", experiment), run_name=name)
         self._id = run.info.run_id
         _write_service_id(info, "mlflow", self._id)
         self._client.log_batch(self._id, params=self._make_parameters(info))
@@ -191,10 +183,7 @@ class MLflowLogger(IntervalLogger):
         description = info.description
         names = [name for name in ("algorithm", "backend", "env", "seed") if name in description]
         values = {name: description[name] for name in names} | description["settings"]
-        return [
-            self._mlflow.entities.Param(name, str(value)[:_LONGEST])
-            for name, value in values.items()
-        ]
+        return [self._mlflow.entities.Param(name, str(value)[:_LONGEST]) for name, value in values.items()]
 
     def write(self, metrics: Mapping[str, float], step: int) -> None:
         """Log a row, unless the store has a row of this step or of a later one."""

@@ -157,9 +157,7 @@ class Archive:
         """Read a zip that `model.save` of Stable-Baselines3 wrote."""
         _check_torch()
         if not file.is_file():
-            raise FileNotFoundError(
-                f"source: {file} is not a file; pass the path of a zip of Stable-Baselines3"
-            )
+            raise FileNotFoundError(f"source: {file} is not a file; pass the path of a zip of Stable-Baselines3")
         member = "data"
         try:
             with zipfile.ZipFile(file) as opened:
@@ -239,16 +237,12 @@ def _tensors(opened: zipfile.ZipFile, member: str) -> Arrays:
     return arrays
 
 
-def _damaged(
-    file: Path, error: Exception, writer: str, section: str | None = None
-) -> CorruptFileError:
+def _damaged(file: Path, error: Exception, writer: str, section: str | None = None) -> CorruptFileError:
     expected, got = f"a file that {writer} wrote", one_line(error)[:200]
     return CorruptFileError(str(file), expected, got, "use another copy", section=section)
 
 
-def _keywords(
-    algorithm: str, archive: Archive, overrides: Mapping[str, Any]
-) -> tuple[dict[str, Any], tuple[str, ...]]:
+def _keywords(algorithm: str, archive: Archive, overrides: Mapping[str, Any]) -> tuple[dict[str, Any], tuple[str, ...]]:
     """Return the keywords of the zip, and the names of keywords that are pickles only."""
     keywords: dict[str, Any] = {"policy_kwargs": _policy_kwargs(archive)}
     unread = []
@@ -390,9 +384,7 @@ def _check_spaces(archive: Archive, env: RolloutEnv) -> None:
             differs |= not _agrees(texts.get("low"), space.low)
             differs |= not _agrees(texts.get("high"), space.high)
         if differs:
-            description = {
-                k: texts[k] for k in (":type:", "_shape", "n", "low", "high") if k in texts
-            }
+            description = {k: texts[k] for k in (":type:", "_shape", "n", "low", "high") if k in texts}
             raise ArgumentError(
                 "env",
                 f"the {name} space of the model, {description}",
@@ -441,9 +433,7 @@ def read_statistics(file: Path) -> dict[str, Any]:
         CorruptFileError: The file has other content, such as statistics of Dict observations.
     """
     if not file.is_file():
-        raise FileNotFoundError(
-            f"vecnormalize: {file} is not a file; pass the file that VecNormalize.save wrote"
-        )
+        raise FileNotFoundError(f"vecnormalize: {file} is not a file; pass the file that VecNormalize.save wrote")
     saved = read_pickle(file.read_bytes())
     try:
         state = saved.state
@@ -539,9 +529,7 @@ def main(args: Sequence[str] | None = None) -> int:
     parser.add_argument("--env", required=True, help="id of the model's environment")
     parser.add_argument("--trust", action="store_true", help="trust the origin of the files")
     parser.add_argument("--vecnormalize", help="file that VecNormalize.save wrote")
-    parser.add_argument(
-        "--backend", default="auto", help="backend, such as native or torch (default: auto)"
-    )
+    parser.add_argument("--backend", default="auto", help="backend, such as native or torch (default: auto)")
     options = parser.parse_args(args)
     try:
         result = convert(**vars(options))

@@ -142,9 +142,7 @@ def evaluate_policy(
             envs.close()
     mean, std = float(np.mean(returns)), float(np.std(returns))
     if reward_threshold is not None and mean <= reward_threshold:
-        raise AssertionError(
-            f"reward_threshold: expected a mean return above {reward_threshold:.2f}, got {mean:.2f}"
-        )
+        raise AssertionError(f"reward_threshold: expected a mean return above {reward_threshold:.2f}, got {mean:.2f}")
     return (returns, lengths) if return_episodes else (mean, std)
 
 

@@ -12,13 +12,7 @@ import numpy.typing as npt
 from rlox._errors import ArgumentError, ArgumentTypeError
 from rlox._layout import is_image
 from rlox._registry import ALGORITHMS, SDE_CLIP_MEAN
-from rlox._validation import (
-    check_float,
-    check_float_or_tuple,
-    check_keywords,
-    check_str,
-    short_repr,
-)
+from rlox._validation import check_float, check_float_or_tuple, check_keywords, check_str, short_repr
 from rlox.configs import ACTIVATIONS
 from rlox.noise import ActionNoise, GaussianNoise, OrnsteinUhlenbeckNoise
 
@@ -42,9 +36,7 @@ HINTS = {
     **dict.fromkeys(("get_parameters", "actor", "critic", "q_net"), _NETWORKS),
     **dict.fromkeys(("replay_buffer", "save_replay_buffer", "load_replay_buffer"), _SAVED_REPLAY),
     **dict.fromkeys(("Monitor", "VecMonitor"), "remove it, rlox records returns and lengths"),
-    **dict.fromkeys(
-        ("logger", "set_logger", "configure"), f"pass tensorboard_log=, or {_FUNCTION}"
-    ),
+    **dict.fromkeys(("logger", "set_logger", "configure"), f"pass tensorboard_log=, or {_FUNCTION}"),
     **dict.fromkeys(("policy_class", "policy_kwargs"), "use the settings in model.trainer.config"),
     "VecFrameStack": "wrap the environment in gymnasium.wrappers.FrameStackObservation",
     "EvalCallback": "use rlox.callbacks.EvalCallback(every=...)",
@@ -185,10 +177,7 @@ def schedule(name: str, value: Any) -> tuple[Any, str]:
     first = values[0]
     for schedule_name, factors in (("constant", [1.0] * len(values)), ("linear", _PROGRESS)):
         expected = [first * factor for factor in factors]
-        if all(
-            math.isclose(x, y, rel_tol=1e-6, abs_tol=1e-15)
-            for x, y in zip(values, expected, strict=True)
-        ):
+        if all(math.isclose(x, y, rel_tol=1e-6, abs_tol=1e-15) for x, y in zip(values, expected, strict=True)):
             return first, schedule_name
     points = ", ".join(f"{x:g}: {y:g}" for x, y in zip(_PROGRESS, values, strict=True))
     raise ArgumentError(
@@ -225,11 +214,7 @@ _KNOWN: dict[str, tuple[str, ...]] = {
     **dict.fromkeys(_ON_POLICY, (*_ACTOR_CRITIC, "squash_output")),
 }
 # A2C's optimizers by the class name: rlox's name and the default eps.
-_OPTIMIZERS = {
-    "RMSprop": ("rmsprop", 1e-8),
-    "RMSpropTFLike": ("rmsprop_tf", 1e-10),
-    "Adam": ("adam", 1e-5),
-}
+_OPTIMIZERS = {"RMSprop": ("rmsprop", 1e-8), "RMSpropTFLike": ("rmsprop_tf", 1e-10), "Adam": ("adam", 1e-5)}
 
 
 def policy_settings(algorithm: str, policy_kwargs: object) -> dict[str, Any]:
@@ -245,16 +230,9 @@ def policy_settings(algorithm: str, policy_kwargs: object) -> dict[str, Any]:
     if policy_kwargs is None:
         return {}
     if not isinstance(policy_kwargs, Mapping):
-        raise ArgumentTypeError(
-            "policy_kwargs", "a dict or None", short_repr(policy_kwargs), "pass dict(net_arch=...)"
-        )
+        raise ArgumentTypeError("policy_kwargs", "a dict or None", short_repr(policy_kwargs), "pass dict(net_arch=...)")
     check_keywords(policy_kwargs, _KNOWN[algorithm], "policy_kwargs")
-    fixed = _FIXED | {
-        "share_features_extractor": (
-            (algorithm in _ON_POLICY,),
-            f"{_CUSTOM_POLICY}, or remove it",
-        )
-    }
+    fixed = _FIXED | {"share_features_extractor": ((algorithm in _ON_POLICY,), f"{_CUSTOM_POLICY}, or remove it")}
     settings: dict[str, Any] = {}
     for name, value in policy_kwargs.items():
         if name == "net_arch":
@@ -264,9 +242,7 @@ def policy_settings(algorithm: str, policy_kwargs: object) -> dict[str, Any]:
         elif name in fixed:
             allowed, fix = fixed[name]
             if value not in allowed and getattr(value, "__name__", "") != "FlattenExtractor":
-                raise ArgumentError(
-                    "policy_kwargs", f"{name} = {allowed[0]}", short_repr(value), fix
-                )
+                raise ArgumentError("policy_kwargs", f"{name} = {allowed[0]}", short_repr(value), fix)
         elif not name.startswith("optimizer_"):
             settings[name] = value
     return settings | _optimizer(algorithm, policy_kwargs)
@@ -285,12 +261,7 @@ def _net_arch(algorithm: str, value: object) -> object:
         expected = "a list of layer sizes"
         if algorithm != "dqn":
             expected = f"equal layer sizes for {names[0]!r} and {names[1]!r}"
-        raise ArgumentError(
-            "net_arch",
-            expected,
-            short_repr(dict(value)),
-            f"pass a list, or {_CUSTOM_POLICY}",
-        )
+        raise ArgumentError("net_arch", expected, short_repr(dict(value)), f"pass a list, or {_CUSTOM_POLICY}")
     return layers[0]
 
 
@@ -323,10 +294,7 @@ def _optimizer(algorithm: str, policy_kwargs: Mapping[str, Any]) -> dict[str, An
     is_default = algorithm == "a2c" or eps in (None, ALGORITHMS[algorithm].adam_eps)
     if not isinstance(keywords, Mapping | None) or {*(keywords or ())} - {"eps"} or not is_default:
         raise ArgumentError(
-            "policy_kwargs",
-            "no optimizer_kwargs except eps of A2C",
-            short_repr(keywords),
-            "remove optimizer_kwargs",
+            "policy_kwargs", "no optimizer_kwargs except eps of A2C", short_repr(keywords), "remove optimizer_kwargs"
         )
     if algorithm != "a2c":
         return {}

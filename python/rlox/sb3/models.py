@@ -16,14 +16,7 @@ from rlox import _spaces, inference, trainers
 from rlox._errors import ArgumentError, ArgumentTypeError, rename_arguments
 from rlox._training.resume import NoEnvironmentError
 from rlox._types import Obs
-from rlox._validation import (
-    check_bool,
-    check_float,
-    check_int,
-    check_keywords,
-    check_str,
-    short_repr,
-)
+from rlox._validation import check_bool, check_float, check_int, check_keywords, check_str, short_repr
 from rlox.envs._make import EnvLike, EnvSource, as_env_source, get_num_envs
 from rlox.envs.gymnasium import GymVecEnv
 from rlox.envs.vec_env import VecEnv
@@ -31,14 +24,7 @@ from rlox.learners import Config
 from rlox.learners._backends import Backend
 from rlox.sb3.callbacks import log_folder, make_callbacks, make_loggers
 from rlox.sb3.evaluation import check_environment, env_id_of
-from rlox.sb3.kwargs import (
-    HINTS,
-    as_action_noise,
-    check_observations,
-    check_policy,
-    policy_settings,
-    schedule,
-)
+from rlox.sb3.kwargs import HINTS, as_action_noise, check_observations, check_policy, policy_settings, schedule
 from rlox.trainers import Trainer
 
 if TYPE_CHECKING:
@@ -155,19 +141,13 @@ FIXED: dict[str, tuple[tuple[Any, ...], str]] = {
 }
 # Keywords of the model that are not settings of the trainer.
 _NO_SETTINGS = ("policy_kwargs", "verbose", "tensorboard_log", "seed", "device", *FIXED)
-_RENAMED = {
-    "rms_prop_eps": "optimizer_eps",
-    "clip_range": "clip_coef",
-    "clip_range_vf": "clip_coef_vf",
-}
+_RENAMED = {"rms_prop_eps": "optimizer_eps", "clip_range": "clip_coef", "clip_range_vf": "clip_coef_vf"}
 # Names of arguments in trainers' errors, and the corresponding keywords.
 KEYWORDS = {new: old for old, new in _RENAMED.items()}
 KEYWORDS |= {"activation": "activation_fn", "num_envs": "env"}
 
 
-def all_keywords(
-    what: str, algorithm: str, args: Sequence[Any], keywords: Mapping[str, Any]
-) -> dict[str, Any]:
+def all_keywords(what: str, algorithm: str, args: Sequence[Any], keywords: Mapping[str, Any]) -> dict[str, Any]:
     """Return all keywords of an algorithm: positional values, keywords and defaults.
 
     Args:
@@ -188,16 +168,11 @@ def all_keywords(
     check_keywords(keywords, defaults, what, {**others, **HINTS})
     if len(args) > len(defaults):
         raise ArgumentTypeError(
-            what,
-            f"at most {len(defaults)} arguments after policy and env",
-            str(len(args)),
-            "pass them by name",
+            what, f"at most {len(defaults)} arguments after policy and env", str(len(args)), "pass them by name"
         )
     positional = dict(zip(defaults, args, strict=False))
     if twice := [name for name in positional if name in keywords]:
-        raise ArgumentTypeError(
-            twice[0], "one value", "a positional and a keyword value", "remove one of them"
-        )
+        raise ArgumentTypeError(twice[0], "one value", "a positional and a keyword value", "remove one of them")
     return {**defaults, **positional, **keywords}
 
 
@@ -239,16 +214,10 @@ def _ppo_settings(keywords: Mapping[str, Any], num_envs: int) -> dict[str, Any]:
     clip_coef, clip_schedule = schedule("clip_range", keywords["clip_range"])
     clip_coef_vf, vf_schedule = schedule("clip_range_vf", keywords["clip_range_vf"])
     if vf_schedule != "constant":
-        raise ArgumentError(
-            "clip_range_vf", "a number or None", "a function that is not constant", "pass a number"
-        )
+        raise ArgumentError("clip_range_vf", "a number or None", "a function that is not constant", "pass a number")
     n_transitions = check_int("n_steps", keywords["n_steps"], 1) * num_envs
     batch_size = min(check_int("batch_size", keywords["batch_size"], 1), n_transitions)
-    settings = {
-        "clip_coef": clip_coef,
-        "clip_schedule": clip_schedule,
-        "clip_coef_vf": clip_coef_vf,
-    }
+    settings = {"clip_coef": clip_coef, "clip_schedule": clip_schedule, "clip_coef_vf": clip_coef_vf}
     return {**settings, "batch_size": batch_size}
 
 
@@ -293,14 +262,7 @@ class Model:
     _source: tuple[Path, str | None]  # path and device of `_policy`
 
     @rename_arguments(KEYWORDS)
-    def __init__(
-        self,
-        policy: str,
-        env: EnvLike,
-        *args: object,
-        backend: Backend = "auto",
-        **keywords: object,
-    ) -> None:
+    def __init__(self, policy: str, env: EnvLike, *args: object, backend: Backend = "auto", **keywords: object) -> None:
         values = all_keywords(type(self).__name__, self.algorithm, args, keywords)
         self.verbose = _verbosity(values["verbose"])
         self._first = 0
@@ -310,9 +272,7 @@ class Model:
         num_envs = get_num_envs(env) or 1
         settings = trainer_settings(self.algorithm, self.trainer_type.spec.config, values, num_envs)
         source = as_env_source(env, env_id=env_id_of(env))
-        trainer = self.trainer_type(
-            source, values["seed"], backend=backend, runs_dir=None, **settings
-        )
+        trainer = self.trainer_type(source, values["seed"], backend=backend, runs_dir=None, **settings)
         try:
             check_observations(policy, self.algorithm, trainer.env.single_observation_space)
         except ValueError:
@@ -351,9 +311,7 @@ class Model:
         if name in HINTS:
             text = f"{class_name} has no {name!r} in rlox.sb3; {HINTS[name]}"
             raise AttributeError(text, name=name, obj=self)
-        raise AttributeError(
-            f"{class_name!r} object has no attribute {name!r}", name=name, obj=self
-        )
+        raise AttributeError(f"{class_name!r} object has no attribute {name!r}", name=name, obj=self)
 
     @rename_arguments({"callbacks": "callback"})
     def learn(
@@ -551,9 +509,7 @@ class Model:
             for name in ("observation", "action"):
                 expected, got = (getattr(x.env, f"single_{name}_space") for x in (old, new))
                 if _spaces.to_json(expected) != _spaces.to_json(got):
-                    raise ArgumentError(
-                        "env", f"the {name} space {expected}", str(got), "make a new model"
-                    )
+                    raise ArgumentError("env", f"the {name} space {expected}", str(got), "make a new model")
             # The new environments cannot continue the episodes of the old environments.
             new.learner.load_state(dataclasses.replace(old.learner.state(), environment={}))
         except BaseException:

@@ -38,9 +38,7 @@ _UNSUPPORTED = {
 _NOISES = {"normal": NormalActionNoise, "ornstein-uhlenbeck": OrnsteinUhlenbeckActionNoise}
 
 
-def zoo_settings(
-    path: str | os.PathLike[str], env_id: str, algorithm: str | None = None
-) -> dict[str, Any]:
+def zoo_settings(path: str | os.PathLike[str], env_id: str, algorithm: str | None = None) -> dict[str, Any]:
     """Return rl-zoo3's settings for an environment as keywords of the trainer.
 
     Args:
@@ -69,9 +67,7 @@ def zoo_settings(
     found = content.get(env_id, content.get("default"))
     if not isinstance(found, Mapping):
         known = ", ".join(sorted(map(str, content))[:40])
-        raise ArgumentError(
-            "env_id", f"one of {known}", repr(env_id), "pass an id that the file contains"
-        )
+        raise ArgumentError("env_id", f"one of {known}", repr(env_id), "pass an id that the file contains")
     return _convert(name, {str(key): value for key, value in found.items()})
 
 
@@ -127,9 +123,7 @@ def _linear(name: str, value: str) -> Callable[[float], float]:
         first = float(number if prefix == "lin" else "")
     except ValueError as error:
         expected = "a number, or 'lin_' and a number"
-        raise ArgumentError(
-            name, expected, repr(value), "write a number or, for example, lin_0.001"
-        ) from error
+        raise ArgumentError(name, expected, repr(value), "write a number or, for example, lin_0.001") from error
     return lambda remaining: first * remaining
 
 
@@ -186,9 +180,7 @@ def _evaluate(node: ast.expr) -> object:
         case ast.Dict(keys=keys) if all(isinstance(key, ast.Constant) for key in keys):
             pairs = zip(keys, node.values, strict=True)
             return {key.value: _evaluate(x) for key, x in pairs if isinstance(key, ast.Constant)}
-        case ast.Call(func=ast.Name(id="dict"), args=[], keywords=keywords) if all(
-            keyword.arg for keyword in keywords
-        ):
+        case ast.Call(func=ast.Name(id="dict"), args=[], keywords=keywords) if all(keyword.arg for keyword in keywords):
             return {keyword.arg: _evaluate(keyword.value) for keyword in keywords}
         case ast.Name(id=name) | ast.Attribute(attr=name):
             return name
