@@ -1,5 +1,6 @@
 """Workers of `rlox worker`: their rollouts and steps are those made here, also if one is killed."""
 
+import os
 import signal
 import subprocess
 import sys
@@ -248,6 +249,7 @@ def test_ctrl_c_ends_the_wait_for_a_worker_that_hangs():
             for _ in range(3):
                 assert program.stdout.readline() == "hang\n"
                 process.send_signal(signal.SIGSTOP)
+                os.waitpid(process.pid, os.WUNTRACED)  # a thread could still answer until then
                 program.stdin.write("go\n")
                 time.sleep(0.5)
                 program.send_signal(signal.SIGINT)
