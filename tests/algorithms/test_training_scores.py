@@ -150,7 +150,10 @@ def test_environments_are_not_solved_without_a_learning_signal(case, backend):
     trainer, env, total, score, change = CONTROLS[case]
     if case == "IMPALA" and backend == "native":
         pytest.skip("the native learner corrects advantages in Rust")
-    assert not most_seeds_reach(score, trainer, env, total, backend, change)
+    # A run of an off-policy learner in torch takes minutes, and one that learns nothing is enough.
+    is_slow = backend == "torch" and trainer in (DQNTrainer, SACTrainer, TD3Trainer)
+    seeds = FEWER_SEEDS[:1] if is_slow and FEWER_SEEDS != SEEDS else None
+    assert not most_seeds_reach(score, trainer, env, total, backend, change, seeds)
 
 
 @pytest.mark.parametrize("backend", ["native", "torch"])

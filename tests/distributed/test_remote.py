@@ -1,5 +1,6 @@
 """Workers of `rlox worker`: rollouts and steps equal local ones, also after kills."""
 
+import os
 import signal
 import subprocess
 import sys
@@ -252,6 +253,7 @@ def test_ctrl_c_interrupts_the_wait_for_a_hanging_worker():
             for _ in range(3):
                 assert program.stdout.readline() == "hang\n"
                 process.send_signal(signal.SIGSTOP)
+                os.waitpid(process.pid, os.WUNTRACED)  # a thread could still answer until then
                 program.stdin.write("go\n")
                 time.sleep(0.5)
                 program.send_signal(signal.SIGINT)
