@@ -171,7 +171,8 @@ impl WorkerSession {
     }
 
     fn restore(&mut self, restore: &proto::Restore) -> Result<What> {
-        let missing = || Error::config("env_state", "a snapshot", "no snapshot", "send the reply to a snapshot request");
+        let missing =
+            || Error::config("env_state", "a snapshot", "no snapshot", "send the reply to a snapshot request");
         let encoded = restore.env_state.as_ref().ok_or_else(missing)?;
         let snapshot = codec::snapshot_from(encoded, self.env.num_envs())?;
         if restore.only_check {

@@ -72,7 +72,10 @@ fn invalid_sessions_are_rejected_with_a_reason() {
         (proto::Open { env_id: "Pole".into(), ..open() }, "did you mean"),
         (proto::Open { autoreset_mode: 9, ..open() }, "same version"),
         (
-            proto::Open { env_state: Some(proto::EnvState { width: u32::MAX, ..proto::EnvState::default() }), ..open() },
+            proto::Open {
+                env_state: Some(proto::EnvState { width: u32::MAX, ..proto::EnvState::default() }),
+                ..open()
+            },
             "session",
         ),
         (proto::Open { policy: Some(networks("x", &[4])), ..open() }, "choose one of these"),
