@@ -37,7 +37,7 @@ pub fn policy<N: Network>(make: Make<N>, spec: &EnvSpec, distribution: Distribut
     PolicyNetworks::with(spec, &[20, 17], distribution, make_network).unwrap()
 }
 
-/// Asserts that numbers differ by at most `1e-4` times the largest expected magnitude, or times `1e-3` if that is larger.
+/// Asserts that numbers differ by at most `1e-4` times the largest expected magnitude, or `1e-7` if that is larger.
 pub fn assert_near(got: &[f32], expected: &[f32], label: &str) {
     assert_eq!(got.len(), expected.len(), "{label}");
     let scale = expected.iter().fold(1e-3_f32, |most, x| most.max(x.abs()));
