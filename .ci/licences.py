@@ -36,7 +36,7 @@ NAMES = {
 
 
 def allowed(expression: str) -> bool:
-    """True if an SPDX expression can be satisfied with the licences allowed.
+    """Return True if an SPDX expression can be satisfied with the licences in ALLOWED.
 
     >>> allowed("MIT OR GPL-3.0-only"), allowed("(MIT OR GPL-3.0-only) AND GPL-2.0-only")
     (True, False)
@@ -71,21 +71,21 @@ def allowed(expression: str) -> bool:
 
 
 def crates() -> dict[str, str]:
-    """The licence expression of every crate that is built on some platform.
+    """Return the licence expression of every crate that is built on some platform.
 
-    Cargo.lock holds more: what a graphics card's features of Candle and Burn would need.
+    Cargo.lock has more crates, which only the GPU features of Candle and Burn need.
     """
     command = ["cargo", "tree", "--workspace", "--target", "all", "--prefix", "none"]
     lines = subprocess.check_output([*command, "--format", "{p}|{l}"], text=True).splitlines()
     found = {}
     for line in filter(None, lines):
-        package, _, given = line.removesuffix(" (*)").partition("|")
-        found[" ".join(package.split()[:2])] = given or "(none given)"
+        package, _, licence = line.removesuffix(" (*)").partition("|")
+        found[" ".join(package.split()[:2])] = licence or "(none given)"
     return found
 
 
 def python_packages(root: str) -> dict[str, str]:
-    """The licence expression of every package that `root` requires without its extras."""
+    """Return the licence expression of every package that `root` requires without its extras."""
     found: dict[str, str] = {}
     waiting = [root]
     while waiting:
@@ -95,9 +95,9 @@ def python_packages(root: str) -> dict[str, str]:
             continue
         classifiers = meta.get_all("Classifier") or []
         names = [c.rpartition(" :: ")[2] for c in classifiers if c.startswith("License :: OSI")]
-        given = meta["License-Expression"] or " AND ".join(NAMES.get(n, n) for n in names)
-        given = given or NAMES.get(meta["License"] or "", meta["License"] or "(none given)")
-        found[key] = given
+        licence = meta["License-Expression"] or " AND ".join(NAMES.get(n, n) for n in names)
+        licence = licence or NAMES.get(meta["License"] or "", meta["License"] or "(none given)")
+        found[key] = licence
         for requirement in meta.get_all("Requires-Dist") or []:
             if "extra ==" not in requirement:
                 name = re.match(r"[\w.-]+", requirement)
@@ -111,11 +111,11 @@ def python_packages(root: str) -> dict[str, str]:
 
 
 def main() -> int:
-    """Print what is not allowed, or how much was checked."""
+    """Print the rejected licences and the number of checked packages."""
     everything = crates() | python_packages("rlox")
-    rejected = {name: given for name, given in everything.items() if not allowed(given)}
-    for name, given in sorted(rejected.items()):
-        print(f"licence not allowed: {name}: {given}", file=sys.stderr)
+    rejected = {name: licence for name, licence in everything.items() if not allowed(licence)}
+    for name, licence in sorted(rejected.items()):
+        print(f"licence not allowed: {name}: {licence}", file=sys.stderr)
     print(f"licences: {len(everything)} packages checked, {len(rejected)} rejected")
     return 1 if rejected else 0
 

@@ -52,7 +52,7 @@ def build(folder: pathlib.Path) -> pathlib.Path:
 
 
 def check(wheel: pathlib.Path) -> None:
-    """Look into the wheel, then install and use it in an environment of its own."""
+    """Inspect the wheel, then install and use it in a new environment."""
     with zipfile.ZipFile(wheel) as archive:
         names = archive.namelist()
         size = sum(entry.file_size for entry in archive.infolist()) / 1e6
@@ -73,7 +73,7 @@ def check(wheel: pathlib.Path) -> None:
 
 
 def main() -> None:
-    """Build into dist/ and check."""
+    """Build a wheel into dist/ and check it."""
     folder = pathlib.Path("dist")
     for old in folder.glob("rlox-*.whl"):
         old.unlink()

@@ -49,13 +49,13 @@ def rows(function: str, quick: bool) -> list[Row]:
     for num_envs in (64,) if quick else (1, 64, 1024):
         subjects = [
             subject("rlox, a worker", f"step/{num_envs}/grpc"),
-            subject("rlox, in process", f"step/{num_envs}/here"),
+            subject("rlox, in process", f"step/{num_envs}/local"),
         ]
         found.append(Row(f"Step of {num_envs} remote CartPoles", {}, subjects, num_envs))
     for width in (64,) if quick else (64, 256, 1024):
         subjects = [
             subject("rlox, with new weights", f"weights/{width}/sent"),
-            subject("rlox, with unchanged weights", f"weights/{width}/kept"),
+            subject("rlox, with unchanged weights", f"weights/{width}/unchanged"),
         ]
         name = f"Rollout of one step of a worker, networks of {width} x {width}"
         found.append(Row(name, {}, subjects, 1, "rollouts"))

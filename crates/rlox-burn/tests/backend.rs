@@ -40,6 +40,6 @@ fn differentiate(tensors: &NamedTensors, activation: Activation, x: &[f32], dy: 
 }
 
 #[test]
-fn gradients_equal_those_of_burns_autodiff() {
-    agreement::gradients_equal_the_librarys_own(BurnMlp::new, differentiate);
+fn gradients_equal_burn_autodiff() {
+    agreement::gradients_equal_library(BurnMlp::new, differentiate);
 }

@@ -146,7 +146,8 @@ impl CandleMlp {
         // succeeded.
         let new_gradients =
             if params && !is_fused(&self.flat) { Some(self.gradients.zeros_like().map_err(failed)?) } else { None };
-        let accumulator = new_gradients.as_ref().map_or((&self.gradients, self.has_gradients), |aside| (aside, false));
+        let accumulator =
+            new_gradients.as_ref().map_or((&self.gradients, self.has_gradients), |zeroed| (zeroed, false));
         let pass = || {
             backward(
                 &self.layers,
@@ -249,20 +250,20 @@ impl Network for CandleMlp {
     }
 
     fn hidden(&self, h: &mut [f32]) -> Result<()> {
-        self.layout.check_hidden(self.cache.as_ref().map_or(0, |kept| kept.rows), h)?;
-        match self.cache.as_ref().and_then(|kept| kept.inputs.last()) {
+        self.layout.check_hidden(self.cache.as_ref().map_or(0, |cache| cache.rows), h)?;
+        match self.cache.as_ref().and_then(|cache| cache.inputs.last()) {
             Some(hidden) if !h.is_empty() => copy(hidden, h),
             _ => Ok(()),
         }
     }
 
     fn backward(&mut self, dy: &[f32], params: bool, dx: Option<&mut [f32]>) -> Result<()> {
-        self.layout.check_backward(self.cache.as_ref().map_or(0, |kept| kept.rows), dy, dx.as_deref())?;
+        self.layout.check_backward(self.cache.as_ref().map_or(0, |cache| cache.rows), dy, dx.as_deref())?;
         self.back(dy, None, params, dx)
     }
 
     fn backward_hidden(&mut self, dy: &[f32], dh: &[f32]) -> Result<()> {
-        self.layout.check_backward_hidden(self.cache.as_ref().map_or(0, |kept| kept.rows), dy, dh)?;
+        self.layout.check_backward_hidden(self.cache.as_ref().map_or(0, |cache| cache.rows), dy, dh)?;
         self.back(dy, Some(dh).filter(|dh| !dh.is_empty()), true, None)
     }
 

@@ -39,6 +39,6 @@ fn differentiate(tensors: &NamedTensors, activation: Activation, x: &[f32], dy: 
 }
 
 #[test]
-fn gradients_equal_those_of_candles_backward() {
-    agreement::gradients_equal_the_librarys_own(CandleMlp::new, differentiate);
+fn gradients_equal_candle_backward() {
+    agreement::gradients_equal_library(CandleMlp::new, differentiate);
 }

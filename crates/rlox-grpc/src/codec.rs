@@ -111,7 +111,7 @@ pub(crate) fn truncated_rows(terminated: &[bool], truncated: &[bool]) -> impl It
     flags.filter(|(_, (terminated, truncated))| **truncated && !**terminated).map(|(row, _)| row)
 }
 
-pub(crate) fn snapshot_to(snapshot: &EnvSnapshot<'_>) -> proto::Standing {
+pub(crate) fn snapshot_to(snapshot: &EnvSnapshot<'_>) -> proto::EnvState {
     let n = snapshot.finished.len();
     let mut slab = Vec::with_capacity(8 * (snapshot.states.len() + n * (2 + Pcg64::STATE_LEN)) + n);
     write_numbers(&mut slab, &snapshot.states);
@@ -119,11 +119,11 @@ pub(crate) fn snapshot_to(snapshot: &EnvSnapshot<'_>) -> proto::Standing {
     write_numbers(&mut slab, &snapshot.episode_steps);
     write_numbers(&mut slab, flags(&snapshot.finished));
     write_numbers(&mut slab, &snapshot.streams);
-    proto::Standing { width: (snapshot.states.len() / n.max(1)) as u32, slab: slab.into() }
+    proto::EnvState { width: (snapshot.states.len() / n.max(1)) as u32, slab: slab.into() }
 }
 
-pub(crate) fn snapshot_from(snapshot: &proto::Standing, num_envs: usize) -> Result<EnvSnapshot<'static>> {
-    let mut slab = Slab::new("standing", &snapshot.slab);
+pub(crate) fn snapshot_from(snapshot: &proto::EnvState, num_envs: usize) -> Result<EnvSnapshot<'static>> {
+    let mut slab = Slab::new("env_state", &snapshot.slab);
     let mut finished = vec![false; num_envs];
     let env_snapshot = EnvSnapshot {
         states: Cow::Owned(slab.vec(num_envs.saturating_mul(snapshot.width as usize))?),
@@ -401,7 +401,7 @@ mod tests {
             let _ = arguments_from("arguments", &bytes);
             let _ = seeds_from(&bytes, num_envs as usize);
             let slab = bytes.clone().into();
-            let _ = snapshot_from(&proto::Standing { width, slab }, num_envs as usize);
+            let _ = snapshot_from(&proto::EnvState { width, slab }, num_envs as usize);
             let _ = prost::Message::decode(&bytes[..]).map(|_: proto::Request| ());
         }
     }

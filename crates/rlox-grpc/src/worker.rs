@@ -258,7 +258,7 @@ fn admit(token: Option<&str>, counters: &Counters, request: Request<()>) -> std:
     let Some(token) = token else { return Ok(request) };
     let credential = request.metadata().get("authorization").map(tonic::metadata::MetadataValue::as_bytes);
     let credential = credential.and_then(|value| value.strip_prefix(b"Bearer "));
-    if credential.is_some_and(|given| given.ct_eq(token.as_bytes()).into()) {
+    if credential.is_some_and(|token_bytes| token_bytes.ct_eq(token.as_bytes()).into()) {
         return Ok(request);
     }
     counters.refused.fetch_add(1, Relaxed);

@@ -1,4 +1,4 @@
-//! Backends compute the same results as the built-in network.
+//! Tests that backends compute the results of the built-in network.
 
 use proptest::prelude::*;
 use proptest::test_runner::TestRunner;
@@ -10,18 +10,18 @@ use rlox_nn::{
 
 use crate::{ACTIVATIONS, Make, assert_all_near, assert_near, draws, pair, policy};
 
-pub fn passes_equal_the_built_in_networks<N: Network>(make: Make<N>) {
+pub fn passes_equal_built_in_network<N: Network>(make: Make<N>) {
     let mut runner =
         TestRunner::new(ProptestConfig { cases: 40, failure_persistence: None, ..ProptestConfig::default() });
     let cases = (proptest::collection::vec(1_usize..70, 2..6), 1_usize..70, 0_usize..4, any::<u64>());
-    let agree = |(sizes, rows, kind, seed): (Vec<_>, _, _, _)| {
-        passes_agree(make, &sizes, rows, kind, seed);
+    let check_case = |(sizes, rows, kind, seed): (Vec<_>, _, _, _)| {
+        check_passes(make, &sizes, rows, kind, seed);
         Ok(())
     };
-    runner.run(&cases, agree).unwrap();
+    runner.run(&cases, check_case).unwrap();
 }
 
-fn passes_agree<N: Network>(make: Make<N>, sizes: &[usize], rows: usize, kind: usize, seed: u64) {
+fn check_passes<N: Network>(make: Make<N>, sizes: &[usize], rows: usize, kind: usize, seed: u64) {
     let (mut net, mut built_in) = pair(make, sizes, ACTIVATIONS[kind]);
     let (input, output, hidden) = (built_in.in_dim(), built_in.out_dim(), built_in.hidden_dim());
     assert_eq!((net.in_dim(), net.out_dim(), net.hidden_dim()), (input, output, hidden));
@@ -58,7 +58,7 @@ fn passes_agree<N: Network>(make: Make<N>, sizes: &[usize], rows: usize, kind: u
         assert_all_near(&net.gradients(), &built_in.gradients(), &format!("gradients, {times}"));
         assert_near(&[net.grad_norm_sq().unwrap() as f32], &[built_in.grad_norm_sq().unwrap() as f32], "grad_sq");
     }
-    // Dropping the gradients resets them to zero.
+    // Dropped gradients are zero.
     net.zero_gradients();
     assert_eq!(net.grad_norm_sq().unwrap(), 0.0);
     net.backward(&dy, true, None).unwrap();
@@ -106,27 +106,27 @@ fn learn(net: &mut impl Network, optimizer: &Optimizer) -> f32 {
     clip_and_step(&mut [("net", net)], optimizer, Some(0.1)).unwrap()
 }
 
-pub fn optimizers_equal_the_built_in_networks<N: Network>(make: Make<N>) {
+pub fn optimizers_equal_built_in_network<N: Network>(make: Make<N>) {
     for optimizer in optimizers() {
         for activation in ACTIVATIONS {
             let (mut net, mut built_in) = pair(make, &[5, 20, 17, 2], activation);
             for _ in 0..5 {
                 assert_near(&[learn(&mut net, &optimizer)], &[learn(&mut built_in, &optimizer)], "norm");
             }
-            let what = format!("{optimizer:?} {activation:?}");
-            assert_all_near(&net.tensors(), &built_in.tensors(), &what);
-            assert_all_near(&net.optimizer_state(), &built_in.optimizer_state(), &what);
+            let label = format!("{optimizer:?} {activation:?}");
+            assert_all_near(&net.tensors(), &built_in.tensors(), &label);
+            assert_all_near(&net.optimizer_state(), &built_in.optimizer_state(), &label);
             // Gradients are cleared, and a step without gradients continues the running means.
             assert_eq!(net.grad_norm_sq().unwrap(), 0.0);
             net.apply_gradients(&optimizer, 1.0).unwrap();
             built_in.apply_gradients(&optimizer, 1.0).unwrap();
-            assert_all_near(&net.tensors(), &built_in.tensors(), &what);
+            assert_all_near(&net.tensors(), &built_in.tensors(), &label);
         }
     }
 }
 
-/// Returns the steps of torch's formulas, in f64.
-fn exact(optimizer: &Optimizer, gradients: &[f32]) -> Vec<f64> {
+/// Returns the parameter steps of torch's formulas, computed in f64.
+fn exact_steps(optimizer: &Optimizer, gradients: &[f32]) -> Vec<f64> {
     let [mut m, mut v] = [0.0; 2];
     let steps = gradients.iter().zip(1..).map(|(g, t)| {
         let g = f64::from(*g);
@@ -149,13 +149,13 @@ fn exact(optimizer: &Optimizer, gradients: &[f32]) -> Vec<f64> {
     steps.collect()
 }
 
-pub fn small_gradients_take_the_steps_of_torchs_formulas<N: Network>(make: Make<N>) {
+pub fn small_gradients_follow_torch_formulas<N: Network>(make: Make<N>) {
     for (g, eps) in [(1e-16_f32, 1e-8), (1e-16, 1e-20), (1e-15, 1e-30), (1e-18, 1e-30), (3e-19, 1e-35)] {
         for optimizer in [Optimizer::adam(1e-2).with_eps(eps), Optimizer::rms_prop(1e-2).with_eps(eps)] {
             let (mut net, _) = pair(make, &[1, 1], ACTIVATIONS[0]);
             // A subnormal mean of squares may be lost in a step without a gradient.
             let gradients = if g * g < 1e-37 { &[g; 3][..] } else { &[g, g, g, 0.0, 0.0, -g] };
-            for (gradient, step) in gradients.iter().zip(exact(&optimizer, gradients)) {
+            for (gradient, step) in gradients.iter().zip(exact_steps(&optimizer, gradients)) {
                 let parameter = |net: &N| f64::from(net.tensors().find("0.weight").unwrap().data[0]);
                 let before = parameter(&net);
                 net.forward(&[1.0], 1, &mut [0.0]).unwrap();
@@ -187,7 +187,7 @@ impl Drawn {
         let mut rng = Pcg64::seed_from(seed);
         let discrete = matches!(space, Space::Discrete { .. });
         let discrete = discrete.then(|| (0..ROWS).map(|_| rng.integers(0, 2)).collect());
-        let mut targets = [1, 2, 3, 4].map(|more| draws(ROWS, seed * 10 + more));
+        let mut targets = [1, 2, 3, 4].map(|offset| draws(ROWS, seed * 10 + offset));
         // Log-probabilities near those of an untrained policy.
         targets[0].iter_mut().for_each(|x| *x = -0.7 + 0.1 * *x);
         Self { obs: draws(ROWS * 4, seed * 10 + 5), discrete, continuous: draws(ROWS * 2, seed * 10 + 6), targets }
@@ -207,7 +207,7 @@ const LOSS: ActorCriticLoss = ActorCriticLoss {
     ent_coef: 0.01,
 };
 
-pub fn policy_gradients_equal_the_built_in_networks<N: Network>(make: Make<N>) {
+pub fn policy_gradients_equal_built_in_network<N: Network>(make: Make<N>) {
     let numbers = Space::uniform_box(-1.0, 1.0, &[2]);
     for (space, sde) in [(Space::discrete(2), false), (numbers.clone(), false), (numbers, true)] {
         let distribution =
@@ -225,10 +225,10 @@ pub fn policy_gradients_equal_the_built_in_networks<N: Network>(make: Make<N>) {
     }
 }
 
-/// Maximum relative difference of losses after a hundred updates, for rounding that accumulates.
+/// Maximum relative difference of losses during a hundred updates, for accumulated rounding.
 const DRIFT: f32 = 1e-4;
 
-pub fn losses_of_a_hundred_updates_stay_together<N: Network>(make: Make<N>) {
+pub fn losses_equal_built_in_network_for_a_hundred_updates<N: Network>(make: Make<N>) {
     let space = Space::discrete(2);
     let (spec, distribution) = (spec(space.clone()), Distribution::new(&space, 0.0).unwrap());
     let mut net = policy(make, &spec, distribution.clone(), 1);
@@ -245,23 +245,23 @@ pub fn losses_of_a_hundred_updates_stay_together<N: Network>(make: Make<N>) {
         assert!((got.loss - expected.loss).abs() <= allowed, "{i}: {} instead of {}", got.loss, expected.loss);
         losses.push(expected.loss);
     }
-    // The losses must decrease, or else equal curves would prove nothing.
+    // The losses must decrease; equal constant curves would prove nothing.
     let mean = |losses: &[f32]| losses.iter().sum::<f32>() / losses.len() as f32;
     assert!(mean(&losses[92..]) < mean(&losses[..8]) - 0.02, "{} {}", mean(&losses[..8]), mean(&losses[92..]));
 }
 
-pub fn weights_and_optimizer_states_go_there_and_back<N: Network>(make: Make<N>) {
-    let through = |tensors: NamedTensors| NamedTensors::from_safetensors(&tensors.to_safetensors()).unwrap();
+pub fn weights_and_optimizer_states_round_trip<N: Network>(make: Make<N>) {
+    let round_trip = |tensors: NamedTensors| NamedTensors::from_safetensors(&tensors.to_safetensors()).unwrap();
     for optimizer in optimizers() {
         let (mut net, mut built_in) = pair(make, &[5, 20, 17, 2], ACTIVATIONS[0]);
         learn(&mut net, &optimizer);
-        let (weights, state) = (through(net.tensors()), through(net.optimizer_state()));
+        let (weights, state) = (round_trip(net.tensors()), round_trip(net.optimizer_state()));
         built_in.load(&weights).unwrap();
         built_in.load_optimizer_state(&state).unwrap();
         assert_eq!((built_in.tensors(), built_in.optimizer_state()), (weights, state));
         let mut other = make(&[5, 20, 17, 2], ACTIVATIONS[0], Init::Kaiming, &mut Pcg64::seed_from(6)).unwrap();
-        other.load(&through(built_in.tensors())).unwrap();
-        other.load_optimizer_state(&through(built_in.optimizer_state())).unwrap();
+        other.load(&round_trip(built_in.tensors())).unwrap();
+        other.load_optimizer_state(&round_trip(built_in.optimizer_state())).unwrap();
         assert_eq!((other.tensors(), other.optimizer_state()), (net.tensors(), net.optimizer_state()));
         // Training continues with the loaded state.
         learn(&mut net, &optimizer);
@@ -270,14 +270,14 @@ pub fn weights_and_optimizer_states_go_there_and_back<N: Network>(make: Make<N>)
     }
 }
 
-pub fn targets_follow_slowly<N: Network>(make: Make<N>) {
+pub fn soft_updates_interpolate_parameters<N: Network>(make: Make<N>) {
     let (online, _) = pair(make, &[2, 4, 1], ACTIVATIONS[1]);
     let mut target = make(&[2, 4, 1], ACTIVATIONS[1], Init::Kaiming, &mut Pcg64::seed_from(6)).unwrap();
     let before = target.tensors();
     target.soft_update(&online, 0.25).unwrap();
-    for ((new, old), to) in target.tensors().iter().zip(&before).zip(&online.tensors()) {
-        for ((new, old), to) in new.data.iter().zip(&old.data).zip(&to.data) {
-            assert!((new - (0.75 * old + 0.25 * to)).abs() < 1e-6);
+    for ((new, old), online) in target.tensors().iter().zip(&before).zip(&online.tensors()) {
+        for ((new, old), online) in new.data.iter().zip(&old.data).zip(&online.data) {
+            assert!((new - (0.75 * old + 0.25 * online)).abs() < 1e-6);
         }
     }
     target.soft_update(&online, 1.0).unwrap();
@@ -289,16 +289,16 @@ pub fn targets_follow_slowly<N: Network>(make: Make<N>) {
     assert_eq!(y, expected);
 }
 
-pub fn clones_go_their_own_way<N: Network + Clone>(make: Make<N>) {
+pub fn clones_are_independent<N: Network + Clone>(make: Make<N>) {
     let (mut net, _) = pair(make, &[5, 8, 2], ACTIVATIONS[2]);
     let (x, dy, mut y) = (draws(15, 1), draws(6, 2), [0.0; 6]);
     net.forward(&x, 3, &mut y).unwrap();
     let mut copy = net.clone();
-    let (mut dx, mut again) = ([0.0; 15], [0.0; 15]);
-    copy.backward(&dy, true, Some(&mut again)).unwrap();
+    let (mut dx, mut copy_dx) = ([0.0; 15], [0.0; 15]);
+    copy.backward(&dy, true, Some(&mut copy_dx)).unwrap();
     assert_eq!(net.grad_norm_sq().unwrap(), 0.0);
     net.backward(&dy, true, Some(&mut dx)).unwrap();
-    assert_eq!(dx, again);
+    assert_eq!(dx, copy_dx);
     assert_eq!(net.gradients(), copy.gradients());
     let before = net.tensors();
     copy.apply_gradients(&Optimizer::adam(0.1), 1.0).unwrap();
@@ -318,23 +318,23 @@ pub struct Derivatives {
 /// Differentiates a network of a library's own operations: parameters, activation, `x`, `dy`, rows.
 pub type Differentiate = fn(&NamedTensors, Activation, &[f32], &[f32], usize) -> Derivatives;
 
-pub fn gradients_equal_the_librarys_own<N: Network>(make: Make<N>, differentiate: Differentiate) {
+pub fn gradients_equal_library<N: Network>(make: Make<N>, differentiate: Differentiate) {
     for activation in ACTIVATIONS {
         for (sizes, rows) in [(&[3, 2][..], 1), (&[1, 1, 1], 3), (&[5, 20, 17, 3], 13), (&[4, 64, 64, 2], 64)] {
-            let what = format!("{activation:?}, {sizes:?}, {rows} rows");
+            let label = format!("{activation:?}, {sizes:?}, {rows} rows");
             let (mut net, _) = pair(make, sizes, activation);
             let (x, dy) = (draws(rows * net.in_dim(), 1), draws(rows * net.out_dim(), 2));
             let (mut y, mut dx) = (vec![0.0; dy.len()], vec![0.0; x.len()]);
             net.forward(&x, rows, &mut y).unwrap();
             net.backward(&dy, true, Some(&mut dx)).unwrap();
             let expected = differentiate(&net.tensors(), activation, &x, &dy, rows);
-            assert_near(&y, &expected.y, &format!("{what}: y"));
-            assert_near(&dx, &expected.dx, &format!("{what}: dx"));
+            assert_near(&y, &expected.y, &format!("{label}: y"));
+            assert_near(&dx, &expected.dx, &format!("{label}: dx"));
             let gradients = net.gradients();
             assert_eq!(gradients.len(), expected.parameters.len());
             for (gradient, expected) in gradients.iter().zip(&expected.parameters) {
-                assert!(expected.iter().any(|x| *x != 0.0), "{what}: {}", gradient.name);
-                assert_near(&gradient.data, expected, &format!("{what}: {}", gradient.name));
+                assert!(expected.iter().any(|x| *x != 0.0), "{label}: {}", gradient.name);
+                assert_near(&gradient.data, expected, &format!("{label}: {}", gradient.name));
             }
         }
     }

@@ -1,4 +1,4 @@
-//! Backends reject invalid arguments with the errors of the built-in network, and stay unchanged.
+//! Tests that backends reject invalid arguments as the built-in network does, and stay unchanged.
 
 use rlox_core::__private::testing::{Variant, assert_rejects};
 use rlox_core::{Actions, EnvSpec, Error, Pcg64, Result, Space};
@@ -10,15 +10,15 @@ use rlox_nn::{
 use crate::{Make, draws, pair, policy};
 
 /// Checks that both errors have the same variant and the same fields.
-fn assert_same_error<T>(got: Result<T>, expected: Result<T>, what: &str) {
+fn assert_same_error<T>(got: Result<T>, expected: Result<T>, label: &str) {
     let fields = |result: Result<T>| match result {
-        Ok(_) => panic!("{what} is not refused"),
-        Err(error @ Error::Backend(_)) => panic!("{what}: {error}"),
+        Ok(_) => panic!("{label} is not rejected"),
+        Err(error @ Error::Backend(_)) => panic!("{label}: {error}"),
         // The amount of free memory changes from call to call.
         Err(Error::Memory(mismatch)) => format!("Memory({})", mismatch.argument),
         Err(error) => format!("{error:?}"),
     };
-    assert_eq!(fields(got), fields(expected), "{what}");
+    assert_eq!(fields(got), fields(expected), "{label}");
 }
 
 /// Returns a copy of the tensors with edited data.
@@ -32,7 +32,7 @@ fn edited(tensors: &NamedTensors, edit: impl Fn(&str, &mut Vec<f32>)) -> NamedTe
     edited
 }
 
-pub fn wrong_arguments_are_refused_in_the_built_in_networks_words<N: Network>(make: Make<N>) {
+pub fn invalid_arguments_give_errors_of_built_in_network<N: Network>(make: Make<N>) {
     for sizes in [&[][..], &[3], &[3, 0, 2], &[usize::MAX, 2], &[1 << 20, 1 << 20]] {
         let rng = &mut Pcg64::seed_from(0);
         let expected = Mlp::new(sizes, Activation::Tanh, Init::Kaiming, rng).map(|_| ());
@@ -85,16 +85,16 @@ pub fn wrong_arguments_are_refused_in_the_built_in_networks_words<N: Network>(ma
     assert_eq!((net.tensors(), net.optimizer_state(), net.gradients()), (before.0, before.1, gradients));
 }
 
-pub fn wrong_tensors_and_networks_are_refused_in_the_built_in_networks_words<N: Network>(make: Make<N>) {
+pub fn invalid_tensors_and_networks_give_errors_of_built_in_network<N: Network>(make: Make<N>) {
     let (mut net, mut built_in) = pair(make, &[3, 8, 2], Activation::Tanh);
     let (weights, state) = (net.tensors(), net.optimizer_state());
-    let (other, other_in) = pair(make, &[3, 9, 2], Activation::Tanh);
-    assert_same_error(net.soft_update(&other, 0.5), built_in.soft_update(&other_in, 0.5), "another width");
-    let (other, other_in) = pair(make, &[3, 8, 2], Activation::Relu);
-    assert_same_error(net.soft_update(&other, 0.5), built_in.soft_update(&other_in, 0.5), "another activation");
-    let (same, same_in) = pair(make, &[3, 8, 2], Activation::Tanh);
+    let (other, other_built_in) = pair(make, &[3, 9, 2], Activation::Tanh);
+    assert_same_error(net.soft_update(&other, 0.5), built_in.soft_update(&other_built_in, 0.5), "another width");
+    let (other, other_built_in) = pair(make, &[3, 8, 2], Activation::Relu);
+    assert_same_error(net.soft_update(&other, 0.5), built_in.soft_update(&other_built_in, 0.5), "another activation");
+    let (same, same_built_in) = pair(make, &[3, 8, 2], Activation::Tanh);
     for tau in [-0.1, 1.5, f32::NAN] {
-        assert_same_error(net.soft_update(&same, tau), built_in.soft_update(&same_in, tau), "tau");
+        assert_same_error(net.soft_update(&same, tau), built_in.soft_update(&same_built_in, tau), "tau");
     }
     let (wider_net, _) = pair(make, &[3, 9, 2], Activation::Tanh);
     let mut more = weights.clone();
@@ -134,8 +134,8 @@ pub fn wrong_tensors_and_networks_are_refused_in_the_built_in_networks_words<N: 
     assert_eq!((net.tensors(), net.optimizer_state()), (weights, state));
 }
 
-/// Checks that a backward pass fails after the parameters of its forward pass have changed.
-pub fn a_forward_is_forgotten_once_the_parameters_change<N: Network>(make: Make<N>) {
+/// Checks that backward passes fail after the parameters of the forward pass have changed.
+pub fn parameter_changes_invalidate_forward_pass<N: Network>(make: Make<N>) {
     let changes: [fn(&mut N, &N); 4] = [
         |net, _| net.apply_gradients(&Optimizer::adam(1e-3), 1.0).unwrap(),
         |net, other| net.load(&other.tensors()).unwrap(),
@@ -151,8 +151,8 @@ pub fn a_forward_is_forgotten_once_the_parameters_change<N: Network>(make: Make<
         net.backward(&[1.0, 0.0], true, None).unwrap();
         change(&mut net, &other);
         net.zero_gradients();
-        let through = net.backward_hidden(&[1.0, 0.0], &[0.0; 8]);
-        for result in [net.backward(&[1.0, 0.0], true, None), through, net.hidden(&mut [0.0; 8])] {
+        let hidden_result = net.backward_hidden(&[1.0, 0.0], &[0.0; 8]);
+        for result in [net.backward(&[1.0, 0.0], true, None), hidden_result, net.hidden(&mut [0.0; 8])] {
             assert_eq!(assert_rejects(result, Error::Shape, "rows").got, "none");
         }
         assert_eq!(net.grad_norm_sq().unwrap(), 0.0);
@@ -161,7 +161,7 @@ pub fn a_forward_is_forgotten_once_the_parameters_change<N: Network>(make: Make<
     }
 }
 
-pub fn gradients_that_are_no_numbers_change_nothing<N: Network>(make: Make<N>) {
+pub fn nan_gradients_change_nothing<N: Network>(make: Make<N>) {
     let (mut net, _) = pair(make, &[3, 8, 2], Activation::Tanh);
     let (before, mut y) = (net.tensors(), [0.0; 2]);
     net.forward(&draws(3, 1), 1, &mut y).unwrap();
@@ -174,7 +174,7 @@ pub fn gradients_that_are_no_numbers_change_nothing<N: Network>(make: Make<N>) {
     assert_eq!(net.grad_norm_sq().unwrap(), 0.0);
 }
 
-/// Checks gradients whose squares overflow: an infinite mean would freeze the parameter forever.
+/// Checks gradients whose squares overflow; an infinite mean of squares would freeze the parameter forever.
 pub fn gradients_whose_squares_overflow_change_nothing<N: Network>(make: Make<N>) {
     for optimizer in [Optimizer::adam(1e-3), Optimizer::adam_w(1e-3), Optimizer::rms_prop(1e-3)] {
         for (gradient, scale) in [(3e19, 1.0), (3e9, 1e10)] {
@@ -187,7 +187,7 @@ pub fn gradients_whose_squares_overflow_change_nothing<N: Network>(make: Make<N>
             assert_eq!((rejected.at.section.as_deref(), rejected.at.row), (Some("2.bias"), Some(0)));
             assert_eq!((net.tensors(), net.optimizer_state()), before);
             if scale > 1.0 {
-                // The gradients are kept, and their squares are finite without the scale.
+                // The gradients remain, and their squares are finite without the scale.
                 net.apply_gradients(&optimizer, 1.0).unwrap();
                 assert_eq!(net.grad_norm_sq().unwrap(), 0.0);
                 let square = net.optimizer_state().find("2.bias.exp_avg_sq").unwrap().data[0];
@@ -209,7 +209,7 @@ pub fn gradients_whose_squares_overflow_change_nothing<N: Network>(make: Make<N>
     }
 }
 
-pub fn actions_that_are_no_numbers_change_nothing<N: Network>(make: Make<N>) {
+pub fn nan_actions_change_nothing<N: Network>(make: Make<N>) {
     let [observation, action] = [3, 1].map(|n| Space::uniform_box(-1.0, 1.0, &[n]));
     let spec = EnvSpec { id: "none".into(), observation, action, max_episode_steps: None };
     let mut policy = policy(make, &spec, Distribution::new(&spec.action, 0.0).unwrap(), 0);
@@ -232,7 +232,7 @@ pub fn actions_that_are_no_numbers_change_nothing<N: Network>(make: Make<N>) {
     assert!(policy.gradients().iter().all(|tensor| tensor.data.iter().all(|x| *x == 0.0)));
 }
 
-pub fn a_step_to_infinity_is_an_error_that_names_the_tensor<N: Network>(make: Make<N>) {
+pub fn steps_to_infinity_report_the_tensor<N: Network>(make: Make<N>) {
     let (mut net, _) = pair(make, &[3, 8, 2], Activation::Tanh);
     net.forward(&draws(3, 1), 1, &mut [0.0; 2]).unwrap();
     net.backward(&[1.0, 0.0], true, None).unwrap();

@@ -1,4 +1,4 @@
-//! Backends learn.
+//! Tests that backends train CartPole policies.
 
 use rlox_core::{AutoresetMode, EnvSpec, Pcg64, VecEnv, VectorEnv, envs::CartPole};
 use rlox_nn::train::{Ppo, PpoConfig, Schedule};
@@ -10,7 +10,7 @@ fn cartpole() -> Box<dyn VectorEnv> {
     Box::new(VecEnv::new(8, None, AutoresetMode::SameStep, CartPole::default).unwrap())
 }
 
-/// Returns PPO with the settings of RL Baselines3 Zoo.
+/// Returns a PPO trainer with the settings of RL Baselines3 Zoo.
 fn ppo<N: Network>(make: Make<N>, seed: u64) -> Ppo<PolicyNetworks<N>> {
     let config = PpoConfig {
         n_steps: 32,
@@ -32,23 +32,24 @@ fn ppo<N: Network>(make: Make<N>, seed: u64) -> Ppo<PolicyNetworks<N>> {
     Ppo::new(cartpole(), policy, config, seed).unwrap()
 }
 
+/// Returns the mean episode return of an evaluation.
 fn score<N: Network>(ppo: &mut Ppo<PolicyNetworks<N>>, episodes: usize) -> f64 {
     let returns = ppo.evaluate(cartpole().as_mut(), episodes, 7).unwrap();
     returns.iter().sum::<f64>() / returns.len() as f64
 }
 
-pub fn a_seed_decides_everything<N: Network>(make: Make<N>) {
-    let trained = |seed| {
+pub fn training_is_reproducible_from_seed<N: Network>(make: Make<N>) {
+    let train = |seed| {
         let mut ppo = ppo(make, seed);
         ppo.train(512, |_| true).unwrap();
         (ppo.policy().tensors(), ppo.policy().optimizer_state())
     };
-    let first = trained(1);
-    assert_eq!(first, trained(1));
-    assert_ne!(first, trained(2));
+    let first = train(1);
+    assert_eq!(first, train(1));
+    assert_ne!(first, train(2));
 }
 
-pub fn ppo_learns_to_balance<N: Network>(make: Make<N>) {
+pub fn ppo_improves_on_cartpole<N: Network>(make: Make<N>) {
     let mut ppo = ppo(make, 1);
     let before = score(&mut ppo, 20);
     ppo.train(40_000, |_| true).unwrap();

@@ -1,4 +1,4 @@
-//! Tests for all network backends: `backend_tests!(MyNetwork::new)` in a test module runs them.
+//! Tests of network backends; `backend_tests!(MyNetwork::new)` in a test module runs them.
 #![allow(clippy::missing_panics_doc, missing_docs, reason = "tests")]
 
 pub mod agreement;
@@ -13,14 +13,16 @@ use rlox_nn::{Activation, Distribution, Init, Mlp, NamedTensors, Network, Policy
 /// Constructor of a network.
 pub type Make<N> = fn(&[usize], Activation, Init, &mut Pcg64) -> Result<N>;
 
+/// All activation functions.
 pub const ACTIVATIONS: [Activation; 4] = [Activation::Tanh, Activation::Relu, Activation::Silu, Activation::Gelu];
 
+/// Returns uniform random numbers in `[-1, 1)`.
 pub fn draws(count: usize, seed: u128) -> Vec<f32> {
     let mut rng = Pcg64::seed_from(seed);
     (0..count).map(|_| rng.uniform(-1.0, 1.0) as f32).collect()
 }
 
-/// Returns a backend's network and a built-in one with the same weights, initialised as in torch.
+/// Returns a backend's network and a built-in network with equal weights, initialised as in torch.
 pub fn pair<N: Network>(make: Make<N>, sizes: &[usize], activation: Activation) -> (N, Mlp) {
     let net = make(sizes, activation, Init::Kaiming, &mut Pcg64::seed_from(5)).unwrap();
     let built_in = Mlp::new(sizes, activation, Init::Kaiming, &mut Pcg64::seed_from(5)).unwrap();
@@ -31,29 +33,30 @@ pub fn pair<N: Network>(make: Make<N>, sizes: &[usize], activation: Activation) 
 /// Returns an actor and a critic with hidden layers of 20 and 17 units, initialised from a seed.
 pub fn policy<N: Network>(make: Make<N>, spec: &EnvSpec, distribution: Distribution, seed: u128) -> PolicyNetworks<N> {
     let mut rng = Pcg64::seed_from(seed);
-    let one = |sizes: &[usize], gain| make(sizes, Activation::Tanh, Init::orthogonal(gain), &mut rng);
-    PolicyNetworks::with(spec, &[20, 17], distribution, one).unwrap()
+    let make_network = |sizes: &[usize], gain| make(sizes, Activation::Tanh, Init::orthogonal(gain), &mut rng);
+    PolicyNetworks::with(spec, &[20, 17], distribution, make_network).unwrap()
 }
 
-/// Asserts that numbers differ by at most `1e-4` of the largest one.
-pub fn assert_near(got: &[f32], expected: &[f32], what: &str) {
-    assert_eq!(got.len(), expected.len(), "{what}");
+/// Asserts that numbers differ by at most `1e-4` times the largest expected magnitude, or `1e-7` if that is larger.
+pub fn assert_near(got: &[f32], expected: &[f32], label: &str) {
+    assert_eq!(got.len(), expected.len(), "{label}");
     let scale = expected.iter().fold(1e-3_f32, |most, x| most.max(x.abs()));
     for (i, (got, expected)) in got.iter().zip(expected).enumerate() {
-        assert!((got - expected).abs() <= 1e-4 * scale, "{what}[{i}]: {got} instead of {expected}");
+        assert!((got - expected).abs() <= 1e-4 * scale, "{label}[{i}]: {got} instead of {expected}");
     }
 }
 
-pub fn assert_all_near(got: &NamedTensors, expected: &NamedTensors, what: &str) {
-    assert_eq!(got.len(), expected.len(), "{what}");
+/// Asserts that tensors have equal names and shapes, and near numbers.
+pub fn assert_all_near(got: &NamedTensors, expected: &NamedTensors, label: &str) {
+    assert_eq!(got.len(), expected.len(), "{label}");
     for tensor in got {
-        let there = expected.find(&tensor.name).unwrap_or_else(|| panic!("{what}: no {}", tensor.name));
-        assert_eq!(tensor.shape, there.shape, "{what}.{}", tensor.name);
-        assert_near(&tensor.data, &there.data, &format!("{what}.{}", tensor.name));
+        let expected = expected.find(&tensor.name).unwrap_or_else(|| panic!("{label}: no {}", tensor.name));
+        assert_eq!(tensor.shape, expected.shape, "{label}.{}", tensor.name);
+        assert_near(&tensor.data, &expected.data, &format!("{label}.{}", tensor.name));
     }
 }
 
-/// Defines one test per requirement.
+/// Defines a test for each listed function, or for all functions of this crate.
 #[macro_export]
 macro_rules! backend_tests {
     ($make:expr; $($module:ident: $($name:ident),* $(,)?;)*) => {$($(
@@ -65,21 +68,21 @@ macro_rules! backend_tests {
     ($make:expr) => {
         $crate::backend_tests! {
             $make;
-            agreement: passes_equal_the_built_in_networks, optimizers_equal_the_built_in_networks,
-                small_gradients_take_the_steps_of_torchs_formulas,
-                policy_gradients_equal_the_built_in_networks, losses_of_a_hundred_updates_stay_together,
-                weights_and_optimizer_states_go_there_and_back, targets_follow_slowly, clones_go_their_own_way,
+            agreement: passes_equal_built_in_network, optimizers_equal_built_in_network,
+                small_gradients_follow_torch_formulas,
+                policy_gradients_equal_built_in_network, losses_equal_built_in_network_for_a_hundred_updates,
+                weights_and_optimizer_states_round_trip, soft_updates_interpolate_parameters, clones_are_independent,
                 rows_do_not_depend_on_each_other;
-            torch: networks_and_their_gradients_equal_torch, optimizers_equal_torch, losses_and_gradients_equal_torch,
-                v_trace_and_its_gradients_equal_torch, losses_of_a_hundred_updates_equal_torch;
-            bad_input: wrong_arguments_are_refused_in_the_built_in_networks_words,
-                wrong_tensors_and_networks_are_refused_in_the_built_in_networks_words,
-                a_forward_is_forgotten_once_the_parameters_change, gradients_that_are_no_numbers_change_nothing,
-                gradients_whose_squares_overflow_change_nothing, actions_that_are_no_numbers_change_nothing,
-                a_step_to_infinity_is_an_error_that_names_the_tensor;
-            off_policy: updates_of_dqn_equal_the_built_in_networks, updates_of_sac_equal_the_built_in_networks,
-                updates_of_td3_equal_the_built_in_networks;
-            learning: a_seed_decides_everything, ppo_learns_to_balance;
+            torch: networks_and_gradients_equal_torch, optimizers_equal_torch, losses_and_gradients_equal_torch,
+                vtrace_and_gradients_equal_torch, losses_equal_torch_for_a_hundred_updates;
+            bad_input: invalid_arguments_give_errors_of_built_in_network,
+                invalid_tensors_and_networks_give_errors_of_built_in_network,
+                parameter_changes_invalidate_forward_pass, nan_gradients_change_nothing,
+                gradients_whose_squares_overflow_change_nothing, nan_actions_change_nothing,
+                steps_to_infinity_report_the_tensor;
+            off_policy: dqn_updates_equal_built_in_network, sac_updates_equal_built_in_network,
+                td3_updates_equal_built_in_network;
+            learning: training_is_reproducible_from_seed, ppo_improves_on_cartpole;
         }
         #[test]
         #[ignore = "a minute"]

@@ -1,4 +1,4 @@
-//! Off-policy updates equal those of the built-in network, for equal weights, batches and noise.
+//! Tests that off-policy updates equal those of the built-in network, for equal weights, batches and noise.
 
 use rlox_core::{Actions, EnvSpec, Pcg64, Result, Space};
 use rlox_nn::train::{
@@ -16,7 +16,7 @@ const OBS: usize = 5;
 
 fn spec(action: Space) -> EnvSpec {
     let observation = Space::uniform_box(-1.0, 1.0, &[OBS]);
-    EnvSpec { id: "Drawn-v0".into(), observation, action, max_episode_steps: None }
+    EnvSpec { id: "Test-v0".into(), observation, action, max_episode_steps: None }
 }
 
 /// Returns Adam with a large `eps`, so that gradients near 0 do not decide a step by their sign.
@@ -85,18 +85,18 @@ fn td3<N: Network>(make: Make<N>) -> NamedTensors {
     train_briefly::<Td3Learner<_, _>>(config, (policy, critics), &spec)
 }
 
-pub fn updates_of_dqn_equal_the_built_in_networks<N: Network>(make: Make<N>) {
+pub fn dqn_updates_equal_built_in_network<N: Network>(make: Make<N>) {
     for dueling in [false, true] {
         assert_all_near(&dqn(make, dueling), &dqn::<Mlp>(Mlp::new, dueling), &format!("dueling: {dueling}"));
     }
 }
 
-pub fn updates_of_sac_equal_the_built_in_networks<N: Network>(make: Make<N>) {
+pub fn sac_updates_equal_built_in_network<N: Network>(make: Make<N>) {
     for use_sde in [false, true] {
         assert_all_near(&sac(make, use_sde), &sac::<Mlp>(Mlp::new, use_sde), &format!("use_sde: {use_sde}"));
     }
 }
 
-pub fn updates_of_td3_equal_the_built_in_networks<N: Network>(make: Make<N>) {
+pub fn td3_updates_equal_built_in_network<N: Network>(make: Make<N>) {
     assert_all_near(&td3(make), &td3::<Mlp>(Mlp::new), "td3");
 }

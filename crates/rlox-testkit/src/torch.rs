@@ -1,4 +1,4 @@
-//! Backends compute the same results as PyTorch; `fixtures/make.py` writes PyTorch's results.
+//! Tests that backends compute the results of PyTorch, which `fixtures/make.py` writes.
 
 use rlox_core::{
     Actions, Pcg64, Space,
@@ -28,7 +28,7 @@ fn mlp<N: Network>(make: Make<N>, outputs: usize, activation: Activation) -> N {
     make(&[OBS, HIDDEN[0], HIDDEN[1], outputs], activation, Init::Kaiming, &mut Pcg64::seed_from(9)).unwrap()
 }
 
-pub fn networks_and_their_gradients_equal_torch<N: Network>(make: Make<N>) {
+pub fn networks_and_gradients_equal_torch<N: Network>(make: Make<N>) {
     let all = fixtures();
     for name in ["tanh", "relu", "silu", "gelu"] {
         for outputs in [3, 11] {
@@ -75,7 +75,7 @@ fn continuous(name: &str) -> bool {
     name == "gaussian" || name.ends_with("state_dependent")
 }
 
-/// Returns the policy of a case, with the given weights.
+/// Returns the policy of a case with these weights.
 fn policy<N: Network>(make: Make<N>, name: &str, weights: &NamedTensors) -> PolicyNetworks<N> {
     let space = match name {
         "masked" => Space::discrete(4),
@@ -128,8 +128,8 @@ pub fn losses_and_gradients_equal_torch<N: Network>(make: Make<N>) {
             "shared",
             "shared_state_dependent",
         ] {
-            let what = format!("{algorithm}_{name}");
-            let case = all.strip_prefix(&what);
+            let label = format!("{algorithm}_{name}");
+            let case = all.strip_prefix(&label);
             let mut policy = policy(make, name, &case.strip_prefix("net"));
             let discrete = integers(&case);
             let masks = case.find("mask").map(|_| flags(&case, "mask"));
@@ -161,18 +161,18 @@ pub fn losses_and_gradients_equal_torch<N: Network>(make: Make<N>) {
                 metrics.extend([("approx_kl", stats.approx_kl), ("clip_fraction", stats.clip_fraction)]);
             }
             for (key, value) in metrics {
-                assert_near(&[value], data(&case, key), &format!("{what}.{key}"));
+                assert_near(&[value], data(&case, key), &format!("{label}.{key}"));
             }
-            assert_all_near(&policy.gradients(), &case.strip_prefix("grad"), &what);
+            assert_all_near(&policy.gradients(), &case.strip_prefix("grad"), &label);
         }
     }
 }
 
-pub fn v_trace_and_its_gradients_equal_torch<N: Network>(make: Make<N>) {
+pub fn vtrace_and_gradients_equal_torch<N: Network>(make: Make<N>) {
     let all = fixtures();
     for name in ["categorical", "gaussian"] {
-        let what = format!("vtrace_{name}");
-        let case = all.strip_prefix(&what);
+        let label = format!("vtrace_{name}");
+        let case = all.strip_prefix(&label);
         let mut policy = policy(make, name, &case.strip_prefix("net"));
         let discrete = integers(&case);
         let (terminated, truncated) = (flags(&case, "terminated"), flags(&case, "truncated"));
@@ -193,8 +193,8 @@ pub fn v_trace_and_its_gradients_equal_torch<N: Network>(make: Make<N>) {
         let config = VtraceConfig { gamma: 0.97, rho_bar: 0.9, c_bar: 0.8, lambda: 0.95, pg_rho_bar: 1.1 };
         let mut targets = VtraceTargets::default();
         let batch = targets.minibatch(&mut policy, &trajectories, config).unwrap();
-        assert_near(batch.returns, data(&case, "vs"), &what);
-        assert_near(batch.advantages, data(&case, "pg_advantage"), &what);
+        assert_near(batch.returns, data(&case, "vs"), &label);
+        assert_near(batch.advantages, data(&case, "pg_advantage"), &label);
         let loss = ActorCriticLoss { policy: PolicyLoss::Gradient, clip_coef_vf: None, vf_coef: 0.5, ent_coef: 0.01 };
         let stats = policy.evaluate(&batch, &loss).unwrap();
         policy.backward().unwrap();
@@ -204,9 +204,9 @@ pub fn v_trace_and_its_gradients_equal_torch<N: Network>(make: Make<N>) {
             ("entropy_loss", stats.entropy_loss),
             ("loss", stats.loss),
         ] {
-            assert_near(&[value], data(&case, key), &format!("{what}.{key}"));
+            assert_near(&[value], data(&case, key), &format!("{label}.{key}"));
         }
-        assert_all_near(&policy.gradients(), &case.strip_prefix("grad"), &what);
+        assert_all_near(&policy.gradients(), &case.strip_prefix("grad"), &label);
         let short = Trajectories { log_probs: &trajectories.log_probs[1..], ..trajectories };
         let result = targets.minibatch(&mut policy, &short, config);
         assert_eq!(
@@ -220,7 +220,7 @@ pub fn v_trace_and_its_gradients_equal_torch<N: Network>(make: Make<N>) {
 const DRIFT: f32 = 1e-3;
 
 /// Checks a constant and a linear schedule of learning rate and clip range.
-pub fn losses_of_a_hundred_updates_equal_torch<N: Network>(make: Make<N>) {
+pub fn losses_equal_torch_for_a_hundred_updates<N: Network>(make: Make<N>) {
     let all = fixtures();
     for (name, schedule) in [("constant", Schedule::Constant), ("linear", Schedule::Linear)] {
         let case = all.strip_prefix(&format!("curve_{name}"));

@@ -186,10 +186,10 @@ mod tests {
     }
 
     #[test]
-    fn burns_own_operations_do_the_same() {
-        agreement::passes_equal_the_built_in_networks(make_generic);
-        agreement::optimizers_equal_the_built_in_networks(make_generic);
-        agreement::targets_follow_slowly(make_generic);
-        agreement::clones_go_their_own_way(make_generic);
+    fn generic_path_equals_built_in_network() {
+        agreement::passes_equal_built_in_network(make_generic);
+        agreement::optimizers_equal_built_in_network(make_generic);
+        agreement::soft_updates_interpolate_parameters(make_generic);
+        agreement::clones_are_independent(make_generic);
     }
 }

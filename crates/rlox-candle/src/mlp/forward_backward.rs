@@ -30,7 +30,7 @@ pub(crate) struct ForwardCache {
 /// Returns true if the operations of [`crate::cpu`] support a tensor.
 pub(crate) fn is_fused(tensor: &Tensor) -> bool {
     #[cfg(test)]
-    if tests::OWN.get() {
+    if tests::FORCE_UNFUSED.get() {
         return false;
     }
     tensor.device().is_cpu()
@@ -250,15 +250,15 @@ mod tests {
 
     thread_local! {
         /// True to use Candle's own operations, as on devices other than the CPU.
-        pub(super) static OWN: Cell<bool> = const { Cell::new(false) };
+        pub(super) static FORCE_UNFUSED: Cell<bool> = const { Cell::new(false) };
     }
 
     #[test]
-    fn candles_own_operations_do_the_same() {
-        OWN.set(true);
-        agreement::passes_equal_the_built_in_networks(CandleMlp::new);
-        agreement::optimizers_equal_the_built_in_networks(CandleMlp::new);
-        agreement::targets_follow_slowly(CandleMlp::new);
-        agreement::clones_go_their_own_way(CandleMlp::new);
+    fn candle_operations_equal_built_in_network() {
+        FORCE_UNFUSED.set(true);
+        agreement::passes_equal_built_in_network(CandleMlp::new);
+        agreement::optimizers_equal_built_in_network(CandleMlp::new);
+        agreement::soft_updates_interpolate_parameters(CandleMlp::new);
+        agreement::clones_are_independent(CandleMlp::new);
     }
 }

@@ -571,13 +571,13 @@ macro_rules! bounded {
         impl Bounded for $float {
             const LARGEST: Self = Self::MAX;
 
-            // The bits of positive floats are ordered, so the sum of too large a number and `room` carries into the
+            // The bits of positive floats are ordered, so the sum of too large a number and `margin` carries into the
             // sign bit. No branches or comparisons are needed, so that every instruction set vectorises this loop.
             #[inline(always)]
             fn all_within(numbers: &[Self], limit: Self) -> bool {
                 const POSITIVE: $bits = $bits::MAX >> 1;
-                let room = POSITIVE - limit.to_bits();
-                numbers.iter().fold(0, |over, x| over | ((x.to_bits() & POSITIVE) + room)) <= POSITIVE
+                let margin = POSITIVE - limit.to_bits();
+                numbers.iter().fold(0, |over, x| over | ((x.to_bits() & POSITIVE) + margin)) <= POSITIVE
             }
 
             fn is_within(self, limit: Self) -> bool {

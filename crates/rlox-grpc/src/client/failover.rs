@@ -26,7 +26,7 @@ pub(super) struct Shard {
     first_env: usize,
     /// Reply of the first worker to `Open`, which replies of other workers must equal.
     opened: proto::Opened,
-    snapshot: Option<proto::Standing>,
+    snapshot: Option<proto::EnvState>,
     /// Logged requests since the snapshot that changed the environments, in order.
     log: Vec<request::What>,
     log_bytes: usize,
@@ -236,7 +236,7 @@ impl Shard {
         stop: &dyn Fn() -> bool,
     ) -> std::result::Result<ClientSession, SessionError> {
         let deadline = self.context.deadline();
-        let open = proto::Open { standing: self.snapshot.clone(), ..self.open.clone() };
+        let open = proto::Open { env_state: self.snapshot.clone(), ..self.open.clone() };
         let mut session = connect(&self.context, worker_index, open, self.first_env, deadline, stop)?;
         if !has_same_spec(&session.opened, &self.opened) {
             let (expected, fix) = (
@@ -270,12 +270,12 @@ impl Shard {
         }
         let Some(pending) = self.pending.take() else { return reply };
         let snapshot = match &reply {
-            reply::What::Stepped(stepped) => stepped.standing.as_ref(),
-            reply::What::Standing(snapshot) => Some(snapshot),
-            reply::What::Rollout(rollout) => rollout.standing.as_ref(),
+            reply::What::Stepped(stepped) => stepped.env_state.as_ref(),
+            reply::What::EnvState(snapshot) => Some(snapshot),
+            reply::What::Rollout(rollout) => rollout.env_state.as_ref(),
             _ => None,
         };
-        if let Some(snapshot) = snapshot.filter(|standing| !standing.slab.is_empty()) {
+        if let Some(snapshot) = snapshot.filter(|snapshot| !snapshot.slab.is_empty()) {
             self.snapshot = Some(snapshot.clone());
             self.clear_log();
             self.is_log_dropped = false;

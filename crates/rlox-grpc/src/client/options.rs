@@ -56,7 +56,7 @@ impl EnvOptions {
             arguments: codec::arguments_to("arguments", &self.arguments)?,
             autoreset_mode: codec::mode_to(self.autoreset_mode).into(),
             max_episode_steps: self.max_episode_steps.map(|limit| limit.unwrap_or(0)),
-            standing: None,
+            env_state: None,
             policy: None,
         })
     }

@@ -34,7 +34,7 @@ impl RemoteState {
         let (mut all, mut is_unavailable) = (None::<EnvSnapshot<'static>>, false);
         for shard in &mut self.shards {
             let n = shard.num_envs();
-            let reply::What::Standing(shard_snapshot) = shard.receive_reply(&|| false)? else {
+            let reply::What::EnvState(shard_snapshot) = shard.receive_reply(&|| false)? else {
                 let fix = "install the same version of rlox on both sides";
                 return Err(Error::config("reply", "a snapshot", "another reply", fix));
             };
@@ -63,7 +63,7 @@ impl RemoteState {
             first = rows.end;
             let shard_snapshot = Some(codec::snapshot_to(&snapshot.rows(rows)));
             shard.send_request(
-                request::What::Restore(proto::Restore { standing: shard_snapshot, only_check: false }),
+                request::What::Restore(proto::Restore { env_state: shard_snapshot, only_check: false }),
                 true,
             );
         }
@@ -93,7 +93,7 @@ impl RemoteState {
             first = rows.end;
             let shard_snapshot = Some(codec::snapshot_to(&snapshot.rows(rows)));
             shard.send_request(
-                request::What::Restore(proto::Restore { standing: shard_snapshot, only_check: true }),
+                request::What::Restore(proto::Restore { env_state: shard_snapshot, only_check: true }),
                 false,
             );
         }

@@ -114,7 +114,7 @@ impl RolloutWorker {
             steps: slab.into(),
             episodes: episodes.into(),
             total_episodes: rollout.episodes,
-            standing: None,
+            env_state: None,
         })
     }
 }

@@ -80,7 +80,7 @@ impl WorkerSession {
             arguments: &arguments,
         };
         let mut env = make(&open.env_id, &options)?;
-        if let Some(snapshot) = &open.standing {
+        if let Some(snapshot) = &open.env_state {
             codec::snapshot_from(snapshot, num_envs)?.restore_into(env.as_mut())?;
         }
         let dim = env.spec().observation.dim();
@@ -135,7 +135,7 @@ impl WorkerSession {
             }
             request::What::Reset(reset) => self.reset(&reset).map(What::Stepped),
             request::What::Step(step) => self.step(&step).map(What::Stepped),
-            request::What::Snapshot(proto::Snapshot {}) => self.snapshot(0).map(What::Standing),
+            request::What::Snapshot(proto::Snapshot {}) => self.snapshot(0).map(What::EnvState),
             request::What::Restore(restore) => self.restore(&restore),
             request::What::Collect(collect) => {
                 let Some(rollouts) = &mut self.rollouts else {
@@ -145,7 +145,7 @@ impl WorkerSession {
                 let rollout = rollouts.collect(self.env.as_mut(), &collect, &self.limits, stop)?;
                 self.counters.steps.fetch_add(rollouts.steps(), Relaxed);
                 let env_snapshot = Some(self.snapshot(rollout.steps.len() + rollout.episodes.len())?);
-                Ok(What::Rollout(proto::Rollout { standing: env_snapshot, ..rollout }))
+                Ok(What::Rollout(proto::Rollout { env_state: env_snapshot, ..rollout }))
             }
         }
     }
@@ -171,8 +171,9 @@ impl WorkerSession {
     }
 
     fn restore(&mut self, restore: &proto::Restore) -> Result<What> {
-        let missing = || Error::config("standing", "a snapshot", "no snapshot", "send the reply to a snapshot request");
-        let encoded = restore.standing.as_ref().ok_or_else(missing)?;
+        let missing =
+            || Error::config("env_state", "a snapshot", "no snapshot", "send the reply to a snapshot request");
+        let encoded = restore.env_state.as_ref().ok_or_else(missing)?;
         let snapshot = codec::snapshot_from(encoded, self.env.num_envs())?;
         if restore.only_check {
             snapshot.check(self.env.as_ref())?;
@@ -190,7 +191,7 @@ impl WorkerSession {
         codec::write_numbers(&mut slab, &self.obs);
         self.write_masks(&mut slab)?;
         let env_snapshot = if snapshot { Some(self.snapshot(slab.len())?) } else { None };
-        Ok(proto::Stepped { slab: slab.into(), finals: 0, episodes: 0, standing: env_snapshot })
+        Ok(proto::Stepped { slab: slab.into(), finals: 0, episodes: 0, env_state: env_snapshot })
     }
 
     fn write_masks(&mut self, slab: &mut Vec<u8>) -> Result<()> {
@@ -255,16 +256,16 @@ impl WorkerSession {
         self.write_masks(&mut slab)?;
         self.write_final_masks(&mut slab)?;
         let env_snapshot = if step.snapshot { Some(self.snapshot(slab.len())?) } else { None };
-        Ok(proto::Stepped { slab: slab.into(), finals, episodes: self.returns.len() as u32, standing: env_snapshot })
+        Ok(proto::Stepped { slab: slab.into(), finals, episodes: self.returns.len() as u32, env_state: env_snapshot })
     }
 
     /// Returns a snapshot of the environments.
     ///
     /// The snapshot is empty if the environments do not support snapshots, or if it does not fit into the reply.
-    fn snapshot(&self, other_bytes: usize) -> Result<proto::Standing> {
+    fn snapshot(&self, other_bytes: usize) -> Result<proto::EnvState> {
         let env = self.env.as_ref();
         if !snapshot_bytes(env).is_some_and(|bytes| self.limits.fits(other_bytes.saturating_add(bytes))) {
-            return Ok(proto::Standing::default());
+            return Ok(proto::EnvState::default());
         }
         Ok(EnvSnapshot::capture(env)?.as_ref().map(codec::snapshot_to).unwrap_or_default())
     }

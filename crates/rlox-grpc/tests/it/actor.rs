@@ -150,7 +150,7 @@ fn rollouts_larger_than_a_message_are_rejected_at_construction() {
     let config = ImpalaConfig { n_steps: 100, ..ImpalaConfig::default() };
     let (staleness, options) = (StalenessPolicy::default(), ClientOptions::default());
     let addresses = [worker.address()];
-    let made = build_async_on_policy(&addresses, &remote("CartPole-v1"), 1, make, config, staleness, 0, &options);
-    let rejected = assert_rejects(made, Error::Config, "n_steps");
+    let result = build_async_on_policy(&addresses, &remote("CartPole-v1"), 1, make, config, staleness, 0, &options);
+    let rejected = assert_rejects(result, Error::Config, "n_steps");
     assert!(rejected.hint.contains("--max-message-bytes"), "{rejected}");
 }

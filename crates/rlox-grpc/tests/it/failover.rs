@@ -225,9 +225,9 @@ fn clients_wait_for_a_worker_that_starts_later() {
         Process::start(&["--bind", &bound])
     });
     let env = EnvOptions::new("CartPole-v1", N, 1);
-    let made = RemoteVecEnv::new(&[&address], &env, &ClientOptions::default());
+    let result = RemoteVecEnv::new(&[&address], &env, &ClientOptions::default());
     drop(late.join().unwrap());
-    made.unwrap();
+    result.unwrap();
 }
 
 #[test]

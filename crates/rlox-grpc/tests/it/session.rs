@@ -72,7 +72,10 @@ fn invalid_sessions_are_rejected_with_a_reason() {
         (proto::Open { env_id: "Pole".into(), ..open() }, "did you mean"),
         (proto::Open { autoreset_mode: 9, ..open() }, "same version"),
         (
-            proto::Open { standing: Some(proto::Standing { width: u32::MAX, ..proto::Standing::default() }), ..open() },
+            proto::Open {
+                env_state: Some(proto::EnvState { width: u32::MAX, ..proto::EnvState::default() }),
+                ..open()
+            },
             "session",
         ),
         (proto::Open { policy: Some(networks("x", &[4])), ..open() }, "choose one of these"),
@@ -122,11 +125,11 @@ fn invalid_requests_are_rejected_with_a_reason() {
     }
 }
 
-fn snapshot_of(reply: &reply::What) -> &proto::Standing {
+fn snapshot_of(reply: &reply::What) -> &proto::EnvState {
     match reply {
-        reply::What::Standing(snapshot) => snapshot,
-        reply::What::Stepped(stepped) => stepped.standing.as_ref().unwrap(),
-        reply::What::Rollout(rollout) => rollout.standing.as_ref().unwrap(),
+        reply::What::EnvState(snapshot) => snapshot,
+        reply::What::Stepped(stepped) => stepped.env_state.as_ref().unwrap(),
+        reply::What::Rollout(rollout) => rollout.env_state.as_ref().unwrap(),
         other => panic!("{other:?}"),
     }
 }
@@ -134,10 +137,10 @@ fn snapshot_of(reply: &reply::What) -> &proto::Standing {
 /// Returns a snapshot with other bytes at `at` of its slab.
 ///
 /// A slab has states of `width` numbers, returns, steps, flags and random streams.
-fn with(snapshot: &proto::Standing, at: usize, bytes: &[u8]) -> proto::Standing {
+fn with(snapshot: &proto::EnvState, at: usize, bytes: &[u8]) -> proto::EnvState {
     let mut slab = snapshot.slab.to_vec();
     slab[at..at + bytes.len()].copy_from_slice(bytes);
-    proto::Standing { slab: slab.into(), ..snapshot.clone() }
+    proto::EnvState { slab: slab.into(), ..snapshot.clone() }
 }
 
 #[test]
@@ -153,8 +156,8 @@ fn invalid_snapshots_are_rejected_and_change_nothing() {
             let (n, width) = (num_envs as usize, good.width as usize);
             let (returns, steps, flags) = (8 * n * width, 8 * n * (width + 1), 8 * n * (width + 2));
             assert_eq!(good.slab.len(), flags + n + 48 * n);
-            let cut = proto::Standing { slab: good.slab.slice(1..), ..good.clone() };
-            let empty = proto::Standing { slab: vec![].into(), ..good.clone() };
+            let cut = proto::EnvState { slab: good.slab.slice(1..), ..good.clone() };
+            let empty = proto::EnvState { slab: vec![].into(), ..good.clone() };
             let bad = [
                 with(&good, 0, &f64::NAN.to_le_bytes()),
                 with(&good, returns - 8, &f64::INFINITY.to_le_bytes()),
@@ -167,16 +170,16 @@ fn invalid_snapshots_are_rejected_and_change_nothing() {
                 with(&good, flags + n + 32, &7_i64.to_le_bytes()),
                 cut,
                 empty,
-                proto::Standing::default(),
-                proto::Standing { width: u32::MAX, ..good.clone() },
-                proto::Standing { width: 0, ..good.clone() },
+                proto::EnvState::default(),
+                proto::EnvState { width: u32::MAX, ..good.clone() },
+                proto::EnvState { width: 0, ..good.clone() },
             ];
             for (at, bad) in bad.iter().enumerate() {
-                let with_it = proto::Open { standing: Some(bad.clone()), ..open.clone() };
+                let with_it = proto::Open { env_state: Some(bad.clone()), ..open.clone() };
                 let replies = converse(&worker.address(), vec![request::What::Open(with_it)]).unwrap();
                 assert!(!failure(&replies[0]).argument.is_empty(), "{id} {at}: {replies:?}");
                 for only_check in [false, true] {
-                    let bad = request::What::Restore(proto::Restore { standing: Some(bad.clone()), only_check });
+                    let bad = request::What::Restore(proto::Restore { env_state: Some(bad.clone()), only_check });
                     let replies = converse(&worker.address(), vec![opened.clone(), reset(), bad, snapshot()]).unwrap();
                     assert!(!failure(&replies[2]).argument.is_empty(), "{id} {at}: {replies:?}");
                     assert_eq!(snapshot_of(&replies[3]), &good);
@@ -185,7 +188,7 @@ fn invalid_snapshots_are_rejected_and_change_nothing() {
             // A check alone changes nothing.
             let other = with(&good, returns, &2.5_f64.to_le_bytes());
             let restore =
-                |only_check| request::What::Restore(proto::Restore { standing: Some(other.clone()), only_check });
+                |only_check| request::What::Restore(proto::Restore { env_state: Some(other.clone()), only_check });
             let all = vec![opened, reset(), restore(true), snapshot(), restore(false), snapshot()];
             let replies = converse(&worker.address(), all).unwrap();
             assert_eq!(replies[2], reply::What::Done(proto::Done {}));

@@ -16,9 +16,9 @@ const LIMIT: u64 = 256 << 20;
 
 fn connect(worker: &Process) -> RemoteVecEnv {
     let env = EnvOptions::new("CartPole-v1", 2, 0);
-    let mut made = RemoteVecEnv::new(&[&worker.address], &env, &ClientOptions::default()).unwrap();
-    made.reset(Seeds::Keep, None, &ResetOptions::default(), &mut [0.0; 8]).unwrap();
-    made
+    let mut remote = RemoteVecEnv::new(&[&worker.address], &env, &ClientOptions::default()).unwrap();
+    remote.reset(Seeds::Keep, None, &ResetOptions::default(), &mut [0.0; 8]).unwrap();
+    remote
 }
 
 /// Returns the duration of a step.

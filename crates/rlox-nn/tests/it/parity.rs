@@ -11,11 +11,11 @@ use rlox_testkit::{assert_all_near, assert_near, backend_tests};
 
 backend_tests! {
     Mlp::new;
-    agreement: small_gradients_take_the_steps_of_torchs_formulas;
-    bad_input: a_forward_is_forgotten_once_the_parameters_change, gradients_whose_squares_overflow_change_nothing,
-        actions_that_are_no_numbers_change_nothing, wrong_arguments_are_refused_in_the_built_in_networks_words;
-    torch: networks_and_their_gradients_equal_torch, optimizers_equal_torch, losses_and_gradients_equal_torch,
-        v_trace_and_its_gradients_equal_torch, losses_of_a_hundred_updates_equal_torch;
+    agreement: small_gradients_follow_torch_formulas;
+    bad_input: parameter_changes_invalidate_forward_pass, gradients_whose_squares_overflow_change_nothing,
+        nan_actions_change_nothing, invalid_arguments_give_errors_of_built_in_network;
+    torch: networks_and_gradients_equal_torch, optimizers_equal_torch, losses_and_gradients_equal_torch,
+        vtrace_and_gradients_equal_torch, losses_equal_torch_for_a_hundred_updates;
 }
 
 const ROWS: usize = 13;

@@ -485,7 +485,7 @@ pub(super) fn make_parts(
     [capacity, obs_dim, act_dim]: [&Bound<'_, PyAny>; 3],
     options: BufferOptions<'_, '_>,
 ) -> PyResult<BufferParts> {
-    let or_one = |name, value: Option<&Bound<'_, PyAny>>| value.map_or(Ok(1), |given| size(name, given));
+    let or_one = |name, value: Option<&Bound<'_, PyAny>>| value.map_or(Ok(1), |value| size(name, value));
     let capacity_name = options.capacity_name.map_or(Cow::Borrowed("capacity"), |name| Cow::Owned(name.to_owned()));
     let capacity = size(&capacity_name, capacity)?;
     let num_envs = or_one("num_envs", options.num_envs)?;

@@ -50,17 +50,17 @@ const DETACH_ABOVE_INDICES: usize = 128;
 #[pyclass(frozen, extends = ReplayBuffer, subclass, module = "rlox._rlox")]
 pub(crate) struct PrioritizedReplayBuffer {
     /// Last `alpha` and `beta` from the caller, as bits; the buffer itself holds float32.
-    given: [AtomicU64; 2],
+    exact: [AtomicU64; 2],
 }
 
 impl PrioritizedReplayBuffer {
     fn with_alpha_beta(alpha_beta: [f64; 2]) -> Self {
-        Self { given: alpha_beta.map(|number| AtomicU64::new(number.to_bits())) }
+        Self { exact: alpha_beta.map(|number| AtomicU64::new(number.to_bits())) }
     }
 
     /// Returns the caller's value, or after `load` the shortest number that is equal in float32.
     fn exact_value(&self, index: usize, stored: f32) -> f64 {
-        let exact = f64::from_bits(self.given[index].load(Ordering::Relaxed));
+        let exact = f64::from_bits(self.exact[index].load(Ordering::Relaxed));
         if exact as f32 == stored { exact } else { stored.to_string().parse().unwrap_or_else(|_| stored.into()) }
     }
 }
@@ -76,7 +76,7 @@ fn sampler(buffer: &Replay<AnySampler>) -> Result<&Prioritized> {
 /// Returns the error for a finite priority that overflows float32; `None` if another error applies.
 fn too_large(object: &Bound<'_, PyAny>, priorities: &[f32]) -> Option<PyErr> {
     let index = priorities.iter().position(|priority| !(0.0..=f32::MAX).contains(priority))?;
-    let read = argument::<f64>("priorities", object, &REAL).and_then(|given| given.read(false)).ok()?;
+    let read = argument::<f64>("priorities", object, &REAL).and_then(|numbers| numbers.read(false)).ok()?;
     let number = read.slice().get(index).filter(|number| number.is_finite() && **number > 0.0)?;
     let (expected, got) = (format!("numbers of at most {:e}", f32::MAX), format!("{number:e}"));
     Some(to_py(Error::config("priorities", expected, got, "clip them").at_row(index)))
@@ -139,7 +139,7 @@ impl PrioritizedReplayBuffer {
         let beta_f32 = beta.map(|beta| beta as f32);
         let batch = slf.as_super().get().buffer.sample(slf.py(), batch_size, seed, out, beta_f32)?;
         if let Some(beta) = beta {
-            slf.get().given[1].store(beta.to_bits(), Ordering::Relaxed);
+            slf.get().exact[1].store(beta.to_bits(), Ordering::Relaxed);
         }
         Ok(batch)
     }
