@@ -4,7 +4,7 @@
 
 use std::time::Instant;
 
-use rlox_core::{AutoresetMode, Result, VectorEnv, envs};
+use rlox_core::{Result, VectorEnv, envs};
 use rlox_nn::train::{Dqn, DqnConfig};
 use rlox_nn::{Activation, Optimizer, QNetworks};
 

@@ -4,7 +4,7 @@
 
 use std::time::Instant;
 
-use rlox_core::{AutoresetMode, Result, envs};
+use rlox_core::{Result, envs};
 use rlox_nn::train::{Ppo, PpoConfig, Schedule};
 use rlox_nn::{Activation, Optimizer, PolicyNetworks};
 

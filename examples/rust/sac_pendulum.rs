@@ -4,7 +4,7 @@
 
 use std::time::Instant;
 
-use rlox_core::{AutoresetMode, Result, VectorEnv, envs};
+use rlox_core::{Result, VectorEnv, envs};
 use rlox_nn::Optimizer;
 use rlox_nn::train::{Sac, SacConfig};
 

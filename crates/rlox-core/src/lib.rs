@@ -45,13 +45,16 @@ pub mod pipeline;
 pub mod plugin;
 mod policy;
 mod pool;
-mod profile;
+#[doc(hidden)]
+pub mod profile;
 pub mod replay;
 pub mod rng;
 pub mod rollout;
-mod simd;
+#[doc(hidden)]
+pub mod simd;
 mod space;
-mod testing;
+#[doc(hidden)]
+pub mod testing;
 pub mod vector;
 
 pub use advantage::{compute_gae, compute_gae_batched};
