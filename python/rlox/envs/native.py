@@ -178,7 +178,8 @@ class NativeEnv(GymnasiumAttributes, gym.Env[Floats, Any]):
         if self._renderer is None:
             gym.logger.warn("render() needs a render mode; pass render_mode='rgb_array'.")
             return None
-        return self._renderer.draw(self._native.states()[0])
+        frame: npt.NDArray[np.uint8] | None = self._renderer.draw(self._native.states()[0])
+        return frame
 
     def close(self) -> None:
         """Free the environment. Later calls raise `ClosedError`, but `close` can be repeated."""
