@@ -1,14 +1,13 @@
 """`make_vec`, which creates vector environments for rollouts, and its stored arguments."""
 
 import copy
-import dataclasses
 import importlib
 import os
 import signal
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any, Literal, NamedTuple, TypeVar, cast
+from typing import Any, Literal, TypeVar, cast, get_args
 
 import gymnasium as gym
 from gymnasium.envs.registration import EnvSpec
@@ -17,10 +16,10 @@ from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv, Vecto
 from rlox._errors import ArgumentError, ArgumentTypeError, one_line, rename_arguments
 from rlox._rlox import env_ids
 from rlox._system import check_memory
-from rlox._validation import check_int, check_seed, hint, json_keywords
+from rlox._validation import check_int, check_seed, check_str, hint, json_keywords
 from rlox.envs._autoreset import as_autoreset_mode, check_autoreset_mode
 from rlox.envs._checks import FIX, CheckedEnv, check_interface, require_env
-from rlox.envs._ids import PLUGINS
+from rlox.envs._ids import PLUGINS, native_ids
 from rlox.envs._rollout_env import RolloutEnv
 from rlox.envs.gymnasium import GymVecEnv
 from rlox.envs.vec_env import VecEnv
@@ -49,8 +48,7 @@ class EnvFactory:
 
     def make(self, num_envs: int, seed: int | None) -> RolloutEnv:
         """Create environments; the first reset seeds environment i with `seed + i`."""
-        env: RolloutEnv = make_from_factory(self, num_envs, seed)
-        return env
+        return make_from_factory(self, num_envs, seed)
 
 
 def get_env_factory(env: object) -> EnvFactory | None:
@@ -64,21 +62,8 @@ def get_env_factory(env: object) -> EnvFactory | None:
     return env_factory
 
 
-class Native(NamedTuple):
-    """Id of a native environment, and keyword arguments from a spec."""
-
-    name: str
-    spec_kwargs: dict[str, Any]
-
-    def arguments(self, kwargs: dict[str, Any], resets: AutoresetMode) -> dict[str, Any]:
-        """Return the keyword arguments of `VecEnv`."""
-        # The keywords of rlox's own specs include the id.
-        overrides = {k: value for k, value in kwargs.items() if k != "env_id" or not self.spec_kwargs}
-        return {"autoreset_mode": resets, **self.spec_kwargs, **overrides}
-
-
-def find_native(env: str | EnvSpec) -> Native | None:
-    """Return the native environment of an id or a spec, or None if there is none.
+def find_native(env: str | EnvSpec) -> str | None:
+    """Return the id of the native environment of an id or a spec, or None if there is none.
 
     The keywords and the step limit of a spec may differ from the registered ones. A spec with
     another entry point or other wrappers is not native, nor is an id that was registered again.
@@ -87,7 +72,7 @@ def find_native(env: str | EnvSpec) -> Native | None:
         ArgumentError: The module in the id is a relative name.
         ModuleNotFoundError: The module in the id does not exist.
 
-    >>> find_native("rlox/CartPole-v1").name, find_native("Taxi-v3")
+    >>> find_native("rlox/CartPole-v1"), find_native("Taxi-v3")
     ('CartPole-v1', None)
     """
     if isinstance(env, str):
@@ -96,18 +81,12 @@ def find_native(env: str | EnvSpec) -> Native | None:
             _import(module, env)
         name = plain_id.removeprefix("rlox/")
         is_native = name in PLUGINS or (module in ("", "rlox") and name in env_ids())
-        return Native(name, {}) if is_native and not _is_reregistered(env) else None
+        return name if is_native and not _is_reregistered(env) else None
     name = env.id.removeprefix("rlox/")
-    if env.id not in gym.registry or (name not in PLUGINS and name not in env_ids()):
+    if env.id not in gym.registry or name not in native_ids() or _is_reregistered(env.id):
         return None
-    if _is_reregistered(env.id):
-        return None
-    same: dict[str, Any] = {"kwargs": {}, "max_episode_steps": None}
-    plain, registered = (dataclasses.replace(spec, **same) for spec in (env, gym.registry[env.id]))
-    if plain != registered:
-        return None
-    limit = -1 if env.max_episode_steps is None else env.max_episode_steps
-    return Native(name, {"max_episode_steps": limit})
+    plain, registered = (replace(spec, kwargs={}, max_episode_steps=None) for spec in (env, gym.registry[env.id]))
+    return name if plain == registered else None
 
 
 def _is_reregistered(env_id: str) -> bool:
@@ -262,14 +241,12 @@ def make_registered(env_factory: EnvFactory, num_envs: int, vector_kwargs: dict[
 
 
 __all__ = ["make_vec"]
-_LEAST_BYTES = 100  # minimum memory of one environment
 T = TypeVar("T")
 Single = gym.Env[Any, Any]
-Factory = Callable[..., Single]
 
 
 def make_vec(
-    env: str | EnvSpec | VectorEnv[Any, Any, Any] | Single | Factory,
+    env: EnvLike,
     num_envs: int | None = None,
     *,
     seed: int | None = None,
@@ -332,8 +309,8 @@ def make_from_factory(env_factory: EnvFactory, num_envs: int | None, seed: int |
     """Create environments as `make_vec` does, and store the factory in new environments."""
     if num_envs is not None:
         num_envs = check_int("num_envs", num_envs, 1, fix="pass the number of environments")
-        # Gymnasium would create environments until the memory is full.
-        check_memory("num_envs", num_envs, num_envs * _LEAST_BYTES)
+        # Gymnasium would create environments until the memory is full; each needs at least 100 bytes.
+        check_memory("num_envs", num_envs, num_envs * 100)
     seed = None if seed is None else check_seed(seed)
     env = env_factory.env
     if isinstance(env, VectorEnv):
@@ -373,12 +350,7 @@ def make_from_factory(env_factory: EnvFactory, num_envs: int | None, seed: int |
 def _check_vectorization_mode(value: object) -> Mode | None:
     """Return the name of a vectorization mode; Gymnasium's `VectorizeMode` is accepted, too."""
     name = getattr(value, "value", value)
-    is_known = isinstance(name, str) and name in ("sync", "async", "vector_entry_point")
-    if name is not None and not is_known:
-        raise ArgumentError(
-            "vectorization_mode", "'sync', 'async', 'vector_entry_point' or None", repr(value), "pass 'sync'"
-        )
-    return cast("Mode | None", name)
+    return None if name is None else cast("Mode", check_str("vectorization_mode", name, get_args(Mode)))
 
 
 def _check_wrappers(wrappers: object) -> Sequence[EnvWrapper]:
@@ -497,14 +469,13 @@ def _all_wrappers(env_factory: EnvFactory) -> list[EnvWrapper]:
 def _from_vector_class(env_factory: EnvFactory, num_envs: int, seed: int | None) -> VecEnv | GymVecEnv:
     """Call a vector environment class as `gymnasium.make_vec` calls vector entry points."""
     mode = env_factory.vectorization_mode
-    wrappers = env_factory.wrappers
+    resets = env_factory.autoreset_mode
     expected = "for a class of vector environments"
     if mode not in (None, "vector_entry_point"):
         raise ArgumentError("vectorization_mode", f"None {expected}", repr(mode), "leave it out")
-    if wrappers:
-        fix = "wrap the vector environment"
-        raise ArgumentError("wrappers", f"no wrappers {expected}", repr(wrappers), fix)
-    resets = env_factory.autoreset_mode
+    if env_factory.wrappers:
+        got = repr(env_factory.wrappers)
+        raise ArgumentError("wrappers", f"no wrappers {expected}", got, "wrap the vector environment")
     arguments: dict[str, Any] = {"num_envs": num_envs}
     if issubclass(env_factory.env, VecEnv):
         arguments = {"n": num_envs} | ({} if resets is None else {"autoreset_mode": resets})
@@ -533,9 +504,9 @@ def _from_spec(env_factory: EnvFactory, count: int | None, seed: int | None) -> 
             count = _check_spec_value("num_envs", spec_num_envs, count)
         mode = env_factory.vectorization_mode
         wrappers = env_factory.wrappers
-        mode = _check_spec_value(
-            "vectorization_mode", _check_vectorization_mode(kwargs.pop("vectorization_mode", mode)), mode
-        )
+        if "vectorization_mode" in kwargs:
+            spec_mode = _check_vectorization_mode(kwargs.pop("vectorization_mode"))
+            mode = _check_spec_value("vectorization_mode", spec_mode, mode)
         vector_kwargs = dict(kwargs.pop("vector_kwargs", {}))
         if "wrappers" in kwargs:
             wrappers = _check_wrappers(kwargs.pop("wrappers"))
@@ -547,9 +518,13 @@ def _from_spec(env_factory: EnvFactory, count: int | None, seed: int | None) -> 
     if native is not None and not env_factory.wrappers and not vector_kwargs:
         is_vector_spec = isinstance(env, EnvSpec) and mode == "vector_entry_point"
         if mode is None or (is_vector_spec and "env_id" in env_factory.kwargs):
-            arguments = native.arguments(env_factory.kwargs, resets or AutoresetMode.SAME_STEP)
+            arguments: dict[str, Any] = {"autoreset_mode": resets or AutoresetMode.SAME_STEP, **env_factory.kwargs}
+            if isinstance(env, EnvSpec):
+                limit = -1 if env.max_episode_steps is None else env.max_episode_steps
+                arguments = {"max_episode_steps": limit, **arguments}
+                arguments.pop("env_id", None)  # in the keywords of rlox's own specs
             with rename_arguments({"n": "num_envs"}):
-                vector = VecEnv(num_envs, seed, native.name, **arguments)
+                vector = VecEnv(num_envs, seed, native, **arguments)
             check_autoreset_mode(vector, resets)
             return vector
     spec = env if isinstance(env, EnvSpec) else find_spec(env)
