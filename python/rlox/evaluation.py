@@ -238,7 +238,7 @@ def _make_vector(
             checked = limit(checked)
         return checked
 
-    return SyncVectorEnv([partial(make_single, i) for i in range(n)], **vector_kwargs)
+    return SyncVectorEnv([partial(make_single, i) for i in range(n)], autoreset_mode=AutoresetMode.SAME_STEP)
 
 
 def _check_spaces(policy: Predictor, envs: VectorEnv[Any, Any, Any]) -> None:
