@@ -103,8 +103,9 @@ class GymnasiumAttributes:
         constants = dict(_constants(self._native.env_id))
         for name, argument in _ARGUMENTS.get(self._native.env_id, {}).items():
             if argument in env_kwargs:
-                value = env_kwargs[argument]
-                constants[name] = value if argument != "nips" else "nips" if value else "book"
+                constants[name] = env_kwargs[argument]
+        if "nips" in env_kwargs:
+            constants["book_or_nips"] = "nips" if env_kwargs["nips"] else "book"
         self._constants = constants
         for name in [*constants]:  # a subclass may define attributes with these names
             attribute = self.__dict__.get(name, getattr(type(self), name, None))
@@ -126,13 +127,13 @@ class GymnasiumAttributes:
     def _check_attribute(self, name: str, value: object) -> None:
         """Raise an AttributeError for a constant and, in rlox's own classes, an unknown name."""
         env_id = self._native.env_id
-        if name in (self._constants or {}):
+        constants = self._constants or {}
+        if name in constants:
             argument = _ARGUMENTS.get(env_id, {}).get(name)
-            fix = f"use gymnasium.make({env_id!r}) to change this constant"
-            if argument is not None:
-                fix = f"pass {argument}= to the constructor"
-            expected = (self._constants or {})[name]
-            raise AttributeError(f"{name}: expected {expected!r}, got {value!r}; {fix}", name=name, obj=self)
+            fix = f"pass {argument}= to the constructor"
+            if argument is None:
+                fix = f"use gymnasium.make({env_id!r}) to change this constant"
+            raise AttributeError(f"{name}: expected {constants[name]!r}, got {value!r}; {fix}", name=name, obj=self)
         if type(self).__module__.partition(".")[0] == "rlox":
             raise AttributeError(
                 f"{name}: expected an attribute of {type(self).__name__}, got an unknown name; set "

@@ -14,7 +14,8 @@ from rlox._rlox import env_ids
 from rlox._validation import check_str
 from rlox.envs._attributes import to_gymnasium_state
 
-# Capsules of environments of other extension modules by id, from `rlox.register_env`.
+# Capsules of environments of other extension modules by id, from `rlox.register_env`. The extension
+# creates environments from a capsule or the id of one of its own environments.
 PLUGINS: dict[str, Any] = {}
 
 
@@ -25,15 +26,6 @@ def native_ids() -> list[str]:
     True
     """
     return [*env_ids(), *PLUGINS]
-
-
-def source_of(name: str) -> object:
-    """Return the source from which the extension creates environments: an id or a capsule.
-
-    >>> source_of("CartPole-v1")
-    'CartPole-v1'
-    """
-    return PLUGINS.get(name, name)
 
 
 def render_modes(name: str) -> list[str]:

@@ -20,7 +20,6 @@ from rlox._validation import check_int, check_seed, check_str, hint, json_keywor
 from rlox.envs._autoreset import as_autoreset_mode, check_autoreset_mode
 from rlox.envs._checks import FIX, CheckedEnv, check_interface, require_env
 from rlox.envs._ids import PLUGINS, native_ids
-from rlox.envs._rollout_env import RolloutEnv
 from rlox.envs.gymnasium import GymVecEnv
 from rlox.envs.vec_env import VecEnv
 
@@ -46,9 +45,46 @@ class EnvFactory:
     autoreset_mode: AutoresetMode | None = None
     kwargs: dict[str, Any] = field(default_factory=dict)
 
-    def make(self, num_envs: int, seed: int | None) -> RolloutEnv:
+    def make(self, num_envs: int | None, seed: int | None) -> VecEnv | GymVecEnv:
         """Create environments; the first reset seeds environment i with `seed + i`."""
-        return make_from_factory(self, num_envs, seed)
+        if num_envs is not None:
+            num_envs = check_int("num_envs", num_envs, 1, fix="pass the number of environments")
+            # Gymnasium would create environments until the memory is full; each needs at least 100 bytes.
+            check_memory("num_envs", num_envs, num_envs * 100)
+        seed = None if seed is None else check_seed(seed)
+        env = self.env
+        if isinstance(env, VectorEnv):
+            options = {"vectorization_mode": self.vectorization_mode, "wrappers": self.wrappers}
+            _check_no_kwargs({name: x for name, x in (options | self.kwargs).items() if x})
+            if num_envs not in (None, env.num_envs):
+                expected = f"{env.num_envs}, the number of environments in {env}"
+                raise ArgumentError("num_envs", expected, str(num_envs), "leave it out")
+            check_autoreset_mode(env, self.autoreset_mode)
+            return _to_rollout_env(env, seed)
+        if isinstance(env, gym.Env):
+            _check_no_kwargs(self.kwargs)
+            fix = "pass its class or a function that returns a new environment"
+            if num_envs not in (None, 1):
+                raise ArgumentError("num_envs", "1 for a single environment", str(num_envs), fix)
+            if self.vectorization_mode == "async":
+                expected = "'sync' or None for an existing environment"
+                raise ArgumentError("vectorization_mode", expected, "'async'", fix)
+            return _from_function(replace(self, env=lambda: env), 1, seed)
+        if isinstance(env, str | EnvSpec):
+            envs = _from_spec(self, num_envs, seed)
+        elif isinstance(env, type) and issubclass(env, VectorEnv):
+            envs = _from_vector_class(self, num_envs or 1, seed)
+        elif callable(env):
+            envs = _from_function(self, num_envs or 1, seed)
+        else:
+            raise ArgumentTypeError(
+                "env",
+                "an id, an EnvSpec, an environment, or a class or function of environments",
+                type(env).__name__,
+                FIX if hasattr(env, "step") else "pass an id as to gymnasium.make",
+            )
+        vars(envs)["recipe"] = self
+        return envs
 
 
 def get_env_factory(env: object) -> EnvFactory | None:
@@ -302,49 +338,7 @@ def make_vec(
     mode = None if autoreset_mode is None else as_autoreset_mode(autoreset_mode)
     checked_mode = _check_vectorization_mode(vectorization_mode)
     checked_wrappers = _check_wrappers(wrappers)
-    return make_from_factory(EnvFactory(env, checked_mode, checked_wrappers, mode, kwargs), num_envs, seed)
-
-
-def make_from_factory(env_factory: EnvFactory, num_envs: int | None, seed: int | None) -> VecEnv | GymVecEnv:
-    """Create environments as `make_vec` does, and store the factory in new environments."""
-    if num_envs is not None:
-        num_envs = check_int("num_envs", num_envs, 1, fix="pass the number of environments")
-        # Gymnasium would create environments until the memory is full; each needs at least 100 bytes.
-        check_memory("num_envs", num_envs, num_envs * 100)
-    seed = None if seed is None else check_seed(seed)
-    env = env_factory.env
-    if isinstance(env, VectorEnv):
-        options = {"vectorization_mode": env_factory.vectorization_mode, "wrappers": env_factory.wrappers}
-        _check_no_kwargs({name: x for name, x in (options | env_factory.kwargs).items() if x})
-        if num_envs not in (None, env.num_envs):
-            expected = f"{env.num_envs}, the number of environments in {env}"
-            raise ArgumentError("num_envs", expected, str(num_envs), "leave it out")
-        check_autoreset_mode(env, env_factory.autoreset_mode)
-        return _to_rollout_env(env, seed)
-    if isinstance(env, gym.Env):
-        _check_no_kwargs(env_factory.kwargs)
-        fix = "pass its class or a function that returns a new environment"
-        if num_envs not in (None, 1):
-            raise ArgumentError("num_envs", "1 for a single environment", str(num_envs), fix)
-        if env_factory.vectorization_mode == "async":
-            expected = "'sync' or None for an existing environment"
-            raise ArgumentError("vectorization_mode", expected, "'async'", fix)
-        return _from_function(replace(env_factory, env=lambda: env), 1, seed)
-    if isinstance(env, str | EnvSpec):
-        envs = _from_spec(env_factory, num_envs, seed)
-    elif isinstance(env, type) and issubclass(env, VectorEnv):
-        envs = _from_vector_class(env_factory, num_envs or 1, seed)
-    elif callable(env):
-        envs = _from_function(env_factory, num_envs or 1, seed)
-    else:
-        raise ArgumentTypeError(
-            "env",
-            "an id, an EnvSpec, an environment, or a class or function of environments",
-            type(env).__name__,
-            FIX if hasattr(env, "step") else "pass an id as to gymnasium.make",
-        )
-    vars(envs)["recipe"] = env_factory
-    return envs
+    return EnvFactory(env, checked_mode, checked_wrappers, mode, kwargs).make(num_envs, seed)
 
 
 def _check_vectorization_mode(value: object) -> Mode | None:

@@ -19,12 +19,12 @@ from rlox.envs._attributes import GymnasiumAttributes
 from rlox.envs._autoreset import as_autoreset_mode, select_rows, split_options
 from rlox.envs._collect import Steps, check_collection
 from rlox.envs._ids import (
+    PLUGINS,
     Renderer,
     check_render_mode,
     frames_per_second,
     native_id,
     render_modes,
-    source_of,
     vector_spec,
 )
 from rlox.envs._masks import check_any_allowed, final_mask_infos, mask_infos, missing_masks_error
@@ -85,7 +85,7 @@ class VecEnv(GymnasiumAttributes, VectorEnv[Floats, npt.ArrayLike, npt.NDArray[A
         check_render_mode(render_mode, render_modes(name))
         n = check_int("n", n, 1, fix="pass the number of environments")
         limit = max_episode_steps
-        native = self._kind(source_of(name), n, seed, mode.value, limit, env_kwargs, "n")
+        native = self._kind(PLUGINS.get(name, name), n, seed, mode.value, limit, env_kwargs, "n")
         self._native = native
         self._step = native.step
         self._init_kwargs: dict[str, Any] = {"env_id": env_id, "max_episode_steps": limit, **env_kwargs}
@@ -132,7 +132,6 @@ class VecEnv(GymnasiumAttributes, VectorEnv[Floats, npt.ArrayLike, npt.NDArray[A
         >>> bool((env.reset(seed=7)[0] == env.reset(seed=[7, 8])[0]).all())
         True
         """
-        _rng.seed_each(seed, self.num_envs)  # only a check
         mask, numbers = split_options(options, self.num_envs)
         obs = self._native.reset(seed, mask, numbers)
         self._has_reset = True
@@ -313,7 +312,6 @@ class VecEnv(GymnasiumAttributes, VectorEnv[Floats, npt.ArrayLike, npt.NDArray[A
         self, buffer: RolloutBuffer, normalizer: Normalizer | None = None, seed: int | None = None
     ) -> None:
         """Write the first observations of a rollout into `buffer.obs[0]`; see `RolloutEnv`."""
-        _rng.seed_each(seed, self.num_envs)
         self._native.begin_rollout(buffer, normalizer, seed)
         self._has_reset = True
         self._seeds.record(seed)
