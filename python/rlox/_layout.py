@@ -270,12 +270,8 @@ def as_batch(obs: Obs, layout: Layout, normalizer: Normalizer | None = None) -> 
     """
     pair = isinstance(obs, tuple) and len(obs) == 2 and isinstance(obs[1], dict)
     if pair and not isinstance(layout.space, spaces.Tuple):
-        raise ArgumentTypeError(
-            "obs",
-            "observations",
-            "a pair of observations and infos, as reset() returns",
-            "pass obs of obs, infos = env.reset()",
-        )
+        got = "a pair of observations and infos, as reset() returns"
+        raise ArgumentTypeError("obs", "observations", got, "pass obs of obs, infos = env.reset()")
     parts = []
     singles = []
     for leaf, value in layout.iter_leaves(obs):
@@ -295,12 +291,8 @@ def as_batch(obs: Obs, layout: Layout, normalizer: Normalizer | None = None) -> 
         parts.append(_to_leaf_dtype(leaf, rows))
         singles.append((single, len(rows)))
     if len(set(singles)) != 1:
-        raise ArgumentError(
-            "obs",
-            "parts with equal batch sizes",
-            str([n for _, n in singles]),
-            "give all parts the same batch dimension, or none",
-        )
+        fix = "give all parts the same batch dimension, or none"
+        raise ArgumentError("obs", "parts with equal batch sizes", str([n for _, n in singles]), fix)
     rows = layout.join(parts)
     if normalizer is not None and normalizer.normalizes_obs:
         rows = normalizer.normalize_obs(rows)

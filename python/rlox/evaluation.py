@@ -67,12 +67,8 @@ class SeededPredictor:
         if not hasattr(learner, "config"):
             raise ArgumentTypeError("learner", "a Learner", short_repr(learner), "pass the `learner` of a trainer")
         if not callable(interrupt_requested):
-            raise ArgumentTypeError(
-                "interrupt_requested",
-                "a function without arguments",
-                short_repr(interrupt_requested),
-                "pass lambda: False",
-            )
+            got = short_repr(interrupt_requested)
+            raise ArgumentTypeError("interrupt_requested", "a function without arguments", got, "pass lambda: False")
         seed = check_seed(seed)
         self._learner = learner
         self.interrupt_requested = interrupt_requested
@@ -117,12 +113,8 @@ def check_env_maker(env: object) -> EnvMaker:
     """
     if isinstance(env, str | EnvSpec) or callable(env):
         return cast("EnvMaker", env)
-    raise ArgumentTypeError(
-        "env",
-        "an id, a spec or a function that returns an environment",
-        type(env).__name__,
-        "pass an id, a spec or a function",
-    )
+    expected = "an id, a spec or a function that returns an environment"
+    raise ArgumentTypeError("env", expected, type(env).__name__, "pass an id, a spec or a function")
 
 
 def evaluate(
@@ -250,12 +242,8 @@ def _check_spaces(policy: Predictor, envs: VectorEnv[Any, Any, Any]) -> None:
         is_compatible = is_compatible and policy_space.shape == env_space.shape
         # Bounds define the meaning of actions, but not of observations.
         if not is_compatible or (name == "action" and to_json(policy_space) != to_json(env_space)):
-            raise ArgumentError(
-                "env",
-                f"the {name} space of the policy, {policy_space}",
-                str(env_space),
-                "pass an environment with the same spaces",
-            )
+            expected = f"the {name} space of the policy, {policy_space}"
+            raise ArgumentError("env", expected, str(env_space), "pass an environment with the same spaces")
 
 
 def _play(

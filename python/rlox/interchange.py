@@ -296,12 +296,8 @@ def from_minari(
     if isinstance(dataset, str):
         dataset = minari.load_dataset(dataset)
     if not isinstance(dataset, minari.MinariDataset):
-        raise ArgumentTypeError(
-            "dataset",
-            "a minari.MinariDataset or an id",
-            type(dataset).__name__,
-            "pass the result of minari.load_dataset",
-        )
+        fix = "pass the result of minari.load_dataset"
+        raise ArgumentTypeError("dataset", "a minari.MinariDataset or an id", type(dataset).__name__, fix)
     buffer: ReplayBuffer | None = None
     for episode in dataset.iterate_episodes():
         columns: Arrays = {}
@@ -327,12 +323,8 @@ def from_minari(
 def _to_supported_dtype(name: str, value: npt.ArrayLike) -> npt.NDArray[Any]:
     """Convert numbers to a dtype that buffers support."""
     if isinstance(value, dict | tuple | list):
-        raise ArgumentTypeError(
-            "dataset",
-            f"one array of {name}",
-            f"a {type(value).__name__}",
-            "flatten the space with a Gymnasium wrapper before recording",
-        )
+        fix = "flatten the space with a Gymnasium wrapper before recording"
+        raise ArgumentTypeError("dataset", f"one array of {name}", f"a {type(value).__name__}", fix)
     array = np.asarray(value)
     if array.dtype.name in _DTYPES:
         return array

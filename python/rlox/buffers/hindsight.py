@@ -184,10 +184,7 @@ class HindsightReplayBuffer(GoalReplayBuffer):
         spec = checkpoint.manifest.get("replay")
         if not isinstance(spec, dict) or spec.get("sampler") != "hindsight":
             raise ArgumentError(
-                "path",
-                "a saved HindsightReplayBuffer",
-                f"another object at {path}",
-                "load it with the class that saved it",
+                "path", "a saved HindsightReplayBuffer", f"another object at {path}", "load it with its own class"
             )
 
         def form(part: dict[str, Any]) -> tuple[tuple[int, ...], str]:

@@ -87,12 +87,8 @@ def make_buffer(
     layout = Layout(env.single_observation_space)
     action_space = env.single_action_space
     if normalize_obs and not isinstance(layout.space, gym.spaces.Box):
-        raise ArgumentError(
-            "normalize_obs",
-            "a Box observation space",
-            str(layout.space),
-            "set normalize_obs=False, or normalize in a wrapper",
-        )
+        fix = "set normalize_obs=False, or normalize in a wrapper"
+        raise ArgumentError("normalize_obs", "a Box observation space", str(layout.space), fix)
     extra = None if mask_width is None else {"action_masks": ((mask_width,), "bool")}
     return RolloutBuffer(
         n_steps,

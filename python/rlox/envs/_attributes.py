@@ -56,12 +56,8 @@ def to_native_state(env_id: str, state: npt.ArrayLike) -> npt.NDArray[np.float64
     values = np.asarray(state)
     _, size = _CLASSES[env_id]
     if values.shape != (size,) or values.dtype.kind not in "iuf":
-        raise ArgumentError(
-            "state",
-            f"{size} real numbers",
-            f"shape {values.shape} of dtype {values.dtype}",
-            f"pass a state of {env_id}",
-        )
+        got = f"shape {values.shape} of dtype {values.dtype}"
+        raise ArgumentError("state", f"{size} real numbers", got, f"pass a state of {env_id}")
     is_float32 = values.dtype == np.float32
     # The additional number of native states: a flag for the precision, or the last torque.
     suffix = {"Acrobot-v1": not is_float32, "MountainCarContinuous-v0": is_float32, "Pendulum-v1": np.nan}

@@ -235,11 +235,7 @@ def find_spec(env_id: str) -> EnvSpec:
     try:
         return gym.spec(plain_id)
     except gym.error.Error as error:
-        fix = hint(
-            plain_id,
-            [*env_ids(), *gym.registry],
-            "import the module that registers the id, or see gymnasium.registry for all ids",
-        )
+        fix = hint(plain_id, [*env_ids(), *gym.registry], "import its module, or see gymnasium.registry for all ids")
         raise ArgumentError("env", "a registered id", repr(plain_id), fix) from error
 
 
@@ -276,7 +272,6 @@ def make_registered(env_factory: EnvFactory, num_envs: int, vector_kwargs: dict[
         ) from error
 
 
-__all__ = ["make_vec"]
 T = TypeVar("T")
 Single = gym.Env[Any, Any]
 
@@ -372,10 +367,7 @@ def _add_result_check(wrapper: EnvWrapper) -> EnvWrapper:
             raise ArgumentError("wrappers", expected, one_line(error), fix) from error
         if not isinstance(wrapped, gym.Env):
             raise ArgumentTypeError(
-                "wrappers",
-                f"a gymnasium.Env from {name}",
-                f"a {type(wrapped).__name__}",
-                "return the wrapped environment",
+                "wrappers", f"a gymnasium.Env from {name}", type(wrapped).__name__, "return the wrapped environment"
             )
         return wrapped
 

@@ -437,7 +437,7 @@ class GymVecEnv(Wrapper):
             "snapshots": snapshots,
             "rows": self._obs,
             "observations": [*inner._env_obs] if type(inner) is SyncVectorEnv else None,
-            "masks": {name: [*self._infos[name]] for name in _MASKS if name in self._infos},
+            "masks": {name: [*self._infos[name]] for name in ("action_mask", "_action_mask") if name in self._infos},
             "has_masks": self._masks.has_reported,
             "ended": self._ended,
             "returns": self._returns,
@@ -488,7 +488,6 @@ class GymVecEnv(Wrapper):
         return True
 
 
-_MASKS = ("action_mask", "_action_mask")
 _EXPECTED = "the saved state of environments"
 _FIX = "pass the result of get_state()"
 

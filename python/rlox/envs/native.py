@@ -238,12 +238,8 @@ def register_env(plugin: object) -> str:
     try:
         _register(env_id, env_id, max_episode_steps=spec["max_episode_steps"])
     except gym.error.Error as error:
-        raise ArgumentError(
-            "plugin",
-            "an id in Gymnasium's format, such as 'Name-v0'",
-            f"{env_id!r} ({error})",
-            "rename it in its EnvSpec",
-        ) from error
+        expected = "an id in Gymnasium's format, such as 'Name-v0'"
+        raise ArgumentError("plugin", expected, f"{env_id!r} ({error})", "rename it in its EnvSpec") from error
     PLUGINS[env_id] = plugin
     return env_id
 

@@ -15,18 +15,10 @@ from rlox._rlox import NativeVectorEnv, Normalizer, RolloutBuffer
 from rlox._rng import Seed
 from rlox._types import Flags, Floats
 from rlox._validation import check_int
+from rlox.envs import _ids
 from rlox.envs._attributes import GymnasiumAttributes
 from rlox.envs._autoreset import as_autoreset_mode, select_rows, split_options
 from rlox.envs._collect import Steps, check_collection
-from rlox.envs._ids import (
-    PLUGINS,
-    Renderer,
-    check_render_mode,
-    frames_per_second,
-    native_id,
-    render_modes,
-    vector_spec,
-)
 from rlox.envs._masks import check_any_allowed, final_mask_infos, mask_infos, missing_masks_error
 
 
@@ -66,7 +58,7 @@ class VecEnv(GymnasiumAttributes, VectorEnv[Floats, npt.ArrayLike, npt.NDArray[A
 
     unrestorable_reason: str | None = None
     """Always None; see `RolloutEnv`."""
-    _renderer: Renderer | None = None
+    _renderer: _ids.Renderer | None = None
     _kind: Callable[..., NativeVectorEnv] = NativeVectorEnv
 
     def __init__(
@@ -81,14 +73,14 @@ class VecEnv(GymnasiumAttributes, VectorEnv[Floats, npt.ArrayLike, npt.NDArray[A
         **env_kwargs: float,
     ) -> None:
         mode = as_autoreset_mode(autoreset_mode)
-        name = native_id(env_id)
-        check_render_mode(render_mode, render_modes(name))
+        name = _ids.native_id(env_id)
+        _ids.check_render_mode(render_mode, _ids.render_modes(name))
         n = check_int("n", n, 1, fix="pass the number of environments")
-        limit = max_episode_steps
-        native = self._kind(PLUGINS.get(name, name), n, seed, mode.value, limit, env_kwargs, "n")
+        source = _ids.PLUGINS.get(name, name)
+        native = self._kind(source, n, seed, mode.value, max_episode_steps, env_kwargs, "n")
         self._native = native
         self._step = native.step
-        self._init_kwargs: dict[str, Any] = {"env_id": env_id, "max_episode_steps": limit, **env_kwargs}
+        self._init_kwargs: dict[str, Any] = {"env_id": env_id, "max_episode_steps": max_episode_steps, **env_kwargs}
         if type(self).step_into is VecEnv.step_into:
             # The native method itself saves the time of a Python call.
             self.__dict__["step_into"] = native.step_into
@@ -104,10 +96,10 @@ class VecEnv(GymnasiumAttributes, VectorEnv[Floats, npt.ArrayLike, npt.NDArray[A
         self.single_action_space = _spaces.from_native(spec["action"])
         self.observation_space = batch_space(self.single_observation_space, self.num_envs)
         self.action_space = batch_space(self.single_action_space, self.num_envs)
-        fps = frames_per_second(name)
-        self.metadata = {"render_modes": render_modes(name), "render_fps": fps, "autoreset_mode": mode}
-        vector_kwargs = {"num_envs": n, "autoreset_mode": mode.value}
-        self.spec = vector_spec(name, limit, render_mode, **vector_kwargs, **env_kwargs)
+        fps = _ids.frames_per_second(name)
+        self.metadata = {"render_modes": _ids.render_modes(name), "render_fps": fps, "autoreset_mode": mode}
+        vector_kwargs: dict[str, Any] = {"num_envs": n, "autoreset_mode": mode.value, **env_kwargs}
+        self.spec = _ids.vector_spec(name, max_episode_steps, render_mode, **vector_kwargs)
         self._freeze(env_kwargs)
 
     def reset(self, *, seed: Seed = None, options: dict[str, Any] | None = None) -> tuple[Floats, dict[str, Any]]:
@@ -414,7 +406,7 @@ class VecEnv(GymnasiumAttributes, VectorEnv[Floats, npt.ArrayLike, npt.NDArray[A
             gym.logger.warn("render() needs a render mode; pass render_mode='rgb_array'.")
             return None
         states = self._native.states()
-        self._renderer = self._renderer or Renderer(self._native.env_id, self.render_mode)
+        self._renderer = self._renderer or _ids.Renderer(self._native.env_id, self.render_mode)
         return tuple(map(self._renderer.draw, states))
 
     def close_extras(self, **kwargs: object) -> None:
