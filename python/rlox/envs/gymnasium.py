@@ -451,8 +451,8 @@ class GymVecEnv(Wrapper):
         """Restore the state from `get_state` of equal environments.
 
         Returns:
-            False if the environments have other classes or their state cannot be restored; then
-            `unrestorable_reason` has the reason.
+            True if the state was restored. Otherwise, `unrestorable_reason` has the reason, such as
+            environments of other classes.
 
         Raises:
             ArgumentError: The arrays are damaged. The environments are not changed.
