@@ -147,16 +147,15 @@ def infos_to_dict(env: VectorEnv[Any, Any, Any], infos: object) -> dict[str, Any
     return merged
 
 
-def select_rows(chosen: Flags, rows: npt.NDArray[Any]) -> npt.NDArray[np.object_]:
-    """Return an object array with views of the chosen rows, and None in place of the others.
+def fill_rows(out: Any, chosen: Flags, rows: npt.NDArray[Any]) -> Any:
+    """Write views of the chosen rows into a list or an object array, and return it.
 
-    >>> select_rows(np.array([False, True]), np.array([[1.0], [2.0]]))
-    array([None, array([2.])], dtype=object)
+    >>> fill_rows([None, None], np.array([False, True]), np.array([[1.0], [2.0]]))
+    [None, array([2.])]
     """
-    selected = np.empty(len(chosen), dtype=object)
     for i in chosen.nonzero()[0].tolist():
-        selected[i] = rows[i]
-    return selected
+        out[i] = rows[i]
+    return out
 
 
 def write_final_obs(rows: npt.NDArray[Any], layout: Layout, infos: dict[str, Any], ended: Flags, step: int) -> None:

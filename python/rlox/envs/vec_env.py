@@ -17,7 +17,7 @@ from rlox._types import Flags, Floats
 from rlox._validation import check_int
 from rlox.envs import _ids
 from rlox.envs._attributes import GymnasiumAttributes
-from rlox.envs._autoreset import as_autoreset_mode, select_rows, split_options
+from rlox.envs._autoreset import as_autoreset_mode, fill_rows, split_options
 from rlox.envs._collect import Steps, check_collection
 from rlox.envs._masks import check_any_allowed, final_mask_infos, mask_infos, missing_masks_error
 
@@ -163,7 +163,8 @@ class VecEnv(GymnasiumAttributes, VectorEnv[Floats, npt.ArrayLike, npt.NDArray[A
                 final_info = final_mask_infos(self._native, cut)
         if final_obs is not None:
             done = terminated | truncated
-            infos |= {"final_obs": select_rows(done, final_obs), "_final_obs": done}
+            objects = np.empty(self.num_envs, dtype=object)
+            infos |= {"final_obs": fill_rows(objects, done, final_obs), "_final_obs": done}
             infos |= {"final_info": final_info, "_final_info": done.copy()}
         return obs, rewards, terminated, truncated, infos
 
@@ -257,8 +258,8 @@ class VecEnv(GymnasiumAttributes, VectorEnv[Floats, npt.ArrayLike, npt.NDArray[A
         [None, None]
         """
         obs, rewards, terminated, truncated, final_obs = self._step(actions)
-        done = terminated | truncated
-        last = select_rows(done, obs if final_obs is None else final_obs).tolist()
+        final_rows = obs if final_obs is None else final_obs
+        last = fill_rows([None] * self.num_envs, terminated | truncated, final_rows)
         return {"obs": obs, "rewards": rewards, "terminated": terminated, "truncated": truncated, "terminal_obs": last}
 
     def collect_n_steps(
