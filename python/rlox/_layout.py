@@ -27,9 +27,7 @@ def is_image(space: gym.Space[Any]) -> bool:
     >>> is_image(spaces.Box(0, 255, (84, 84, 3), np.uint8))
     True
     """
-    if not isinstance(space, spaces.Box) or space.dtype != np.uint8:
-        return False
-    if not 2 <= len(space.shape) <= 4:
+    if not isinstance(space, spaces.Box) or space.dtype != np.uint8 or not 2 <= len(space.shape) <= 4:
         return False
     return bool((space.low == 0).all() and (space.high == 255).all())
 
@@ -123,9 +121,8 @@ class Layout:
         for leaf in self.leaves:
             size = math.prod(leaf.shape) * leaf.dtype.itemsize
             self._starts.append(self._starts[-1] + -(-size // _ALIGNED) * _ALIGNED)
-        only = None if self.packed else self.leaves[0]
-        self.shape: tuple[int, ...] = (self._starts[-1],) if only is None else only.shape
-        self.dtype = np.dtype(np.uint8) if only is None else only.dtype
+        self.shape: tuple[int, ...] = (self._starts[-1],) if self.packed else self.leaves[0].shape
+        self.dtype = np.dtype(np.uint8) if self.packed else self.leaves[0].dtype
 
     def iter_leaves(self, obs: Obs) -> Iterator[tuple[Leaf, npt.ArrayLike]]:
         """Return pairs of each leaf and its value in `obs`.
@@ -135,17 +132,13 @@ class Layout:
         """
         return ((leaf, _get_leaf(obs, leaf)) for leaf in self.leaves)
 
-    def parts(self, obs: Obs) -> list[Array]:
-        """Return the encoded arrays of a batch, (n, ...) each, in the order of `leaves`.
+    def pack(self, obs: Obs) -> Array:
+        """Convert a batch of observations to rows (n, *shape).
 
         Raises:
             ArgumentError: A leaf is missing, or an integer is outside its space.
         """
-        return [leaf.encode(value) for leaf, value in self.iter_leaves(obs)]
-
-    def pack(self, obs: Obs) -> Array:
-        """Convert a batch of observations to rows (n, *shape)."""
-        return self.join(self.parts(obs))
+        return self.join([leaf.encode(value) for leaf, value in self.iter_leaves(obs)])
 
     def row(self, obs: Obs) -> Array:
         """Convert one observation to a row (*shape)."""
@@ -153,7 +146,7 @@ class Layout:
         return np.asarray(self.join(parts)[0])
 
     def join(self, parts: list[Array]) -> Array:
-        """Join the result of `parts` to rows (n, *shape)."""
+        """Join encoded arrays (n, ...), in the order of `leaves`, to rows (n, *shape)."""
         if not self.packed:
             return parts[0]
         rows: Array = np.zeros((len(parts[0]), *self.shape), np.uint8)
@@ -181,8 +174,7 @@ class Layout:
         if not self.packed:
             return self.leaves[0].decode(rows)
         views = self._views(rows, lambda dtype: dtype)
-        decoded_leaves = (leaf.decode(view) for leaf, view in zip(self.leaves, views, strict=True))
-        obs: Obs = _nest(self.space, decoded_leaves)
+        obs: Obs = _nest(self.space, map(Leaf.decode, self.leaves, views))
         return obs
 
     def _views(self, rows: Any, dtype_of: Callable[["np.dtype[Any]"], Any]) -> Iterator[Any]:
@@ -278,51 +270,42 @@ def as_batch(obs: Obs, layout: Layout, normalizer: Normalizer | None = None) -> 
     """
     pair = isinstance(obs, tuple) and len(obs) == 2 and isinstance(obs[1], dict)
     if pair and not isinstance(layout.space, spaces.Tuple):
-        raise ArgumentTypeError(
-            "obs",
-            "observations",
-            "a pair of observations and infos, as reset() returns",
-            "pass obs of obs, infos = env.reset()",
-        )
+        got = "a pair of observations and infos, as reset() returns"
+        raise ArgumentTypeError("obs", "observations", got, "pass obs of obs, infos = env.reset()")
     parts = []
     singles = []
     for leaf, value in layout.iter_leaves(obs):
-        name = leaf.name
-        raw = _real_numbers(name, value)
+        raw = _real_numbers(leaf.name, value)
         single = raw.shape == leaf.shape
         rows = raw[None] if single else raw
         if rows.shape[1:] != leaf.shape or rows.ndim == 0:
             raise ArgumentError(
-                name,
+                leaf.name,
                 f"one observation of shape {leaf.shape} or a batch with an additional first dimension",
                 f"shape {raw.shape}",
                 "reshape the array",
             )
         if not np.isfinite(rows).all():
             hint = "check the source of the observations"
-            raise NonFiniteError(name, "finite numbers", "NaN or infinity", hint)
-        parts.append(_to_leaf_dtype(name, leaf, rows))
+            raise NonFiniteError(leaf.name, "finite numbers", "NaN or infinity", hint)
+        parts.append(_to_leaf_dtype(leaf, rows))
         singles.append((single, len(rows)))
     if len(set(singles)) != 1:
-        raise ArgumentError(
-            "obs",
-            "parts with equal batch sizes",
-            str([n for _, n in singles]),
-            "give all parts the same batch dimension, or none",
-        )
+        fix = "give all parts the same batch dimension, or none"
+        raise ArgumentError("obs", "parts with equal batch sizes", str([n for _, n in singles]), fix)
     rows = layout.join(parts)
     if normalizer is not None and normalizer.normalizes_obs:
         rows = normalizer.normalize_obs(rows)
     return rows, singles[0][0]
 
 
-def _to_leaf_dtype(name: str, leaf: Leaf, rows: npt.NDArray[np.float32]) -> npt.NDArray[Any]:
+def _to_leaf_dtype(leaf: Leaf, rows: npt.NDArray[np.float32]) -> npt.NDArray[Any]:
     """Convert float32 numbers to the dtype of a leaf."""
     if leaf.dtype == np.float32:
         return rows
     low, high = (0, 255) if leaf.dtype == np.uint8 else (-(2**62), 2**62)
     if (rows != np.round(rows)).any() or (rows < low).any() or (rows > high).any():
-        raise ArgumentError(name, f"{leaf.dtype} numbers", "other numbers", f"pass observations of {leaf.space}")
+        raise ArgumentError(leaf.name, f"{leaf.dtype} numbers", "other numbers", f"pass observations of {leaf.space}")
     return leaf.encode(rows.astype(leaf.dtype))
 
 

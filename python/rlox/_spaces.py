@@ -16,6 +16,8 @@ from gymnasium import spaces
 from rlox._errors import ArgumentError, ArgumentTypeError, NonFiniteError
 from rlox._serialize import float_to_json
 
+_F32_MAX = float(np.finfo(np.float32).max)
+
 
 def from_native(space: dict[str, Any]) -> gym.Space[Any]:
     """Return the Gymnasium space of a native description.
@@ -358,7 +360,7 @@ def check_action_space(space: gym.Space[Any], use_sde: bool) -> None:
     """
     if 0 in (space.shape or ()):
         raise ArgumentError("action space", "at least one component", str(space), "remove the axis of size 0")
-    if use_sde and not isinstance(space, gym.spaces.Box):
+    if use_sde and not isinstance(space, spaces.Box):
         raise ArgumentError("use_sde", "a Box action space", str(space), "set use_sde=False")
 
 
@@ -379,20 +381,17 @@ def check_supported_actions(algorithm: str, supported: str, space: gym.Space[Any
     rlox.ArgumentError: action space: expected Discrete for DQN, got MultiBinary(2); use PPO or A2C
     """
     name = algorithm.upper()
-    real = isinstance(space, gym.spaces.Box) and space.dtype.kind == "f"
     if supported == "discrete":
-        if not isinstance(space, gym.spaces.Discrete):
-            fix = "SAC, TD3, PPO or A2C" if real else "PPO or A2C"
-            raise ArgumentError("action space", f"Discrete for {name}", str(space), f"use {fix}")
+        if not isinstance(space, spaces.Discrete):
+            is_real = isinstance(space, spaces.Box) and space.dtype.kind == "f"
+            fix = "use SAC, TD3, PPO or A2C" if is_real else "use PPO or A2C"
+            raise ArgumentError("action space", f"Discrete for {name}", str(space), fix)
         return
-    if not isinstance(space, gym.spaces.Box):
-        fix = "DQN, PPO or A2C" if isinstance(space, gym.spaces.Discrete) else "PPO or A2C"
-        raise ArgumentError("action space", f"a Box for {name}", str(space), f"use {fix}")
-    if not real:
-        # tanh-squashed actions are almost never so close to a bound that they round to it.
-        raise ArgumentError("action space", f"a Box of real numbers for {name}", str(space), "use PPO or A2C")
-    most = np.finfo(np.float32).max
-    if not all((np.abs(side.astype(np.float64)) <= most).all() for side in (space.low, space.high)):
+    # In an integer Box, tanh-squashed actions are almost never close enough to a bound to round to it.
+    if not isinstance(space, spaces.Box) or space.dtype.kind != "f":
+        fix = "use DQN, PPO or A2C" if isinstance(space, spaces.Discrete) else "use PPO or A2C"
+        raise ArgumentError("action space", f"a Box of real numbers for {name}", str(space), fix)
+    if not all((np.abs(side.astype(np.float64)) <= _F32_MAX).all() for side in (space.low, space.high)):
         raise ArgumentError(
             "action space",
             f"finite bounds in the range of float32 for {name}",
@@ -408,9 +407,6 @@ def check_supported_actions(algorithm: str, supported: str, space: gym.Space[Any
             "swap the bounds",
             index=int(np.flatnonzero(above)[0]),
         )
-
-
-_MOST = float(np.finfo(np.float32).max)
 
 
 def random_actions(space: gym.Space[Any], rng: np.random.Generator, batch_shape: tuple[int, ...]) -> npt.NDArray[Any]:
@@ -467,6 +463,6 @@ def _finite_bounds(space: gym.Space[Any]) -> tuple[npt.NDArray[Any], npt.NDArray
             "policy", "an action space with finite bounds for random actions", str(space), "pass a policy"
         )
     if space.low.dtype.kind == "f":
-        low, high = (np.clip(side.astype(np.float64), -_MOST, _MOST) for side in (space.low, space.high))
+        low, high = (np.clip(side.astype(np.float64), -_F32_MAX, _F32_MAX) for side in (space.low, space.high))
         return low, high
     return space.low, space.high

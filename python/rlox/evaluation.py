@@ -67,12 +67,8 @@ class SeededPredictor:
         if not hasattr(learner, "config"):
             raise ArgumentTypeError("learner", "a Learner", short_repr(learner), "pass the `learner` of a trainer")
         if not callable(interrupt_requested):
-            raise ArgumentTypeError(
-                "interrupt_requested",
-                "a function without arguments",
-                short_repr(interrupt_requested),
-                "pass lambda: False",
-            )
+            got = short_repr(interrupt_requested)
+            raise ArgumentTypeError("interrupt_requested", "a function without arguments", got, "pass lambda: False")
         seed = check_seed(seed)
         self._learner = learner
         self.interrupt_requested = interrupt_requested
@@ -104,8 +100,8 @@ def evaluation_seed(seed: int, *, training: bool = False) -> int:
     True
     """
     # The learner uses the spawn keys 0, 1, ... of the same seed.
-    during = check_bool("training", training)
-    stream = np.random.SeedSequence(check_seed(seed), spawn_key=(2**32 - (2 if during else 1),))
+    key = 2**32 - (2 if check_bool("training", training) else 1)
+    stream = np.random.SeedSequence(check_seed(seed), spawn_key=(key,))
     return int(stream.generate_state(1)[0] >> 1)
 
 
@@ -117,12 +113,8 @@ def check_env_maker(env: object) -> EnvMaker:
     """
     if isinstance(env, str | EnvSpec) or callable(env):
         return cast("EnvMaker", env)
-    raise ArgumentTypeError(
-        "env",
-        "an id, a spec or a function that returns an environment",
-        type(env).__name__,
-        "pass an id, a spec or a function",
-    )
+    expected = "an id, a spec or a function that returns an environment"
+    raise ArgumentTypeError("env", expected, type(env).__name__, "pass an id, a spec or a function")
 
 
 def evaluate(
@@ -182,7 +174,7 @@ def evaluate(
         raise ArgumentTypeError(
             "policy", "an object with predict(obs, deterministic)", type(policy).__name__, "pass a trainer or a learner"
         )
-    keywords: Mapping[str, Any] = {} if env_kwargs is None else env_kwargs
+    keywords: Any = {} if env_kwargs is None else env_kwargs
     if not isinstance(keywords, Mapping):
         raise ArgumentTypeError("env_kwargs", "a dict of keywords or None", repr(keywords), "pass a dict")
     limits: list[Callable[..., gym.Env[Any, Any]]] = []
@@ -197,12 +189,12 @@ def evaluate(
         raise
     finally:
         envs.close()
-    returns, lengths = ([episode[k] for row in episodes for episode in row] for k in (0, 1))
+    returns = [episode_return for row in episodes for episode_return, _ in row]
     return {
         "mean_reward": float(np.mean(returns)) if is_complete else math.nan,
         "std_reward": float(np.std(returns)) if is_complete else math.nan,
         "returns": returns,
-        "lengths": [int(length) for length in lengths],
+        "lengths": [length for row in episodes for _, length in row],
     }
 
 
@@ -215,8 +207,7 @@ def _drop_vector_modes(keywords: Mapping[str, Any]) -> dict[str, Any]:
 def _make_vector(
     env: EnvMaker, n: int, env_kwargs: dict[str, Any], limits: list[Callable[..., gym.Env[Any, Any]]]
 ) -> VectorEnv[Any, Any, Any]:
-    same_step = AutoresetMode.SAME_STEP
-    vector_kwargs = {"autoreset_mode": same_step}
+    vector_kwargs = {"autoreset_mode": AutoresetMode.SAME_STEP}
     if isinstance(env, EnvSpec):
         spec_kwargs = _drop_vector_modes(env.kwargs)
         kwargs = {"wrappers": spec_kwargs.pop("wrappers", ()), **env_kwargs}
@@ -224,11 +215,9 @@ def _make_vector(
         spec = dataclasses.replace(env, kwargs=spec_kwargs)
         return make_registered(EnvFactory(spec, "sync", wrappers, kwargs=kwargs), n, vector_kwargs)
     if isinstance(env, str):
-        if limits:
-            wrappers = (*(env_kwargs.get("wrappers") or ()), *limits)
-            env_kwargs = {**env_kwargs, "wrappers": wrappers}
+        env_kwargs["wrappers"] = (*(env_kwargs.get("wrappers") or ()), *limits)
         try:
-            return gym.make_vec(env, n, "sync", vector_kwargs=vector_kwargs, **env_kwargs)
+            return gym.make_vec(env, n, "sync", vector_kwargs, **env_kwargs)
         except gym.error.DependencyNotInstalled:
             raise
         except gym.error.Error as error:
@@ -241,7 +230,7 @@ def _make_vector(
             checked = limit(checked)
         return checked
 
-    return SyncVectorEnv([partial(make_single, i) for i in range(n)], autoreset_mode=same_step)
+    return SyncVectorEnv([partial(make_single, i) for i in range(n)], autoreset_mode=AutoresetMode.SAME_STEP)
 
 
 def _check_spaces(policy: Predictor, envs: VectorEnv[Any, Any, Any]) -> None:
@@ -249,17 +238,12 @@ def _check_spaces(policy: Predictor, envs: VectorEnv[Any, Any, Any]) -> None:
     pair = getattr(policy, "spaces", None) or ()
     spaces = envs.single_observation_space, envs.single_action_space
     for name, policy_space, env_space in zip(("observation", "action"), pair, spaces, strict=False):
-        is_compatible = isinstance(env_space, type(policy_space))
-        is_compatible = is_compatible or isinstance(policy_space, type(env_space))
+        is_compatible = isinstance(env_space, type(policy_space)) or isinstance(policy_space, type(env_space))
         is_compatible = is_compatible and policy_space.shape == env_space.shape
         # Bounds define the meaning of actions, but not of observations.
         if not is_compatible or (name == "action" and to_json(policy_space) != to_json(env_space)):
-            raise ArgumentError(
-                "env",
-                f"the {name} space of the policy, {policy_space}",
-                str(env_space),
-                "pass an environment with the same spaces",
-            )
+            expected = f"the {name} space of the policy, {policy_space}"
+            raise ArgumentError("env", expected, str(env_space), "pass an environment with the same spaces")
 
 
 def _play(
@@ -270,19 +254,21 @@ def _play(
     n = envs.num_envs
     wanted = [n_episodes // n + (i < n_episodes % n) for i in range(n)]
     episodes: list[list[tuple[float, int]]] = [[] for _ in range(n)]
-    returns, lengths = np.zeros(n), np.zeros(n, np.int64)
-    obs, infos = envs.reset(seed=seed)
-    masked, nobody = getattr(policy, "masked", False), np.zeros(n, np.bool_)
+    returns = np.zeros(n)
+    lengths = np.zeros(n, np.int64)
     steps = 0
-    source, interrupt_requested = MaskSource(envs), getattr(policy, "interrupt_requested", bool)
+    obs, infos = envs.reset(seed=seed)
+    source = MaskSource(envs)
+    masked = getattr(policy, "masked", False)
+    interrupt_requested = getattr(policy, "interrupt_requested", bool)
     while any(len(row) < count for row, count in zip(episodes, wanted, strict=True)):
         if interrupt_requested():
-            for row, *cut in zip(episodes, returns, lengths, strict=True):
-                row.append((float(cut[0]), int(cut[1])))
+            for row, partial_return, length in zip(episodes, returns, lengths, strict=True):
+                row.append((float(partial_return), int(length)))
             return episodes, False
         masks: dict[str, Any] = {}
         if masked:
-            masks["action_masks"] = source.read(infos, nobody)
+            masks["action_masks"] = source.read(infos, np.zeros(n, np.bool_))
         actions = policy.predict(obs, deterministic, **masks)
         obs, rewards, terminated, truncated, infos = envs.step(actions)
         check_finite_array("rewards", np.asarray(rewards, np.float64)[None], steps)

@@ -5,6 +5,7 @@ install 'rlox[minari]'``).
 """
 
 import json
+import math
 from types import ModuleType
 from typing import Any
 
@@ -15,13 +16,13 @@ from rlox._errors import ArgumentError, ArgumentTypeError
 from rlox._optional import load_extra
 from rlox._rlox import ReplayBuffer
 from rlox._system import check_memory
-from rlox._types import BUFFER_DTYPES, Array, Arrays
+from rlox._types import BUFFER_DTYPES, Arrays
+from rlox._validation import check_int
 
 __all__ = ["from_arrow", "from_minari", "to_arrow"]
 
 _DTYPES = tuple(BUFFER_DTYPES.values())
-_FLAGS = ("terminated", "truncated")
-_BESIDE = ("env", "continues")
+_COMMON = ("actions", "rewards", "terminated", "truncated")
 _KEY = b"rlox"
 
 
@@ -60,11 +61,10 @@ def to_arrow(buffer: ReplayBuffer) -> Any:
     columns, buffer_options = _read_transitions(buffer)
     fields, arrays = [], []
     for name, column in columns.items():
-        values = pa.array(np.ascontiguousarray(column).reshape(-1))
+        values = pa.array(np.ravel(column))
         metadata = None
         if column.ndim > 1:
-            width = int(np.prod(column.shape[1:]))
-            values = pa.FixedSizeListArray.from_arrays(values, width)
+            values = pa.FixedSizeListArray.from_arrays(values, math.prod(column.shape[1:]))
             metadata = {"shape": json.dumps(column.shape[1:])}
         fields.append(pa.field(name, values.type, nullable=False, metadata=metadata))
         arrays.append(values)
@@ -76,30 +76,28 @@ def _read_transitions(buffer: ReplayBuffer) -> tuple[Arrays, dict[str, Any]]:
     """Return the columns of all complete transitions, and the options of the buffer."""
     state = buffer.state()
     frames = int(state["frame_stack"][0])
-    n, separate_rows = int(state["num_envs"][0]), state["next_aside"]
+    n = int(state["num_envs"][0])
+    separate_rows = state["next_aside"]
     rows = len(separate_rows)
     num_pending = n if rows and state["tails"][0] == 3 else 0  # rows without next observations
     parts = [name[5:] for name in state if name == "step.obs" or name.startswith("step.obs.")]
-    flags = {name: state[f"step.{name}"] for name in _FLAGS}
     columns: Arrays = {part: state[f"step.{part}"] for part in parts}
     if frames > 1:
         columns["obs"], columns["next_obs"] = _stack_frames(state, n, frames)
-    for part in parts if frames == 1 else ():
-        following = np.concatenate([state[f"step.{part}"], state[f"ahead.{part}"]])[n:]
-        following[separate_rows] = state[f"next.{part}"]
-        columns[f"next_{part}"] = following[:rows]
-    common_columns = {"actions": state["step.actions"], "rewards": state["step.rewards"], **flags}
-    known_names = {f"step.{name}" for name in (*parts, *common_columns)}
+    else:
+        for part in parts:
+            following = np.concatenate([state[f"step.{part}"], state[f"ahead.{part}"]])[n:]
+            following[separate_rows] = state[f"next.{part}"]
+            columns[f"next_{part}"] = following[:rows]
+    known_names = {f"step.{name}" for name in (*parts, *_COMMON)}
     extra = [name[5:] for name in state if name.startswith("step.") and name not in known_names]
-    columns |= common_columns | {name: state[f"step.{name}"] for name in extra}
-    if wrong := sorted({*_BESIDE} & {*columns}):
-        hint = "rename the array in `extra`"
-        raise ArgumentError("buffer", f"no array named {wrong[0]!r}", "such an array", hint)
+    columns |= {name: state[f"step.{name}"] for name in (*_COMMON, *extra)}
+    for name in ("env", "continues"):
+        if name in columns:
+            raise ArgumentError("buffer", f"no array named {name!r}", "such an array", "rename the array in `extra`")
     columns["env"] = np.arange(rows, dtype=np.int32) % np.int32(n)
     columns["continues"] = state["continues"]
-    buffer_options = {"capacity": int(state["capacity"][0]), "num_envs": n, "extra": extra}
-    if frames > 1:
-        buffer_options["frame_stack"] = frames
+    buffer_options = {"capacity": int(state["capacity"][0]), "num_envs": n, "extra": extra, "frame_stack": frames}
     return {name: column[: rows - num_pending] for name, column in columns.items()}, buffer_options
 
 
@@ -168,9 +166,7 @@ def from_arrow(
     columns = {name: _read_column(pa, table, name) for name in table.column_names}
     buffer_options = json.loads((table.schema.metadata or {}).get(_KEY, b"{}"))
     n = buffer_options.get("num_envs", 1) if num_envs is None else num_envs
-    if not isinstance(n, int) or n < 1:
-        hint = "pass the number of environments"
-        raise ArgumentError("num_envs", "an int >= 1", repr(n), hint)
+    n = check_int("num_envs", n, 1, fix="pass the number of environments")
     rows = table.num_rows
     env_index = columns.pop("env", np.arange(rows) % n)
     if rows % n or not np.array_equal(env_index, np.arange(rows) % n):
@@ -185,7 +181,10 @@ def from_arrow(
         capacity = max(buffer_options.get("capacity", rows), 1)
     stacked = buffer_options.get("frame_stack", 1) if frame_stack is None else frame_stack
     options = {"n_step": n_step, "gamma": gamma, "seed": seed, "frame_stack": stacked}
-    buffer = _fill_buffer(columns, capacity, n, options)
+    buffer = _make_buffer(columns, capacity, n, options)
+    step = n if n > 1 else max(rows, 1)
+    for first in range(0, rows, step):
+        _push(buffer, columns, slice(first, first + step))
     if continues is not None:
         _split_rows(buffer, columns, continues != 0, n)
     return buffer
@@ -224,52 +223,44 @@ def _read_column(pa: ModuleType, table: Any, name: str) -> npt.NDArray[Any]:
     return array.reshape(table.num_rows, *shape)
 
 
-def _fill_buffer(columns: Arrays, capacity: int, num_envs: int, options: dict[str, Any]) -> ReplayBuffer:
-    """Create a buffer with the transitions of columns."""
-    keys = [name[4:] for name in columns if name.startswith("obs.")]
+def _obs_keys(columns: Arrays) -> list[str]:
+    """Return the keys of Dict observations; empty for other observations."""
+    return [name[4:] for name in columns if name.startswith("obs.")]
+
+
+def _make_buffer(columns: Arrays, capacity: int, num_envs: int, options: dict[str, Any]) -> ReplayBuffer:
+    """Create an empty buffer for transitions in columns."""
+    keys = _obs_keys(columns)
     obs = [f"obs.{key}" for key in keys] or ["obs"]
-    required_names = [*obs, *(f"next_{name}" for name in obs), "actions", "rewards", *_FLAGS]
+    required_names = [*obs, *(f"next_{name}" for name in obs), *_COMMON]
     for name in required_names:
         if name not in columns:
             hint = f"add or rename a column to {name!r}"
             raise ArgumentError("table", f"a column {name!r}", ", ".join(columns), hint)
-    extra = [name for name in columns if name not in required_names]
-
-    def spec(name: str) -> tuple[tuple[int, ...], str]:
-        return columns[name].shape[1:], columns[name].dtype.name
-
-    obs_shape, obs_dtype = spec(obs[0])
-    act_shape, act_dtype = spec("actions")
-    buffer = ReplayBuffer(
+    specs = {name: (column.shape[1:], column.dtype.name) for name, column in columns.items()}
+    obs_shape, obs_dtype = specs[obs[0]]
+    act_shape, act_dtype = specs["actions"]
+    return ReplayBuffer(
         capacity,
-        {key: spec(f"obs.{key}") for key in keys} if keys else obs_shape,
+        {key: specs[f"obs.{key}"] for key in keys} if keys else obs_shape,
         act_shape,
         num_envs=num_envs,
         obs_dtype="float32" if keys else obs_dtype,
         act_dtype=act_dtype,
-        extra={name: spec(name) for name in extra} or None,
+        extra={name: spec for name, spec in specs.items() if name not in required_names} or None,
         **options,
     )
-    rows = len(columns["rewards"])
-    for first in range(0, rows, num_envs if num_envs > 1 else max(rows, 1)):
-        batch = slice(first, first + num_envs if num_envs > 1 else None)
 
-        def observation(name: str, batch: slice = batch) -> Array | Arrays:
-            if keys:
-                return {key: columns[f"{name}.{key}"][batch] for key in keys}
-            return columns[name][batch]
 
-        buffer.push_batch(
-            observation("obs"),
-            observation("next_obs"),
-            columns["actions"][batch],
-            columns["rewards"][batch],
-            columns["terminated"][batch],
-            columns["truncated"][batch],
-            extra={name: columns[name][batch] for name in extra} if extra else None,
-            in_order=num_envs == 1,
-        )
-    return buffer
+def _push(buffer: ReplayBuffer, columns: Arrays, rows: slice) -> None:
+    """Push rows of the columns; rows of one environment are consecutive steps."""
+    batch = {name: column[rows] for name, column in columns.items()}
+    keys = _obs_keys(batch)
+    obs, next_obs = (
+        {key: batch.pop(f"{name}.{key}") for key in keys} if keys else batch.pop(name) for name in ("obs", "next_obs")
+    )
+    rest = [batch.pop(name) for name in _COMMON]
+    buffer.push_batch(obs, next_obs, *rest, extra=batch or None, in_order=buffer.num_envs == 1)
 
 
 def from_minari(
@@ -305,14 +296,8 @@ def from_minari(
     if isinstance(dataset, str):
         dataset = minari.load_dataset(dataset)
     if not isinstance(dataset, minari.MinariDataset):
-        raise ArgumentTypeError(
-            "dataset",
-            "a minari.MinariDataset or an id",
-            type(dataset).__name__,
-            "pass the result of minari.load_dataset",
-        )
-    if not dataset.total_steps:
-        raise ArgumentError("dataset", "steps", "none", "record steps first")
+        fix = "pass the result of minari.load_dataset"
+        raise ArgumentTypeError("dataset", "a minari.MinariDataset or an id", type(dataset).__name__, fix)
     buffer: ReplayBuffer | None = None
     for episode in dataset.iterate_episodes():
         columns: Arrays = {}
@@ -327,30 +312,19 @@ def from_minari(
         columns["terminated"] = np.asarray(episode.terminations, bool)
         columns["truncated"] = np.asarray(episode.truncations, bool)
         if buffer is None:
-            options = {"n_step": n_step, "gamma": gamma, "seed": seed}
-            empty = {name: column[:0] for name, column in columns.items()}
             size = int(dataset.total_steps) if capacity is None else capacity
-            buffer = _fill_buffer(empty, size, 1, options)
-        keys = [key for key in parts if key]
-        obs, following = (
-            {key: columns[f"{name}.{key}"] for key in keys} if keys else columns[name] for name in ("obs", "next_obs")
-        )
-        rest = (columns[name] for name in ("actions", "rewards", *_FLAGS))
-        buffer.push_batch(obs, following, *rest, in_order=True)
+            buffer = _make_buffer(columns, size, 1, {"n_step": n_step, "gamma": gamma, "seed": seed})
+        _push(buffer, columns, slice(None))
     if buffer is None:
-        raise ArgumentError("dataset", "episodes", "none", "record episodes first")
+        raise ArgumentError("dataset", "steps", "none", "record steps first")
     return buffer
 
 
 def _to_supported_dtype(name: str, value: npt.ArrayLike) -> npt.NDArray[Any]:
     """Convert numbers to a dtype that buffers support."""
     if isinstance(value, dict | tuple | list):
-        raise ArgumentTypeError(
-            "dataset",
-            f"one array of {name}",
-            f"a {type(value).__name__}",
-            "flatten the space with a Gymnasium wrapper before recording",
-        )
+        fix = "flatten the space with a Gymnasium wrapper before recording"
+        raise ArgumentTypeError("dataset", f"one array of {name}", f"a {type(value).__name__}", fix)
     array = np.asarray(value)
     if array.dtype.name in _DTYPES:
         return array

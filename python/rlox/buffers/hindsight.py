@@ -1,11 +1,9 @@
 """Hindsight experience replay: relabel transitions with goals that their episode reached."""
 
-import operator
 import os
 import weakref
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
-from typing import Any, Literal, NamedTuple, TypeVar, cast
+from collections.abc import Callable, Mapping
+from typing import Any, Literal, NamedTuple, cast, get_args
 
 import gymnasium as gym
 import numpy as np
@@ -17,13 +15,13 @@ from rlox._errors import ArgumentError, ArgumentTypeError, CorruptFileError, Non
 from rlox._layout import Layout
 from rlox._rlox import GoalReplayBuffer
 from rlox._types import BUFFER_DTYPES, Array
+from rlox._validation import check_int, check_str
 from rlox.envs._masks import all_have
 from rlox.envs._rollout_env import RolloutEnv
 
-T = TypeVar("T")
 Strategy = Literal["future", "final", "episode"]
 DType = str | np.dtype[Any] | type[np.generic | bool | int | float]
-GoalArrayFunction = Callable[[npt.NDArray[Any], npt.NDArray[Any], dict[str, Any]], npt.ArrayLike]
+GoalFunction = Callable[[Array, Array, dict[str, Any]], npt.ArrayLike]
 
 
 class HindsightReplayBuffer(GoalReplayBuffer):
@@ -75,8 +73,8 @@ class HindsightReplayBuffer(GoalReplayBuffer):
     [3.0, 3.0, 9.0]
     """
 
-    compute_reward: GoalArrayFunction
-    compute_terminated: GoalArrayFunction | None
+    compute_reward: GoalFunction
+    compute_terminated: GoalFunction | None
 
     def __new__(
         cls,
@@ -84,8 +82,8 @@ class HindsightReplayBuffer(GoalReplayBuffer):
         obs_dim: Mapping[str, Any],
         act_dim: int | tuple[int, ...],
         *,
-        compute_reward: GoalArrayFunction,
-        compute_terminated: GoalArrayFunction | None = None,
+        compute_reward: GoalFunction,
+        compute_terminated: GoalFunction | None = None,
         strategy: Strategy = "future",
         n_sampled_goal: int = 4,
         num_envs: int = 1,
@@ -99,13 +97,15 @@ class HindsightReplayBuffer(GoalReplayBuffer):
         _check_callable("compute_reward", compute_reward)
         if compute_terminated is not None:
             _check_callable("compute_terminated", compute_terminated)
+        n_sampled_goal = check_int("n_sampled_goal", n_sampled_goal, 0)
+        sizes: Any = obs_dim  # the core converts only a dict, and rejects other objects
         new = super().__new__(
             cls,
             capacity,
-            _sizes(obs_dim),
+            dict(sizes) if isinstance(sizes, Mapping) else sizes,
             act_dim,
-            _require("strategy", strategy),
-            _require("n_sampled_goal", n_sampled_goal),
+            check_str("strategy", strategy, get_args(Strategy)),
+            n_sampled_goal,
             num_envs=num_envs,
             obs_dtype=obs_dtype,
             act_dtype=act_dtype,
@@ -116,7 +116,7 @@ class HindsightReplayBuffer(GoalReplayBuffer):
         buffer = cast(HindsightReplayBuffer, new)
         buffer.compute_reward = compute_reward
         buffer.compute_terminated = compute_terminated
-        buffer._n_sampled_goal = operator.index(n_sampled_goal)
+        buffer._n_sampled_goal = n_sampled_goal
         buffer._extra = tuple(extra or ())
         return buffer
 
@@ -151,12 +151,10 @@ class HindsightReplayBuffer(GoalReplayBuffer):
             achieved = _to_read(next_obs["achieved_goal"], count)
             desired = _to_read(next_obs["desired_goal"], count)
             info = {name: _to_read(batch[name], count) for name in self._extra}
-            with _name_errors("compute_reward", achieved, info):
-                values = self.compute_reward(achieved, desired, info)
+            values = _call("compute_reward", self.compute_reward, achieved, desired, info)
             rewards = _to_rewards(values, count)
             if self.compute_terminated is not None:
-                with _name_errors("compute_terminated", achieved, info):
-                    values = self.compute_terminated(achieved, desired, info)
+                values = _call("compute_terminated", self.compute_terminated, achieved, desired, info)
                 batch["terminated"][:count] = _to_flags(values, count)
             batch["rewards"][:count] = rewards
         return batch
@@ -164,8 +162,8 @@ class HindsightReplayBuffer(GoalReplayBuffer):
     @staticmethod
     def load(  # type: ignore[override]
         path: str | os.PathLike[str],
-        compute_reward: GoalArrayFunction,
-        compute_terminated: GoalArrayFunction | None = None,
+        compute_reward: GoalFunction,
+        compute_terminated: GoalFunction | None = None,
     ) -> "HindsightReplayBuffer":
         """Load a buffer that `save` wrote, with its random stream.
 
@@ -186,44 +184,30 @@ class HindsightReplayBuffer(GoalReplayBuffer):
         spec = checkpoint.manifest.get("replay")
         if not isinstance(spec, dict) or spec.get("sampler") != "hindsight":
             raise ArgumentError(
-                "path",
-                "a saved HindsightReplayBuffer",
-                f"another object at {path}",
-                "load it with the class that saved it",
+                "path", "a saved HindsightReplayBuffer", f"another object at {path}", "load it with its own class"
             )
+
+        def form(part: dict[str, Any]) -> tuple[tuple[int, ...], str]:
+            return tuple(part["shape"]), BUFFER_DTYPES[part["dtype"]]
+
         try:
+            act_shape, act_dtype = form(spec["actions"])
             buffer = HindsightReplayBuffer(
                 spec["capacity"],
-                {
-                    part["name"].removeprefix("obs."): (tuple(part["shape"]), BUFFER_DTYPES[part["dtype"]])
-                    for part in spec["obs"]
-                },
-                tuple(spec["actions"]["shape"]),
+                {part["name"].removeprefix("obs."): form(part) for part in spec["obs"]},
+                act_shape,
                 compute_reward=compute_reward,
                 compute_terminated=compute_terminated,
                 strategy=spec["strategy"],
                 n_sampled_goal=spec["n_sampled_goal"],
                 num_envs=spec["num_envs"],
-                act_dtype=BUFFER_DTYPES[spec["actions"]["dtype"]],
-                extra={part["name"]: (tuple(part["shape"]), BUFFER_DTYPES[part["dtype"]]) for part in spec["extra"]}
-                or None,
+                act_dtype=act_dtype,
+                extra={part["name"]: form(part) for part in spec["extra"]} or None,
             )
             buffer.load_state(checkpoint.members.get("replay", {}))
         except (KeyError, AttributeError, ValueError) as error:
             raise add_file(add_section(error, "replay"), path, CorruptFileError) from error
         return buffer
-
-
-def _sizes(obs_dim: T) -> T | dict[str, Any]:
-    """Convert a mapping to a dict; the core rejects other objects."""
-    return dict(obs_dim) if isinstance(obs_dim, Mapping) else obs_dim
-
-
-def _require(name: str, value: T | None) -> T:
-    """Return a value that is not None, which the core would replace by its default."""
-    if value is None:
-        raise ArgumentTypeError(name, "a value", "None", "omit it to use the default")
-    return value
 
 
 def _check_callable(name: str, value: object) -> None:
@@ -233,11 +217,10 @@ def _check_callable(name: str, value: object) -> None:
         )
 
 
-@contextmanager
-def _name_errors(name: str, goals: npt.NDArray[Any], info: dict[str, Any]) -> Iterator[None]:
-    """Raise a RuntimeError that names the function; a MemoryError passes through."""
+def _call(name: str, function: GoalFunction, goals: Array, desired: Array, info: dict[str, Any]) -> npt.ArrayLike:
+    """Call a goal function; its errors except MemoryError become a RuntimeError with its name."""
     try:
-        yield
+        return function(goals, desired, info)
     except MemoryError:
         raise
     except Exception as error:
@@ -298,15 +281,11 @@ def _to_row(name: str, values: npt.ArrayLike, count: int) -> npt.NDArray[Any]:
 
 
 def _check_finite(name: str, values: npt.NDArray[Any], stored: npt.NDArray[Any]) -> None:
+    """Check values after their conversion to the dtype of `stored`."""
     if not np.isfinite(stored).all():
-        at = int(np.flatnonzero(~np.isfinite(stored))[0])
-        beyond = f", beyond {stored.dtype}" if np.isfinite(values[at]) else ""
-        raise NonFiniteError(
-            name, "finite numbers", f"{values[at]}{beyond}", f"make {name} return finite numbers", row=at
-        )
-
-
-GoalFunction = Callable[[Array, Array, dict[str, Any]], npt.ArrayLike]
+        row = int(np.argmin(np.isfinite(stored)))
+        fix = f"make {name} return finite numbers"
+        raise NonFiniteError(name, f"finite numbers of {stored.dtype}", str(values[row]), fix, row=row)
 
 
 class GoalFunctions(NamedTuple):
@@ -347,27 +326,42 @@ def goal_functions(env: RolloutEnv) -> GoalFunctions:
         )
     terminated = _find_function(inner, "compute_terminated", probe_envs)
     goals = _two_goals(env.single_observation_space)
-    shape = _shape_for(reward, goals)
-    if isinstance(shape, Exception):
-        _raise_or_warn(shape, goals.shape)
-    elif shape not in _EACH:
+    shapes = ((2,), (2, 1))  # of results with one value per goal
+    try:
+        shape = np.shape(reward(goals.copy(), goals.copy(), {}))
+    except _PERMANENT as error:
         raise ArgumentError(
             "her",
-            "a compute_reward that returns one reward per goal",
-            f"shape {shape} for goals of shape {goals.shape}",
-            "compute along the last axis only",
-        )
-    flags = None if terminated is None else _shape_for(terminated, goals)
-    if isinstance(flags, Exception):
+            "a compute_reward for a batch of goals and an empty info, as infos are not stored",
+            f"{error!r} for goals of shape {goals.shape}",
+            "compute rewards along the last axis, from the goals only",
+        ) from error
+    except Exception as error:
         warn(
-            f"her: compute_terminated failed for goals of shape {goals.shape} with {flags!r}; the "
-            "recorded flags stay as they are"
+            f"her: compute_reward failed with {error!r} for goals of shape {goals.shape} and an empty info; ignore "
+            "this warning if compute_reward needs a reset environment, else the first minibatch fails"
         )
-    return GoalFunctions(reward, terminated if flags in _EACH else None)
+    else:
+        if shape not in shapes:
+            raise ArgumentError(
+                "her",
+                "a compute_reward that returns one reward per goal",
+                f"shape {shape} for goals of shape {goals.shape}",
+                "compute along the last axis only",
+            )
+    if terminated is not None:
+        try:
+            if np.shape(terminated(goals.copy(), goals.copy(), {})) not in shapes:
+                terminated = None
+        except Exception as error:
+            warn(
+                f"her: compute_terminated failed for goals of shape {goals.shape} with {error!r}; the recorded flags "
+                "stay as they are"
+            )
+            terminated = None
+    return GoalFunctions(reward, terminated)
 
 
-# Shapes of a result for two goals with one value per goal.
-_EACH = ((2,), (2, 1))
 # Errors that a reset cannot cure. A TypeError may come from an attribute that reset() sets.
 _PERMANENT = (LookupError, ValueError, NameError, NotImplementedError)
 
@@ -397,30 +391,6 @@ def _two_goals(space: gym.Space[Any]) -> npt.NDArray[Any]:
             "use the same space for both goals",
         )
     return np.zeros((2, *desired.shape), desired.dtype)
-
-
-def _shape_for(function: GoalFunction, goals: npt.NDArray[Any]) -> tuple[int, ...] | Exception:
-    """Return the shape of a function's result for goals, or the error that it raised."""
-    try:
-        return np.shape(function(goals.copy(), goals.copy(), {}))
-    except Exception as error:
-        return error
-
-
-def _raise_or_warn(error: Exception, shape: tuple[int, ...]) -> None:
-    """Raise for a `compute_reward` that always fails; warn if a reset may cure the error."""
-    failed = f"{error!r} for goals of shape {shape} and the info {{}}"
-    if isinstance(error, _PERMANENT):
-        raise ArgumentError(
-            "her",
-            "a compute_reward for a batch of goals and an empty info, as infos are not stored",
-            failed,
-            "compute rewards along the last axis, from the goals only",
-        ) from error
-    warn(
-        f"her: compute_reward failed with {failed}; ignore this warning if compute_reward needs a "
-        "reset environment, else the first minibatch fails"
-    )
 
 
 def _find_function(

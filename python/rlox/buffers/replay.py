@@ -58,29 +58,20 @@ def make_replay_buffer(
         "num_envs": num_envs,
         "obs_dtype": layout.dtype.name,
         "act_dtype": dtype,
-        "frame_stack": frames,
-        "n_step": config.n_steps,
-        "gamma": config.gamma,
         "extra": None if mask_width is None else {"next_masks": ((mask_width,), "bool")},
         "seed": 0,  # unused: every call of `sample` passes a seed
         "capacity_name": "buffer_size",
     }
-    return _make_buffer(config, kwargs, goals)
-
-
-def _make_buffer(config: OffPolicyConfig, kwargs: dict[str, Any], goals: GoalFunctions | None) -> ReplayBuffer:
     if goals is not None:
         if config.prioritized:
             raise ArgumentError(
                 "prioritized", f"False with her={config.her!r}", "True", "set prioritized=False or her=None"
             )
-        omitted = ("n_step", "gamma", "frame_stack")
-        rest = {name: x for name, x in kwargs.items() if name not in omitted}
-        options = {"strategy": config.her, "n_sampled_goal": config.n_sampled_goal}
-        return HindsightReplayBuffer(**rest, **options, **goals._asdict())
+        kwargs |= {"strategy": config.her, "n_sampled_goal": config.n_sampled_goal, **goals._asdict()}
+        return HindsightReplayBuffer(**kwargs)
+    kwargs |= {"frame_stack": frames, "n_step": config.n_steps, "gamma": config.gamma}
     if config.prioritized:
-        options = {"alpha": config.priority_alpha, "beta": config.priority_beta}
-        return PrioritizedReplayBuffer(**kwargs, **options)
+        return PrioritizedReplayBuffer(**kwargs, alpha=config.priority_alpha, beta=config.priority_beta)
     return ReplayBuffer(**kwargs)
 
 
@@ -97,7 +88,7 @@ def check_frame_stack(space: gym.Space[Any], frame_stack: int | None) -> int:
     >>> check_frame_stack(gym.spaces.Box(0, 1, (4, 84, 84)), 4)
     4
     """
-    frames = 1 if frame_stack is None else frame_stack
+    frames = frame_stack or 1
     length = space.shape[0] if isinstance(space, gym.spaces.Box) and space.shape else 0
     if frames > 1 and (length == 0 or length % frames > 0):
         raise ArgumentError(

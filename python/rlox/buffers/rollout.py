@@ -15,7 +15,7 @@ from rlox._rlox import RolloutBuffer
 from rlox._spaces import random_actions, uniform_log_prob
 from rlox._types import Array, Flags, Floats
 from rlox._validation import check_float
-from rlox.envs._masks import adapt_to_masks, mask_width, random_allowed, read_action_masks
+from rlox.envs._masks import adapt_to_masks, random_allowed
 from rlox.envs._rollout_env import RolloutEnv, check_rollout_env
 from rlox.envs.vec_env import VecEnv
 
@@ -84,20 +84,18 @@ def make_buffer(
         ArgumentError: `n_steps` is below 1, or `normalize_obs` is set and the space is no Box.
         OutOfMemoryError: The buffer does not fit into memory.
     """
-    layout, acts = Layout(env.single_observation_space), env.single_action_space
-    count = env.num_envs if num_envs is None else num_envs
-    shapes = (n_steps, count, layout.shape, acts.shape or ())
+    layout = Layout(env.single_observation_space)
+    action_space = env.single_action_space
     if normalize_obs and not isinstance(layout.space, gym.spaces.Box):
-        raise ArgumentError(
-            "normalize_obs",
-            "a Box observation space",
-            str(layout.space),
-            "set normalize_obs=False, or normalize in a wrapper",
-        )
+        fix = "set normalize_obs=False, or normalize in a wrapper"
+        raise ArgumentError("normalize_obs", "a Box observation space", str(layout.space), fix)
     extra = None if mask_width is None else {"action_masks": ((mask_width,), "bool")}
     return RolloutBuffer(
-        *shapes,
-        action_dtype=_spaces.action_dtype(acts),
+        n_steps,
+        env.num_envs if num_envs is None else num_envs,
+        layout.shape,
+        action_space.shape or (),
+        action_dtype=_spaces.action_dtype(action_space),
         obs_dtype="float32" if normalize_obs else layout.dtype.name,
         extra=extra,
     )
@@ -151,7 +149,8 @@ def collect_rollout(
     check_rollout_env(env)
     gamma = check_float("gamma", gamma, 0, 1, fix="pass a number from 0 to 1")
     gae_lambda = check_float("gae_lambda", gae_lambda, 0, 1, fix="pass a number from 0 to 1")
-    layout, buffer = Layout(env.single_observation_space), make_buffer(env, n_steps)
+    layout = Layout(env.single_observation_space)
+    buffer = make_buffer(env, n_steps)
     act, value_fn = _random(env, n_steps) if policy is None else _policy(policy, env, layout)
     env.begin_rollout(buffer)
     if policy is None and isinstance(env, VecEnv) and not env.has_action_masks:
@@ -159,22 +158,26 @@ def collect_rollout(
         masks = None
     else:
         masks = _fill(env, buffer, act)
-    free = None if masks is None else np.ones_like(masks, shape=(1, masks.shape[2]))
-    rows = (buffer.final_obs, buffer.last_obs) if len(buffer.final_index) else (buffer.last_obs,)
-    *final_values, last_values = (value_fn(x, None if free is None else free.repeat(len(x), 0)) for x in rows)
-    buffer.finish(last_values, gamma, gae_lambda, *final_values)
-    names = [n for n in RolloutBatch.__dataclass_fields__ if n not in ("obs", "action_masks")]
+
+    def evaluate(rows: Array) -> npt.ArrayLike:
+        return value_fn(rows, None if masks is None else np.ones((len(rows), masks.shape[2]), np.bool_))
+
+    final_values = evaluate(buffer.final_obs) if len(buffer.final_index) else None
+    buffer.finish(evaluate(buffer.last_obs), gamma, gae_lambda, final_values)
+    names = {*RolloutBatch.__dataclass_fields__} - {"obs", "action_masks"}
     arrays = {name: getattr(buffer, name) for name in names}
     return RolloutBatch(obs=layout.unpack(buffer.obs), action_masks=masks, **arrays)
 
 
 def _fill(env: RolloutEnv, buffer: RolloutBuffer, act: Act) -> Flags | None:
     """Fill a rollout buffer; return the action masks, or None if none are reported."""
-    obs, masks = buffer.obs, None
+    obs = buffer.obs
+    masks: Flags | None = None
     for t in range(buffer.n_steps):
-        allowed = read_action_masks(env)
+        allowed = env.action_masks() if env.action_mask_support else None
         if allowed is not None:
-            masks = _no_limits(env, buffer.n_steps) if masks is None else masks
+            if masks is None:
+                masks = np.ones((buffer.n_steps, *allowed.shape), np.bool_)
             masks[t] = allowed
         env.step_rollout(buffer, t, *act(obs[t], allowed))
     return masks
@@ -182,17 +185,11 @@ def _fill(env: RolloutEnv, buffer: RolloutBuffer, act: Act) -> Flags | None:
 
 def _fill_at_random(env: RolloutEnv, buffer: RolloutBuffer) -> None:
     """Fill a rollout buffer with random actions, without a Python policy between the steps."""
-    space, lead = env.single_action_space, (buffer.n_steps, env.num_envs)
+    space = env.single_action_space
     zeros = np.zeros(env.num_envs, np.float32)
     log_probs = zeros + np.float32(uniform_log_prob(space))
-    for t, actions in enumerate(random_actions(space, env.action_stream, lead)):
+    for t, actions in enumerate(random_actions(space, env.action_stream, (buffer.n_steps, env.num_envs))):
         env.step_rollout(buffer, t, actions, log_probs, zeros)
-
-
-def _no_limits(env: RolloutEnv, n_steps: int) -> Flags:
-    """Return masks that allow all actions."""
-    shape = (n_steps, env.num_envs, mask_width(env.single_action_space))
-    return np.ones(shape, np.bool_)
 
 
 def _random(env: RolloutEnv, n_steps: int) -> tuple[Act, ValueFn]:
@@ -262,16 +259,13 @@ def _torch_policy(module: Any, layout: Layout) -> tuple[Act, ValueFn]:
 
     def to_numpy(tensor: torch.Tensor) -> Array:
         # NumPy has no bfloat16.
-        single = tensor.float() if tensor.dtype == torch.bfloat16 else tensor
-        return np.asarray(single.cpu())
+        return np.asarray((tensor.float() if tensor.dtype == torch.bfloat16 else tensor).cpu())
 
     def act(rows: Array, masks: Flags | None) -> PolicyOutputs:
-        has_masks = masked and masks is not None
-        limits = torch.as_tensor(masks, device=device) if has_masks else None
+        limits = torch.as_tensor(masks, device=device) if masked and masks is not None else None
         with torch.no_grad():
-            outputs = decide(to_obs(rows), limits)
-            actions, log_probs, values = map(to_numpy, outputs)
-            return actions, log_probs, values.reshape(len(rows))
+            actions, log_probs, values = map(to_numpy, decide(to_obs(rows), limits))
+        return actions, log_probs, values.reshape(len(rows))
 
     def value(rows: Array, masks: Flags | None) -> npt.ArrayLike:
         with torch.no_grad():

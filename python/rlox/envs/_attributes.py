@@ -56,12 +56,8 @@ def to_native_state(env_id: str, state: npt.ArrayLike) -> npt.NDArray[np.float64
     values = np.asarray(state)
     _, size = _CLASSES[env_id]
     if values.shape != (size,) or values.dtype.kind not in "iuf":
-        raise ArgumentError(
-            "state",
-            f"{size} real numbers",
-            f"shape {values.shape} of dtype {values.dtype}",
-            f"pass a state of {env_id}",
-        )
+        got = f"shape {values.shape} of dtype {values.dtype}"
+        raise ArgumentError("state", f"{size} real numbers", got, f"pass a state of {env_id}")
     is_float32 = values.dtype == np.float32
     # The additional number of native states: a flag for the precision, or the last torque.
     suffix = {"Acrobot-v1": not is_float32, "MountainCarContinuous-v0": is_float32, "Pendulum-v1": np.nan}
@@ -103,8 +99,9 @@ class GymnasiumAttributes:
         constants = dict(_constants(self._native.env_id))
         for name, argument in _ARGUMENTS.get(self._native.env_id, {}).items():
             if argument in env_kwargs:
-                value = env_kwargs[argument]
-                constants[name] = value if argument != "nips" else "nips" if value else "book"
+                constants[name] = env_kwargs[argument]
+        if "nips" in env_kwargs:
+            constants["book_or_nips"] = "nips" if env_kwargs["nips"] else "book"
         self._constants = constants
         for name in [*constants]:  # a subclass may define attributes with these names
             attribute = self.__dict__.get(name, getattr(type(self), name, None))
@@ -126,13 +123,13 @@ class GymnasiumAttributes:
     def _check_attribute(self, name: str, value: object) -> None:
         """Raise an AttributeError for a constant and, in rlox's own classes, an unknown name."""
         env_id = self._native.env_id
-        if name in (self._constants or {}):
+        constants = self._constants or {}
+        if name in constants:
             argument = _ARGUMENTS.get(env_id, {}).get(name)
-            fix = f"use gymnasium.make({env_id!r}) to change this constant"
-            if argument is not None:
-                fix = f"pass {argument}= to the constructor"
-            expected = (self._constants or {})[name]
-            raise AttributeError(f"{name}: expected {expected!r}, got {value!r}; {fix}", name=name, obj=self)
+            fix = f"pass {argument}= to the constructor"
+            if argument is None:
+                fix = f"use gymnasium.make({env_id!r}) to change this constant"
+            raise AttributeError(f"{name}: expected {constants[name]!r}, got {value!r}; {fix}", name=name, obj=self)
         if type(self).__module__.partition(".")[0] == "rlox":
             raise AttributeError(
                 f"{name}: expected an attribute of {type(self).__name__}, got an unknown name; set "

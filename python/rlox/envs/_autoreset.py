@@ -10,6 +10,7 @@ from gymnasium.vector import AutoresetMode, VectorEnv
 from rlox._errors import ArgumentError, ArgumentTypeError
 from rlox._layout import Layout
 from rlox._types import Flags
+from rlox._validation import short_repr
 
 
 def as_autoreset_mode(value: object) -> AutoresetMode:
@@ -87,31 +88,19 @@ def check_resets(
         ArgumentError: The step ended an episode again or, in an unwrapped environment, its reward
             is not 0.
     """
-    # Wrappers may change the reward 0 of a reset.
-    has_reward = (rewards != 0) if env is env.unwrapped else False
-    wrong = ended & (done | has_reward)
+    wrong = ended & done
+    if env is env.unwrapped:  # wrappers may change the reward 0 of a reset
+        wrong |= ended & (rewards != 0)
     if wrong.any():
         i = int(wrong.argmax())
-        end = "an end" if done[i] else "no end"
         raise ArgumentError(
             "env",
             "a reset with reward 0 and no end after an episode (autoreset mode NEXT_STEP)",
-            f"reward {rewards[i]} and {end}",
+            f"reward {rewards[i]} and {'an' if done[i] else 'no'} end",
             "set metadata['autoreset_mode'] to the mode of the environments",
             env=i,
             step=step,
         )
-
-
-def to_step_dict(answer: tuple[Any, Any, Any, Any, Any], same_step: bool, num_envs: int) -> dict[str, Any]:
-    """Convert the results of a native step to the dict of `VecEnv.step_all`."""
-    obs, rewards, terminated, truncated, final_obs = answer
-    if final_obs is None and same_step:
-        last: list[Any] = [None] * num_envs
-    else:
-        final_rows = obs if final_obs is None else final_obs
-        last = select_rows(terminated | truncated, final_rows)
-    return {"obs": obs, "rewards": rewards, "terminated": terminated, "truncated": truncated, "terminal_obs": last}
 
 
 def split_options(options: object, num_envs: int) -> tuple[Flags | None, dict[str, Any] | None]:
@@ -130,22 +119,14 @@ def split_options(options: object, num_envs: int) -> tuple[Flags | None, dict[st
     if "reset_mask" not in others:
         return None, others
     mask = others.pop("reset_mask")
-    error_class: type[ArgumentError | ArgumentTypeError] = ArgumentError
-    if not isinstance(mask, np.ndarray):
-        got = type(mask).__name__
-        error_class = ArgumentTypeError
-    elif mask.shape != (num_envs,):
-        got = f"shape {mask.shape}"
-    elif mask.dtype != np.bool_:
-        got = f"dtype {mask.dtype}"
-        error_class = ArgumentTypeError
-    elif not mask.any():
-        got = "no True"
-    else:
-        return mask, others
+    name = "options['reset_mask']"
     expected = f"a NumPy array of bool of shape ({num_envs},), with at least one True"
     fix = "pass True for each environment to reset"
-    raise error_class("options['reset_mask']", expected, got, fix)
+    if not isinstance(mask, np.ndarray) or mask.dtype != np.bool_:
+        raise ArgumentTypeError(name, expected, short_repr(mask), fix)
+    if mask.shape != (num_envs,) or not mask.any():
+        raise ArgumentError(name, expected, short_repr(mask), fix)
+    return mask, others
 
 
 def infos_to_dict(env: VectorEnv[Any, Any, Any], infos: object) -> dict[str, Any]:
@@ -166,16 +147,15 @@ def infos_to_dict(env: VectorEnv[Any, Any, Any], infos: object) -> dict[str, Any
     return merged
 
 
-def select_rows(chosen: Flags, rows: npt.NDArray[Any]) -> list[npt.NDArray[Any] | None]:
-    """Return a list with views of the chosen rows, and None in place of the others.
+def fill_rows(out: Any, chosen: Flags, rows: npt.NDArray[Any]) -> Any:
+    """Write views of the chosen rows into a list or an object array, and return it.
 
-    >>> select_rows(np.array([False, True]), np.array([[1.0], [2.0]]))
+    >>> fill_rows([None, None], np.array([False, True]), np.array([[1.0], [2.0]]))
     [None, array([2.])]
     """
-    listed: list[npt.NDArray[Any] | None] = [None] * len(chosen)
     for i in chosen.nonzero()[0].tolist():
-        listed[i] = rows[i]
-    return listed
+        out[i] = rows[i]
+    return out
 
 
 def write_final_obs(rows: npt.NDArray[Any], layout: Layout, infos: dict[str, Any], ended: Flags, step: int) -> None:
@@ -192,11 +172,3 @@ def write_final_obs(rows: npt.NDArray[Any], layout: Layout, infos: dict[str, Any
                 step=step,
             )
         rows[i] = layout.row(final[i])
-
-
-def final_infos(done: Flags, final_obs: npt.NDArray[Any], final_info: dict[str, Any]) -> dict[str, Any]:
-    """Return the infos of a step in SAME_STEP mode about the episodes that ended."""
-    objects = np.empty(len(done), dtype=object)
-    for i in done.nonzero()[0].tolist():
-        objects[i] = final_obs[i]
-    return {"final_obs": objects, "_final_obs": done, "final_info": final_info, "_final_info": done.copy()}

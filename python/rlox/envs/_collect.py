@@ -22,13 +22,13 @@ from rlox.envs._masks import adapt_to_masks, random_allowed
 Policy = Callable[..., npt.ArrayLike]
 
 
-def check_collection(mode: AutoresetMode, n: int, policy: object) -> int:
+def check_collection(mode: AutoresetMode, supports_state: bool, n: int, policy: object) -> int:
     """Check the arguments of `VecEnv.collect_n_steps`, and return `n` as a plain int."""
-    if mode is AutoresetMode.DISABLED:
+    if mode is AutoresetMode.DISABLED or (mode is AutoresetMode.NEXT_STEP and not supports_state):
         raise ArgumentError(
             "autoreset_mode",
-            "SAME_STEP or NEXT_STEP",
-            str(mode.name),
+            "SAME_STEP, or NEXT_STEP for environments with get_state()",
+            mode.name,
             "create the environments with rlox.VecEnv or rlox.make_vec and autoreset_mode='SameStep'",
         )
     if policy is not None and not callable(policy):
@@ -36,33 +36,6 @@ def check_collection(mode: AutoresetMode, n: int, policy: object) -> int:
             "policy", "a function of observations or None", type(policy).__name__, "pass a callable"
         )
     return check_int("n", n, 1, fix="pass the number of steps")
-
-
-def collect_steps(
-    native: NativeVectorEnv, space: gym.Space[Any], n: int, mode: AutoresetMode, choose: Policy | np.random.Generator
-) -> dict[str, Array]:
-    """Collect `n` steps from the current states.
-
-    `choose` is a policy, or a generator that draws uniformly random actions.
-    """
-    ended = ended_before(native, mode)
-    steps = Steps(native, space, n)
-    steps.draw(choose) if isinstance(choose, np.random.Generator) else steps.choose(choose)
-    return steps.to_dict(ended, mode)
-
-
-def ended_before(native: NativeVectorEnv, mode: AutoresetMode) -> Flags:
-    """Return a mask (N,) of environments whose next step only resets (NEXT_STEP mode)."""
-    if mode is not AutoresetMode.NEXT_STEP:
-        return np.zeros(native.num_envs, np.bool_)
-    if not native.spec()["supports_state"]:
-        raise ArgumentError(
-            "autoreset_mode",
-            "SAME_STEP for environments without get_state()",
-            "NEXT_STEP",
-            "create the environments with rlox.VecEnv or rlox.make_vec and autoreset_mode='SameStep'",
-        )
-    return native.get_state()["finished"]
 
 
 class Steps:
@@ -126,15 +99,19 @@ class Steps:
             self.native.step_into(actions, *self._results(t))
             action[...] = actions
 
-    def to_dict(self, ended: Flags, mode: AutoresetMode) -> dict[str, Array]:
-        """Return the arrays as a dict; `ended` marks environments whose first step only reset."""
+    def to_dict(self, ended: Flags | None) -> dict[str, Array]:
+        """Return the arrays as a dict.
+
+        In NEXT_STEP mode, `ended` marks environments whose first step only reset; else it is None.
+        """
         done = self.terminated | self.truncated
         valid = np.ones_like(done)
-        if mode is AutoresetMode.NEXT_STEP:
+        final_rows = self.final
+        if ended is not None:
             valid[0] = ~ended
             valid[1:] = ~done[:-1]
+            final_rows = self.obs[1:]
         final_index = np.flatnonzero(done)
-        final_rows = self.final if mode is AutoresetMode.SAME_STEP else self.obs[1:]
         return {
             "obs": self.obs[:-1],
             "actions": self.actions,

@@ -8,14 +8,14 @@ import gymnasium as gym
 import numpy as np
 import numpy.typing as npt
 from gymnasium.envs.registration import EnvSpec, load_env_creator
-from gymnasium.vector import AutoresetMode
 
 from rlox._errors import ArgumentError, ArgumentTypeError
 from rlox._rlox import env_ids
 from rlox._validation import check_str
 from rlox.envs._attributes import to_gymnasium_state
 
-# Capsules of environments of other extension modules by id, from `rlox.register_env`.
+# Capsules of environments of other extension modules by id, from `rlox.register_env`. The extension
+# creates environments from a capsule or the id of one of its own environments.
 PLUGINS: dict[str, Any] = {}
 
 
@@ -26,15 +26,6 @@ def native_ids() -> list[str]:
     True
     """
     return [*env_ids(), *PLUGINS]
-
-
-def source_of(name: str) -> object:
-    """Return the source from which the extension creates environments: an id or a capsule.
-
-    >>> source_of("CartPole-v1")
-    'CartPole-v1'
-    """
-    return PLUGINS.get(name, name)
 
 
 def render_modes(name: str) -> list[str]:
@@ -74,15 +65,6 @@ def frames_per_second(env_id: str) -> int:
     return int(getattr(creator, "metadata", {}).get("render_fps", 30))
 
 
-def vector_metadata(env_id: str, mode: AutoresetMode) -> dict[str, Any]:
-    """Return the metadata of a native vector environment.
-
-    >>> vector_metadata("CartPole-v1", AutoresetMode.SAME_STEP)["render_fps"]
-    50
-    """
-    return {"render_modes": render_modes(env_id), "render_fps": frames_per_second(env_id), "autoreset_mode": mode}
-
-
 def vector_spec(
     env_id: str, max_episode_steps: int | None, render_mode: str | None, **kwargs: object
 ) -> EnvSpec | None:
@@ -99,17 +81,12 @@ def vector_spec(
     return spec
 
 
-State = npt.NDArray[np.float64]
-
-
 def check_render_mode(mode: object, known: Sequence[str]) -> None:
     """Check that a render mode is None or one of `known`."""
-    if mode is None or (isinstance(mode, str) and mode in known):
-        return
-    expected = " or ".join(["None", *map(repr, known)])
-    error_class = ArgumentError if isinstance(mode, str) else ArgumentTypeError
-    fix = "pass a mode that the environment supports"
-    raise error_class("render_mode", expected, repr(mode), fix)
+    if mode is not None and not (isinstance(mode, str) and mode in known):
+        error_class = ArgumentError if isinstance(mode, str) else ArgumentTypeError
+        expected = " or ".join(["None", *map(repr, known)])
+        raise error_class("render_mode", expected, repr(mode), "pass a mode that the environment supports")
 
 
 class Renderer:
@@ -122,19 +99,13 @@ class Renderer:
         env = gym.make(env_id, render_mode=render_mode, disable_env_checker=True)
         self._env: Any = env.unwrapped
 
-    def draw(self, state: State) -> npt.NDArray[np.uint8] | None:
+    def draw(self, state: npt.NDArray[np.float64]) -> Any:
         """Return the frame of one native state, uint8 (height, width, 3); None in "human" mode."""
         self._env.state = to_gymnasium_state(self._env.spec.id, state)
         if self._env.spec.id == "Pendulum-v1":
             torque = np.float32(state[2])
             self._env.last_u = None if np.isnan(torque) else torque
-        frame: npt.NDArray[np.uint8] | None = self._env.render()
-        return frame
-
-    def draw_all(self, states: npt.NDArray[np.float64]) -> tuple[npt.NDArray[np.uint8], ...]:
-        """Return the frames of native states; an empty tuple in "human" mode."""
-        frames = map(self.draw, states)
-        return tuple(frame for frame in frames if frame is not None)
+        return self._env.render()
 
     def close(self) -> None:
         """Close the window, if there is one."""

@@ -1,14 +1,13 @@
 """`make_vec`, which creates vector environments for rollouts, and its stored arguments."""
 
 import copy
-import dataclasses
 import importlib
 import os
 import signal
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any, Literal, NamedTuple, TypeVar, cast
+from typing import Any, Literal, TypeVar, cast, get_args
 
 import gymnasium as gym
 from gymnasium.envs.registration import EnvSpec
@@ -17,11 +16,10 @@ from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv, Vecto
 from rlox._errors import ArgumentError, ArgumentTypeError, one_line, rename_arguments
 from rlox._rlox import env_ids
 from rlox._system import check_memory
-from rlox._validation import check_int, check_seed, hint, json_keywords
+from rlox._validation import check_int, check_seed, check_str, hint, json_keywords
 from rlox.envs._autoreset import as_autoreset_mode, check_autoreset_mode
 from rlox.envs._checks import FIX, CheckedEnv, check_interface, require_env
-from rlox.envs._ids import PLUGINS
-from rlox.envs._rollout_env import RolloutEnv
+from rlox.envs._ids import PLUGINS, native_ids
 from rlox.envs.gymnasium import GymVecEnv
 from rlox.envs.vec_env import VecEnv
 
@@ -47,10 +45,46 @@ class EnvFactory:
     autoreset_mode: AutoresetMode | None = None
     kwargs: dict[str, Any] = field(default_factory=dict)
 
-    def make(self, num_envs: int, seed: int | None) -> RolloutEnv:
+    def make(self, num_envs: int | None, seed: int | None) -> VecEnv | GymVecEnv:
         """Create environments; the first reset seeds environment i with `seed + i`."""
-        env: RolloutEnv = make_from_factory(self, num_envs, seed)
-        return env
+        if num_envs is not None:
+            num_envs = check_int("num_envs", num_envs, 1, fix="pass the number of environments")
+            # Gymnasium would create environments until the memory is full; each needs at least 100 bytes.
+            check_memory("num_envs", num_envs, num_envs * 100)
+        seed = None if seed is None else check_seed(seed)
+        env = self.env
+        if isinstance(env, VectorEnv):
+            options = {"vectorization_mode": self.vectorization_mode, "wrappers": self.wrappers}
+            _check_no_kwargs({name: x for name, x in (options | self.kwargs).items() if x})
+            if num_envs not in (None, env.num_envs):
+                expected = f"{env.num_envs}, the number of environments in {env}"
+                raise ArgumentError("num_envs", expected, str(num_envs), "leave it out")
+            check_autoreset_mode(env, self.autoreset_mode)
+            return _to_rollout_env(env, seed)
+        if isinstance(env, gym.Env):
+            _check_no_kwargs(self.kwargs)
+            fix = "pass its class or a function that returns a new environment"
+            if num_envs not in (None, 1):
+                raise ArgumentError("num_envs", "1 for a single environment", str(num_envs), fix)
+            if self.vectorization_mode == "async":
+                expected = "'sync' or None for an existing environment"
+                raise ArgumentError("vectorization_mode", expected, "'async'", fix)
+            return _from_function(replace(self, env=lambda: env), 1, seed)
+        if isinstance(env, str | EnvSpec):
+            envs = _from_spec(self, num_envs, seed)
+        elif isinstance(env, type) and issubclass(env, VectorEnv):
+            envs = _from_vector_class(self, num_envs or 1, seed)
+        elif callable(env):
+            envs = _from_function(self, num_envs or 1, seed)
+        else:
+            raise ArgumentTypeError(
+                "env",
+                "an id, an EnvSpec, an environment, or a class or function of environments",
+                type(env).__name__,
+                FIX if hasattr(env, "step") else "pass an id as to gymnasium.make",
+            )
+        vars(envs)["recipe"] = self
+        return envs
 
 
 def get_env_factory(env: object) -> EnvFactory | None:
@@ -64,21 +98,8 @@ def get_env_factory(env: object) -> EnvFactory | None:
     return env_factory
 
 
-class Native(NamedTuple):
-    """Id of a native environment, and keyword arguments from a spec."""
-
-    name: str
-    spec_kwargs: dict[str, Any]
-
-    def arguments(self, kwargs: dict[str, Any], resets: AutoresetMode) -> dict[str, Any]:
-        """Return the keyword arguments of `VecEnv`."""
-        # The keywords of rlox's own specs include the id.
-        overrides = {k: value for k, value in kwargs.items() if k != "env_id" or not self.spec_kwargs}
-        return {"autoreset_mode": resets, **self.spec_kwargs, **overrides}
-
-
-def find_native(env: str | EnvSpec) -> Native | None:
-    """Return the native environment of an id or a spec, or None if there is none.
+def find_native(env: str | EnvSpec) -> str | None:
+    """Return the id of the native environment of an id or a spec, or None if there is none.
 
     The keywords and the step limit of a spec may differ from the registered ones. A spec with
     another entry point or other wrappers is not native, nor is an id that was registered again.
@@ -87,7 +108,7 @@ def find_native(env: str | EnvSpec) -> Native | None:
         ArgumentError: The module in the id is a relative name.
         ModuleNotFoundError: The module in the id does not exist.
 
-    >>> find_native("rlox/CartPole-v1").name, find_native("Taxi-v3")
+    >>> find_native("rlox/CartPole-v1"), find_native("Taxi-v3")
     ('CartPole-v1', None)
     """
     if isinstance(env, str):
@@ -96,18 +117,12 @@ def find_native(env: str | EnvSpec) -> Native | None:
             _import(module, env)
         name = plain_id.removeprefix("rlox/")
         is_native = name in PLUGINS or (module in ("", "rlox") and name in env_ids())
-        return Native(name, {}) if is_native and not _is_reregistered(env) else None
+        return name if is_native and not _is_reregistered(env) else None
     name = env.id.removeprefix("rlox/")
-    if env.id not in gym.registry or (name not in PLUGINS and name not in env_ids()):
+    if env.id not in gym.registry or name not in native_ids() or _is_reregistered(env.id):
         return None
-    if _is_reregistered(env.id):
-        return None
-    same: dict[str, Any] = {"kwargs": {}, "max_episode_steps": None}
-    plain, registered = (dataclasses.replace(spec, **same) for spec in (env, gym.registry[env.id]))
-    if plain != registered:
-        return None
-    limit = -1 if env.max_episode_steps is None else env.max_episode_steps
-    return Native(name, {"max_episode_steps": limit})
+    plain, registered = (replace(spec, kwargs={}, max_episode_steps=None) for spec in (env, gym.registry[env.id]))
+    return name if plain == registered else None
 
 
 def _is_reregistered(env_id: str) -> bool:
@@ -220,11 +235,7 @@ def find_spec(env_id: str) -> EnvSpec:
     try:
         return gym.spec(plain_id)
     except gym.error.Error as error:
-        fix = hint(
-            plain_id,
-            [*env_ids(), *gym.registry],
-            "import the module that registers the id, or see gymnasium.registry for all ids",
-        )
+        fix = hint(plain_id, [*env_ids(), *gym.registry], "import its module, or see gymnasium.registry for all ids")
         raise ArgumentError("env", "a registered id", repr(plain_id), fix) from error
 
 
@@ -261,15 +272,12 @@ def make_registered(env_factory: EnvFactory, num_envs: int, vector_kwargs: dict[
         ) from error
 
 
-__all__ = ["make_vec"]
-_LEAST_BYTES = 100  # minimum memory of one environment
 T = TypeVar("T")
 Single = gym.Env[Any, Any]
-Factory = Callable[..., Single]
 
 
 def make_vec(
-    env: str | EnvSpec | VectorEnv[Any, Any, Any] | Single | Factory,
+    env: EnvLike,
     num_envs: int | None = None,
     *,
     seed: int | None = None,
@@ -325,60 +333,13 @@ def make_vec(
     mode = None if autoreset_mode is None else as_autoreset_mode(autoreset_mode)
     checked_mode = _check_vectorization_mode(vectorization_mode)
     checked_wrappers = _check_wrappers(wrappers)
-    return make_from_factory(EnvFactory(env, checked_mode, checked_wrappers, mode, kwargs), num_envs, seed)
-
-
-def make_from_factory(env_factory: EnvFactory, num_envs: int | None, seed: int | None) -> VecEnv | GymVecEnv:
-    """Create environments as `make_vec` does, and store the factory in new environments."""
-    if num_envs is not None:
-        num_envs = check_int("num_envs", num_envs, 1, fix="pass the number of environments")
-        # Gymnasium would create environments until the memory is full.
-        check_memory("num_envs", num_envs, num_envs * _LEAST_BYTES)
-    seed = None if seed is None else check_seed(seed)
-    env = env_factory.env
-    if isinstance(env, VectorEnv):
-        options = {"vectorization_mode": env_factory.vectorization_mode, "wrappers": env_factory.wrappers}
-        _check_no_kwargs({name: x for name, x in (options | env_factory.kwargs).items() if x})
-        if num_envs not in (None, env.num_envs):
-            expected = f"{env.num_envs}, the number of environments in {env}"
-            raise ArgumentError("num_envs", expected, str(num_envs), "leave it out")
-        check_autoreset_mode(env, env_factory.autoreset_mode)
-        return _to_rollout_env(env, seed)
-    if isinstance(env, gym.Env):
-        _check_no_kwargs(env_factory.kwargs)
-        fix = "pass its class or a function that returns a new environment"
-        if num_envs not in (None, 1):
-            raise ArgumentError("num_envs", "1 for a single environment", str(num_envs), fix)
-        if env_factory.vectorization_mode == "async":
-            expected = "'sync' or None for an existing environment"
-            raise ArgumentError("vectorization_mode", expected, "'async'", fix)
-        return _from_function(replace(env_factory, env=lambda: env), 1, seed)
-    if isinstance(env, str | EnvSpec):
-        envs = _from_spec(env_factory, num_envs, seed)
-    elif isinstance(env, type) and issubclass(env, VectorEnv):
-        envs = _from_vector_class(env_factory, num_envs or 1, seed)
-    elif callable(env):
-        envs = _from_function(env_factory, num_envs or 1, seed)
-    else:
-        raise ArgumentTypeError(
-            "env",
-            "an id, an EnvSpec, an environment, or a class or function of environments",
-            type(env).__name__,
-            FIX if hasattr(env, "step") else "pass an id as to gymnasium.make",
-        )
-    vars(envs)["recipe"] = env_factory
-    return envs
+    return EnvFactory(env, checked_mode, checked_wrappers, mode, kwargs).make(num_envs, seed)
 
 
 def _check_vectorization_mode(value: object) -> Mode | None:
     """Return the name of a vectorization mode; Gymnasium's `VectorizeMode` is accepted, too."""
     name = getattr(value, "value", value)
-    is_known = isinstance(name, str) and name in ("sync", "async", "vector_entry_point")
-    if name is not None and not is_known:
-        raise ArgumentError(
-            "vectorization_mode", "'sync', 'async', 'vector_entry_point' or None", repr(value), "pass 'sync'"
-        )
-    return cast("Mode | None", name)
+    return None if name is None else cast("Mode", check_str("vectorization_mode", name, get_args(Mode)))
 
 
 def _check_wrappers(wrappers: object) -> Sequence[EnvWrapper]:
@@ -406,10 +367,7 @@ def _add_result_check(wrapper: EnvWrapper) -> EnvWrapper:
             raise ArgumentError("wrappers", expected, one_line(error), fix) from error
         if not isinstance(wrapped, gym.Env):
             raise ArgumentTypeError(
-                "wrappers",
-                f"a gymnasium.Env from {name}",
-                f"a {type(wrapped).__name__}",
-                "return the wrapped environment",
+                "wrappers", f"a gymnasium.Env from {name}", type(wrapped).__name__, "return the wrapped environment"
             )
         return wrapped
 
@@ -497,14 +455,13 @@ def _all_wrappers(env_factory: EnvFactory) -> list[EnvWrapper]:
 def _from_vector_class(env_factory: EnvFactory, num_envs: int, seed: int | None) -> VecEnv | GymVecEnv:
     """Call a vector environment class as `gymnasium.make_vec` calls vector entry points."""
     mode = env_factory.vectorization_mode
-    wrappers = env_factory.wrappers
+    resets = env_factory.autoreset_mode
     expected = "for a class of vector environments"
     if mode not in (None, "vector_entry_point"):
         raise ArgumentError("vectorization_mode", f"None {expected}", repr(mode), "leave it out")
-    if wrappers:
-        fix = "wrap the vector environment"
-        raise ArgumentError("wrappers", f"no wrappers {expected}", repr(wrappers), fix)
-    resets = env_factory.autoreset_mode
+    if env_factory.wrappers:
+        got = repr(env_factory.wrappers)
+        raise ArgumentError("wrappers", f"no wrappers {expected}", got, "wrap the vector environment")
     arguments: dict[str, Any] = {"num_envs": num_envs}
     if issubclass(env_factory.env, VecEnv):
         arguments = {"n": num_envs} | ({} if resets is None else {"autoreset_mode": resets})
@@ -533,9 +490,9 @@ def _from_spec(env_factory: EnvFactory, count: int | None, seed: int | None) -> 
             count = _check_spec_value("num_envs", spec_num_envs, count)
         mode = env_factory.vectorization_mode
         wrappers = env_factory.wrappers
-        mode = _check_spec_value(
-            "vectorization_mode", _check_vectorization_mode(kwargs.pop("vectorization_mode", mode)), mode
-        )
+        if "vectorization_mode" in kwargs:
+            spec_mode = _check_vectorization_mode(kwargs.pop("vectorization_mode"))
+            mode = _check_spec_value("vectorization_mode", spec_mode, mode)
         vector_kwargs = dict(kwargs.pop("vector_kwargs", {}))
         if "wrappers" in kwargs:
             wrappers = _check_wrappers(kwargs.pop("wrappers"))
@@ -547,9 +504,13 @@ def _from_spec(env_factory: EnvFactory, count: int | None, seed: int | None) -> 
     if native is not None and not env_factory.wrappers and not vector_kwargs:
         is_vector_spec = isinstance(env, EnvSpec) and mode == "vector_entry_point"
         if mode is None or (is_vector_spec and "env_id" in env_factory.kwargs):
-            arguments = native.arguments(env_factory.kwargs, resets or AutoresetMode.SAME_STEP)
+            arguments: dict[str, Any] = {"autoreset_mode": resets or AutoresetMode.SAME_STEP, **env_factory.kwargs}
+            if isinstance(env, EnvSpec):
+                limit = -1 if env.max_episode_steps is None else env.max_episode_steps
+                arguments = {"max_episode_steps": limit, **arguments}
+                arguments.pop("env_id", None)  # in the keywords of rlox's own specs
             with rename_arguments({"n": "num_envs"}):
-                vector = VecEnv(num_envs, seed, native.name, **arguments)
+                vector = VecEnv(num_envs, seed, native, **arguments)
             check_autoreset_mode(vector, resets)
             return vector
     spec = env if isinstance(env, EnvSpec) else find_spec(env)

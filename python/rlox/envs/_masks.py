@@ -3,6 +3,7 @@
 import inspect
 import math
 from collections.abc import Callable, Mapping
+from functools import cached_property
 from typing import Any
 
 import gymnasium as gym
@@ -15,7 +16,6 @@ from rlox._errors import ArgumentError, ArgumentTypeError, warn_at_most
 from rlox._rlox import NativeVectorEnv
 from rlox._types import Flags
 from rlox._validation import short_repr
-from rlox.envs._rollout_env import RolloutEnv
 
 
 def mask_width(space: gym.Space[Any]) -> int:
@@ -69,11 +69,6 @@ def check_any_allowed(masks: Flags, space: gym.Space[Any]) -> None:
 def _parts(masks: Flags, space: gym.Space[Any]) -> list[Flags]:
     """Return the flags (n, k) of each component of the action."""
     return np.split(masks, np.cumsum(mask_counts(space))[:-1], axis=1)
-
-
-def read_action_masks(env: "RolloutEnv") -> Flags | None:
-    """Return the action masks for the current observations; None without mask support."""
-    return env.action_masks() if env.action_mask_support else None
 
 
 def random_allowed(
@@ -131,9 +126,14 @@ def adapt_to_masks(function: Callable[..., Any]) -> Callable[[Any, Flags | None]
     return called
 
 
-def missing_masks_error(env: object) -> ValueError:
+def missing_masks_error(env: object) -> ArgumentError:
     """Return the error for environments without action masks."""
-    return ArgumentError("action_masks", "environments with action masks", str(env), "set action_masks=False")
+    return ArgumentError(
+        "action_masks",
+        "environments with infos['action_mask'] or a method action_masks()",
+        f"{env} without",
+        "add masks in a wrapper, or set action_masks=False",
+    )
 
 
 def mask_infos(native: NativeVectorEnv, cut: Flags | None = None) -> dict[str, Any]:
@@ -161,20 +161,17 @@ def as_flags(argument: str, expected: str, values: npt.ArrayLike, env: int | Non
     >>> as_flags("mask", "flags of shape (1, 2)", [[1, 0]])
     array([[ True, False]])
     """
+    hint = "pass True or False for each action"
     try:
         array = np.asarray(values)
     except (TypeError, ValueError, RuntimeError) as error:
         got = f"values that NumPy cannot convert ({error})"
-        hint = "pass a flag for each action"
         raise ArgumentError(argument, expected, got, hint, env=env) from error
-    hint = "pass True or False for each action"
     if array.dtype.kind not in "biuf":
-        got = f"dtype {array.dtype}" if isinstance(values, np.ndarray) else short_repr(values)
-        raise ArgumentTypeError(argument, expected, got, hint, env=env)
+        raise ArgumentTypeError(argument, expected, short_repr(values), hint, env=env)
     flags = array.astype(np.bool_)
     if (array != flags).any():
-        number = array[array != flags].flat[0]
-        raise ArgumentError(argument, expected, str(number), hint, env=env)
+        raise ArgumentError(argument, expected, str(array[array != flags][0]), hint, env=env)
     return flags
 
 
@@ -185,8 +182,7 @@ def as_masks(values: npt.ArrayLike, space: gym.Space[Any], n: int) -> Flags:
     masks = as_flags("action_masks", expected, values)
     masks = masks[None] if masks.ndim == 1 else masks
     if masks.shape != shape:
-        got = f"shape {np.shape(values)}"
-        raise ArgumentError("action_masks", expected, got, "pass a flag for each action")
+        raise ArgumentError("action_masks", expected, f"shape {masks.shape}", "pass a flag for each action")
     allowed = np.all([part.any(axis=1) for part in _parts(masks, space)], axis=0)
     if not allowed.all():
         raise ArgumentError(
@@ -217,8 +213,7 @@ class MaskSource:
     def __init__(self, env: VectorEnv[Any, Any, Any]) -> None:
         self.env = env
         self.has_reported = False  # whether infos have ever had a mask
-        self._method_resolved = self._warned = False
-        self._method: Callable[[], Any] | None = None
+        self._warned = False
 
     def note(self, infos: Infos) -> Infos:
         """Record whether the infos of `reset` or `step` have masks, and return the infos."""
@@ -228,14 +223,12 @@ class MaskSource:
     def has_masks(self, infos: Infos) -> bool:
         """Return whether the environments report masks now, or have reported masks before."""
         self.note(infos)
-        return self.has_reported or self._resolve_method() is not None
+        return self.has_reported or self._method is not None
 
-    def _resolve_method(self) -> Callable[[], Any] | None:
-        """Return the method `action_masks`, or None; the search runs once."""
-        if not self._method_resolved:
-            self._method = _find_masks_method(self.env)
-            self._method_resolved = True
-        return self._method
+    @cached_property
+    def _method(self) -> Callable[[], Any] | None:
+        """Method `action_masks` of the environments, or None."""
+        return _find_masks_method(self.env)
 
     def read(self, infos: Infos, ended: Flags) -> Flags:
         """Return the action masks after a reset or step, bool (num_envs, k).
@@ -252,13 +245,8 @@ class MaskSource:
         """
         space = self.env.single_action_space
         if not self.has_masks(infos):
-            raise ArgumentError(
-                "action_masks",
-                "environments with infos['action_mask'] or a method action_masks()",
-                f"{self.env} without",
-                "add masks, or set action_masks=False",
-            )
-        masks, reported = self._read_masks(infos, self._resolve_method(), np.ones_like(ended))
+            raise missing_masks_error(self.env)
+        masks, reported = self._read_masks(infos, self._method, np.ones_like(ended))
         masks[ended | ~reported] = True
         check_any_allowed(masks, space)
         return masks
@@ -282,35 +270,28 @@ class MaskSource:
         Warns:
             UserWarning: An environment in `ended` reports no allowed action. Only the first warns.
         """
-        method = None if same_step else self._resolve_method()
+        method = None if same_step else self._method
         final = infos.get("final_info") if same_step else infos
         masks, _ = self._read_masks(final if isinstance(final, dict) else {}, method, ended)
         unknown = ended & ~masks.any(axis=1)
         if unknown.any() and not self._warned:
             self._warned = True
-            i = int(unknown.argmax())
-            envs = getattr(self.env.unwrapped, "envs", None)  # AsyncVectorEnv has no `envs`
-            name = self.env if envs is None else envs[i].unwrapped
             warn_at_most(
-                "action_mask: expected a mask with an allowed action for the last state of a "
-                f"truncated episode, got none from environment {i} ({name}); return "
-                "infos['action_mask'] also from the step that ends an episode, or terminate the "
-                "episode if no action is possible. Minibatches leave out transitions without this "
-                "mask"
+                "action_mask: expected a mask with an allowed action for the last state of a truncated episode, "
+                f"got none from environment {unknown.argmax()} of {self.env}; return infos['action_mask'] also from "
+                "the step that ends an episode, or terminate the episode if no action is possible. Minibatches leave "
+                "out transitions without this mask"
             )
         return masks
 
     def _read_masks(self, infos: Infos, method: Callable[[], Any] | None, wanted: Flags) -> tuple[Flags, Flags]:
         """Return the masks (num_envs, k) of `wanted` environments, and which of them report one."""
-        reported = np.zeros_like(wanted)
-        masks = None
+        width = mask_width(self.env.single_action_space)
         if _has_mask(infos):
-            masks = infos["action_mask"]
-            reported = np.asarray(infos.get("_action_mask", np.ones_like(wanted)))
-        elif method is not None:
-            masks = method()
-            reported = np.ones_like(wanted)
-        return _stack_masks(masks, reported & wanted, mask_width(self.env.single_action_space))
+            return _stack_masks(infos["action_mask"], wanted & infos.get("_action_mask", True), width)
+        if method is not None:
+            return _stack_masks(method(), wanted, width)
+        return np.zeros((len(wanted), width), np.bool_), np.zeros_like(wanted)
 
 
 def merge_mask_infos(before: Infos, infos: Infos, reset: Flags) -> Infos:
@@ -318,13 +299,11 @@ def merge_mask_infos(before: Infos, infos: Infos, reset: Flags) -> Infos:
     if not _has_mask(before):
         return infos
     masks = [*before["action_mask"]]  # arrays, lists, or tuples of them
-    reported = np.array(before.get("_action_mask", np.ones_like(reset)))
-    has_new_masks = _has_mask(infos)
-    if has_new_masks:
+    reported = ~reset & before.get("_action_mask", True)
+    if _has_mask(infos):
         for i in np.flatnonzero(reset):
             masks[i] = infos["action_mask"][i]
-    now = np.asarray(infos.get("_action_mask", np.full_like(reset, True))) & has_new_masks
-    reported[reset] = now[reset]
+        reported = reported | (reset & infos.get("_action_mask", True))
     return {**infos, "action_mask": masks, "_action_mask": reported}
 
 
@@ -366,13 +345,10 @@ def _stack_masks(values: Any, selected: Flags, width: int) -> tuple[Flags, Flags
     n = len(selected)
     masks = np.zeros((n, width), np.bool_)
     reported = selected.copy()
+    fix = "return a mask of this shape from the environment"
     if selected.any() and len(values) != n:
-        raise ArgumentError(
-            "action_mask",
-            f"shape {(n, width)}, a row for each environment",
-            f"{len(values)} rows",
-            "return a mask of this shape from the environment",
-        )
+        expected = f"shape {(n, width)}, a row for each environment"
+        raise ArgumentError("action_mask", expected, f"{len(values)} rows", fix)
     for i in np.flatnonzero(selected):
         if values[i] is None:
             reported[i] = False
@@ -380,12 +356,8 @@ def _stack_masks(values: Any, selected: Flags, width: int) -> tuple[Flags, Flags
         parts = values[i] if isinstance(values[i], (tuple, list)) else (values[i],)
         flags = np.concatenate([np.ravel(part) for part in parts])
         if flags.shape != (width,):
-            raise ArgumentError(
-                "action_mask",
-                f"shape {(n, width)}, a flag for each action",
-                str((n, *flags.shape)),
-                "return a mask of this shape from the environment",
-            )
+            expected = f"shape {(n, width)}, a flag for each action"
+            raise ArgumentError("action_mask", expected, str((n, *flags.shape)), fix)
         # Other numbers, such as log-probabilities, would be mistaken for flags.
         masks[i] = as_flags("action_mask", "flags, each 0 or 1", flags, env=int(i))
     return masks, reported

@@ -12,7 +12,6 @@ from rlox._errors import ArgumentError, ArgumentTypeError
 from rlox._layout import Layout
 from rlox._rlox import Normalizer, RolloutBuffer
 from rlox._types import Array, Arrays, Flags
-from rlox._validation import check_int
 
 
 class RolloutEnv(Protocol):
@@ -183,36 +182,3 @@ def check_storage(env: RolloutEnv, layout: Layout, buffer: object, normalizer: o
             f"{normalizer.num_envs} environments with shape {normalizer.obs_shape}",
             "create a normalizer for this environment",
         )
-
-
-def to_float_array(name: str, values: npt.ArrayLike, num_envs: int) -> npt.NDArray[np.float32]:
-    """Convert values to a float32 array with one number for each environment.
-
-    >>> to_float_array("values", [1, 0.5], num_envs=2)
-    array([1. , 0.5], dtype=float32)
-    """
-    try:
-        array = np.asarray(values)
-        if array.dtype.kind not in "biufO":  # the cast below only warns about complex numbers
-            raise _not_real(name, values)
-        with np.errstate(over="ignore"):  # callers reject infinities
-            converted = array.astype(np.float32, copy=False)
-    except (TypeError, ValueError) as error:
-        raise _not_real(name, values) from error
-    if converted.shape != (num_envs,):
-        raise ArgumentError(name, f"shape ({num_envs},)", str(converted.shape), "pass one number per environment")
-    return converted
-
-
-def _not_real(name: str, values: object) -> ArgumentTypeError:
-    return ArgumentTypeError(name, "real numbers", repr(values), "pass one number per environment")
-
-
-def check_step_index(buffer: RolloutBuffer, t: int) -> int:
-    """Check that `t` is the next step of the rollout, and return `t` as a plain int."""
-    fix = "call begin_rollout before a rollout, then step_rollout with t = 0, 1, ..."
-    plain = check_int("t", t, 0, fix=fix)
-    if plain != buffer.next_step or plain == buffer.n_steps:
-        expected = f"the next step {buffer.next_step} of a rollout of {buffer.n_steps} steps"
-        raise ArgumentError("t", expected, str(t), fix)
-    return plain

@@ -20,7 +20,7 @@ from rlox.envs import _state
 from rlox.envs._autoreset import check_resets, get_autoreset_mode, infos_to_dict, split_options, write_final_obs
 from rlox.envs._checks import CheckedEnv, check_observations, check_results, check_vector_interface
 from rlox.envs._masks import MaskSource, merge_mask_infos
-from rlox.envs._rollout_env import check_step_index, check_storage, to_float_array
+from rlox.envs._rollout_env import check_storage
 
 T = TypeVar("T")
 if TYPE_CHECKING:
@@ -168,12 +168,14 @@ class GymVecEnv(Wrapper):
         self._steps += 1
         self._obs = self._pack_obs(obs)
         self._infos = self._masks.note(infos_to_dict(self.env, infos))
-        checked_rewards = self._require_finite("rewards", np.asarray(rewards, np.float64))
+        raw_rewards = np.asarray(rewards, np.float64)
+        # Rewards may be normalized before the conversion to float32.
+        check_finite_env_array("rewards", raw_rewards, self._steps, wide=True)
         done = terminated | truncated
         if self._mode is AutoresetMode.NEXT_STEP and self._ended.any():
-            check_resets(self.env, self._ended, checked_rewards, done, self._steps)
+            check_resets(self.env, self._ended, raw_rewards, done, self._steps)
         # A step that only resets belongs to no episode, even if wrappers change its reward.
-        self._returns += np.where(self._ended, 0.0, checked_rewards)
+        self._returns += np.where(self._ended, 0.0, raw_rewards)
         self._lengths += ~self._ended
         if done.any():
             self._finished.append((self._returns[done], self._lengths[done]))
@@ -351,9 +353,6 @@ class GymVecEnv(Wrapper):
         actions = _spaces.check_action_shape(self.single_action_space, actions, n)
         env_actions = _spaces.to_env_actions(self.single_action_space, actions, n)
         check_storage(self, self.layout, buffer, normalizer)
-        t = check_step_index(buffer, t)
-        log_probs = self._require_finite("log_probs", to_float_array("log_probs", log_probs, n))
-        values = self._require_finite("values", to_float_array("values", values, n))
         check_step(buffer, t, actions, log_probs, values, normalizer)
         _, rewards, terminated, truncated, _ = self.step(env_actions)
         obs = self._current()
@@ -361,7 +360,9 @@ class GymVecEnv(Wrapper):
         if self._mode is AutoresetMode.SAME_STEP:
             cut = truncated & ~terminated
             if cut.any():
-                final_obs = self._final_obs(obs, cut)
+                final_obs = np.zeros_like(obs)
+                write_final_obs(final_obs, self.layout, self._infos, cut, self._steps)
+                check_finite_env_array("final_obs", final_obs, self._steps)
         elif self._mode is AutoresetMode.DISABLED and self._ended.any():
             final_obs = obs.copy()
             obs = self._restart(final_obs)
@@ -392,26 +393,15 @@ class GymVecEnv(Wrapper):
             )
         return after
 
-    def _final_obs(self, obs: Array, cut: Flags) -> Array:
-        """Return an array with the final observations of episodes in the rows of `cut`."""
-        final_obs = np.zeros_like(obs)
-        write_final_obs(final_obs, self.layout, self._infos, cut, self._steps)
-        return self._require_finite("final_obs", final_obs)
-
     def _pack_obs(self, obs: Obs) -> Array:
         """Check observations, and pack them into rows of a rollout buffer."""
         for leaf, part in self.layout.iter_leaves(obs):
-            self._require_finite(leaf.name, np.asarray(part))
+            check_finite_env_array(leaf.name, np.asarray(part), self._steps)
         try:
             return self.layout.pack(obs)
         except ArgumentError as error:
             error.env, error.row = error.row, None
             raise
-
-    def _require_finite(self, name: str, array: Array) -> Array:
-        # Rewards may be normalized before the conversion to float32.
-        check_finite_env_array(name, array, self._steps, wide=name == "rewards")
-        return array
 
     @synchronized
     def pop_episodes(self) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.int64]]:
@@ -434,112 +424,89 @@ class GymVecEnv(Wrapper):
             ClosedError: See `step`.
         """
         self._check_open()
-        return _get_env_state(self)
+        inner: Any = self.env  # a SyncVectorEnv or an AsyncVectorEnv, see `_unsupported`
+        self.unrestorable_reason = _unsupported(self)
+        if self.unrestorable_reason:
+            return {}
+        snapshots = _get_each_state(inner)
+        self.unrestorable_reason = next((x for x in snapshots if isinstance(x, str)), None)
+        if self.unrestorable_reason:
+            return {}
+        state = {
+            "layers": _all_layers(inner),
+            "snapshots": snapshots,
+            "rows": self._obs,
+            "observations": [*inner._env_obs] if type(inner) is SyncVectorEnv else None,
+            "masks": {name: [*self._infos[name]] for name in ("action_mask", "_action_mask") if name in self._infos},
+            "has_masks": self._masks.has_reported,
+            "ended": self._ended,
+            "returns": self._returns,
+            "lengths": self._lengths,
+            "steps": self._steps,
+        }
+        return to_arrays(state)
 
     @synchronized
     def set_state(self, state: dict[str, Array]) -> bool:
         """Restore the state from `get_state` of equal environments.
 
         Returns:
-            Whether the state was restored; `unrestorable_reason` has the reason if not.
+            True if the state was restored. Otherwise, `unrestorable_reason` has the reason, such as
+            environments of other classes.
 
         Raises:
-            ArgumentError: The arrays are damaged.
+            ArgumentError: The arrays are damaged. The environments are not changed.
         """
-        return _set_env_state(self, state)
+        inner: Any = self.env
+        saved = from_arrays(state)
+        if not isinstance(saved, dict) or "layers" not in saved:
+            raise ArgumentError("state", _EXPECTED, "other data", _FIX)
+        self.unrestorable_reason = _unsupported(self)
+        if self.unrestorable_reason is None and saved["layers"] != _all_layers(inner):
+            self.unrestorable_reason = "the state is of other environments"
+        if self.unrestorable_reason:
+            return False
+        if wrong := _mismatch(self, saved):
+            raise ArgumentError("state", _EXPECTED, "other data", _FIX, section=wrong)
+        before = [] if self._obs is None else _get_each_state(inner)
+        if reason := _set_each_state(inner, saved["snapshots"]):
+            if before and not any(isinstance(snapshot, str) for snapshot in before):
+                _set_each_state(inner, before)
+            got = f"a state that cannot be restored ({reason})"
+            raise ArgumentError("state", _EXPECTED, got, "restore the state of the same environments")
+        self._obs = saved["rows"]
+        self._ended = saved["ended"]
+        self._returns = saved["returns"]
+        self._lengths = saved["lengths"]
+        self._steps = saved["steps"]
+        self._infos = dict(saved["masks"])
+        self._finished = []
+        self._masks.has_reported = saved["has_masks"]
+        if type(inner) is SyncVectorEnv:
+            inner._env_obs = list(saved["observations"])
+            inner._autoreset_envs = saved["ended"].copy()
+        return True
 
 
-_MASKS = ("action_mask", "_action_mask")
 _EXPECTED = "the saved state of environments"
 _FIX = "pass the result of get_state()"
-
-
-def _get_env_state(env: GymVecEnv) -> Arrays:
-    """Return the state of environments; if it is empty, `env.unrestorable_reason` is set."""
-    inner: Any = env.env  # a SyncVectorEnv or an AsyncVectorEnv, see `_unsupported`
-    env.unrestorable_reason = _unsupported(env)
-    if env.unrestorable_reason:
-        return {}
-    if type(inner) is SyncVectorEnv:
-        snapshots = [_state.get_state(single) for single in inner.envs]
-    else:
-        snapshots = [*inner.call("rlox_get_state")]
-    if reason := next((x for x in snapshots if isinstance(x, str)), None):
-        env.unrestorable_reason = reason
-        return {}
-    state = {
-        "layers": _all_layers(inner),
-        "snapshots": snapshots,
-        "rows": env._obs,
-        "observations": [*inner._env_obs] if type(inner) is SyncVectorEnv else None,
-        "masks": {name: [*env._infos[name]] for name in _MASKS if name in env._infos},
-        "has_masks": env._masks.has_reported,
-        "ended": env._ended,
-        "returns": env._returns,
-        "lengths": env._lengths,
-        "steps": env._steps,
-    }
-    return to_arrays(state)
-
-
-def _set_env_state(env: GymVecEnv, arrays: Arrays) -> bool:
-    """Restore the result of `_get_env_state`.
-
-    Returns:
-        False if the environments have other classes or their state cannot be restored. Then
-        `env.unrestorable_reason` has the reason.
-
-    Raises:
-        ArgumentError: The arrays are damaged. The environments are not changed.
-    """
-    inner: Any = env.env
-    state = from_arrays(arrays)
-    if not isinstance(state, dict) or "layers" not in state:
-        raise ArgumentError("state", _EXPECTED, "other data", _FIX)
-    env.unrestorable_reason = _unsupported(env)
-    if env.unrestorable_reason is None and state["layers"] != _all_layers(inner):
-        env.unrestorable_reason = "the state is of other environments"
-    if env.unrestorable_reason:
-        return False
-    if wrong := _mismatch(env, state):
-        raise ArgumentError("state", _EXPECTED, "other data", _FIX, section=wrong)
-    before = {} if env._obs is None else _get_env_state(env)
-    if reason := _set_each_state(inner, state["snapshots"]):
-        if before:
-            _set_each_state(inner, from_arrays(before)["snapshots"])
-        got = f"a state that cannot be restored ({reason})"
-        raise ArgumentError("state", _EXPECTED, got, "restore the state of the same environments")
-    env._obs = state["rows"]
-    env._ended = state["ended"]
-    env._returns = state["returns"]
-    env._lengths = state["lengths"]
-    env._steps = state["steps"]
-    env._infos = dict(state["masks"])
-    env._finished = []
-    env._masks.has_reported = state["has_masks"]
-    if type(inner) is SyncVectorEnv:
-        inner._env_obs = list(state["observations"])
-        inner._autoreset_envs = state["ended"].copy()
-    return True
 
 
 def _mismatch(env: GymVecEnv, state: dict[str, Any]) -> str | None:
     """Return the name of the first entry with a wrong type, shape or dtype, or None."""
     n = env.num_envs
-    expected: dict[str, tuple[tuple[int, ...], Any]] = {
-        "rows": ((n, *env.layout.shape), env.layout.dtype),
-        "ended": ((n,), np.bool_),
-        "returns": ((n,), np.float64),
-        "lengths": ((n,), np.int64),
-    }
-    for name, form in expected.items():
+
+    def has_form(name: str, shape: tuple[int, ...], dtype: Any) -> bool:
         array = np.asarray(state.get(name))
-        if (array.shape, array.dtype) != form:
-            return name
-    observations = len(state.get("observations") or ())
+        return array.shape == shape and array.dtype == dtype
+
     fits = {
+        "rows": has_form("rows", (n, *env.layout.shape), env.layout.dtype),
+        "ended": has_form("ended", (n,), np.bool_),
+        "returns": has_form("returns", (n,), np.float64),
+        "lengths": has_form("lengths", (n,), np.int64),
         "snapshots": isinstance(state.get("snapshots"), list) and len(state["snapshots"]) == n,
-        "observations": observations == n or type(env.env) is not SyncVectorEnv,
+        "observations": len(state.get("observations") or ()) == n or type(env.env) is not SyncVectorEnv,
         "masks": isinstance(state.get("masks"), dict),
         "has_masks": type(state.get("has_masks")) is bool,
         "steps": type(state.get("steps")) is int,
@@ -563,9 +530,16 @@ def _unsupported(env: GymVecEnv) -> str | None:
 
 def _all_layers(inner: Any) -> list[list[str]]:
     """Return the class names of each environment and its wrappers."""
-    if type(inner) is SyncVectorEnv:
-        return [_state.layers(env) for env in inner.envs]
-    return [*inner.call("rlox_layers")]
+    if type(inner) is AsyncVectorEnv:
+        return [*inner.call("rlox_layers")]
+    return [_state.layers(env) for env in inner.envs]
+
+
+def _get_each_state(inner: Any) -> list[Any]:
+    """Return the state of each single environment, or the reason why it cannot be saved."""
+    if type(inner) is AsyncVectorEnv:
+        return [*inner.call("rlox_get_state")]
+    return [_state.get_state(env) for env in inner.envs]
 
 
 def _set_each_state(inner: Any, snapshots: list[Arrays]) -> str | None:

@@ -23,7 +23,7 @@ from rlox._types import Floats
 from rlox._validation import check_int, check_seed, check_str
 from rlox.envs._attributes import GymnasiumAttributes, check_has_state, to_gymnasium_state, to_native_state
 from rlox.envs._autoreset import split_options
-from rlox.envs._ids import PLUGINS, Renderer, check_render_mode, frames_per_second, native_ids, render_modes, source_of
+from rlox.envs._ids import PLUGINS, Renderer, check_render_mode, frames_per_second, render_modes
 from rlox.envs._masks import mask_infos
 from rlox.envs.vec_env import VecEnv
 
@@ -56,7 +56,8 @@ class NativeEnv(GymnasiumAttributes, gym.Env[Floats, Any]):
         env_id = check_str("env_id", env_id)
         modes = ["human", *render_modes(env_id)] if render_modes(env_id) else []
         check_render_mode(render_mode, modes)
-        self._native = NativeVectorEnv(source_of(env_id), 1, None, "Disabled", -1, env_kwargs, single=True)
+        source = PLUGINS.get(env_id, env_id)
+        self._native = NativeVectorEnv(source, 1, None, "Disabled", -1, env_kwargs, single=True)
         self._has_reset = False
         spec = self._native.spec()
         self.observation_space = _spaces.from_native(spec["observation"])
@@ -178,7 +179,8 @@ class NativeEnv(GymnasiumAttributes, gym.Env[Floats, Any]):
         if self._renderer is None:
             gym.logger.warn("render() needs a render mode; pass render_mode='rgb_array'.")
             return None
-        return self._renderer.draw(self._native.states()[0])
+        frame: npt.NDArray[np.uint8] | None = self._renderer.draw(self._native.states()[0])
+        return frame
 
     def close(self) -> None:
         """Free the environment. Later calls raise `ClosedError`, but `close` can be repeated."""
@@ -229,20 +231,15 @@ def register_env(plugin: object) -> str:
     env_id = str(spec["id"])
     if env_id.startswith("rlox/") or ":" in env_id:
         raise ArgumentError("plugin", "an id without a prefix", repr(env_id), "rename it in its EnvSpec")
-    is_known = env_id in PLUGINS
-    if not is_known and (env_id in native_ids() or env_id in gym.registry):
-        raise ArgumentError("plugin", "an id that no other environment has", repr(env_id), "rename it in its EnvSpec")
-    if is_known:
+    if env_id in PLUGINS:
         gym.registry.pop(env_id, None)
+    elif env_id in env_ids() or env_id in gym.registry:
+        raise ArgumentError("plugin", "an id that no other environment has", repr(env_id), "rename it in its EnvSpec")
     try:
         _register(env_id, env_id, max_episode_steps=spec["max_episode_steps"])
     except gym.error.Error as error:
-        raise ArgumentError(
-            "plugin",
-            "an id in Gymnasium's format, such as 'Name-v0'",
-            f"{env_id!r} ({error})",
-            "rename it in its EnvSpec",
-        ) from error
+        expected = "an id in Gymnasium's format, such as 'Name-v0'"
+        raise ArgumentError("plugin", expected, f"{env_id!r} ({error})", "rename it in its EnvSpec") from error
     PLUGINS[env_id] = plugin
     return env_id
 
@@ -262,10 +259,9 @@ def register() -> None:
     for env_id in env_ids():
         if f"rlox/{env_id}" in gym.registry:
             continue
-        original = gym.spec(env_id)
-        steps = original.max_episode_steps
-        threshold = original.reward_threshold
-        _register(f"rlox/{env_id}", env_id, max_episode_steps=steps, reward_threshold=threshold)
+        spec = gym.spec(env_id)
+        limits = {"max_episode_steps": spec.max_episode_steps, "reward_threshold": spec.reward_threshold}
+        _register(f"rlox/{env_id}", env_id, **limits)
 
 
 register()

@@ -10,16 +10,16 @@ from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import batch_space
 
 from rlox import _rng, _spaces
-from rlox._errors import ArgumentError, ClosedError
+from rlox._errors import ClosedError
 from rlox._rlox import NativeVectorEnv, Normalizer, RolloutBuffer
 from rlox._rng import Seed
 from rlox._types import Flags, Floats
 from rlox._validation import check_int
+from rlox.envs import _ids
 from rlox.envs._attributes import GymnasiumAttributes
-from rlox.envs._autoreset import as_autoreset_mode, final_infos, split_options, to_step_dict
-from rlox.envs._collect import check_collection, collect_steps
-from rlox.envs._ids import Renderer, check_render_mode, native_id, render_modes, source_of, vector_metadata, vector_spec
-from rlox.envs._masks import check_any_allowed, final_mask_infos, mask_infos
+from rlox.envs._autoreset import as_autoreset_mode, fill_rows, split_options
+from rlox.envs._collect import Steps, check_collection
+from rlox.envs._masks import check_any_allowed, final_mask_infos, mask_infos, missing_masks_error
 
 
 class VecEnv(GymnasiumAttributes, VectorEnv[Floats, npt.ArrayLike, npt.NDArray[Any]]):
@@ -58,7 +58,7 @@ class VecEnv(GymnasiumAttributes, VectorEnv[Floats, npt.ArrayLike, npt.NDArray[A
 
     unrestorable_reason: str | None = None
     """Always None; see `RolloutEnv`."""
-    _renderer: Renderer | None = None
+    _renderer: _ids.Renderer | None = None
     _kind: Callable[..., NativeVectorEnv] = NativeVectorEnv
 
     def __init__(
@@ -73,14 +73,14 @@ class VecEnv(GymnasiumAttributes, VectorEnv[Floats, npt.ArrayLike, npt.NDArray[A
         **env_kwargs: float,
     ) -> None:
         mode = as_autoreset_mode(autoreset_mode)
-        name = native_id(env_id)
-        check_render_mode(render_mode, render_modes(name))
+        name = _ids.native_id(env_id)
+        _ids.check_render_mode(render_mode, _ids.render_modes(name))
         n = check_int("n", n, 1, fix="pass the number of environments")
-        limit = max_episode_steps
-        native = self._kind(source_of(name), n, seed, mode.value, limit, env_kwargs, "n")
+        source = _ids.PLUGINS.get(name, name)
+        native = self._kind(source, n, seed, mode.value, max_episode_steps, env_kwargs, "n")
         self._native = native
         self._step = native.step
-        self._init_kwargs: dict[str, Any] = {"env_id": env_id, "max_episode_steps": limit, **env_kwargs}
+        self._init_kwargs: dict[str, Any] = {"env_id": env_id, "max_episode_steps": max_episode_steps, **env_kwargs}
         if type(self).step_into is VecEnv.step_into:
             # The native method itself saves the time of a Python call.
             self.__dict__["step_into"] = native.step_into
@@ -96,9 +96,10 @@ class VecEnv(GymnasiumAttributes, VectorEnv[Floats, npt.ArrayLike, npt.NDArray[A
         self.single_action_space = _spaces.from_native(spec["action"])
         self.observation_space = batch_space(self.single_observation_space, self.num_envs)
         self.action_space = batch_space(self.single_action_space, self.num_envs)
-        self.metadata = vector_metadata(name, mode)
-        vector_kwargs = {"num_envs": n, "autoreset_mode": mode.value}
-        self.spec = vector_spec(name, limit, render_mode, **vector_kwargs, **env_kwargs)
+        fps = _ids.frames_per_second(name)
+        self.metadata = {"render_modes": _ids.render_modes(name), "render_fps": fps, "autoreset_mode": mode}
+        vector_kwargs: dict[str, Any] = {"num_envs": n, "autoreset_mode": mode.value, **env_kwargs}
+        self.spec = _ids.vector_spec(name, max_episode_steps, render_mode, **vector_kwargs)
         self._freeze(env_kwargs)
 
     def reset(self, *, seed: Seed = None, options: dict[str, Any] | None = None) -> tuple[Floats, dict[str, Any]]:
@@ -123,7 +124,6 @@ class VecEnv(GymnasiumAttributes, VectorEnv[Floats, npt.ArrayLike, npt.NDArray[A
         >>> bool((env.reset(seed=7)[0] == env.reset(seed=[7, 8])[0]).all())
         True
         """
-        _rng.seed_each(seed, self.num_envs)  # only a check
         mask, numbers = split_options(options, self.num_envs)
         obs = self._native.reset(seed, mask, numbers)
         self._has_reset = True
@@ -155,13 +155,17 @@ class VecEnv(GymnasiumAttributes, VectorEnv[Floats, npt.ArrayLike, npt.NDArray[A
         """
         obs, rewards, terminated, truncated, final_obs = self._step(actions)
         infos: dict[str, Any] = {}
-        final_info = None
+        final_info: dict[str, Any] = {}
         if self.has_action_masks:
             cut = truncated & ~terminated
             infos = mask_infos(self._native, None if self._same_step else cut)
-            final_info = final_mask_infos(self._native, cut) if self._same_step else None
+            if self._same_step:
+                final_info = final_mask_infos(self._native, cut)
         if final_obs is not None:
-            infos |= final_infos(terminated | truncated, final_obs, final_info or {})
+            done = terminated | truncated
+            objects = np.empty(self.num_envs, dtype=object)
+            infos |= {"final_obs": fill_rows(objects, done, final_obs), "_final_obs": done}
+            infos |= {"final_info": final_info, "_final_info": done.copy()}
         return obs, rewards, terminated, truncated, infos
 
     def step_into(
@@ -197,15 +201,6 @@ class VecEnv(GymnasiumAttributes, VectorEnv[Floats, npt.ArrayLike, npt.NDArray[A
         """
         self._native.step_into(actions, obs, rewards, terminated, truncated, final_obs)
 
-    def _check_masks(self) -> None:
-        if not self.has_action_masks:
-            raise ArgumentError(
-                "action_masks",
-                "environments with action masks",
-                f"{self} without (has_action_masks is False)",
-                "request no masks, or pass rlox.make_vec(..., wrappers=[...]) a wrapper that sets infos['action_mask']",
-            )
-
     def action_masks(self, out: Flags | None = None) -> Flags:
         """Return the action masks for the last observations, bool (n, k).
 
@@ -219,7 +214,8 @@ class VecEnv(GymnasiumAttributes, VectorEnv[Floats, npt.ArrayLike, npt.NDArray[A
             ArgumentError: `has_action_masks` is False, an environment allows no action, or `out`
                 has a wrong shape.
         """
-        self._check_masks()
+        if not self.has_action_masks:
+            raise missing_masks_error(self)
         masks = self._native.action_masks(out)
         check_any_allowed(masks, self.single_action_space)
         return masks
@@ -236,7 +232,8 @@ class VecEnv(GymnasiumAttributes, VectorEnv[Floats, npt.ArrayLike, npt.NDArray[A
         Raises:
             ArgumentError: `has_action_masks` is False.
         """
-        self._check_masks()
+        if not self.has_action_masks:
+            raise missing_masks_error(self)
         return self._native.final_action_masks() & ended[:, None]
 
     def reset_all(self, seed: Seed = None) -> Floats:
@@ -260,7 +257,10 @@ class VecEnv(GymnasiumAttributes, VectorEnv[Floats, npt.ArrayLike, npt.NDArray[A
         >>> env.step_all([1, 0])["terminal_obs"]
         [None, None]
         """
-        return to_step_dict(self._step(actions), self._same_step, self.num_envs)
+        obs, rewards, terminated, truncated, final_obs = self._step(actions)
+        final_rows = obs if final_obs is None else final_obs
+        last = fill_rows([None] * self.num_envs, terminated | truncated, final_rows)
+        return {"obs": obs, "rewards": rewards, "terminated": terminated, "truncated": truncated, "terminal_obs": last}
 
     def collect_n_steps(
         self, n: int, policy: Callable[[Floats], npt.ArrayLike] | None = None
@@ -289,17 +289,22 @@ class VecEnv(GymnasiumAttributes, VectorEnv[Floats, npt.ArrayLike, npt.NDArray[A
         >>> VecEnv(n=2, seed=0).collect_n_steps(5)["obs"].shape
         (5, 2, 4)
         """
-        mode = self.metadata["autoreset_mode"]
-        n = check_collection(mode, n, policy)
-        _ = self._has_reset or self.reset_all()
-        source = self.action_stream if policy is None else policy
-        return collect_steps(self._native, self.single_action_space, n, mode, source)
+        mode = self.autoreset_mode
+        n = check_collection(mode, self.supports_state, n, policy)
+        if not self._has_reset:
+            self.reset_all()
+        ended = self._native.get_state()["finished"] if mode is AutoresetMode.NEXT_STEP else None
+        steps = Steps(self._native, self.single_action_space, n)
+        if policy is None:
+            steps.draw(self.action_stream)
+        else:
+            steps.choose(policy)
+        return steps.to_dict(ended)
 
     def begin_rollout(
         self, buffer: RolloutBuffer, normalizer: Normalizer | None = None, seed: int | None = None
     ) -> None:
         """Write the first observations of a rollout into `buffer.obs[0]`; see `RolloutEnv`."""
-        _rng.seed_each(seed, self.num_envs)
         self._native.begin_rollout(buffer, normalizer, seed)
         self._has_reset = True
         self._seeds.record(seed)
@@ -402,8 +407,8 @@ class VecEnv(GymnasiumAttributes, VectorEnv[Floats, npt.ArrayLike, npt.NDArray[A
             gym.logger.warn("render() needs a render mode; pass render_mode='rgb_array'.")
             return None
         states = self._native.states()
-        self._renderer = self._renderer or Renderer(self._native.env_id, self.render_mode)
-        return self._renderer.draw_all(states)
+        self._renderer = self._renderer or _ids.Renderer(self._native.env_id, self.render_mode)
+        return tuple(map(self._renderer.draw, states))
 
     def close_extras(self, **kwargs: object) -> None:
         """Free the environments; Gymnasium's `close` calls this method once."""
