@@ -109,7 +109,7 @@ NOISE = sb3_object("VectorizedActionNoise", "noise")
     (lambda: ppo().learn(8, 3), ArgumentTypeError, "callback", "derived from Callback"),
     (lambda: ppo().learn(8, lambda trainer: None), ArgumentTypeError, "callback"),
     (lambda: ppo().learn(8, callbacks=[]), TypeError, "'callbacks'"),
-    (lambda: ppo().learn(8, CALLBACK), ArgumentTypeError, "callback", "rlox.callbacks.Callback"),
+    (lambda: ppo().learn(8, CALLBACK), ArgumentTypeError, "callback", "derived from Callback"),
     (lambda: ppo().save("x", exclude=["policy"]), TypeError, "'exclude'"),
     (lambda: PPO.load("no/such/model"), FileNotFoundError, "path", "does not exist"),
     (lambda: PPO.load("x", learning_rate=1), ArgumentTypeError, "learning_rate", "make a new model"),

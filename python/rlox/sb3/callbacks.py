@@ -6,9 +6,8 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
-from rlox._errors import ArgumentTypeError
 from rlox._training.run import Callback, Run
-from rlox._validation import check_path, check_str, short_repr
+from rlox._validation import check_path, check_str
 from rlox.callbacks.base import FunctionCallback, as_callback
 from rlox.configs import OffPolicyConfig
 from rlox.learners import TIMESTEPS
@@ -57,8 +56,7 @@ class Table(Callback):
         self._tables = 0
 
     def on_train_start(self, run: Run) -> None:
-        """Reset the counts."""
-        self._iterations = 0
+        """Count no tables for episodes of earlier calls."""
         self._tables = self._count_tables(run)
 
     def on_iteration(self, run: Run, metrics: dict[str, float]) -> None:
@@ -87,7 +85,7 @@ def make_callbacks(
         first: Number of steps before the count starts.
 
     Raises:
-        ArgumentTypeError: A callback is from Stable-Baselines3, or has an unsupported type.
+        ArgumentTypeError: A callback has another type, such as a class of Stable-Baselines3.
     """
     items = callback if isinstance(callback, list | tuple) else [callback]
     callbacks = [StepCount(first), *(_as_callback(item) for item in items if item is not None)]
@@ -96,17 +94,8 @@ def make_callbacks(
 
 
 def _as_callback(callback: object) -> Callback:
-    cls = callback if isinstance(callback, type) else type(callback)
-    if any(base.__module__.startswith("stable_baselines3.") for base in cls.__mro__):
-        raise ArgumentTypeError(
-            "callback",
-            "a function of (run, metrics) or an rlox.callbacks.Callback",
-            f"a Stable-Baselines3 callback, {short_repr(callback)}",
-            "derive the class from rlox.callbacks.Callback",
-        )
-    if callable(callback) and not isinstance(callback, type | Callback):
-        return StoppingFunction(callback)
-    return as_callback(callback)
+    is_function = callable(callback) and not isinstance(callback, type | Callback)
+    return StoppingFunction(callback) if is_function else as_callback(callback)
 
 
 class _Log(TensorBoardLogger):

@@ -26,19 +26,13 @@ class Predictor(Protocol):
 
 
 def check_environment(env: object) -> None:
-    """Check that `env` is neither None nor a vector environment of Stable-Baselines3.
+    """Check that `env` is not a vector environment of Stable-Baselines3.
 
     Stable-Baselines3's vector environments have another API, whose `step` returns four values.
 
     Raises:
-        ArgumentTypeError: `env` is None or a vector environment of Stable-Baselines3.
-
-    >>> check_environment(None)
-    Traceback (most recent call last):
-    rlox.ArgumentTypeError: env: expected an environment or its id, got None; pass an id
+        ArgumentTypeError: `env` is a vector environment of Stable-Baselines3.
     """
-    if env is None:
-        raise ArgumentTypeError("env", "an environment or its id", "None", "pass an id")
     cls = env if isinstance(env, type) else type(env)
     if any(base.__module__.startswith("stable_baselines3.common.vec_env") for base in cls.__mro__):
         raise ArgumentTypeError(
@@ -59,7 +53,7 @@ def env_id_of(env: object) -> str | None:
     True
     """
     spec = getattr(env, "spec", None)
-    without: tuple[str, ...] = ("render_mode",)
+    without = {"render_mode"}
     if spec is None or spec.id not in gym.registry:
         return None
     if isinstance(env, gym.Env):
@@ -69,7 +63,7 @@ def env_id_of(env: object) -> str | None:
                 return None
             inner = inner.env
     elif type(env) is VecEnv and spec.kwargs.get("autoreset_mode") == "SameStep":
-        without = ("num_envs", "autoreset_mode")
+        without = {"num_envs", "autoreset_mode"}
     else:
         return None
     kwargs = {name: value for name, value in spec.kwargs.items() if name not in without}
