@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import MISSING, asdict, dataclass, field, fields, make_dataclass
+from dataclasses import MISSING, dataclass, field, fields, make_dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypedDict, TypeVar, get_type_hints
 
@@ -134,8 +134,8 @@ def parse_experiment(options_type: type[Any], command: str, argv: Sequence[str])
             f"module, which would be imported, pass {env!r} as ENV"
         )
     settings |= _with_noise(chosen, {**preset(algorithm, env), **settings})
-    env_kwargs = _mapping(config, "env_kwargs")
-    env_kwargs |= {name: read_yaml(text, f"--env-kwargs.{name}") for name, text in kwargs.items()}
+    flag_kwargs = {name: read_yaml(text, f"--env-kwargs.{name}") for name, text in kwargs.items()}
+    env_kwargs = _mapping(config, "env_kwargs") | flag_kwargs
     return Experiment(algorithm, options_type(**options), settings, env_kwargs)
 
 
@@ -156,15 +156,14 @@ def parse(options_type: type[T], command: str, argv: Sequence[str]) -> T:
 
 def parse_flags(options_type: type[Any], command: str, argv: Sequence[str]) -> dict[str, Any]:
     """Parse the arguments of a command; return only the options that are set."""
-    found: dict[str, Any] = _run_tyro(_make_flags(options_type), options_type.__doc__, command, argv)
-    return found
+    return dict(_run_tyro(_make_flags(options_type), options_type.__doc__, command, argv))
 
 
 def _parse_with_settings(
     options_type: type[Any], command: str, algorithm: str, env: Any, argv: Sequence[str]
 ) -> tuple[dict[str, Any], dict[str, Any]]:
     """Parse options and settings; the help shows the settings of the preset for `env`."""
-    tyro = _load_tyro()
+    tyro: Any = load_extra("tyro", "cli", "rlox")
     tuned = preset(algorithm, env) if isinstance(env, str) else {}
     groups = {"run": _make_flags(options_type), "settings": _make_setting_flags(ALGORITHMS[algorithm].config, tuned)}
     flat = [(name, Annotated[cls, tyro.conf.OmitArgPrefixes]) for name, cls in groups.items()]
@@ -173,12 +172,8 @@ def _parse_with_settings(
     return parsed.run, parsed.settings
 
 
-def _load_tyro() -> Any:
-    return load_extra("tyro", "cli", "rlox")
-
-
 def _run_tyro(cls: Any, description: str | None, command: str, argv: Sequence[str]) -> Any:
-    tyro = _load_tyro()
+    tyro: Any = load_extra("tyro", "cli", "rlox")
     cls.__doc__ = description
     if os.environ.get("NO_COLOR"):
         tyro._experimental_options["ansi_codes"] = False
@@ -205,11 +200,10 @@ def _make_setting_flags(config_type: type[Any], tuned: Mapping[str, Any]) -> Any
     for name, item in get_settings(config_type).items():
         value, source = tuned.get(name, item.default), "rl-zoo3" if name in tuned else "default"
         if name == "action_noise":
-            flags |= _make_noise_flags(item.doc, source, value)
+            flags |= _make_noise_flags(item.doc, source, value or {})
         else:
-            text = " ".join(map(str, value)) if isinstance(value, tuple) else str(value)
-            hint_text = f"{source}: {text or 'nothing'}"
-            flags[name] = _make_flag(item.type, item.doc, default_text=_hint(item, hint_text))
+            text = " ".join(map(str, value)) if isinstance(value, tuple | list) else str(value)
+            flags[name] = _make_flag(item.type, item.doc, default_text=_hint(item, f"{source}: {text or 'nothing'}"))
     return _typed_dict(config_type.__name__, flags, total=False)
 
 
@@ -218,15 +212,14 @@ def _hint(item: Setting, text: str = "") -> str:
     return f"({'; '.join(filter(None, (text, item.bounds)))})" if text or item.bounds else ""
 
 
-def _make_noise_flags(text: str, source: str, value: Any) -> dict[str, Any]:
-    kind: Any = Literal[(*KINDS, "none")]
-    numbers = {} if value is None else asdict(value)
-    default_text = f"({source}: {numbers.get('kind', 'none')})"
-    flags = {"action_noise": _make_flag(kind, text, default_text=default_text)}
+def _make_noise_flags(text: str, source: str, noise: Mapping[str, Any]) -> dict[str, Any]:
+    default_text = f"({source}: {noise.get('kind', 'none')})"
+    flags = {"action_noise": _make_flag(Literal[(*KINDS, "none")], text, default_text=default_text)}
     for name, item in _NOISE_SETTINGS.items():
-        flag, kinds = f"action_noise.{name}", [x for x in KINDS if name in get_settings(KINDS[x])]
+        kinds = [kind for kind, cls in KINDS.items() if name in get_settings(cls)]
         doc = item.doc if len(kinds) == len(KINDS) else f"{item.doc} ({', '.join(kinds)})"
-        default_text = _hint(item, f"{source}: {numbers[name]}" if name in numbers else "")
+        default_text = _hint(item, f"{source}: {noise[name]}" if name in noise else "")
+        flag = f"action_noise.{name}"
         flags[flag] = _make_flag(float, doc, default_text=default_text, name=flag)
     return flags
 
@@ -240,7 +233,7 @@ def _make_flag(
     metavar: str | None = None,
     positional: bool = False,
 ) -> Any:
-    tyro = _load_tyro()
+    tyro: Any = load_extra("tyro", "cli", "rlox")
     arg = tyro.conf.arg(name=name, metavar=metavar, help=text, help_behavior_hint=default_text)
     return Annotated[(kind, arg, *([tyro.conf.Positional] if positional else []))]
 
@@ -252,7 +245,7 @@ def _with_noise(flags: Mapping[str, Any], base: Mapping[str, Any]) -> dict[str, 
     if "action_noise" not in flags and not numbers:
         return settings
     noise = base.get("action_noise")
-    base_numbers = dict(noise) if isinstance(noise, Mapping) else {} if noise is None else asdict(noise)
+    base_numbers = dict(noise) if isinstance(noise, Mapping) else {}
     base_kind = base_numbers.pop("kind", "none")
     kind = flags.get("action_noise", base_kind)
     names = [*get_settings(KINDS[kind])] if kind in KINDS else []
@@ -297,7 +290,7 @@ def _split(config: Mapping[str, Any], options_type: type[Any], algorithm: str) -
     known = [item.name for item in fields(ALGORITHMS[algorithm].config)]
     excluded = {"algorithm", "settings", "env_kwargs", *_DESCRIPTION}
     top = {name: value for name, value in config.items() if name not in excluded}
-    inner = _mapping(config, "settings")
+    inner = _plain_names(_mapping(config, "settings"), "--config, settings")
     try:
         check_keywords(top, [*known, *options], algorithm)
         check_keywords(inner, known, algorithm)
@@ -312,10 +305,10 @@ def _split(config: Mapping[str, Any], options_type: type[Any], algorithm: str) -
 
 
 def _mapping(config: Mapping[str, Any], name: str) -> dict[str, Any]:
-    content = config.get(name)
-    if content is not None and not isinstance(content, dict):
+    content = {} if config.get(name) is None else config[name]
+    if not isinstance(content, dict):
         raise UsageError(f"--config, {name}: expected keys and values, got {content!r}; write {name}: {{}}")
-    return _plain_names(content or {}, f"--config, {name}") if name == "settings" else content or {}
+    return content
 
 
 def read_config(path: str, flag: str = "--config") -> dict[str, Any]:

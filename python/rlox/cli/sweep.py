@@ -5,12 +5,13 @@ import logging
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from rlox._errors import ArgumentError
 from rlox._registry import ALGORITHMS
 from rlox._validation import check_int
-from rlox.cli import UsageError, echo, echo_json
+from rlox.cli import UsageError, echo, report
 from rlox.cli._args import Experiment, argument, option, parse_experiment, read_config
 from rlox.experiments.space import as_space, default_space
 from rlox.experiments.sweep import Plan, Sweep
@@ -49,13 +50,13 @@ def sweep(argv: Sequence[str]) -> int:
     logging.getLogger("sqlalchemy.pool").setLevel(logging.CRITICAL)
     study = Sweep(_plan(experiment), options.storage, options.study, options.runs_dir)
     try:
-        study.run(options.trials, options.jobs, _reporter(study) if options.progress else None)
+        study.run(options.trials, options.jobs, partial(_report_trial, study) if options.progress else None)
     except KeyboardInterrupt:
         n_trials = len(study.finished_trials())
         interrupted = f"interrupted after {n_trials} trials, which are stored in {options.storage}"
         echo(f"{interrupted}; the same command continues the sweep", to=sys.stderr)
         raise
-    return _report(study, as_json=options.json)
+    return _report_best(study, as_json=options.json)
 
 
 def _plan(experiment: Experiment) -> Plan:
@@ -95,19 +96,15 @@ def _plan(experiment: Experiment) -> Plan:
     )
 
 
-def _reporter(study: Sweep) -> Any:
-    def report(trial: Any) -> None:
-        attrs, best = trial.user_attrs, study.best_trial()
-        outcomes = {"COMPLETE": f"mean reward {trial.value or 0.0:.2f}", "PRUNED": "pruned"}
-        outcome = outcomes.get(trial.state.name, f"failed: {attrs.get('error')}")
-        best_text = "" if best is None else f"; best {best.value:.2f} of trial {best.number}"
-        steps = f"{attrs['timesteps']:,} steps"
-        echo(f"trial {trial.number}: {outcome} in {steps}{best_text}", to=sys.stderr)
-
-    return report
+def _report_trial(study: Sweep, trial: Any) -> None:
+    attrs, best = trial.user_attrs, study.best_trial()
+    outcomes = {"COMPLETE": f"mean reward {trial.value or 0.0:.2f}", "PRUNED": "pruned"}
+    outcome = outcomes.get(trial.state.name, f"failed: {attrs.get('error')}")
+    best_text = "" if best is None else f"; best {best.value:.2f} of trial {best.number}"
+    echo(f"trial {trial.number}: {outcome} in {attrs['timesteps']:,} steps{best_text}", to=sys.stderr)
 
 
-def _report(study: Sweep, *, as_json: bool) -> int:
+def _report_best(study: Sweep, *, as_json: bool) -> int:
     """Print the best settings as YAML, or all trials as JSON."""
     trials, best = study.finished_trials(), study.best_trial()
     if best is None:
@@ -119,15 +116,11 @@ def _report(study: Sweep, *, as_json: bool) -> int:
             "change the space or the settings, and pass another --study",
         )
     config = study.config(best)
-    if as_json:
-        rows = [{"number": x.number, "state": x.state.name.lower(), "score": x.value, **x.user_attrs} for x in trials]
-        echo_json({"study": study.name, "best": {"score": best.value, **config}, "trials": rows})
-        return 0
+    rows = [{"number": x.number, "state": x.state.name.lower(), "score": x.value, **x.user_attrs} for x in trials]
+    content = {"study": study.name, "best": {"score": best.value, **config}, "trials": rows}
     settings = config.pop("settings")
-    echo(f"# mean reward {best.value:.2f}: trial {best.number}, the best of {len(trials)}")
-    for name, value in config.items():
-        echo(f"{name}: {json.dumps(value)}")
-    echo("settings:" + ("" if settings else " {}"))
-    for name, value in settings.items():
-        echo(f"  {name}: {json.dumps(value)}")
-    return 0
+    lines = [f"# mean reward {best.value:.2f}: trial {best.number}, the best of {len(trials)}"]
+    lines += [f"{name}: {json.dumps(value)}" for name, value in config.items()]
+    lines += ["settings:" if settings else "settings: {}"]
+    lines += [f"  {name}: {json.dumps(value)}" for name, value in settings.items()]
+    return report(content, lines, as_json=as_json)
