@@ -27,7 +27,7 @@ _NOISE_SETTINGS = {name: x for cls in KINDS.values() for name, x in get_settings
 def option(text: str, default: Any = MISSING, metavar: str | None = None, low: int | None = None) -> Any:
     """Declare a field of an options dataclass; a field without a default is required.
 
-    `RunOptions` rejects integers below `low`.
+    Subclasses of `Options` reject integers below `low`.
     """
     return field(default=default, metadata={"flag": {"text": text, "metavar": metavar}, "low": low})
 
@@ -39,7 +39,18 @@ def argument(text: str, metavar: str, default: Any = MISSING) -> Any:
 
 
 @dataclass
-class RunOptions:
+class Options:
+    """Base of options dataclasses with integers that have a lower bound."""
+
+    def __post_init__(self) -> None:
+        for item in fields(self):
+            low, value = item.metadata["low"], getattr(self, item.name)
+            if low is not None and (value is not None or item.default is not None):
+                check_int(item.name, value, low, fix="pass a positive integer")
+
+
+@dataclass
+class RunOptions(Options):
     """Options for callbacks and loggers; frequencies count steps of all environments."""
 
     loggers: tuple[str, ...] = option("any of console csv jsonl tensorboard wandb mlflow", (), metavar="NAME...")
@@ -53,10 +64,7 @@ class RunOptions:
     timing: bool = option("log shares of the run time", False)
 
     def __post_init__(self) -> None:
-        for item in fields(self):
-            low, value = item.metadata["low"], getattr(self, item.name)
-            if low is not None and value is not None:
-                check_int(item.name, value, low, fix="pass a positive integer")
+        super().__post_init__()
         if self.stop_at_reward is not None:
             check_float("stop_at_reward", self.stop_at_reward, fix="pass a number")
         for name, needed in NEEDS.items():
@@ -133,6 +141,8 @@ def parse_experiment(options_type: type[Any], command: str, argv: Sequence[str])
             f"--config, env: expected an id without a module, got {env!r}; if you trust the "
             f"module, which would be imported, pass {env!r} as ENV"
         )
+    if options.get("total_timesteps") is None:
+        raise UsageError("--total-timesteps: expected the number of steps, got none; add --total-timesteps 100_000")
     settings |= _with_noise(chosen, {**preset(algorithm, env), **settings})
     flag_kwargs = {name: read_yaml(text, f"--env-kwargs.{name}") for name, text in kwargs.items()}
     env_kwargs = _mapping(config, "env_kwargs") | flag_kwargs
@@ -224,17 +234,9 @@ def _make_noise_flags(text: str, source: str, noise: Mapping[str, Any]) -> dict[
     return flags
 
 
-def _make_flag(
-    kind: Any,
-    text: str,
-    *,
-    default_text: str,
-    name: str | None = None,
-    metavar: str | None = None,
-    positional: bool = False,
-) -> Any:
+def _make_flag(kind: Any, text: str, *, default_text: str, positional: bool = False, **names: str | None) -> Any:
     tyro: Any = load_extra("tyro", "cli", "rlox")
-    arg = tyro.conf.arg(name=name, metavar=metavar, help=text, help_behavior_hint=default_text)
+    arg = tyro.conf.arg(help=text, help_behavior_hint=default_text, **names)
     return Annotated[(kind, arg, *([tyro.conf.Positional] if positional else []))]
 
 

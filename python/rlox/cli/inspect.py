@@ -17,11 +17,11 @@ from rlox._files import write_file
 from rlox._registry import ALGORITHMS
 from rlox._training.diagnosis import FOLDER as DIAGNOSIS
 from rlox._training.resume import NoEnvironmentError
-from rlox._validation import check_int, hint
+from rlox._validation import hint
 from rlox.checkpoint import FOLDER as CHECKPOINTS
 from rlox.checkpoint import MANIFEST, newest, read_checkpoint
 from rlox.cli import UsageError, columns, report
-from rlox.cli._args import argument, option, parse
+from rlox.cli._args import Options, argument, option, parse
 from rlox.envs._ids import native_ids
 from rlox.envs.vec_env import VecEnv
 from rlox.evaluation import SeededPredictor, evaluation_seed
@@ -95,11 +95,11 @@ def _read_json(file: Path) -> dict[str, Any]:
 
 
 @dataclass
-class EvalOptions:
+class EvalOptions(Options):
     """Evaluate a trained policy over full episodes, in Gymnasium's own environment."""
 
     run: str = argument("Run folder or checkpoint.", "RUN")
-    episodes: int = option("number of full episodes", 30)
+    episodes: int = option("number of full episodes", 30, low=1)
     seed: int | None = option("seed of the episodes; default: derived from the run", None)
     stochastic: bool = option("sample actions instead of taking greedy ones", False)
     env: str | None = option("id of the environment; default: the training environment", None)
@@ -110,9 +110,10 @@ class EvalOptions:
 def evaluate(argv: Sequence[str]) -> int:
     """Evaluate a trained policy, and print its score."""
     options = parse(EvalOptions, "eval", argv)
-    episodes = check_int("episodes", options.episodes, 1, fix="pass one or more")
     with open_trainer(options.run, fallback_env=options.env, backend=options.backend) as trainer:
-        result = trainer.evaluate(episodes, seed=options.seed, deterministic=not options.stochastic, env=options.env)
+        result = trainer.evaluate(
+            options.episodes, seed=options.seed, deterministic=not options.stochastic, env=options.env
+        )
     total = score(result["returns"])
     env = options.env or trainer.run.task
     content = {"algorithm": trainer.spec.name, "env": env, **total}
@@ -226,11 +227,8 @@ def export(argv: Sequence[str]) -> int:
     if not out.absolute().parent.is_dir() or out.is_dir():
         raise UsageError(f"--out: expected a file in an existing folder, got {options.out!r}; pass another path")
     policy = load(options.run)
-    if file_format == "torch":
-        _save_torch(policy, out)
-    else:
-        save = exporting.save_onnx if file_format == "onnx" else exporting.save_safetensors
-        save(policy, options.out)
+    savers = {"torch": _save_torch, "safetensors": exporting.save_safetensors, "onnx": exporting.save_onnx}
+    savers[file_format](policy, out)
     size = out.stat().st_size
     line = f"{policy.algorithm} {policy.env} as {file_format}, {size:,} bytes, in {options.out}"
     return report({"file": options.out, "format": file_format, "bytes": size}, [line], as_json=options.json)
@@ -247,13 +245,13 @@ def _save_torch(policy: Policy, path: Path) -> None:
 
 
 @dataclass
-class PlotOptions:
+class PlotOptions(Options):
     """Plot a metric of runs; runs that differ only in their seed become a line with a band."""
 
     runs: tuple[str, ...] = argument("Run folders, or parent folders of runs.", "RUN...", ())
     metric: str = option("column of metrics.csv", METRIC)
     x: Literal["steps", "time"] = option("environment steps, or seconds of training", "steps")
-    smooth: int = option("number of rows of the moving average", 1)
+    smooth: int = option("number of rows of the moving average", 1, low=1)
     bands: bool = option("draw runs that differ only in their seed as one line", True)
     out: str | None = option("image; default: curve.png in the run, or curves.png", None)
     title: str = option("title above the plot", "")
@@ -265,10 +263,9 @@ def plot(argv: Sequence[str]) -> int:
     options = parse(PlotOptions, "plot", argv)
     if not options.runs:
         raise UsageError("RUN...: expected at least one run folder, got none; try rlox plot runs")
-    smooth = check_int("smooth", options.smooth, 1, fix="pass the number of rows")
     folders = list(dict.fromkeys(run for path in options.runs for run in _run_folders(Path(path))))
     out = options.out or (folders[0] / "curve.png" if len(folders) == 1 else "curves.png")
-    curves = [read_curve(folder, options.metric, options.x, smooth) for folder in folders]
+    curves = [read_curve(folder, options.metric, options.x, options.smooth) for folder in folders]
     lines = plot_runs(curves, out, metric=options.metric, along=options.x, bands=options.bands, title=options.title)
     content = {"image": str(out), "lines": lines, "runs": [str(folder) for folder in folders]}
     return report(content, [*lines, f"image {out}"], as_json=options.json)

@@ -12,7 +12,7 @@ from rlox._errors import ArgumentError
 from rlox._registry import ALGORITHMS
 from rlox._validation import check_int
 from rlox.cli import UsageError, echo, report
-from rlox.cli._args import Experiment, argument, option, parse_experiment, read_config
+from rlox.cli._args import Experiment, Options, argument, option, parse_experiment, read_config
 from rlox.experiments.space import as_space, default_space
 from rlox.experiments.sweep import Plan, Sweep
 from rlox.learners._backends import Backend
@@ -20,16 +20,16 @@ from rlox.presets import preset
 
 
 @dataclass
-class SweepOptions:
+class SweepOptions(Options):
     """Search for good settings. Settings set here are the same in all trials."""
 
     env: str | None = argument("Id of the environment; pass its arguments as --env-kwargs.NAME VALUE", "ENV", None)
     config: str | None = option("YAML file of the options and common settings", None, "FILE")
     space: str | None = option("YAML file of the search space; default: by algorithm", None, "FILE")
-    trials: int = option("total number of trials, earlier ones included", 20)
-    jobs: int = option("number of trials at a time, in processes", 1)
-    total_timesteps: int | None = option("steps of each trial", None, "N")
-    eval_every: int | None = option("steps between evaluations; default: a tenth of all", None, "N")
+    trials: int = option("total number of trials, earlier ones included", 20, low=1)
+    jobs: int = option("number of trials at a time, in processes", 1, low=1)
+    total_timesteps: int | None = option("steps of each trial", None, "N", 1)
+    eval_every: int | None = option("steps between evaluations; default: a tenth of all", None, "N", 1)
     eval_episodes: int = option("episodes per evaluation", 10)
     prune: bool = option("end trials below the median of the others", True)
     startup_trials: int = option("number of random trials before pruning begins", 5)
@@ -61,15 +61,7 @@ def sweep(argv: Sequence[str]) -> int:
 
 def _plan(experiment: Experiment) -> Plan:
     options, algorithm, fixed = experiment.options, experiment.algorithm, experiment.settings
-    if options.total_timesteps is None:
-        raise UsageError(
-            "--total-timesteps: expected the number of steps of each trial, got none; add --total-timesteps 100_000"
-        )
-    check_int("trials", options.trials, 1)
-    check_int("jobs", options.jobs, 1)
-    steps = check_int("total_timesteps", options.total_timesteps, 1)
-    every = max(steps // 10, 1) if options.eval_every is None else options.eval_every
-    check_int("eval_every", every, 1)
+    every = max(options.total_timesteps // 10, 1) if options.eval_every is None else options.eval_every
     settings = {"num_envs": 1, **preset(algorithm, options.env), **fixed}
     num_envs = check_int("num_envs", settings["num_envs"], 1)
     if options.space is None:
@@ -84,7 +76,7 @@ def _plan(experiment: Experiment) -> Plan:
         algorithm,
         options.env,
         {name: values for name, values in space.items() if name not in fixed},
-        total_timesteps=steps,
+        total_timesteps=options.total_timesteps,
         eval_every=every,
         eval_episodes=options.eval_episodes,
         seed=options.seed,

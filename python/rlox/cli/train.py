@@ -55,8 +55,6 @@ def train(argv: Sequence[str]) -> int:
     """Train a run, or a run for each of several seeds."""
     experiment = parse_experiment(TrainOptions, "train", argv)
     options = experiment.options
-    if options.total_timesteps is None:
-        raise UsageError("--total-timesteps: expected the number of steps, got none; add --total-timesteps 100_000")
     arguments = {
         "backend": options.backend,
         "runs_dir": options.runs_dir,
@@ -212,10 +210,10 @@ def _train_seeds(algorithm: str, options: Any, arguments: dict[str, Any]) -> int
     except RunsFailedError as error:
         outcomes = [error.errors.get(i, result) for i, result in enumerate(error.results)]
     _report_seeds({"algorithm": algorithm, "env": options.env}, seeds, outcomes, options.json)
-    failed = [isinstance(x, BaseException) for x in outcomes]
-    if any(not f and x["stopped_by"] == CTRL_C for f, x in zip(failed, outcomes, strict=True)):
+    results = [x for x in outcomes if not isinstance(x, BaseException)]
+    if any(result["stopped_by"] == CTRL_C for result in results):
         return INTERRUPTED
-    return FAILED if any(failed) else DONE
+    return DONE if len(results) == len(seeds) else FAILED
 
 
 def _report_seed(seed: int, outcome: TrainResult | BaseException, to: Any) -> None:

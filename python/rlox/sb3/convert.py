@@ -413,8 +413,7 @@ def _normalizer_settings(statistics: Mapping[str, Any], gamma: float) -> dict[st
                 f"{statistics[name]:g}",
                 "normalize in an environment wrapper",
             )
-    names = {"normalize_obs": "norm_obs", "normalize_reward": "norm_reward"}
-    return {name: statistics[other] for name, other in names.items()}
+    return {"normalize_obs": statistics["norm_obs"], "normalize_reward": statistics["norm_reward"]}
 
 
 def read_statistics(file: Path) -> dict[str, Any]:

@@ -139,13 +139,6 @@ def schedule(name: str, value: Any) -> tuple[Any, str]:
     >>> schedule("learning_rate", lambda remaining: remaining * 0.01)
     (0.01, 'linear')
     """
-    if isinstance(value, str):
-        raise ArgumentError(
-            name,
-            "a number or a function of the remaining progress",
-            repr(value),
-            "pass a function, such as lambda remaining: remaining * 0.001 for 'lin_0.001'",
-        )
     if not callable(value):
         return value, "constant"
     try:

@@ -339,9 +339,10 @@ class Model:
         *,
         verbose: int = 0,
         tensorboard_log: PathLike | None = None,
-        **keywords: object,
     ) -> "Self":
         """Return the model of a checkpoint from a model, a trainer or `rlox.sb3.convert`.
+
+        The checkpoint has the settings, which cannot be changed.
 
         Args:
             path: Path of the folder, with or without ".zip" at the end.
@@ -350,22 +351,13 @@ class Model:
             device: Device of the networks; "auto": the saved device.
             verbose: As for the constructor.
             tensorboard_log: As for the constructor.
-            **keywords: Not supported; the checkpoint has the settings.
 
         Raises:
             FileNotFoundError: There is no checkpoint.
             CorruptFileError: The checkpoint is damaged.
             ArgumentError: The path is a file such as a zip of Stable-Baselines3, or the checkpoint
                 has another algorithm or does not match `env`.
-            ArgumentTypeError: A keyword is passed.
         """
-        if keywords:
-            raise ArgumentTypeError(
-                min(keywords),
-                "no value, because the checkpoint has the settings",
-                short_repr(keywords[min(keywords)]),
-                "make a new model to change settings",
-            )
         path = _checkpoint_path(Path(path))
         source = None if env is None else _as_source(env)
         target_device = None if device == "auto" else device_name(device)

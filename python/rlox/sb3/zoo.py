@@ -132,8 +132,8 @@ def _normalization(value: object) -> dict[str, bool]:
             short_repr(value),
             "normalize in an environment wrapper",
         )
-    names = {"normalize_obs": "norm_obs", "normalize_reward": "norm_reward"}
-    return {name: bool(value.get(other, True)) for name, other in names.items()}
+    obs, reward = value.get("norm_obs", True), value.get("norm_reward", True)
+    return {"normalize_obs": bool(obs), "normalize_reward": bool(reward)}
 
 
 def read_expression(name: str, source: str) -> object:
