@@ -75,18 +75,15 @@ def read_curve(run: str | Path, metric: str = METRIC, along: Along = "steps", sm
     Args:
         run: Run folder.
         metric: Column of `metrics.csv`. Rows where the value is missing or not finite are skipped.
-        along: Horizontal axis: "steps" of all environments together, or "time" in seconds of
-            training.
-        smooth: Length of the moving average in rows; each value is averaged with the values before
-            it.
+        along: Horizontal axis: "steps" of all environments together, or "time" in seconds of training.
+        smooth: Length of the moving average in rows; each value is averaged with the values before it.
 
     Returns:
         The curve. For a run folder without a readable `config.json`, the label is the folder name.
 
     Raises:
         FileNotFoundError: There is no `metrics.csv`.
-        ArgumentError: The column does not exist or contains no finite number, or a value is not a
-            number.
+        ArgumentError: The column does not exist or contains no finite number, or a value is not a number.
     """
     file = Path(run) / "metrics.csv"
     rows = read_metrics(file)

@@ -42,10 +42,6 @@ def open_trainer(path: str, *, fallback_env: str | None = None, **options: Any) 
         path: Run folder or checkpoint.
         fallback_env: Id of the environment if the checkpoint has none.
         **options: Arguments of `Trainer.load`; None: the saved value.
-
-    Raises:
-        ArgumentError: The checkpoint is of an unknown algorithm.
-        FileNotFoundError: `path` has no checkpoint.
     """
     algorithm = _read_json((newest(Path(path)) or Path(path)) / MANIFEST).get("algorithm")
     if algorithm not in ALGORITHMS:  # old or damaged files: `read_checkpoint` raises the error
@@ -70,8 +66,7 @@ def open_trainer(path: str, *, fallback_env: str | None = None, **options: Any) 
 def run_folder(path: str, trainer: Trainer) -> Path | None:
     """Return the run folder of a path, or None if the path is not in a run of the trainer.
 
-    The config of the folder must have the algorithm and the seed of the trainer, as folders of
-    other programs may have a `config.json` as well.
+    Folders of other programs may have a `config.json` as well.
     """
     folder = Path(path).resolve()
     if folder.name == "checkpoint":

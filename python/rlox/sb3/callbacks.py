@@ -75,17 +75,10 @@ class Table(Callback):
 def make_callbacks(
     callback: object, algorithm: str, verbose: int, log_interval: int | None, first: int
 ) -> list[Callback]:
-    """Return the trainer's callbacks for the arguments of `learn`.
-
-    Args:
-        callback: None, a function, an `rlox.callbacks.Callback`, or a list of these.
-        algorithm: Name of the algorithm, which determines the default of `log_interval`.
-        verbose: Verbosity; 0 writes no tables.
-        log_interval: As for `Table`; None: Stable-Baselines3's default.
-        first: Number of steps before the count starts.
+    """Return the trainer's callbacks for the arguments of `learn`; `first` is as for `StepCount`.
 
     Raises:
-        ArgumentTypeError: A callback has another type, such as a class of Stable-Baselines3.
+        ArgumentTypeError: A callback is neither a function nor an `rlox.callbacks.Callback`.
     """
     items = callback if isinstance(callback, list | tuple) else [callback]
     callbacks = [StepCount(first), *(_as_callback(item) for item in items if item is not None)]
@@ -113,12 +106,9 @@ def log_folder(path: str | os.PathLike[str] | None) -> str | None:
 
 
 def make_loggers(folder: str | None, name: str, *, new: bool) -> list[Logger]:
-    """Return the loggers of a `learn` call; the log is `folder/NAME_1`, and so on.
+    """Return the logger of `folder/NAME_1`, `folder/NAME_2` and so on; none without a folder.
 
-    Args:
-        folder: Folder of the logs; None: no log.
-        name: Name of the log, without the number.
-        new: Whether to use a new number. False: continue the log with the highest number.
+    The number is the highest one, or the next number if the log is `new`.
     """
     check_str("tb_log_name", name)
     if folder is None:

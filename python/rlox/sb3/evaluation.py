@@ -26,13 +26,7 @@ class Predictor(Protocol):
 
 
 def check_environment(env: object) -> None:
-    """Check that `env` is not a vector environment of Stable-Baselines3.
-
-    Stable-Baselines3's vector environments have another API, whose `step` returns four values.
-
-    Raises:
-        ArgumentTypeError: `env` is a vector environment of Stable-Baselines3.
-    """
+    """Check that `env` is not a vector environment of Stable-Baselines3, whose API differs."""
     cls = env if isinstance(env, type) else type(env)
     if any(base.__module__.startswith("stable_baselines3.common.vec_env") for base in cls.__mro__):
         raise ArgumentTypeError(
@@ -87,8 +81,7 @@ def evaluate_policy(
     in advance, so that short episodes do not bias the mean.
 
     Args:
-        model: Model of `rlox.sb3`, or an object whose `predict(obs, deterministic=)` returns
-            actions and a state.
+        model: Model of `rlox.sb3`, or an object whose `predict(obs, deterministic=)` returns actions and a state.
         env: As for the models. An existing environment is reset and not closed. The model may
             train in the same environment.
         n_eval_episodes: Number of episodes, at least 1.

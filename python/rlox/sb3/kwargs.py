@@ -281,12 +281,7 @@ def _optimizer(algorithm: str, policy_kwargs: Mapping[str, Any]) -> dict[str, An
 
 
 def check_policy(policy: object) -> None:
-    """Check the name of a policy.
-
-    Raises:
-        ArgumentTypeError: The policy is not a str.
-        ArgumentError: The policy is not 'MlpPolicy' or 'CnnPolicy'.
-    """
+    """Check that a policy is "MlpPolicy" or "CnnPolicy"."""
     if not isinstance(policy, str) or policy not in ("MlpPolicy", "CnnPolicy"):
         error = ArgumentError if isinstance(policy, str) else ArgumentTypeError
         raise error(
@@ -298,11 +293,7 @@ def check_policy(policy: object) -> None:
 
 
 def check_observations(policy: str, algorithm: str, space: gym.Space[Any]) -> None:
-    """Check that the policy name matches the observation space and the algorithm.
-
-    Raises:
-        ArgumentError: The built-in policy for the observation space differs or does not exist.
-    """
+    """Check that the policy name matches the observation space and the algorithm."""
     has_parts = isinstance(space, gym.spaces.Dict | gym.spaces.Tuple)
     fitting = "CnnPolicy" if is_image(space) else "MlpPolicy"
     supported = not has_parts and (fitting == "MlpPolicy" or algorithm in (*_ON_POLICY, "dqn"))

@@ -176,8 +176,7 @@ class Model:
 
     Args:
         policy: "MlpPolicy"; "CnnPolicy" for images with PPO, A2C or DQN.
-        env: Id, environment, vector environment of rlox or Gymnasium, or another value that
-            `rlox.make_vec` accepts.
+        env: Id, environment, vector environment of rlox or Gymnasium, or another value that `rlox.make_vec` accepts.
         *args: Positional values, in the order of `rlox.sb3.models.DEFAULTS`.
         backend: As for `rlox.trainers`; Stable-Baselines3 has no such argument.
         **keywords: Keywords of Stable-Baselines3, with the defaults of Stable-Baselines3.
@@ -278,10 +277,8 @@ class Model:
             The model.
 
         Raises:
-            ArgumentTypeError: As for `rlox.trainers.Trainer.train`; also for a callback of
-                Stable-Baselines3.
-            ArgumentError: As for `rlox.trainers.Trainer.train`; also if the model was loaded
-                without an environment.
+            ArgumentTypeError: As for `rlox.trainers.Trainer.train`; also for a callback of Stable-Baselines3.
+            ArgumentError: As for `rlox.trainers.Trainer.train`; also if the model was loaded without an environment.
             ModuleNotFoundError: The extra for the progress bar or the log is not installed.
         """
         reset = check_bool("reset_num_timesteps", reset_num_timesteps)
