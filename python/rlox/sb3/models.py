@@ -61,7 +61,7 @@ _ROLLOUT = "use_sde sde_sample_freq rollout_buffer_class rollout_buffer_kwargs"
 _OFF_POLICY = "learning_rate buffer_size learning_starts batch_size tau gamma train_freq gradient_steps"
 _REPLAY = "replay_buffer_class replay_buffer_kwargs optimize_memory_usage n_steps"
 _END = "stats_window_size tensorboard_log policy_kwargs verbose seed device _init_setup_model"
-# Keywords of each algorithm, in the order of the arguments after policy and env.
+# Names of the keywords, in the order of the arguments after policy and env.
 _NAMES = {
     "ppo": "learning_rate n_steps batch_size n_epochs gamma gae_lambda clip_range clip_range_vf "
     f"normalize_advantage ent_coef vf_coef max_grad_norm {_ROLLOUT} target_kl {_END}",
@@ -76,7 +76,7 @@ _NAMES = {
 
 
 def _default(algorithm: str, name: str) -> Any:
-    """Return Stable-Baselines3's default of a keyword, which settings of rlox share."""
+    """Return the default of a keyword; the defaults of rlox's settings are Stable-Baselines3's."""
     if (algorithm, name) == ("ppo", "batch_size"):
         return 64  # what the setting's default None stands for
     if name in NO_SETTINGS:
@@ -84,7 +84,7 @@ def _default(algorithm: str, name: str) -> Any:
     return getattr(ALGORITHMS[algorithm].config, _RENAMED.get(name, name))
 
 
-# Keywords and defaults of each algorithm, in the order of the arguments after policy and env.
+# Keywords and defaults of each algorithm, in the order of `_NAMES`.
 DEFAULTS = {
     algorithm: {name: _default(algorithm, name) for name in names.split()} for algorithm, names in _NAMES.items()
 }
