@@ -87,8 +87,9 @@ def make_callbacks(
 
 
 def _as_callback(callback: object) -> Callback:
-    is_function = callable(callback) and not isinstance(callback, type | Callback)
-    return StoppingFunction(callback) if is_function else as_callback(callback)
+    if callable(callback) and not isinstance(callback, type | Callback):
+        return StoppingFunction(callback)
+    return as_callback(callback)
 
 
 class _Log(TensorBoardLogger):

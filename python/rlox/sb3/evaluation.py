@@ -12,10 +12,10 @@ from gymnasium.wrappers import OrderEnforcing, PassiveEnvChecker, TimeLimit
 from rlox._errors import ArgumentError, ArgumentTypeError
 from rlox._validation import check_bool, check_float, check_int, short_repr
 from rlox.buffers._steps import StepRecorder
-from rlox.envs._make import get_env_name, make_vec
+from rlox.envs._make import EnvLike, get_env_name, make_vec
 from rlox.envs.gymnasium import GymVecEnv
 from rlox.envs.vec_env import VecEnv
-from rlox.trainers import EnvLike, Trainer
+from rlox.trainers import Trainer
 
 
 class Predictor(Protocol):
