@@ -47,9 +47,7 @@ def plot_curve(metrics: str | Path, image: str | Path, title: str = "") -> None:
         figure, rows = _figure(), read_metrics(metrics)
         axes = figure.add_subplot()
         axes.plot(column(rows, TIMESTEPS, metrics), column(rows, METRIC, metrics))
-        axes.set_xlabel(_LABELS["steps"])
-        axes.set_ylabel("mean return of the last 100 episodes")
-        axes.set_title(title)
+        axes.set(xlabel=_LABELS["steps"], ylabel="mean return of the last 100 episodes", title=title)
         axes.grid(alpha=0.3)
         figure.savefig(image, dpi=120)
 
@@ -77,18 +75,15 @@ def read_curve(run: str | Path, metric: str = METRIC, along: Along = "steps", sm
     Args:
         run: Run folder.
         metric: Column of `metrics.csv`. Rows where the value is missing or not finite are skipped.
-        along: Horizontal axis: "steps" of all environments together, or "time" in seconds of
-            training.
-        smooth: Length of the moving average in rows; each value is averaged with the values before
-            it.
+        along: Horizontal axis: "steps" of all environments together, or "time" in seconds of training.
+        smooth: Length of the moving average in rows; each value is averaged with the values before it.
 
     Returns:
         The curve. For a run folder without a readable `config.json`, the label is the folder name.
 
     Raises:
         FileNotFoundError: There is no `metrics.csv`.
-        ArgumentError: The column does not exist or contains no finite number, or a value is not a
-            number.
+        ArgumentError: The column does not exist or contains no finite number, or a value is not a number.
     """
     file = Path(run) / "metrics.csv"
     rows = read_metrics(file)
@@ -157,9 +152,7 @@ def plot_runs(
         (line,) = axes.plot(at, interquartile_mean(values), label=labels[-1])
         low, high = bootstrap_interval(values, resamples=_RESAMPLES)
         axes.fill_between(at, low, high, color=line.get_color(), alpha=0.2, linewidth=0)
-    axes.set_xlabel(_LABELS[along])
-    axes.set_ylabel(metric)
-    axes.set_title(title)
+    axes.set(xlabel=_LABELS[along], ylabel=metric, title=title)
     axes.grid(alpha=0.3)
     axes.legend(fontsize="small")
     figure.savefig(image, dpi=120)

@@ -86,12 +86,12 @@ def show(algorithm: str, env_id: str) -> str:
       num_envs: 16
       ent_coef: 0.0
     """
-    for what, name, known in (("algorithm", algorithm, names()), ("env_id", env_id, _TUNED.get(algorithm, {}))):
-        if name not in known:
-            description = "an algorithm with presets"
-            if what == "env_id":
-                description = f"an environment with a preset of {algorithm}"
-            raise ArgumentError(what, description, repr(name), hint(str(name), known))
-    settings = _TUNED[algorithm][env_id]
+    if algorithm not in _TUNED:
+        raise ArgumentError("algorithm", "an algorithm with presets", repr(algorithm), hint(str(algorithm), _TUNED))
+    known = _TUNED[algorithm]
+    if env_id not in known:
+        expected = f"an environment with a preset of {algorithm}"
+        raise ArgumentError("env_id", expected, repr(env_id), hint(str(env_id), known))
+    settings = known[env_id]
     head = f"algorithm: {algorithm}\nenv: {env_id}\nsettings:\n"
     return head + "".join(f"  {name}: {json.dumps(value)}\n" for name, value in settings.items())

@@ -1,8 +1,7 @@
 """Statistics of episode returns: means, interquartile means and bootstrap intervals.
 
-Agarwal et al. (2021, arXiv:2108.13264) recommend the interquartile mean and its percentile
-bootstrap interval for scores of reinforcement learning. The tests compare both with the authors'
-package, rliable.
+Agarwal et al. (2021, arXiv:2108.13264) recommend the interquartile mean and its percentile bootstrap interval for
+scores of reinforcement learning. The tests compare both with the authors' package, rliable.
 """
 
 from typing import TypedDict
@@ -71,8 +70,7 @@ def bootstrap_interval(
 
     Raises:
         ArgumentTypeError: An argument has a wrong type.
-        ArgumentError: `numbers` is empty or contains NaN, or `confidence` or `resamples` is out of
-            range.
+        ArgumentError: `numbers` is empty or contains NaN, or `confidence` or `resamples` is out of range.
 
     >>> bootstrap_interval([3.0, 3.0, 3.0]).tolist()
     [3.0, 3.0]

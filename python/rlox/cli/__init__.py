@@ -7,7 +7,7 @@ import os
 import signal
 import sys
 import traceback
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pkgutil import resolve_name
 from typing import TextIO
 
@@ -67,9 +67,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     show_traceback = "--traceback" in argv
     argv = [word for word in argv if word != "--traceback"]
     try:
-        code = _run(argv)
-        _flush_stdout()
-        return code
+        return _run(argv)
     except SystemExit as end:  # tyro ends with 0 after help and with 2 after a wrong option
         if isinstance(end.code, str):
             echo(f"rlox: {printable(end.code)}", to=sys.stderr)
@@ -127,13 +125,18 @@ def echo(text: str, *, to: TextIO | None = None) -> None:
     encoding = stream.encoding or "utf-8"
     try:
         stream.write(text.encode(encoding, "backslashreplace").decode(encoding) + "\n")
+        stream.flush()
     except BrokenPipeError as error:
         raise StdoutClosedError from error
 
 
-def echo_json(content: object) -> None:
-    """Write strict JSON to stdout; NaN and infinity become null."""
-    echo(dumps(content, indent=2))
+def report(content: object, lines: Sequence[str], *, as_json: bool) -> int:
+    """Write a result to stdout, as strict JSON or as lines, and return the exit code of success.
+
+    NaN and infinity become null in JSON.
+    """
+    echo(dumps(content, indent=2) if as_json else "\n".join(lines))
+    return DONE
 
 
 def columns(rows: Iterable[Sequence[str]]) -> str:
@@ -160,28 +163,15 @@ def _run(argv: list[str]) -> int:
     if name not in COMMANDS:
         expected = "command before any option" if name.startswith("-") else "command"
         raise UsageError(f"expected a {expected}, got {name!r}; {hint(name, COMMANDS)}")
-    code: int = resolve_name(f"rlox.cli.{COMMANDS[name][0]}")(argv[1:])
-    return code
+    command: Callable[[list[str]], int] = resolve_name(f"rlox.cli.{COMMANDS[name][0]}")
+    return command(argv[1:])
 
 
 def _overview() -> str:
-    width = max(map(len, COMMANDS))
-    commands = [f"  {name:{width}}  {summary}" for name, (_, summary) in COMMANDS.items()]
-    return "\n".join(
-        (
-            "usage: rlox COMMAND [OPTIONS]",
-            "",
-            *commands,
-            "",
-            "rlox COMMAND --help lists the options of a command. With --traceback, every command",
-            "shows where an error was raised. rlox --version prints the version.",
-            "Exit codes: 0 success, 1 error, 2 wrong command line, 130 Ctrl-C.",
-        )
+    commands = columns((f"  {name}", summary) for name, (_, summary) in COMMANDS.items())
+    return (
+        f"usage: rlox COMMAND [OPTIONS]\n\n{commands}\n\n"
+        "rlox COMMAND --help lists the options of a command. With --traceback, every command\n"
+        "shows where an error was raised. rlox --version prints the version.\n"
+        "Exit codes: 0 success, 1 error, 2 wrong command line, 130 Ctrl-C."
     )
-
-
-def _flush_stdout() -> None:
-    try:
-        sys.stdout.flush()
-    except BrokenPipeError as error:
-        raise StdoutClosedError from error

@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import MISSING, asdict, dataclass, field, fields, make_dataclass
+from dataclasses import MISSING, dataclass, field, fields, make_dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypedDict, TypeVar, get_type_hints
 
@@ -27,7 +27,7 @@ _NOISE_SETTINGS = {name: x for cls in KINDS.values() for name, x in get_settings
 def option(text: str, default: Any = MISSING, metavar: str | None = None, low: int | None = None) -> Any:
     """Declare a field of an options dataclass; a field without a default is required.
 
-    `RunOptions` rejects integers below `low`.
+    Subclasses of `Options` reject integers below `low`.
     """
     return field(default=default, metadata={"flag": {"text": text, "metavar": metavar}, "low": low})
 
@@ -39,7 +39,18 @@ def argument(text: str, metavar: str, default: Any = MISSING) -> Any:
 
 
 @dataclass
-class RunOptions:
+class Options:
+    """Base of options dataclasses with integers that have a lower bound."""
+
+    def __post_init__(self) -> None:
+        for item in fields(self):
+            low, value = item.metadata["low"], getattr(self, item.name)
+            if low is not None and (value is not None or item.default is not None):
+                check_int(item.name, value, low, fix="pass a positive integer")
+
+
+@dataclass
+class RunOptions(Options):
     """Options for callbacks and loggers; frequencies count steps of all environments."""
 
     loggers: tuple[str, ...] = option("any of console csv jsonl tensorboard wandb mlflow", (), metavar="NAME...")
@@ -53,10 +64,7 @@ class RunOptions:
     timing: bool = option("log shares of the run time", False)
 
     def __post_init__(self) -> None:
-        for item in fields(self):
-            low, value = item.metadata["low"], getattr(self, item.name)
-            if low is not None and value is not None:
-                check_int(item.name, value, low, fix="pass a positive integer")
+        super().__post_init__()
         if self.stop_at_reward is not None:
             check_float("stop_at_reward", self.stop_at_reward, fix="pass a number")
         for name, needed in NEEDS.items():
@@ -133,9 +141,11 @@ def parse_experiment(options_type: type[Any], command: str, argv: Sequence[str])
             f"--config, env: expected an id without a module, got {env!r}; if you trust the "
             f"module, which would be imported, pass {env!r} as ENV"
         )
+    if options.get("total_timesteps") is None:
+        raise UsageError("--total-timesteps: expected the number of steps, got none; add --total-timesteps 100_000")
     settings |= _with_noise(chosen, {**preset(algorithm, env), **settings})
-    env_kwargs = _mapping(config, "env_kwargs")
-    env_kwargs |= {name: read_yaml(text, f"--env-kwargs.{name}") for name, text in kwargs.items()}
+    flag_kwargs = {name: read_yaml(text, f"--env-kwargs.{name}") for name, text in kwargs.items()}
+    env_kwargs = _mapping(config, "env_kwargs") | flag_kwargs
     return Experiment(algorithm, options_type(**options), settings, env_kwargs)
 
 
@@ -156,15 +166,14 @@ def parse(options_type: type[T], command: str, argv: Sequence[str]) -> T:
 
 def parse_flags(options_type: type[Any], command: str, argv: Sequence[str]) -> dict[str, Any]:
     """Parse the arguments of a command; return only the options that are set."""
-    found: dict[str, Any] = _run_tyro(_make_flags(options_type), options_type.__doc__, command, argv)
-    return found
+    return dict(_run_tyro(_make_flags(options_type), options_type.__doc__, command, argv))
 
 
 def _parse_with_settings(
     options_type: type[Any], command: str, algorithm: str, env: Any, argv: Sequence[str]
 ) -> tuple[dict[str, Any], dict[str, Any]]:
     """Parse options and settings; the help shows the settings of the preset for `env`."""
-    tyro = _load_tyro()
+    tyro: Any = load_extra("tyro", "cli", "rlox")
     tuned = preset(algorithm, env) if isinstance(env, str) else {}
     groups = {"run": _make_flags(options_type), "settings": _make_setting_flags(ALGORITHMS[algorithm].config, tuned)}
     flat = [(name, Annotated[cls, tyro.conf.OmitArgPrefixes]) for name, cls in groups.items()]
@@ -173,12 +182,8 @@ def _parse_with_settings(
     return parsed.run, parsed.settings
 
 
-def _load_tyro() -> Any:
-    return load_extra("tyro", "cli", "rlox")
-
-
 def _run_tyro(cls: Any, description: str | None, command: str, argv: Sequence[str]) -> Any:
-    tyro = _load_tyro()
+    tyro: Any = load_extra("tyro", "cli", "rlox")
     cls.__doc__ = description
     if os.environ.get("NO_COLOR"):
         tyro._experimental_options["ansi_codes"] = False
@@ -205,11 +210,10 @@ def _make_setting_flags(config_type: type[Any], tuned: Mapping[str, Any]) -> Any
     for name, item in get_settings(config_type).items():
         value, source = tuned.get(name, item.default), "rl-zoo3" if name in tuned else "default"
         if name == "action_noise":
-            flags |= _make_noise_flags(item.doc, source, value)
+            flags |= _make_noise_flags(item.doc, source, value or {})
         else:
-            text = " ".join(map(str, value)) if isinstance(value, tuple) else str(value)
-            hint_text = f"{source}: {text or 'nothing'}"
-            flags[name] = _make_flag(item.type, item.doc, default_text=_hint(item, hint_text))
+            text = " ".join(map(str, value)) if isinstance(value, tuple | list) else str(value)
+            flags[name] = _make_flag(item.type, item.doc, default_text=_hint(item, f"{source}: {text or 'nothing'}"))
     return _typed_dict(config_type.__name__, flags, total=False)
 
 
@@ -218,30 +222,21 @@ def _hint(item: Setting, text: str = "") -> str:
     return f"({'; '.join(filter(None, (text, item.bounds)))})" if text or item.bounds else ""
 
 
-def _make_noise_flags(text: str, source: str, value: Any) -> dict[str, Any]:
-    kind: Any = Literal[(*KINDS, "none")]
-    numbers = {} if value is None else asdict(value)
-    default_text = f"({source}: {numbers.get('kind', 'none')})"
-    flags = {"action_noise": _make_flag(kind, text, default_text=default_text)}
+def _make_noise_flags(text: str, source: str, noise: Mapping[str, Any]) -> dict[str, Any]:
+    default_text = f"({source}: {noise.get('kind', 'none')})"
+    flags = {"action_noise": _make_flag(Literal[(*KINDS, "none")], text, default_text=default_text)}
     for name, item in _NOISE_SETTINGS.items():
-        flag, kinds = f"action_noise.{name}", [x for x in KINDS if name in get_settings(KINDS[x])]
+        kinds = [kind for kind, cls in KINDS.items() if name in get_settings(cls)]
         doc = item.doc if len(kinds) == len(KINDS) else f"{item.doc} ({', '.join(kinds)})"
-        default_text = _hint(item, f"{source}: {numbers[name]}" if name in numbers else "")
+        default_text = _hint(item, f"{source}: {noise[name]}" if name in noise else "")
+        flag = f"action_noise.{name}"
         flags[flag] = _make_flag(float, doc, default_text=default_text, name=flag)
     return flags
 
 
-def _make_flag(
-    kind: Any,
-    text: str,
-    *,
-    default_text: str,
-    name: str | None = None,
-    metavar: str | None = None,
-    positional: bool = False,
-) -> Any:
-    tyro = _load_tyro()
-    arg = tyro.conf.arg(name=name, metavar=metavar, help=text, help_behavior_hint=default_text)
+def _make_flag(kind: Any, text: str, *, default_text: str, positional: bool = False, **names: str | None) -> Any:
+    tyro: Any = load_extra("tyro", "cli", "rlox")
+    arg = tyro.conf.arg(help=text, help_behavior_hint=default_text, **names)
     return Annotated[(kind, arg, *([tyro.conf.Positional] if positional else []))]
 
 
@@ -252,7 +247,7 @@ def _with_noise(flags: Mapping[str, Any], base: Mapping[str, Any]) -> dict[str, 
     if "action_noise" not in flags and not numbers:
         return settings
     noise = base.get("action_noise")
-    base_numbers = dict(noise) if isinstance(noise, Mapping) else {} if noise is None else asdict(noise)
+    base_numbers = dict(noise) if isinstance(noise, Mapping) else {}
     base_kind = base_numbers.pop("kind", "none")
     kind = flags.get("action_noise", base_kind)
     names = [*get_settings(KINDS[kind])] if kind in KINDS else []
@@ -297,7 +292,7 @@ def _split(config: Mapping[str, Any], options_type: type[Any], algorithm: str) -
     known = [item.name for item in fields(ALGORITHMS[algorithm].config)]
     excluded = {"algorithm", "settings", "env_kwargs", *_DESCRIPTION}
     top = {name: value for name, value in config.items() if name not in excluded}
-    inner = _mapping(config, "settings")
+    inner = _plain_names(_mapping(config, "settings"), "--config, settings")
     try:
         check_keywords(top, [*known, *options], algorithm)
         check_keywords(inner, known, algorithm)
@@ -312,10 +307,10 @@ def _split(config: Mapping[str, Any], options_type: type[Any], algorithm: str) -
 
 
 def _mapping(config: Mapping[str, Any], name: str) -> dict[str, Any]:
-    content = config.get(name)
-    if content is not None and not isinstance(content, dict):
+    content = {} if config.get(name) is None else config[name]
+    if not isinstance(content, dict):
         raise UsageError(f"--config, {name}: expected keys and values, got {content!r}; write {name}: {{}}")
-    return _plain_names(content or {}, f"--config, {name}") if name == "settings" else content or {}
+    return content
 
 
 def read_config(path: str, flag: str = "--config") -> dict[str, Any]:

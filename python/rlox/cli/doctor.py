@@ -16,7 +16,7 @@ import numpy as np
 from rlox._rlox import __version__, env_ids, isa, network_backends, num_threads
 from rlox._system import allowed_cpus, quota, threads, vector_units
 from rlox._training.run_folder import check_runs_dir, versions
-from rlox.cli import columns, echo, echo_json
+from rlox.cli import columns, report
 from rlox.cli._args import option, parse
 from rlox.envs.vec_env import VecEnv
 
@@ -36,7 +36,7 @@ def doctor(argv: Sequence[str]) -> int:
     """Check the installation, and print the report."""
     options = parse(DoctorOptions, "doctor", argv)
     problems = list(find_problems())
-    report: dict[str, Any] = {
+    facts: dict[str, Any] = {
         "versions": {**versions(), "platform": platform.platform(terse=True)},
         "backends": [*network_backends(), *(["torch"] if _installed("torch") else [])],
         "extras": missing_packages(),
@@ -46,26 +46,25 @@ def doctor(argv: Sequence[str]) -> int:
         | {"affinity": allowed_cpus(), "cgroup_quota": quota()},
         "environment": {name: x for name in _VARIABLES if (x := os.environ.get(name))},
     }
-    echo_json({**report, "wrong": problems}) if options.json else _print(report, problems)
+    report({**facts, "wrong": problems}, _lines(facts, problems), as_json=options.json)
     return 1 if problems else 0
 
 
-def _print(report: dict[str, Any], problems: list[str]) -> None:
-    units, cpus = report["instruction_sets"], report["threads"]
+def _lines(facts: dict[str, Any], problems: list[str]) -> list[str]:
+    units, cpus = facts["instruction_sets"], facts["threads"]
     units = "unknown" if units is None else " ".join(units) or "none that rlox uses"
     limits = f"affinity {cpus['affinity']}, control groups {cpus['cgroup_quota']:g}"
     rows = [
-        *report["versions"].items(),
-        ("backends", ", ".join(report["backends"])),
-        ("CPU", f"{units}; rlox uses {report['dispatch']}"),
+        *facts["versions"].items(),
+        ("backends", ", ".join(facts["backends"])),
+        ("CPU", f"{units}; rlox uses {facts['dispatch']}"),
         ("threads", f"{cpus['usable']} ({limits}); rlox uses {cpus['native']}"),
-        *report["environment"].items(),
+        *facts["environment"].items(),
     ]
-    for name, missing in report["extras"].items():
+    for name, missing in facts["extras"].items():
         fix = f"lacks {', '.join(missing)}; pip install 'rlox[{name}]'"
         rows.append((f"rlox[{name}]", fix if missing else "installed"))
-    wrong = [f"wrong: {problem}" for problem in problems]
-    echo("\n".join([columns(rows), *wrong, f"{len(problems)} problems"]))
+    return [columns(rows), *(f"wrong: {problem}" for problem in problems), f"{len(problems)} problems"]
 
 
 def missing_packages() -> dict[str, list[str]]:

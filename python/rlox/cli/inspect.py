@@ -17,11 +17,11 @@ from rlox._files import write_file
 from rlox._registry import ALGORITHMS
 from rlox._training.diagnosis import FOLDER as DIAGNOSIS
 from rlox._training.resume import NoEnvironmentError
-from rlox._validation import check_int, hint
+from rlox._validation import hint
 from rlox.checkpoint import FOLDER as CHECKPOINTS
-from rlox.checkpoint import MANIFEST, read_checkpoint
-from rlox.cli import UsageError, columns, echo, echo_json
-from rlox.cli._args import argument, option, parse
+from rlox.checkpoint import MANIFEST, newest, read_checkpoint
+from rlox.cli import UsageError, columns, report
+from rlox.cli._args import Options, argument, option, parse
 from rlox.envs._ids import native_ids
 from rlox.envs.vec_env import VecEnv
 from rlox.evaluation import SeededPredictor, evaluation_seed
@@ -42,14 +42,8 @@ def open_trainer(path: str, *, fallback_env: str | None = None, **options: Any) 
         path: Run folder or checkpoint.
         fallback_env: Id of the environment if the checkpoint has none.
         **options: Arguments of `Trainer.load`; None: the saved value.
-
-    Raises:
-        ArgumentError: The checkpoint is of an unknown algorithm.
-        FileNotFoundError: `path` has no checkpoint.
     """
-    folders = (Path(path), Path(path) / "checkpoint")
-    manifests = (_read_json(folder / MANIFEST) for folder in folders)
-    algorithm = next((manifest["algorithm"] for manifest in manifests if "algorithm" in manifest), None)
+    algorithm = _read_json((newest(Path(path)) or Path(path)) / MANIFEST).get("algorithm")
     if algorithm not in ALGORITHMS:  # old or damaged files: `read_checkpoint` raises the error
         algorithm = read_checkpoint(path).manifest.get("algorithm")
     if algorithm not in ALGORITHMS:
@@ -59,21 +53,20 @@ def open_trainer(path: str, *, fallback_env: str | None = None, **options: Any) 
             f"a checkpoint of {algorithm!r}",
             "pass a run or checkpoint of rlox train",
         )
-    arguments = {name: value for name, value in options.items() if value is not None}
-    arguments.setdefault("runs_dir", None)
+    trainer_type = load_trainer(ALGORITHMS[algorithm])
+    arguments = {"runs_dir": None, **{name: value for name, value in options.items() if value is not None}}
     try:
-        return load_trainer(ALGORITHMS[algorithm]).load(path, **arguments)
+        return trainer_type.load(path, **arguments)
     except NoEnvironmentError:
         if fallback_env is None:
             raise
-        return load_trainer(ALGORITHMS[algorithm]).load(path, **arguments, env=fallback_env)
+        return trainer_type.load(path, **arguments, env=fallback_env)
 
 
 def run_folder(path: str, trainer: Trainer) -> Path | None:
     """Return the run folder of a path, or None if the path is not in a run of the trainer.
 
-    The config of the folder must have the algorithm and the seed of the trainer, as folders of
-    other programs may have a `config.json` as well.
+    Folders of other programs may have a `config.json` as well.
     """
     folder = Path(path).resolve()
     if folder.name == "checkpoint":
@@ -97,11 +90,11 @@ def _read_json(file: Path) -> dict[str, Any]:
 
 
 @dataclass
-class EvalOptions:
+class EvalOptions(Options):
     """Evaluate a trained policy over full episodes, in Gymnasium's own environment."""
 
     run: str = argument("Run folder or checkpoint.", "RUN")
-    episodes: int = option("number of full episodes", 30)
+    episodes: int = option("number of full episodes", 30, low=1)
     seed: int | None = option("seed of the episodes; default: derived from the run", None)
     stochastic: bool = option("sample actions instead of taking greedy ones", False)
     env: str | None = option("id of the environment; default: the training environment", None)
@@ -112,20 +105,21 @@ class EvalOptions:
 def evaluate(argv: Sequence[str]) -> int:
     """Evaluate a trained policy, and print its score."""
     options = parse(EvalOptions, "eval", argv)
-    episodes = check_int("episodes", options.episodes, 1, fix="pass one or more")
     with open_trainer(options.run, fallback_env=options.env, backend=options.backend) as trainer:
-        result = trainer.evaluate(episodes, seed=options.seed, deterministic=not options.stochastic, env=options.env)
+        result = trainer.evaluate(
+            options.episodes, seed=options.seed, deterministic=not options.stochastic, env=options.env
+        )
     total = score(result["returns"])
     env = options.env or trainer.run.task
-    if options.json:
-        info = {"algorithm": trainer.spec.name, "env": env}
-        echo_json({**info, **total, "returns": result["returns"], "lengths": result["lengths"]})
-        return 0
+    content = {"algorithm": trainer.spec.name, "env": env, **total}
+    content |= {"returns": result["returns"], "lengths": result["lengths"]}
     low, high = total["iqm_interval"]
-    echo(f"{trainer.spec.name} {env}, {total['episodes']} episodes")
-    echo(f"mean {total['mean']:.2f}, standard deviation {total['std']:.2f}")
-    echo(f"interquartile mean {total['iqm']:.2f}, 95% interval [{low:.2f}, {high:.2f}]")
-    return 0
+    lines = [
+        f"{trainer.spec.name} {env}, {total['episodes']} episodes",
+        f"mean {total['mean']:.2f}, standard deviation {total['std']:.2f}",
+        f"interquartile mean {total['iqm']:.2f}, 95% interval [{low:.2f}, {high:.2f}]",
+    ]
+    return report(content, lines, as_json=options.json)
 
 
 @dataclass
@@ -174,12 +168,17 @@ def enjoy(argv: Sequence[str]) -> int:
 
     with open_trainer(options.run, fallback_env=options.env) as trainer:
         seed = evaluation_seed(trainer.seed) if options.seed is None else options.seed
-        env_id: Any = options.env or trainer.run.env_maker()
-        kwargs = trainer.run.env_kwargs(options.env)
-        eval_kwargs: dict[str, Any] = {"seed": seed, "num_envs": 1, "env_kwargs": kwargs}
-        eval_kwargs["deterministic"] = not options.stochastic
+        env_id: Any = trainer.run.env_maker(options.env)
         try:
-            result = play(SeededPredictor(trainer.learner, seed), make, options.episodes, **eval_kwargs)
+            result = play(
+                SeededPredictor(trainer.learner, seed),
+                make,
+                options.episodes,
+                seed=seed,
+                deterministic=not options.stochastic,
+                num_envs=1,
+                env_kwargs=trainer.run.env_kwargs(options.env),
+            )
         except Exception as error:
             if type(error).__module__.startswith("pygame") and options.render_mode == "human":
                 raise ArgumentError(
@@ -189,12 +188,9 @@ def enjoy(argv: Sequence[str]) -> int:
                     "add --render-mode rgb_array",
                 ) from error
             raise
-    if options.json:
-        echo_json({**result, "frames": sum(env.frames for env in rendered)})
-        return 0
-    for i, (reward, steps) in enumerate(zip(result["returns"], result["lengths"], strict=True), 1):
-        echo(f"episode {i}: return {reward:.2f} in {steps:,} steps")
-    return 0
+    episodes = enumerate(zip(result["returns"], result["lengths"], strict=True), 1)
+    lines = [f"episode {i}: return {reward:.2f} in {steps:,} steps" for i, (reward, steps) in episodes]
+    return report({**result, "frames": sum(env.frames for env in rendered)}, lines, as_json=options.json)
 
 
 @dataclass
@@ -226,17 +222,11 @@ def export(argv: Sequence[str]) -> int:
     if not out.absolute().parent.is_dir() or out.is_dir():
         raise UsageError(f"--out: expected a file in an existing folder, got {options.out!r}; pass another path")
     policy = load(options.run)
-    if file_format == "torch":
-        _save_torch(policy, out)
-    else:
-        save = exporting.save_onnx if file_format == "onnx" else exporting.save_safetensors
-        save(policy, options.out)
+    savers = {"torch": _save_torch, "safetensors": exporting.save_safetensors, "onnx": exporting.save_onnx}
+    savers[file_format](policy, out)
     size = out.stat().st_size
-    if options.json:
-        echo_json({"file": options.out, "format": file_format, "bytes": size})
-    else:
-        echo(f"{policy.algorithm} {policy.env} as {file_format}, {size:,} bytes, in {options.out}")
-    return 0
+    line = f"{policy.algorithm} {policy.env} as {file_format}, {size:,} bytes, in {options.out}"
+    return report({"file": options.out, "format": file_format, "bytes": size}, [line], as_json=options.json)
 
 
 def _save_torch(policy: Policy, path: Path) -> None:
@@ -250,13 +240,13 @@ def _save_torch(policy: Policy, path: Path) -> None:
 
 
 @dataclass
-class PlotOptions:
+class PlotOptions(Options):
     """Plot a metric of runs; runs that differ only in their seed become a line with a band."""
 
     runs: tuple[str, ...] = argument("Run folders, or parent folders of runs.", "RUN...", ())
     metric: str = option("column of metrics.csv", METRIC)
     x: Literal["steps", "time"] = option("environment steps, or seconds of training", "steps")
-    smooth: int = option("number of rows of the moving average", 1)
+    smooth: int = option("number of rows of the moving average", 1, low=1)
     bands: bool = option("draw runs that differ only in their seed as one line", True)
     out: str | None = option("image; default: curve.png in the run, or curves.png", None)
     title: str = option("title above the plot", "")
@@ -268,19 +258,12 @@ def plot(argv: Sequence[str]) -> int:
     options = parse(PlotOptions, "plot", argv)
     if not options.runs:
         raise UsageError("RUN...: expected at least one run folder, got none; try rlox plot runs")
-    smooth = check_int("smooth", options.smooth, 1, fix="pass the number of rows")
     folders = list(dict.fromkeys(run for path in options.runs for run in _run_folders(Path(path))))
-    default = folders[0] / "curve.png" if len(folders) == 1 else Path("curves.png")
-    out = Path(options.out) if options.out else default
-    curves = [read_curve(folder, options.metric, options.x, smooth) for folder in folders]
+    out = options.out or (folders[0] / "curve.png" if len(folders) == 1 else "curves.png")
+    curves = [read_curve(folder, options.metric, options.x, options.smooth) for folder in folders]
     lines = plot_runs(curves, out, metric=options.metric, along=options.x, bands=options.bands, title=options.title)
-    if options.json:
-        echo_json({"image": str(out), "lines": lines, "runs": [str(folder) for folder in folders]})
-        return 0
-    for line in lines:
-        echo(line)
-    echo(f"image {out}")
-    return 0
+    content = {"image": str(out), "lines": lines, "runs": [str(folder) for folder in folders]}
+    return report(content, [*lines, f"image {out}"], as_json=options.json)
 
 
 def _run_folders(folder: Path) -> list[Path]:
@@ -319,17 +302,10 @@ def presets(argv: Sequence[str]) -> int:
         )
     if algorithm is None or options.env is None:
         listed = {name: envs for name, envs in names.items() if algorithm in (None, name)}
-        if options.json:
-            echo_json(listed)
-        else:
-            echo(columns((name, env) for name, envs in listed.items() for env in envs))
-        return 0
-    text = tuned.show(algorithm, options.env)
-    if options.json:
-        echo_json(tuned.preset(algorithm, options.env))
-    else:
-        echo(text.rstrip())
-    return 0
+        table = columns((name, env) for name, envs in listed.items() for env in envs)
+        return report(listed, [table], as_json=options.json)
+    text = tuned.show(algorithm, options.env).rstrip()
+    return report(tuned.preset(algorithm, options.env), [text], as_json=options.json)
 
 
 @dataclass
@@ -343,16 +319,12 @@ def envs(argv: Sequence[str]) -> int:
     """List the native environments."""
     options = parse(EnvsOptions, "envs", argv)
     descriptions = [_describe_env(env_id) for env_id in native_ids()]
-    if options.json:
-        echo_json(descriptions)
-        return 0
     rows = [("id", "observations", "actions", "steps", "presets")]
     for env in descriptions:
         limit, algorithms = env["max_episode_steps"] or "no limit", env["presets"] or ["none"]
         spaces = env["observation_space"], env["action_space"]
         rows.append((env["id"], *spaces, str(limit), " ".join(algorithms)))
-    echo(columns(rows))
-    return 0
+    return report(descriptions, [columns(rows)], as_json=options.json)
 
 
 def _describe_env(env_id: str) -> dict[str, Any]:

@@ -5,13 +5,14 @@ import logging
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from rlox._errors import ArgumentError
 from rlox._registry import ALGORITHMS
 from rlox._validation import check_int
-from rlox.cli import UsageError, echo, echo_json
-from rlox.cli._args import Experiment, argument, option, parse_experiment, read_config
+from rlox.cli import UsageError, echo, report
+from rlox.cli._args import Experiment, Options, argument, option, parse_experiment, read_config
 from rlox.experiments.space import as_space, default_space
 from rlox.experiments.sweep import Plan, Sweep
 from rlox.learners._backends import Backend
@@ -19,16 +20,16 @@ from rlox.presets import preset
 
 
 @dataclass
-class SweepOptions:
+class SweepOptions(Options):
     """Search for good settings. Settings set here are the same in all trials."""
 
     env: str | None = argument("Id of the environment; pass its arguments as --env-kwargs.NAME VALUE", "ENV", None)
     config: str | None = option("YAML file of the options and common settings", None, "FILE")
     space: str | None = option("YAML file of the search space; default: by algorithm", None, "FILE")
-    trials: int = option("total number of trials, earlier ones included", 20)
-    jobs: int = option("number of trials at a time, in processes", 1)
-    total_timesteps: int | None = option("steps of each trial", None, "N")
-    eval_every: int | None = option("steps between evaluations; default: a tenth of all", None, "N")
+    trials: int = option("total number of trials, earlier ones included", 20, low=1)
+    jobs: int = option("number of trials at a time, in processes", 1, low=1)
+    total_timesteps: int | None = option("steps of each trial", None, "N", 1)
+    eval_every: int | None = option("steps between evaluations; default: a tenth of all", None, "N", 1)
     eval_episodes: int = option("episodes per evaluation", 10)
     prune: bool = option("end trials below the median of the others", True)
     startup_trials: int = option("number of random trials before pruning begins", 5)
@@ -49,26 +50,18 @@ def sweep(argv: Sequence[str]) -> int:
     logging.getLogger("sqlalchemy.pool").setLevel(logging.CRITICAL)
     study = Sweep(_plan(experiment), options.storage, options.study, options.runs_dir)
     try:
-        study.run(options.trials, options.jobs, _reporter(study) if options.progress else None)
+        study.run(options.trials, options.jobs, partial(_report_trial, study) if options.progress else None)
     except KeyboardInterrupt:
         n_trials = len(study.finished_trials())
         interrupted = f"interrupted after {n_trials} trials, which are stored in {options.storage}"
         echo(f"{interrupted}; the same command continues the sweep", to=sys.stderr)
         raise
-    return _report(study, as_json=options.json)
+    return _report_best(study, as_json=options.json)
 
 
 def _plan(experiment: Experiment) -> Plan:
     options, algorithm, fixed = experiment.options, experiment.algorithm, experiment.settings
-    if options.total_timesteps is None:
-        raise UsageError(
-            "--total-timesteps: expected the number of steps of each trial, got none; add --total-timesteps 100_000"
-        )
-    check_int("trials", options.trials, 1)
-    check_int("jobs", options.jobs, 1)
-    steps = check_int("total_timesteps", options.total_timesteps, 1)
-    every = max(steps // 10, 1) if options.eval_every is None else options.eval_every
-    check_int("eval_every", every, 1)
+    every = max(options.total_timesteps // 10, 1) if options.eval_every is None else options.eval_every
     settings = {"num_envs": 1, **preset(algorithm, options.env), **fixed}
     num_envs = check_int("num_envs", settings["num_envs"], 1)
     if options.space is None:
@@ -83,7 +76,7 @@ def _plan(experiment: Experiment) -> Plan:
         algorithm,
         options.env,
         {name: values for name, values in space.items() if name not in fixed},
-        total_timesteps=steps,
+        total_timesteps=options.total_timesteps,
         eval_every=every,
         eval_episodes=options.eval_episodes,
         seed=options.seed,
@@ -95,19 +88,15 @@ def _plan(experiment: Experiment) -> Plan:
     )
 
 
-def _reporter(study: Sweep) -> Any:
-    def report(trial: Any) -> None:
-        attrs, best = trial.user_attrs, study.best_trial()
-        outcomes = {"COMPLETE": f"mean reward {trial.value or 0.0:.2f}", "PRUNED": "pruned"}
-        outcome = outcomes.get(trial.state.name, f"failed: {attrs.get('error')}")
-        best_text = "" if best is None else f"; best {best.value:.2f} of trial {best.number}"
-        steps = f"{attrs['timesteps']:,} steps"
-        echo(f"trial {trial.number}: {outcome} in {steps}{best_text}", to=sys.stderr)
-
-    return report
+def _report_trial(study: Sweep, trial: Any) -> None:
+    attrs, best = trial.user_attrs, study.best_trial()
+    outcomes = {"COMPLETE": f"mean reward {trial.value or 0.0:.2f}", "PRUNED": "pruned"}
+    outcome = outcomes.get(trial.state.name, f"failed: {attrs.get('error')}")
+    best_text = "" if best is None else f"; best {best.value:.2f} of trial {best.number}"
+    echo(f"trial {trial.number}: {outcome} in {attrs['timesteps']:,} steps{best_text}", to=sys.stderr)
 
 
-def _report(study: Sweep, *, as_json: bool) -> int:
+def _report_best(study: Sweep, *, as_json: bool) -> int:
     """Print the best settings as YAML, or all trials as JSON."""
     trials, best = study.finished_trials(), study.best_trial()
     if best is None:
@@ -119,15 +108,11 @@ def _report(study: Sweep, *, as_json: bool) -> int:
             "change the space or the settings, and pass another --study",
         )
     config = study.config(best)
-    if as_json:
-        rows = [{"number": x.number, "state": x.state.name.lower(), "score": x.value, **x.user_attrs} for x in trials]
-        echo_json({"study": study.name, "best": {"score": best.value, **config}, "trials": rows})
-        return 0
+    rows = [{"number": x.number, "state": x.state.name.lower(), "score": x.value, **x.user_attrs} for x in trials]
+    content = {"study": study.name, "best": {"score": best.value, **config}, "trials": rows}
     settings = config.pop("settings")
-    echo(f"# mean reward {best.value:.2f}: trial {best.number}, the best of {len(trials)}")
-    for name, value in config.items():
-        echo(f"{name}: {json.dumps(value)}")
-    echo("settings:" + ("" if settings else " {}"))
-    for name, value in settings.items():
-        echo(f"  {name}: {json.dumps(value)}")
-    return 0
+    lines = [f"# mean reward {best.value:.2f}: trial {best.number}, the best of {len(trials)}"]
+    lines += [f"{name}: {json.dumps(value)}" for name, value in config.items()]
+    lines += ["settings:" if settings else "settings: {}"]
+    lines += [f"  {name}: {json.dumps(value)}" for name, value in settings.items()]
+    return report(content, lines, as_json=as_json)

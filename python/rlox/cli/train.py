@@ -21,7 +21,7 @@ from rlox.callbacks.evaluation import EvalCallback
 from rlox.callbacks.progress import TimingCallback
 from rlox.callbacks.stopping import EarlyStoppingCallback
 from rlox.callbacks.video import VideoRecordingCallback
-from rlox.cli import DONE, FAILED, INTERRUPTED, RunError, UsageError, describe_error, echo, echo_json
+from rlox.cli import DONE, FAILED, INTERRUPTED, RunError, UsageError, describe_error, echo, report
 from rlox.cli._args import NEEDS, RunOptions, TrainOptions, argument, option, parse_experiment, parse_flags
 from rlox.cli.inspect import open_trainer, run_folder
 from rlox.experiments.many import RunsFailedError, train_many
@@ -55,8 +55,6 @@ def train(argv: Sequence[str]) -> int:
     """Train a run, or a run for each of several seeds."""
     experiment = parse_experiment(TrainOptions, "train", argv)
     options = experiment.options
-    if options.total_timesteps is None:
-        raise UsageError("--total-timesteps: expected the number of steps, got none; add --total-timesteps 100_000")
     arguments = {
         "backend": options.backend,
         "runs_dir": options.runs_dir,
@@ -150,36 +148,32 @@ def _train(trainer: Trainer, options: Any, callbacks: Sequence[Callback], logger
         )
     except (ArgumentError, ArgumentTypeError) as error:
         raise RunError from error
-    _report(trainer, result, as_json=options.json)
+    _report_run(trainer, result, as_json=options.json)
     return INTERRUPTED if result["stopped_by"] == CTRL_C else DONE
 
 
-def _report(trainer: Trainer, result: TrainResult, *, as_json: bool) -> None:
+def _report_run(trainer: Trainer, result: TrainResult, *, as_json: bool) -> None:
     info = {
         "algorithm": trainer.spec.name,
         "env": trainer.run.task,
         "seed": trainer.seed,
         "backend": trainer.learner.backend,
     }
-    if as_json:
-        echo_json({**info, **result})
-        return
-    echo("{algorithm} {env}, seed {seed}, {backend}".format(**info))
-    echo(
+    episodes, folder = result["episodes"], result["run_dir"]
+    mean = f"mean return {result['mean_reward']:.2f} over the last {min(episodes, 100)} of {episodes:,} episodes"
+    lines = [
+        "{algorithm} {env}, seed {seed}, {backend}".format(**info),
         f"{result['timesteps']:,} steps in total; this call took {result['seconds']:.1f} s, with "
-        f"{result['sps']:,.0f} steps/s"
-    )
-    if episodes := result["episodes"]:
-        last = f"the last {min(episodes, 100)} of {episodes:,} episodes"
-        echo(f"mean return {result['mean_reward']:.2f} over {last}")
-    else:
-        echo("no finished episode")
-    if (folder := result["run_dir"]) is not None:
-        echo(f"run folder {folder}")
+        f"{result['sps']:,.0f} steps/s",
+        mean if episodes else "no finished episode",
+    ]
+    if folder is not None:
+        lines.append(f"run folder {folder}")
     if result["interrupted"]:
-        echo("interrupted" + (f"; continue with: rlox resume {folder}" if folder else ""))
+        lines.append("interrupted" + (f"; continue with: rlox resume {folder}" if folder else ""))
     elif result["stopped_by"] is not None:
-        echo(f"stopped by {result['stopped_by']}")
+        lines.append(f"stopped by {result['stopped_by']}")
+    report({**info, **result}, lines, as_json=as_json)
 
 
 def parse_seeds(value: Any) -> list[int]:
@@ -216,10 +210,10 @@ def _train_seeds(algorithm: str, options: Any, arguments: dict[str, Any]) -> int
     except RunsFailedError as error:
         outcomes = [error.errors.get(i, result) for i, result in enumerate(error.results)]
     _report_seeds({"algorithm": algorithm, "env": options.env}, seeds, outcomes, options.json)
-    failed = [isinstance(x, BaseException) for x in outcomes]
-    if any(not f and x["stopped_by"] == CTRL_C for f, x in zip(failed, outcomes, strict=True)):
+    results = [x for x in outcomes if not isinstance(x, BaseException)]
+    if any(result["stopped_by"] == CTRL_C for result in results):
         return INTERRUPTED
-    return FAILED if any(failed) else DONE
+    return DONE if len(results) == len(seeds) else FAILED
 
 
 def _report_seed(seed: int, outcome: TrainResult | BaseException, to: Any) -> None:
@@ -236,23 +230,21 @@ def _report_seed(seed: int, outcome: TrainResult | BaseException, to: Any) -> No
 def _report_seeds(info: dict[str, Any], seeds: list[int], outcomes: list[Any], as_json: bool) -> None:
     results = [x for x in outcomes if not isinstance(x, BaseException)]
     means = [x["mean_reward"] for x in results if not math.isnan(x["mean_reward"])]
-    total: dict[str, Any] | None = {**score(means)} if means else None
-    if as_json:
-        runs = [
-            {"seed": seed, **({"error": describe_error(x)} if isinstance(x, BaseException) else x)}
-            for seed, x in zip(seeds, outcomes, strict=True)
-        ]
-        if total is not None:
-            total["runs"] = total.pop("episodes")
-        echo_json({**info, "runs": runs, "mean_reward": total})
-        return
+    runs = [
+        {"seed": seed, **({"error": describe_error(x)} if isinstance(x, BaseException) else x)}
+        for seed, x in zip(seeds, outcomes, strict=True)
+    ]
     failed, interrupted = len(outcomes) - len(results), sum(x["interrupted"] for x in results)
     notes = f", {failed} failed" if failed else ""
     notes += f", {interrupted} interrupted" if interrupted else ""
-    echo(f"{info['algorithm']} {info['env']}: {len(outcomes)} runs{notes}")
-    if total is not None:
+    lines = [f"{info['algorithm']} {info['env']}: {len(outcomes)} runs{notes}"]
+    total: dict[str, Any] | None = None
+    if means:
+        total = {**score(means)}
+        total["runs"] = total.pop("episodes")
         low, high = total["iqm_interval"]
-        echo(
+        lines.append(
             f"mean return {total['mean']:.2f} +- {total['std']:.2f}, interquartile mean "
             f"{total['iqm']:.2f} [{low:.2f}, {high:.2f}] of {len(means)} runs (last 100 episodes)"
         )
+    report({**info, "runs": runs, "mean_reward": total}, lines, as_json=as_json)

@@ -6,9 +6,8 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
-from rlox._errors import ArgumentTypeError
 from rlox._training.run import Callback, Run
-from rlox._validation import check_path, check_str, short_repr
+from rlox._validation import check_path, check_str
 from rlox.callbacks.base import FunctionCallback, as_callback
 from rlox.configs import OffPolicyConfig
 from rlox.learners import TIMESTEPS
@@ -57,8 +56,7 @@ class Table(Callback):
         self._tables = 0
 
     def on_train_start(self, run: Run) -> None:
-        """Reset the counts."""
-        self._iterations = 0
+        """Count no tables for episodes of earlier calls."""
         self._tables = self._count_tables(run)
 
     def on_iteration(self, run: Run, metrics: dict[str, float]) -> None:
@@ -77,17 +75,10 @@ class Table(Callback):
 def make_callbacks(
     callback: object, algorithm: str, verbose: int, log_interval: int | None, first: int
 ) -> list[Callback]:
-    """Return the trainer's callbacks for the arguments of `learn`.
-
-    Args:
-        callback: None, a function, an `rlox.callbacks.Callback`, or a list of these.
-        algorithm: Name of the algorithm, which determines the default of `log_interval`.
-        verbose: Verbosity; 0 writes no tables.
-        log_interval: As for `Table`; None: Stable-Baselines3's default.
-        first: Number of steps before the count starts.
+    """Return the trainer's callbacks for the arguments of `learn`; `first` is as for `StepCount`.
 
     Raises:
-        ArgumentTypeError: A callback is from Stable-Baselines3, or has an unsupported type.
+        ArgumentTypeError: A callback is neither a function nor an `rlox.callbacks.Callback`.
     """
     items = callback if isinstance(callback, list | tuple) else [callback]
     callbacks = [StepCount(first), *(_as_callback(item) for item in items if item is not None)]
@@ -96,14 +87,6 @@ def make_callbacks(
 
 
 def _as_callback(callback: object) -> Callback:
-    cls = callback if isinstance(callback, type) else type(callback)
-    if any(base.__module__.startswith("stable_baselines3.") for base in cls.__mro__):
-        raise ArgumentTypeError(
-            "callback",
-            "a function of (run, metrics) or an rlox.callbacks.Callback",
-            f"a Stable-Baselines3 callback, {short_repr(callback)}",
-            "derive the class from rlox.callbacks.Callback",
-        )
     if callable(callback) and not isinstance(callback, type | Callback):
         return StoppingFunction(callback)
     return as_callback(callback)
@@ -124,12 +107,9 @@ def log_folder(path: str | os.PathLike[str] | None) -> str | None:
 
 
 def make_loggers(folder: str | None, name: str, *, new: bool) -> list[Logger]:
-    """Return the loggers of a `learn` call; the log is `folder/NAME_1`, and so on.
+    """Return the logger of `folder/NAME_1`, `folder/NAME_2` and so on; none without a folder.
 
-    Args:
-        folder: Folder of the logs; None: no log.
-        name: Name of the log, without the number.
-        new: Whether to use a new number. False: continue the log with the highest number.
+    The number is the highest one, or the next number if the log is `new`.
     """
     check_str("tb_log_name", name)
     if folder is None:

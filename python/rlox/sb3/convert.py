@@ -20,19 +20,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-import gymnasium as gym
 import numpy as np
 import numpy.typing as npt
 
 from rlox._errors import ArgumentError, CorruptFileError, NonFiniteError, one_line, rename_arguments
 from rlox._registry import ALGORITHMS
-from rlox._validation import check_bool
 from rlox.envs._make import EnvLike
 from rlox.envs._rollout_env import RolloutEnv
 from rlox.learners import NORMALIZER_CLIP, NORMALIZER_EPS
 from rlox.learners._backends import Backend, check_torch
 from rlox.sb3.evaluation import check_environment
-from rlox.sb3.models import DEFAULTS, FIXED, KEYWORDS, all_keywords, trainer_settings
+from rlox.sb3.models import DEFAULTS, KEYWORDS, NO_SETTINGS, all_keywords, trainer_settings
 from rlox.trainers import Trainer, load_trainer
 
 Arrays = dict[str, npt.NDArray[np.float32]]
@@ -51,7 +49,7 @@ _CONSTANT = re.compile(rf"(?:ConstantSchedule\(val=)?{_NUMBER}\)?")
 _LINEAR = re.compile(rf"LinearSchedule\(start={_NUMBER}, end={_NUMBER}, end_fraction={_NUMBER}\)")
 _LAYER = re.compile(r"(.+)\.(\d+)\.(weight|bias)")
 # Keywords that are not settings, or that are read separately.
-_SEPARATE = {"policy_kwargs", "verbose", "device", "learning_rate", "clip_range", "seed", *FIXED}
+_SEPARATE = {"learning_rate", "clip_range", *NO_SETTINGS}
 _ON_POLICY_NETS = {"mlp_extractor.policy_net": "actor", "mlp_extractor.value_net": "critic"}
 _CRITICS = {f"critic{end}.qf{i}": f"critic{end}.qf{i}" for end in ("", "_target") for i in (0, 1)}
 # Names of networks in Stable-Baselines3 and in rlox. Layer numbers are the same.
@@ -114,11 +112,11 @@ def convert(
         ModuleNotFoundError: PyTorch is not installed.
         RuntimeError: PyTorch is older than 2.6.
     """
-    if not check_bool("trust", trust, fix="pass True for files whose origin you trust"):
+    if trust is not True:
         raise ArgumentError(
             "trust",
             "True, because a zip of Stable-Baselines3 can contain code",
-            "False",
+            repr(trust),
             "pass trust=True, or --trust, for files whose origin you trust",
         )
     check_environment(env)
@@ -129,7 +127,7 @@ def convert(
     trainer_type = load_trainer(ALGORITHMS[algorithm])
     count = archive.data.get("n_envs")
     num_envs = count if type(count) is int and count > 0 else 1
-    settings = trainer_settings(algorithm, trainer_type.spec.config, values, num_envs)
+    settings = trainer_settings(algorithm, values, num_envs)
     settings["net_arch"] = _hidden_layers(networks, "q_net" if algorithm == "dqn" else "actor")
     statistics = None if vecnormalize is None else read_statistics(Path(vecnormalize))
     if statistics is not None:
@@ -378,11 +376,8 @@ def _check_spaces(archive: Archive, env: RolloutEnv) -> None:
         cls, shape = _CLASS.fullmatch(str(texts.get(":type:", ""))), texts.get("_shape")
         differs = cls is not None and cls[1] != type(space).__name__
         differs |= isinstance(shape, list) and tuple(shape) != tuple(space.shape or ())
-        if isinstance(space, gym.spaces.Discrete):
-            differs |= str(texts.get("n", space.n)) != str(space.n)
-        if isinstance(space, gym.spaces.Box):
-            differs |= not _agrees(texts.get("low"), space.low)
-            differs |= not _agrees(texts.get("high"), space.high)
+        parts = (part for part in ("n", "low", "high") if part in texts and hasattr(space, part))
+        differs |= not all(_agrees(str(texts[part]), getattr(space, part)) for part in parts)
         if differs:
             description = {k: texts[k] for k in (":type:", "_shape", "n", "low", "high") if k in texts}
             raise ArgumentError(
@@ -393,15 +388,13 @@ def _check_spaces(archive: Archive, env: RolloutEnv) -> None:
             )
 
 
-def _agrees(text: object, array: npt.NDArray[Any]) -> bool:
+def _agrees(text: str, array: npt.ArrayLike) -> bool:
     """Return whether a string of NumPy describes the array, or cannot be compared."""
-    if not isinstance(text, str) or "..." in text:
-        return True
     try:
         numbers = [float(word) for word in text.replace("[", " ").replace("]", " ").split()]
-    except ValueError:
+    except ValueError:  # "..." or other text
         return True
-    flat = np.asarray(array, np.float64).ravel()
+    flat = np.ravel(array)
     return len(numbers) == len(flat) and bool(np.allclose(numbers, flat, rtol=1e-5, equal_nan=True))
 
 
@@ -420,8 +413,7 @@ def _normalizer_settings(statistics: Mapping[str, Any], gamma: float) -> dict[st
                 f"{statistics[name]:g}",
                 "normalize in an environment wrapper",
             )
-    names = {"normalize_obs": "norm_obs", "normalize_reward": "norm_reward"}
-    return {name: statistics[other] for name, other in names.items()}
+    return {"normalize_obs": statistics["norm_obs"], "normalize_reward": statistics["norm_reward"]}
 
 
 def read_statistics(file: Path) -> dict[str, Any]:

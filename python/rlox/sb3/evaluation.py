@@ -12,10 +12,10 @@ from gymnasium.wrappers import OrderEnforcing, PassiveEnvChecker, TimeLimit
 from rlox._errors import ArgumentError, ArgumentTypeError
 from rlox._validation import check_bool, check_float, check_int, short_repr
 from rlox.buffers._steps import StepRecorder
-from rlox.envs._make import get_env_name, make_vec
+from rlox.envs._make import EnvLike, get_env_name, make_vec
 from rlox.envs.gymnasium import GymVecEnv
 from rlox.envs.vec_env import VecEnv
-from rlox.trainers import EnvLike, Trainer
+from rlox.trainers import Trainer
 
 
 class Predictor(Protocol):
@@ -26,19 +26,7 @@ class Predictor(Protocol):
 
 
 def check_environment(env: object) -> None:
-    """Check that `env` is neither None nor a vector environment of Stable-Baselines3.
-
-    Stable-Baselines3's vector environments have another API, whose `step` returns four values.
-
-    Raises:
-        ArgumentTypeError: `env` is None or a vector environment of Stable-Baselines3.
-
-    >>> check_environment(None)
-    Traceback (most recent call last):
-    rlox.ArgumentTypeError: env: expected an environment or its id, got None; pass an id
-    """
-    if env is None:
-        raise ArgumentTypeError("env", "an environment or its id", "None", "pass an id")
+    """Check that `env` is not a vector environment of Stable-Baselines3, whose API differs."""
     cls = env if isinstance(env, type) else type(env)
     if any(base.__module__.startswith("stable_baselines3.common.vec_env") for base in cls.__mro__):
         raise ArgumentTypeError(
@@ -59,7 +47,7 @@ def env_id_of(env: object) -> str | None:
     True
     """
     spec = getattr(env, "spec", None)
-    without: tuple[str, ...] = ("render_mode",)
+    without = {"render_mode"}
     if spec is None or spec.id not in gym.registry:
         return None
     if isinstance(env, gym.Env):
@@ -69,7 +57,7 @@ def env_id_of(env: object) -> str | None:
                 return None
             inner = inner.env
     elif type(env) is VecEnv and spec.kwargs.get("autoreset_mode") == "SameStep":
-        without = ("num_envs", "autoreset_mode")
+        without = {"num_envs", "autoreset_mode"}
     else:
         return None
     kwargs = {name: value for name, value in spec.kwargs.items() if name not in without}
@@ -93,8 +81,7 @@ def evaluate_policy(
     in advance, so that short episodes do not bias the mean.
 
     Args:
-        model: Model of `rlox.sb3`, or an object whose `predict(obs, deterministic=)` returns
-            actions and a state.
+        model: Model of `rlox.sb3`, or an object whose `predict(obs, deterministic=)` returns actions and a state.
         env: As for the models. An existing environment is reset and not closed. The model may
             train in the same environment.
         n_eval_episodes: Number of episodes, at least 1.

@@ -1,8 +1,6 @@
 """Conversion of Stable-Baselines3's keywords to rlox's settings, and hints for other names."""
 
-import math
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import fields
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import gymnasium as gym
@@ -12,7 +10,7 @@ import numpy.typing as npt
 from rlox._errors import ArgumentError, ArgumentTypeError
 from rlox._layout import is_image
 from rlox._registry import ALGORITHMS, SDE_CLIP_MEAN
-from rlox._validation import check_float, check_float_or_tuple, check_keywords, check_str, short_repr
+from rlox._validation import check_float_or_tuple, check_keywords, short_repr
 from rlox.configs import ACTIVATIONS
 from rlox.noise import ActionNoise, GaussianNoise, OrnsteinUhlenbeckNoise
 
@@ -67,7 +65,7 @@ def NormalActionNoise(mean: npt.ArrayLike, sigma: npt.ArrayLike) -> ActionNoise:
     >>> NormalActionNoise(mean=np.zeros(2), sigma=0.1 * np.ones(2)).sigma
     0.1
     """
-    return _make_noise(GaussianNoise, sigma=sigma, mean=mean)
+    return GaussianNoise(_collapse("sigma", sigma), mean=_collapse("mean", mean))
 
 
 def OrnsteinUhlenbeckActionNoise(  # noqa: N802
@@ -93,31 +91,16 @@ def OrnsteinUhlenbeckActionNoise(  # noqa: N802
     >>> OrnsteinUhlenbeckActionNoise(np.zeros(1), 0.5 * np.ones(1)).sigma
     0.5
     """
-    rates: dict[str, Any] = {"theta": check_float("theta", theta), "dt": check_float("dt", dt)}
-    if initial_noise is not None:
-        rates["initial_noise"] = initial_noise
-    return _make_noise(OrnsteinUhlenbeckNoise, sigma=sigma, mean=mean, **rates)
+    initial = None if initial_noise is None else _collapse("initial_noise", initial_noise) or None
+    return OrnsteinUhlenbeckNoise(
+        _collapse("sigma", sigma), theta, dt, mean=_collapse("mean", mean), initial_noise=initial
+    )
 
 
-def _make_noise(noise_type: Callable[..., ActionNoise], **values: npt.ArrayLike) -> ActionNoise:
-    """Create the noise; an array of equal numbers becomes one number."""
-    names = {field.name for field in fields(noise_type)}  # type: ignore[arg-type]  # a dataclass
-    numbers: dict[str, Any] = {}
-    for name, value in values.items():
-        array = np.ravel(check_float_or_tuple(name, value))
-        is_uniform = bool((array == array[0]).all())
-        if is_uniform and array[0] == 0.0 and name in ("mean", "initial_noise"):
-            continue  # the default
-        if name not in names or (not is_uniform and "mean" not in names):
-            expected = "0" if name not in names else "equal numbers"
-            raise ArgumentError(
-                name,
-                f"{expected}, because rlox.noise supports nothing else",
-                short_repr(value),
-                "add the noise in an environment wrapper",
-            )
-        numbers[name] = float(array[0]) if is_uniform else tuple(array.tolist())
-    return noise_type(**numbers)
+def _collapse(name: str, value: npt.ArrayLike) -> float | tuple[float, ...]:
+    """Return an array of numbers as a tuple, or as one number if all are equal."""
+    numbers = np.ravel(check_float_or_tuple(name, value)).tolist()
+    return numbers[0] if len({*numbers}) == 1 else tuple(numbers)
 
 
 def as_action_noise(value: object) -> object:
@@ -156,13 +139,6 @@ def schedule(name: str, value: Any) -> tuple[Any, str]:
     >>> schedule("learning_rate", lambda remaining: remaining * 0.01)
     (0.01, 'linear')
     """
-    if isinstance(value, str):
-        raise ArgumentError(
-            name,
-            "a number or a function of the remaining progress",
-            repr(value),
-            "pass a function, such as lambda remaining: remaining * 0.001 for 'lin_0.001'",
-        )
     if not callable(value):
         return value, "constant"
     try:
@@ -175,10 +151,10 @@ def schedule(name: str, value: Any) -> tuple[Any, str]:
             "pass a number",
         ) from error
     first = values[0]
-    for schedule_name, factors in (("constant", [1.0] * len(values)), ("linear", _PROGRESS)):
-        expected = [first * factor for factor in factors]
-        if all(math.isclose(x, y, rel_tol=1e-6, abs_tol=1e-15) for x, y in zip(values, expected, strict=True)):
-            return first, schedule_name
+    if np.allclose(values, first, rtol=1e-6, atol=1e-15):
+        return first, "constant"
+    if np.allclose(values, np.multiply(first, _PROGRESS), rtol=1e-6, atol=1e-15):
+        return first, "linear"
     points = ", ".join(f"{x:g}: {y:g}" for x, y in zip(_PROGRESS, values, strict=True))
     raise ArgumentError(
         name,
@@ -305,29 +281,19 @@ def _optimizer(algorithm: str, policy_kwargs: Mapping[str, Any]) -> dict[str, An
 
 
 def check_policy(policy: object) -> None:
-    """Check the name of a policy.
-
-    Raises:
-        ArgumentTypeError: The policy is not a str.
-        ArgumentError: The policy is not 'MlpPolicy' or 'CnnPolicy'.
-    """
-    if not isinstance(policy, str) or policy.startswith("MultiInput"):
+    """Check that a policy is "MlpPolicy" or "CnnPolicy"."""
+    if not isinstance(policy, str) or policy not in ("MlpPolicy", "CnnPolicy"):
         error = ArgumentError if isinstance(policy, str) else ArgumentTypeError
         raise error(
             "policy",
             "'MlpPolicy' or 'CnnPolicy'",
             short_repr(policy),
-            "use rlox.trainers for Dict observations, or for torch modules (policy=)",
+            "pass one of them, or use rlox.trainers for Dict observations and torch modules (policy=)",
         )
-    check_str("policy", policy, ("MlpPolicy", "CnnPolicy"))
 
 
 def check_observations(policy: str, algorithm: str, space: gym.Space[Any]) -> None:
-    """Check that the policy name matches the observation space and the algorithm.
-
-    Raises:
-        ArgumentError: The built-in policy for the observation space differs or does not exist.
-    """
+    """Check that the policy name matches the observation space and the algorithm."""
     has_parts = isinstance(space, gym.spaces.Dict | gym.spaces.Tuple)
     fitting = "CnnPolicy" if is_image(space) else "MlpPolicy"
     supported = not has_parts and (fitting == "MlpPolicy" or algorithm in (*_ON_POLICY, "dqn"))

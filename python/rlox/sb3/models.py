@@ -14,9 +14,10 @@ import numpy.typing as npt
 
 from rlox import _spaces, inference, trainers
 from rlox._errors import ArgumentError, ArgumentTypeError, rename_arguments
+from rlox._registry import ALGORITHMS
 from rlox._training.resume import NoEnvironmentError
 from rlox._types import Obs
-from rlox._validation import check_bool, check_float, check_int, check_keywords, check_str, short_repr
+from rlox._validation import check_bool, check_float, check_int, check_keywords, short_repr
 from rlox.envs._make import EnvLike, EnvSource, as_env_source, get_num_envs
 from rlox.envs.gymnasium import GymVecEnv
 from rlox.envs.vec_env import VecEnv
@@ -31,103 +32,6 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
 PathLike = str | os.PathLike[str]
-_ON_POLICY_END: dict[str, Any] = {
-    "stats_window_size": 100,
-    "tensorboard_log": None,
-    "policy_kwargs": None,
-    "verbose": 0,
-    "seed": None,
-    "device": "auto",
-    "_init_setup_model": True,
-}
-_BUFFER = {"replay_buffer_class": None, "replay_buffer_kwargs": None}
-_ROLLOUT = {"rollout_buffer_class": None, "rollout_buffer_kwargs": None}
-_REPLAY: dict[str, Any] = {**_BUFFER, "optimize_memory_usage": False, "n_steps": 1}
-
-
-def _replay(learning_rate: float, batch_size: int, tau: float, train_freq: int) -> dict[str, Any]:
-    """Return the first keywords of algorithms with a replay buffer."""
-    return {
-        "learning_rate": learning_rate,
-        "buffer_size": 1_000_000,
-        "learning_starts": 100,
-        "batch_size": batch_size,
-        "tau": tau,
-        "gamma": 0.99,
-        "train_freq": train_freq,
-        "gradient_steps": 1,
-    }
-
-
-# Keywords and defaults of each algorithm, in the order of the arguments after policy and env.
-DEFAULTS: dict[str, dict[str, Any]] = {
-    "ppo": {
-        "learning_rate": 3e-4,
-        "n_steps": 2048,
-        "batch_size": 64,
-        "n_epochs": 10,
-        "gamma": 0.99,
-        "gae_lambda": 0.95,
-        "clip_range": 0.2,
-        "clip_range_vf": None,
-        "normalize_advantage": True,
-        "ent_coef": 0.0,
-        "vf_coef": 0.5,
-        "max_grad_norm": 0.5,
-        "use_sde": False,
-        "sde_sample_freq": -1,
-        **_ROLLOUT,
-        "target_kl": None,
-        **_ON_POLICY_END,
-    },
-    "a2c": {
-        "learning_rate": 7e-4,
-        "n_steps": 5,
-        "gamma": 0.99,
-        "gae_lambda": 1.0,
-        "ent_coef": 0.0,
-        "vf_coef": 0.5,
-        "max_grad_norm": 0.5,
-        "rms_prop_eps": 1e-5,
-        "use_rms_prop": True,
-        "use_sde": False,
-        "sde_sample_freq": -1,
-        **_ROLLOUT,
-        "normalize_advantage": False,
-        **_ON_POLICY_END,
-    },
-    "dqn": {
-        **_replay(learning_rate=1e-4, batch_size=32, tau=1.0, train_freq=4),
-        **_REPLAY,
-        "target_update_interval": 10_000,
-        "exploration_fraction": 0.1,
-        "exploration_initial_eps": 1.0,
-        "exploration_final_eps": 0.05,
-        "max_grad_norm": 10,
-        **_ON_POLICY_END,
-    },
-    "sac": {
-        **_replay(learning_rate=3e-4, batch_size=256, tau=0.005, train_freq=1),
-        "action_noise": None,
-        **_REPLAY,
-        "ent_coef": "auto",
-        "target_update_interval": 1,
-        "target_entropy": "auto",
-        "use_sde": False,
-        "sde_sample_freq": -1,
-        "use_sde_at_warmup": False,
-        **_ON_POLICY_END,
-    },
-    "td3": {
-        **_replay(learning_rate=1e-3, batch_size=256, tau=0.005, train_freq=1),
-        "action_noise": None,
-        **_REPLAY,
-        "policy_delay": 2,
-        "target_policy_noise": 0.2,
-        "target_noise_clip": 0.5,
-        **_ON_POLICY_END,
-    },
-}
 _RUST_ROLLOUTS = "remove it, rlox has its own rollout buffer"
 # Keywords for which models support one value only, and a hint.
 FIXED: dict[str, tuple[tuple[Any, ...], str]] = {
@@ -139,12 +43,51 @@ FIXED: dict[str, tuple[tuple[Any, ...], str]] = {
     "stats_window_size": ((100,), "remove it, rollout/ep_rew_mean covers the last 100 episodes"),
     "_init_setup_model": ((True,), "remove it, models are complete after construction"),
 }
-# Keywords of the model that are not settings of the trainer.
-_NO_SETTINGS = ("policy_kwargs", "verbose", "tensorboard_log", "seed", "device", *FIXED)
+# Keywords that are not settings of the trainer, with their defaults.
+NO_SETTINGS: dict[str, Any] = {
+    **{name: allowed[0] for name, (allowed, _) in FIXED.items()},
+    "tensorboard_log": None,
+    "policy_kwargs": None,
+    "verbose": 0,
+    "seed": None,
+    "device": "auto",
+    "use_rms_prop": True,
+}
 _RENAMED = {"rms_prop_eps": "optimizer_eps", "clip_range": "clip_coef", "clip_range_vf": "clip_coef_vf"}
 # Names of arguments in trainers' errors, and the corresponding keywords.
 KEYWORDS = {new: old for old, new in _RENAMED.items()}
 KEYWORDS |= {"activation": "activation_fn", "num_envs": "env"}
+_ROLLOUT = "use_sde sde_sample_freq rollout_buffer_class rollout_buffer_kwargs"
+_OFF_POLICY = "learning_rate buffer_size learning_starts batch_size tau gamma train_freq gradient_steps"
+_REPLAY = "replay_buffer_class replay_buffer_kwargs optimize_memory_usage n_steps"
+_END = "stats_window_size tensorboard_log policy_kwargs verbose seed device _init_setup_model"
+# Names of the keywords, in the order of the arguments after policy and env.
+_NAMES = {
+    "ppo": "learning_rate n_steps batch_size n_epochs gamma gae_lambda clip_range clip_range_vf "
+    f"normalize_advantage ent_coef vf_coef max_grad_norm {_ROLLOUT} target_kl {_END}",
+    "a2c": "learning_rate n_steps gamma gae_lambda ent_coef vf_coef max_grad_norm rms_prop_eps use_rms_prop "
+    f"{_ROLLOUT} normalize_advantage {_END}",
+    "dqn": f"{_OFF_POLICY} {_REPLAY} target_update_interval exploration_fraction exploration_initial_eps "
+    f"exploration_final_eps max_grad_norm {_END}",
+    "sac": f"{_OFF_POLICY} action_noise {_REPLAY} ent_coef target_update_interval target_entropy use_sde "
+    f"sde_sample_freq use_sde_at_warmup {_END}",
+    "td3": f"{_OFF_POLICY} action_noise {_REPLAY} policy_delay target_policy_noise target_noise_clip {_END}",
+}
+
+
+def _default(algorithm: str, name: str) -> Any:
+    """Return the default of a keyword; the defaults of rlox's settings are Stable-Baselines3's."""
+    if (algorithm, name) == ("ppo", "batch_size"):
+        return 64  # what the setting's default None stands for
+    if name in NO_SETTINGS:
+        return NO_SETTINGS[name]
+    return getattr(ALGORITHMS[algorithm].config, _RENAMED.get(name, name))
+
+
+# Keywords and defaults of each algorithm, in the order of `_NAMES`.
+DEFAULTS = {
+    algorithm: {name: _default(algorithm, name) for name in names.split()} for algorithm, names in _NAMES.items()
+}
 
 
 def all_keywords(what: str, algorithm: str, args: Sequence[Any], keywords: Mapping[str, Any]) -> dict[str, Any]:
@@ -176,35 +119,28 @@ def all_keywords(what: str, algorithm: str, args: Sequence[Any], keywords: Mappi
     return {**defaults, **positional, **keywords}
 
 
-def trainer_settings(
-    algorithm: str, config_type: type[Any], keywords: Mapping[str, Any], num_envs: int
-) -> dict[str, Any]:
+def trainer_settings(algorithm: str, keywords: Mapping[str, Any], num_envs: int) -> dict[str, Any]:
     """Return all settings of the trainer for the keywords, so that no preset applies.
 
     Raises:
         ArgumentTypeError, ArgumentError: rlox does not support the value of a keyword.
 
-    >>> from rlox.configs import PPOConfig
     >>> keywords = all_keywords("PPO", "ppo", (), {"clip_range": 0.1})
-    >>> trainer_settings("ppo", PPOConfig, keywords, num_envs=1)["clip_coef"]
+    >>> trainer_settings("ppo", keywords, num_envs=1)["clip_coef"]
     0.1
     """
     for name, (allowed, fix) in FIXED.items():
         if name in keywords and keywords[name] not in allowed:
             raise ArgumentError(name, str(allowed[0]), short_repr(keywords[name]), fix)
-    settings = {field.name: field.default for field in fields(config_type)}
-    settings |= {_RENAMED.get(n, n): x for n, x in keywords.items() if n not in _NO_SETTINGS}
+    settings = {field.name: field.default for field in fields(ALGORITHMS[algorithm].config)}
+    settings |= {_RENAMED.get(n, n): x for n, x in keywords.items() if n not in NO_SETTINGS}
     settings |= {"num_envs": num_envs, "device": device_name(keywords["device"])}
-    rate = schedule("learning_rate", keywords["learning_rate"])
-    settings["learning_rate"], settings["lr_schedule"] = rate
+    settings["learning_rate"], settings["lr_schedule"] = schedule("learning_rate", keywords["learning_rate"])
     if algorithm == "ppo":
         settings |= _ppo_settings(keywords, num_envs)
     # With Adam, Stable-Baselines3 uses this eps instead of rms_prop_eps.
-    if algorithm == "a2c" and not check_bool("use_rms_prop", settings.pop("use_rms_prop")):
+    if algorithm == "a2c" and not check_bool("use_rms_prop", keywords["use_rms_prop"]):
         settings |= {"optimizer": "adam", "optimizer_eps": 1e-5}
-    match settings.get("train_freq"):
-        case (count, "step"):
-            settings["train_freq"] = count
     if "action_noise" in keywords:
         settings["action_noise"] = as_action_noise(keywords["action_noise"])
     return settings | policy_settings(algorithm, keywords["policy_kwargs"])
@@ -223,12 +159,16 @@ def _ppo_settings(keywords: Mapping[str, Any], num_envs: int) -> dict[str, Any]:
 
 def device_name(device: object) -> str:
     """Return the name of a device, a str or a torch.device; "auto" is the CPU."""
-    name = check_str("device", device if isinstance(device, str) else str(device))
-    return "cpu" if name == "auto" else name
+    return "cpu" if device == "auto" else str(device)
 
 
 def _verbosity(value: object) -> int:
     return int(check_float("verbose", check_int("verbose", value, 0, fix="pass 0, 1 or 2"), 0, 2))
+
+
+def _as_source(env: EnvLike) -> EnvSource:
+    check_environment(env)
+    return as_env_source(env, env_id=env_id_of(env))
 
 
 class Model:
@@ -236,8 +176,7 @@ class Model:
 
     Args:
         policy: "MlpPolicy"; "CnnPolicy" for images with PPO, A2C or DQN.
-        env: Id, environment, vector environment of rlox or Gymnasium, or another value that
-            `rlox.make_vec` accepts.
+        env: Id, environment, vector environment of rlox or Gymnasium, or another value that `rlox.make_vec` accepts.
         *args: Positional values, in the order of `rlox.sb3.models.DEFAULTS`.
         backend: As for `rlox.trainers`; Stable-Baselines3 has no such argument.
         **keywords: Keywords of Stable-Baselines3, with the defaults of Stable-Baselines3.
@@ -267,11 +206,9 @@ class Model:
         self.verbose = _verbosity(values["verbose"])
         self._first = 0
         self.tensorboard_log = log_folder(values["tensorboard_log"])
-        check_environment(env)
+        source = _as_source(env)
         check_policy(policy)
-        num_envs = get_num_envs(env) or 1
-        settings = trainer_settings(self.algorithm, self.trainer_type.spec.config, values, num_envs)
-        source = as_env_source(env, env_id=env_id_of(env))
+        settings = trainer_settings(self.algorithm, values, get_num_envs(env) or 1)
         trainer = self.trainer_type(source, values["seed"], backend=backend, runs_dir=None, **settings)
         try:
             check_observations(policy, self.algorithm, trainer.env.single_observation_space)
@@ -340,30 +277,23 @@ class Model:
             The model.
 
         Raises:
-            ArgumentTypeError: As for `rlox.trainers.Trainer.train`; also for a callback of
-                Stable-Baselines3.
-            ArgumentError: As for `rlox.trainers.Trainer.train`; also if the model was loaded
-                without an environment.
+            ArgumentTypeError: As for `rlox.trainers.Trainer.train`; also for a callback of Stable-Baselines3.
+            ArgumentError: As for `rlox.trainers.Trainer.train`; also if the model was loaded without an environment.
             ModuleNotFoundError: The extra for the progress bar or the log is not installed.
         """
-        steps = check_int("total_timesteps", total_timesteps, 1, fix="pass the number of steps")
         reset = check_bool("reset_num_timesteps", reset_num_timesteps)
+        progress_bar = check_bool("progress_bar", progress_bar)
         interval = None if log_interval is None else check_int("log_interval", log_interval, 1)
         trainer = self.trainer
         first = trainer.timesteps if reset else self._first
-        name = tb_log_name or type(self).__name__
-        hooks: dict[str, Any] = {
-            "callbacks": make_callbacks(callback, self.algorithm, self.verbose, interval, first),
-            "loggers": make_loggers(self.tensorboard_log, name, new=reset),
-            "progress_bar": check_bool("progress_bar", progress_bar),
-        }
+        callbacks = make_callbacks(callback, self.algorithm, self.verbose, interval, first)
+        loggers = make_loggers(self.tensorboard_log, tb_log_name or type(self).__name__, new=reset)
+        # Schedules cover the steps from the first counted step to the new end.
+        trainer.run.plan(check_int("total_timesteps", total_timesteps, 1, fix="pass the number of steps"), first)
+        self._first = first
         if reset:
-            self._first = first
             trainer.learner.episodes.clear()
-            trainer.train(steps, **hooks)
-        else:  # schedules cover the steps from the first counted step to the new end
-            trainer.run.plan(steps, start=first)
-            trainer.train(**hooks)
+        trainer.train(callbacks=callbacks, loggers=loggers, progress_bar=progress_bar)
         return self
 
     @rename_arguments({"obs": "observation"})
@@ -406,9 +336,10 @@ class Model:
         *,
         verbose: int = 0,
         tensorboard_log: PathLike | None = None,
-        **keywords: object,
     ) -> "Self":
         """Return the model of a checkpoint from a model, a trainer or `rlox.sb3.convert`.
+
+        The checkpoint has the settings, which cannot be changed.
 
         Args:
             path: Path of the folder, with or without ".zip" at the end.
@@ -417,31 +348,20 @@ class Model:
             device: Device of the networks; "auto": the saved device.
             verbose: As for the constructor.
             tensorboard_log: As for the constructor.
-            **keywords: Not supported; the checkpoint has the settings.
 
         Raises:
             FileNotFoundError: There is no checkpoint.
             CorruptFileError: The checkpoint is damaged.
             ArgumentError: The path is a file such as a zip of Stable-Baselines3, or the checkpoint
                 has another algorithm or does not match `env`.
-            ArgumentTypeError: A keyword is passed.
         """
-        if keywords:
-            raise ArgumentTypeError(
-                min(keywords),
-                "no value, because the checkpoint has the settings",
-                short_repr(keywords[min(keywords)]),
-                "make a new model to change settings",
-            )
         path = _checkpoint_path(Path(path))
-        if env is not None:
-            check_environment(env)
+        source = None if env is None else _as_source(env)
         target_device = None if device == "auto" else device_name(device)
         model = cls.__new__(cls)
         model.verbose = _verbosity(verbose)
         model.tensorboard_log = log_folder(tensorboard_log)
         try:
-            source = None if env is None else as_env_source(env, env_id=env_id_of(env))
             trainer = cls.trainer_type.load(path, env=source, device=target_device, runs_dir=None)
         except NoEnvironmentError:
             model._use_policy(path.absolute(), target_device)
@@ -479,8 +399,7 @@ class Model:
                 changed since `load`. The model stays unchanged.
             ArgumentTypeError: `env` is not an environment.
         """
-        check_environment(env)
-        source = as_env_source(env, env_id=env_id_of(env))
+        source = _as_source(env)
         self._use_trainer(self._reload(source) if self._trainer is None else self._move(source))
 
     def _reload(self, env: EnvSource) -> Trainer:
@@ -502,9 +421,8 @@ class Model:
     def _move(self, env: EnvSource) -> Trainer:
         """Return a trainer with the current state in other environments; close the old trainer."""
         old = self.trainer
-        settings = {field.name: getattr(old.config, field.name) for field in fields(old.config)}
         backend = cast("Backend", old.learner.backend)
-        new = self.trainer_type(env, old.seed, backend=backend, runs_dir=None, **settings)
+        new = self.trainer_type(env, old.seed, backend=backend, runs_dir=None, **vars(old.config))
         try:
             for name in ("observation", "action"):
                 expected, got = (getattr(x.env, f"single_{name}_space") for x in (old, new))

@@ -22,8 +22,6 @@ from rlox.sb3.kwargs import NormalActionNoise, OrnsteinUhlenbeckActionNoise
 from rlox.sb3.models import KEYWORDS, all_keywords, trainer_settings
 
 _MAX_BYTES = 1 << 20
-# Keys of rl-zoo3 that are not keywords of the algorithms.
-_OTHER_KEYS = ("policy", "n_timesteps", "n_envs", "normalize", "noise_type", "noise_std")
 _WRAPPER = "pass the trainer a function that returns the wrapped environment"
 _UNSUPPORTED = {
     "env_wrapper": _WRAPPER,
@@ -76,38 +74,34 @@ def _convert(algorithm: str, values: dict[str, Any]) -> dict[str, Any]:
     for name, fix in _UNSUPPORTED.items():
         if values.pop(name, None):
             raise ArgumentError(name, "no value, because rlox has no such setting", "a value", fix)
-    others = {name: values.pop(name) for name in _OTHER_KEYS if name in values}
-    if others.get("policy", "MlpPolicy") != "MlpPolicy":
+    if (policy := values.pop("policy", "MlpPolicy")) != "MlpPolicy":
         raise ArgumentError(
             "policy",
             "'MlpPolicy'",
-            repr(others["policy"]),
+            repr(policy),
             "pass the other settings as keywords, trainers use a NatureCNN for images",
         )
-    for name in ("policy_kwargs", "train_freq"):
+    for name in ("policy_kwargs", "train_freq", "normalize"):
         if isinstance(values.get(name), str):
             values[name] = read_expression(name, values[name])
     for name in ("learning_rate", "clip_range", "clip_range_vf"):
         if isinstance(values.get(name), str):
             values[name] = _linear(name, values[name])
-    if "noise_type" in others:
-        noise_type = check_str("noise_type", others["noise_type"], tuple(_NOISES))
-        values["action_noise"] = _NOISES[noise_type](0.0, others.get("noise_std", 0.0))
+    sigma = values.pop("noise_std", 0.0)
+    if "noise_type" in values:
+        noise_type = check_str("noise_type", values.pop("noise_type"), tuple(_NOISES))
+        values["action_noise"] = _NOISES[noise_type](0.0, sigma)
     values = {name: _integer(value) for name, value in values.items()}
-    keywords = all_keywords("rl-zoo3", algorithm, (), values)
-    config_type = ALGORITHMS[algorithm].config
-    num_envs = check_int("n_envs", _integer(others.get("n_envs", 1)), 1)
-    settings = trainer_settings(algorithm, config_type, keywords, num_envs)
-    settings |= _normalization(others.get("normalize", False))
-    config = asdict(config_type(**settings))
-    result = {
-        name: list(value) if isinstance(value, tuple) else value
-        for name, value in config.items()
-        if name not in ("device", "compile")
-    }
-    if "n_timesteps" in others:
-        steps = _integer(others["n_timesteps"])
-        result["total_timesteps"] = check_int("n_timesteps", steps, 1)
+    num_envs = check_int("n_envs", values.pop("n_envs", 1), 1)
+    normalization = _normalization(values.pop("normalize", False))
+    result: dict[str, Any] = {}
+    if "n_timesteps" in values:
+        result["total_timesteps"] = check_int("n_timesteps", values.pop("n_timesteps"), 1)
+    settings = trainer_settings(algorithm, all_keywords("rl-zoo3", algorithm, (), values), num_envs)
+    config = ALGORITHMS[algorithm].config(**settings | normalization)
+    for name, value in asdict(config).items():
+        if name not in ("device", "compile"):
+            result[name] = list(value) if isinstance(value, tuple) else value
     return result
 
 
@@ -129,8 +123,6 @@ def _linear(name: str, value: str) -> Callable[[float], float]:
 
 def _normalization(value: object) -> dict[str, bool]:
     """Return the settings for `normalize`, a bool or the arguments of a VecNormalize."""
-    if isinstance(value, str):
-        value = read_expression("normalize", value)
     if isinstance(value, bool):
         return {"normalize_obs": value, "normalize_reward": value}
     if not isinstance(value, Mapping) or not {*value} <= {"norm_obs", "norm_reward", "gamma"}:
@@ -140,8 +132,8 @@ def _normalization(value: object) -> dict[str, bool]:
             short_repr(value),
             "normalize in an environment wrapper",
         )
-    names = {"normalize_obs": "norm_obs", "normalize_reward": "norm_reward"}
-    return {name: bool(value.get(other, True)) for name, other in names.items()}
+    obs, reward = value.get("norm_obs", True), value.get("norm_reward", True)
+    return {"normalize_obs": bool(obs), "normalize_reward": bool(reward)}
 
 
 def read_expression(name: str, source: str) -> object:
