@@ -7,8 +7,7 @@ use std::io::{BufRead, Write};
 use std::path::Path;
 
 use rlox_core::{
-    AutoresetMode, Error, Pcg64, Result, Space, checkpoint::Checkpoint, envs, field::FieldMut,
-    normalize::RunningMeanStd,
+    Error, Pcg64, Result, Space, checkpoint::Checkpoint, envs, field::FieldMut, normalize::RunningMeanStd,
 };
 use rlox_nn::{Activation, Init, Mlp, NamedTensors, Network, Workspace};
 use serde_json::Value;
