@@ -31,9 +31,9 @@ def make_table(content: str) -> str:
         for name, setting in settings.items():
             if setting != common.get(name) and (not names or name in names.split()):
                 rows.setdefault((f"`{name}`", setting.doc), {})[algorithm] = setting
-    for name in common:
-        if not any(name in settings for settings in configs.values()):
-            rows[f"`{name}`", f"not a setting of {', '.join(configs)}"] = {}
+    absent = [f"`{name}`" for name in common if not any(name in x for x in configs.values())]
+    if absent:
+        rows[", ".join(absent), f"not settings of {', '.join(configs)}"] = {}
     table = HEAD
     for (name, doc), settings in rows.items():
         values = dict.fromkeys(x.bounds or _join(x.choices) for x in settings.values())

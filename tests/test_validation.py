@@ -189,3 +189,25 @@ def test_every_setting_rejects_values_outside_its_metadata(spec):
 def test_settings_with_another_default_inherit_their_metadata():
     dqn, sac = (get_settings(config)["batch_size"] for config in (DQNConfig, SACConfig))
     assert dqn == replace(sac, default=32)
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "text"),
+    [
+        ("n_steps", 0, "expected an integer of at least 1, got 0; pass 1 or more"),
+        ("sde_sample_freq", 0, "expected -1 or an integer of at least 1, got 0; pass 1 or more"),
+        ("gamma", 2, "expected a finite number in [0, 1], got 2; pass at most 1"),
+        ("ent_coef", -1, "expected a finite number in [0, 1e+30], got -1; pass at least 0"),
+        (
+            "lr_schedule",
+            "lin",
+            "expected 'constant' or 'linear', got 'lin'; did you mean 'linear'?",
+        ),
+        ("activation", "x", "expected one of tanh, relu, elu, gelu, silu, got 'x'; pass 'tanh'"),
+        ("use_sde", 1, "expected True or False, got 1; pass True or False"),
+    ],
+)
+def test_errors_of_settings_name_the_accepted_values(name, value, text):
+    with pytest.raises((ArgumentError, ArgumentTypeError)) as raised:
+        PPOConfig(**{name: value})
+    assert str(raised.value) == f"{name}: {text}"
