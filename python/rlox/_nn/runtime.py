@@ -21,11 +21,12 @@ from rlox._validation import short_repr
 TensorObs: TypeAlias = torch.Tensor | dict[str, "TensorObs"] | tuple["TensorObs", ...]
 
 
-def zeros(space: gym.Space[Any], n: int, device: torch.device) -> TensorObs:
-    """Return `n` observations of zeros in the form that policies accept."""
+def zeros(space: gym.Space[Any], module: nn.Module) -> TensorObs:
+    """Return two observations of zeros in the form that policies accept, on the device of a module."""
     layout = Layout(space)
-    rows = torch.from_numpy(np.zeros((n, *layout.shape), layout.dtype))
-    obs: TensorObs = layout.unpack(rows.to(device), torch_dtype)
+    device = next((parameter.device for parameter in module.parameters()), None)
+    rows = torch.zeros((2, *layout.shape), dtype=torch_dtype(layout.dtype), device=device)
+    obs: TensorObs = layout.unpack(rows, torch_dtype)
     return obs
 
 

@@ -13,7 +13,6 @@ from torch import Tensor
 from rlox import _finite, _rng, _spaces, _types, learners, policies
 from rlox._layout import as_batch
 from rlox._nn import runtime
-from rlox._nn.custom import optional_member
 from rlox._nn.optim import VectorOptimizer, clip_norm_
 from rlox._nn.runtime import TensorObs
 from rlox._rlox import RolloutBuffer
@@ -193,7 +192,7 @@ class TorchLearner(BaseLearner[OnPolicyT]):
         """
         env, buffer, config, policy = self.env, self.buffer, self.config, self.policy
         act, first_step = policies.get_act_fn(policy), self.timesteps // config.num_envs
-        reset_noise, freq = optional_member(policy, "reset_noise"), config.sde_sample_freq
+        reset_noise, freq = getattr(policy, "reset_noise", None), config.sde_sample_freq
         n_transitions = 0
         while n_transitions == 0:
             enter("env_step")
