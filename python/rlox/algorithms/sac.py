@@ -119,11 +119,12 @@ class SAC(OffPolicyLearner[SACConfig]):
         if policy is not None:
             methods = ("get_action_and_logprob", "mode")
             return make_custom_actor_critic(policy, obs_space, action_space, methods, features_extractor)
+        features = features_for(obs_space, features_extractor, init)
         return SquashedPolicy(
             obs_space,
             action_space,
-            features=features_for(obs_space, features_extractor, init),
-            net_arch=self.spec.net_arch if config.net_arch is None else config.net_arch,
+            features=features,
+            net_arch=self.net_arch(features),
             activation=config.activation,
             use_sde=config.use_sde,
             log_std_init=config.log_std_init,
