@@ -48,9 +48,8 @@ def is_synchronous(config: OnPolicyConfig) -> bool:
     >>> is_synchronous(IMPALAConfig(deterministic=True, max_staleness=0))
     True
     """
-    if not config.async_collect:
-        return True
-    return bool(config.deterministic) and config.max_staleness == 0 and config.num_actors == 1
+    takes_turns = config.deterministic and config.max_staleness == 0 and config.num_actors == 1
+    return takes_turns or not config.async_collect
 
 
 # Names of torch reasons that prevent native actors from copying the weights of a policy.

@@ -3,11 +3,10 @@
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
-import gymnasium as gym
 import numpy as np
 import numpy.typing as npt
 
-from rlox import _finite, _rng, _spaces, _types, learners
+from rlox import _finite, _spaces, _types, learners
 from rlox._errors import ArgumentError, ArgumentTypeError, NonFiniteError
 from rlox._rlox import NativePolicy, RolloutBuffer
 from rlox._rlox import enter_phase as enter
@@ -19,7 +18,7 @@ from rlox.envs._rollout_env import RolloutEnv
 from rlox.envs.vec_env import VecEnv
 from rlox.learners import OnPolicyT, _actors, _native
 from rlox.learners._backends import check_torch
-from rlox.learners.base import BaseLearner
+from rlox.learners.base import NativeBaseLearner
 
 if TYPE_CHECKING:
     from torch import nn
@@ -30,7 +29,7 @@ if TYPE_CHECKING:
 NativeUpdate = Callable[[RolloutBuffer, dict[str, Any]], dict[str, float]]
 
 
-class NativeLearner(BaseLearner[OnPolicyT]):
+class NativeLearner(NativeBaseLearner[OnPolicyT]):
     """Base class of on-policy learners with networks in Rust; subclasses define `update`.
 
     An iteration with native environments is two calls of Rust: a rollout and an update. Other
@@ -49,7 +48,7 @@ class NativeLearner(BaseLearner[OnPolicyT]):
         MemoryError: The networks or the rollouts do not fit into memory.
     """
 
-    algorithm: str
+    policy: NativePolicy
 
     def __init__(self, env: RolloutEnv, config: OnPolicyT, seed: int, backend: str = "native") -> None:
         super().__init__(env, config, seed, type(self).__name__.removeprefix("Native"))
@@ -64,7 +63,6 @@ class NativeLearner(BaseLearner[OnPolicyT]):
         action = _spaces.to_native(self.spaces[1])
         stream = state_for_native(np.random.default_rng(self.init))
         self.policy = NativePolicy(observation, action, stream, self.shape, backend)
-        self.plain = isinstance(self.spaces[0], gym.spaces.Box) and _native.has_native_actions(self.spaces[1])
         self.buffer = make_buffer(
             env, config.n_steps, normalize_obs=config.normalize_obs, mask_width=self._mask_width()
         )
@@ -72,17 +70,6 @@ class NativeLearner(BaseLearner[OnPolicyT]):
         # The loop in Rust uses masks if and only if the environments report them.
         is_native = isinstance(env, VecEnv) and env.has_action_masks == config.action_masks
         self.fused: VecEnv | None = env if is_native else None
-
-    @property
-    def stop_requested(self) -> bool:
-        """Flag that makes `iterate` return early, before the next minibatch."""
-        return self.policy.stop_requested
-
-    @stop_requested.setter
-    def stop_requested(self, stop: bool) -> None:
-        self.policy.set_stop_requested(stop)
-        if self.actors is not None:
-            self.actors.set_stop_requested(stop)
 
     def iterate(self, progress: float = 0.0) -> dict[str, float]:
         """Collect `n_steps` steps per environment and learn from them; see `Learner.iterate`."""
@@ -228,25 +215,6 @@ class NativeLearner(BaseLearner[OnPolicyT]):
             "train/n_updates": self.updates,
             **({"train/std": metrics["std"]} if "std" in metrics else {}),
         }
-
-    def predict(
-        self,
-        obs: _types.Obs,
-        deterministic: bool = True,
-        stream: _rng.Stream | None = None,
-        action_masks: npt.ArrayLike | None = None,
-    ) -> npt.NDArray[Any]:
-        """Return greedy or sampled actions for raw observations; see `Learner.predict`."""
-        sample_stream = self._sample_stream(deterministic, stream)
-        return _native.predict(self, obs, sample_stream, action_masks)
-
-    def _networks(self) -> _types.Arrays:
-        """Return copies of the parameters, by name."""
-        return self.policy.tensors()
-
-    def _optimizer_state(self) -> _types.Arrays:
-        """Return copies of the optimizer's state, by name."""
-        return self.policy.optimizer_state()
 
     def _restore(self, state: learners.LearnerState) -> bool:
         """Restore networks, optimizer and environments; see `BaseLearner._restore`."""
