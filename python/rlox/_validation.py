@@ -89,15 +89,14 @@ def check_float_or_tuple(
     if not isinstance(value, Sequence | np.ndarray) or isinstance(value, str | bytes):
         return check_float(name, value, low, high)
     try:
-        values = np.asarray(value).tolist()
-    except ValueError as error:  # rows of different lengths
-        raise _wrong(name, "a number or an array of numbers", value, "pass a number") from error
-    if not isinstance(values, list):
-        return check_float(name, values, low, high)
-    flat = np.ravel(np.array(values, object))
-    if len(flat) == 0:
+        array = np.asarray(value)
+    except ValueError:  # rows of different lengths
+        array = np.empty(0)
+    if array.ndim == 0:
+        return check_float(name, array.item(), low, high)
+    if array.size == 0:
         raise _wrong(name, "a number or an array of numbers", value, "pass a number")
-    return tuple(check_float(f"{name}[{i}]", x, low, high) for i, x in enumerate(flat))
+    return tuple(check_float(f"{name}[{i}]", x, low, high) for i, x in enumerate(array.ravel().tolist()))
 
 
 def check_bool(name: str, value: Any, *, fix: str = "pass True or False") -> bool:
@@ -331,21 +330,18 @@ def json_keywords(name: str, value: Any, reserved: Sequence[str] = ()) -> dict[s
     for key in reserved:
         if key in value:
             raise _wrong(name, f"no {key!r}", value, f"leave {key!r} to the trainer", ArgumentTypeError)
-    return {key: _json(f"{name}[{key!r}]", content) for key, content in _str_items(name, value)}
-
-
-def _str_items(name: str, value: Mapping[Any, Any]) -> list[tuple[str, Any]]:
-    for key in value:
-        if not isinstance(key, str):
-            raise _wrong(name, "keys that are str", key, "rename the key", ArgumentTypeError)
-    return list(value.items())
+    keywords: dict[str, Any] = _json(name, value)
+    return keywords
 
 
 def _json(name: str, value: Any) -> Any:
     plain = value.item() if isinstance(value, np.generic) else value
     match plain:
         case Mapping():
-            return {key: _json(f"{name}[{key!r}]", x) for key, x in _str_items(name, plain)}
+            for key in plain:
+                if not isinstance(key, str):
+                    raise _wrong(name, "keys that are str", key, "rename the key", ArgumentTypeError)
+            return {key: _json(f"{name}[{key!r}]", x) for key, x in plain.items()}
         case list() | tuple():
             return [_json(f"{name}[{i}]", x) for i, x in enumerate(plain)]
         case float() if math.isfinite(plain):

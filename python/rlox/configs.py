@@ -145,18 +145,11 @@ def _check_actors(config: "OnPolicyConfig") -> None:
         )
     if lag is None or config.deterministic or lag >= actors:
         return
-    if lag == 0:
-        raise ArgumentError(
-            "max_staleness",
-            "at least 1 with deterministic=False",
-            "0",
-            "raise max_staleness, or set deterministic=True",
-        )
     raise ArgumentError(
         "max_staleness",
-        f"at least num_actors = {actors}",
+        f"at least num_actors = {actors} with deterministic=False, else some actors always wait",
         str(lag),
-        "raise max_staleness or lower num_actors, else some actors always wait",
+        "raise max_staleness, lower num_actors, or set deterministic=True",
     )
 
 

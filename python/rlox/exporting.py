@@ -3,7 +3,6 @@
 Each function takes a policy from `rlox.load` or a trainer. The files contain no Python code.
 """
 
-import itertools
 import os
 from pathlib import Path
 from types import ModuleType
@@ -217,13 +216,12 @@ class _Graph:
 
     def _mlp(self, x: str, name: str) -> str:
         """Append linear layers with activations between them; return `x` if there are no layers."""
-        for i in itertools.count(0, 2):
-            if (weight := f"{name}.{i}.weight") not in self.networks:
-                return x
+        i = 0
+        while f"{name}.{i}.weight" in self.networks:
             x = self._activated(x) if i else x
-            layer = self.networks[weight], self.networks[f"{name}.{i}.bias"]
-            x = self.op("Gemm", x, *layer, transB=1)
-        raise AssertionError
+            x = self.op("Gemm", x, self.networks[f"{name}.{i}.weight"], self.networks[f"{name}.{i}.bias"], transB=1)
+            i += 2
+        return x
 
     def _activated(self, x: str) -> str:
         activation = self.learner.config.activation

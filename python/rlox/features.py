@@ -12,9 +12,9 @@ from gymnasium import spaces
 from torch import Tensor, nn
 
 from rlox._errors import ArgumentError, ArgumentTypeError
-from rlox._layout import Layout, has_parts, is_image
+from rlox._layout import has_parts, is_image
 from rlox._nn.networks import init_orthogonal, make_layer
-from rlox._nn.runtime import TensorObs, torch_dtype
+from rlox._nn.runtime import TensorObs, evaluating, zeros
 from rlox._registry import ENCODERS, find_encoder
 from rlox._validation import check_int
 
@@ -211,12 +211,8 @@ def make_custom_features(make: object, space: gym.Space[Any]) -> nn.Module:
             repr(make),
             "see rlox.features.NatureCNN",
         )
-    layout, was_training = Layout(space), module.training
-    device = next((parameter.device for parameter in module.parameters()), None)
-    zeros = torch.zeros((2, *layout.shape), dtype=torch_dtype(layout.dtype), device=device)
-    with torch.no_grad():
-        features = module.eval()(layout.unpack(zeros, torch_dtype))
-    module.train(was_training)
+    with torch.no_grad(), evaluating(module):
+        features = module(zeros(space, module))
     shape = tuple(getattr(features, "shape", ()))
     if shape != (2, width):
         raise ArgumentError(
@@ -228,8 +224,10 @@ def make_custom_features(make: object, space: gym.Space[Any]) -> nn.Module:
     return module
 
 
-def features_for(space: gym.Space[Any], make: FeaturesExtractor | None, generator: torch.Generator) -> nn.Module:
-    """Create custom features, or the default features with torch's initialization."""
+def features_for(
+    space: gym.Space[Any], make: FeaturesExtractor | None, generator: torch.Generator | None, ortho_init: bool = False
+) -> nn.Module:
+    """Create custom features, or the default features with torch's or orthogonal initialization."""
     if make is not None:
         return make_custom_features(make, space)
-    return make_features(space, ortho_init=False, generator=generator)
+    return make_features(space, ortho_init, generator=generator)

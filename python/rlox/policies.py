@@ -18,13 +18,13 @@ from rlox._errors import ArgumentError, ArgumentTypeError
 from rlox._nn import distributions
 from rlox._nn.critics import Critics
 from rlox._nn.custom import PolicyLike as PolicyLike
-from rlox._nn.custom import _fused, check_policy, check_spaces, optional_member
+from rlox._nn.custom import _fused, check_policy, check_spaces, make_custom_policy
 from rlox._nn.distributions import Bernoulli, Categorical, Distribution, Gaussian, MultiCategorical
 from rlox._nn.networks import ACTIVATIONS, fuse_mlps, mlp
 from rlox._nn.runtime import TensorObs
 from rlox._registry import NET_ARCH, SDE_CLIP_MEAN
 from rlox.envs._masks import as_flags, mask_parameter
-from rlox.features import FeaturesExtractor, NatureCNN, make_custom_features, make_features
+from rlox.features import FeaturesExtractor, NatureCNN, features_for
 
 __all__ = ["ActorCritic", "MlpPolicy"]
 
@@ -92,10 +92,7 @@ class MlpPolicy(nn.Module):
                 "pass torch.Generator().manual_seed(seed)",
             )
         layer = ACTIVATIONS[_validation.check_str("activation", activation, tuple(ACTIVATIONS))]
-        if features_extractor is None:
-            self.features = make_features(observation_space, ortho_init, generator=init)
-        else:
-            self.features = make_custom_features(features_extractor, observation_space)
+        self.features = features_for(observation_space, features_extractor, init, ortho_init)
         width = int(self.features.features_dim)  # type: ignore[arg-type]  # an int
         if net_arch is None:
             net_arch = () if isinstance(self.features, NatureCNN) else NET_ARCH
@@ -142,7 +139,8 @@ class MlpPolicy(nn.Module):
         common: Tensor = self.trunk(self.features(obs))
         return common
 
-    def _chances(self, common: Tensor, mask: Tensor | None) -> Distribution:
+    def _chances(self, common: Tensor, mask: Tensor | None, explore: bool = False) -> Distribution:
+        """Return the action distributions; `explore` makes gSDE use its exploration matrices."""
         return self._of_outputs(self.actor(common), mask)
 
     def _of_outputs(self, out: Tensor, mask: Tensor | None) -> Distribution:
@@ -185,7 +183,7 @@ class MlpPolicy(nn.Module):
     def act(self, obs: TensorObs, mask: Tensor | None = None) -> tuple[Tensor, Tensor, Tensor]:
         """Return (action, log_prob, value) of a sample at each observation."""
         common = self._shared_latent(obs)
-        chances = self._chances(common, mask)
+        chances = self._chances(common, mask, explore=True)
         rows = chances.sample(self.generator)
         return self._shaped(rows), chances.log_prob(rows), self._value(common)
 
@@ -259,37 +257,24 @@ class SdePolicy(MlpPolicy):
         noise = torch.empty((rows, *std.shape), device=std.device)
         self.exploration = std * noise.normal_(generator=self.generator)
 
-    def _latent(self, common: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Return mean and standard deviation of the actions, and the last hidden layer."""
+    def _chances(self, common: Tensor, mask: Tensor | None, explore: bool = False) -> Gaussian:
+        """Return the action distributions, with the exploration matrices if they fit the rows."""
+        if mask is not None:
+            check_mask(mask, None, common)
         *hidden, head = self.actor
         latent = common
         for layer in hidden:
             latent = layer(latent)
         mean, latent = head(latent), latent.detach()
         variance = (latent**2) @ (self.log_std * 2).exp().expand(-1, self.actions)
-        return mean, (variance + 1e-6).sqrt(), latent
-
-    def _chances(self, common: Tensor, mask: Tensor | None) -> Gaussian:
-        if mask is not None:
-            check_mask(mask, None, common)
-        return Gaussian(*self._latent(common)[:2])
+        noise = None
+        if explore and self.exploration is not None and len(self.exploration) == len(latent):
+            noise = torch.bmm(latent.unsqueeze(1), self.exploration).squeeze(1)
+        return Gaussian(mean, (variance + 1e-6).sqrt(), noise)
 
     def frozen_act(self) -> Callable[..., tuple[Tensor, Tensor, Tensor]]:
         """Return `act`, because samples need the actor's hidden layer."""
         return self.act
-
-    def act(self, obs: TensorObs, mask: Tensor | None = None) -> tuple[Tensor, Tensor, Tensor]:
-        """Return (action, log_prob, value), with the exploration matrices if they fit the rows."""
-        common = self._shared_latent(obs)
-        if mask is not None:
-            check_mask(mask, None, common)
-        mean, std, latent = self._latent(common)
-        noise = None
-        if self.exploration is not None and len(self.exploration) == len(latent):
-            noise = torch.bmm(latent.unsqueeze(1), self.exploration).squeeze(1)
-        chances = Gaussian(mean, std, noise)
-        rows = chances.sample(self.generator)
-        return self._shaped(rows), chances.log_prob(rows), self._value(common)
 
 
 def make_policy(
@@ -315,28 +300,14 @@ def make_policy(
             return SdePolicy(observation_space, action_space, **kwargs)
         del kwargs["full_std"]
         return MlpPolicy(observation_space, action_space, **kwargs)
-    if not callable(policy):  # modules are callable
-        raise ArgumentTypeError(
-            "policy",
-            "a torch module, a function from observation and action space to one, or None",
-            repr(policy),
-            "see rlox.policies.ActorCritic",
-        )
-    if shape.get("features_extractor") is not None:
-        raise ArgumentTypeError(
-            "features_extractor",
-            "None with a custom policy",
-            repr(shape["features_extractor"]),
-            "omit features_extractor or policy",
-        )
-    module = policy if isinstance(policy, nn.Module) else policy(observation_space, action_space)
+    needed = ("get_action_and_logprob", "get_value")
+    module = make_custom_policy(policy, observation_space, action_space, needed, shape["features_extractor"])
     check_policy(module, observation_space, action_space)
     return module
 
 
 # Bounds of log standard deviations, as in Stable-Baselines3.
 LOG_STD = (-20.0, 2.0)
-_HALF_LOG_2_PI = 0.5 * math.log(2 * math.pi)
 
 
 class SquashedPolicy(nn.Module):
@@ -390,7 +361,7 @@ class SquashedPolicy(nn.Module):
     def reset_noise(self, rows: int) -> None:
         """Sample new exploration matrices for `rows` rows, with gSDE only."""
         if self.use_sde:
-            self.exploration = self._matrices(rows).detach()
+            self.exploration = (self.log_std.exp() * self._normals(rows)).detach()
 
     @contextmanager
     def one_matrix(self) -> Iterator[None]:
@@ -405,9 +376,6 @@ class SquashedPolicy(nn.Module):
     def _normals(self, count: int) -> Tensor:
         drawn = torch.empty((count, *self.log_std.shape), device=self.log_std.device)
         return drawn.normal_(generator=self.generator)
-
-    def _matrices(self, count: int) -> Tensor:
-        return self.log_std.exp() * self._normals(count)
 
     def _latent(self, obs: TensorObs) -> Tensor:
         """Return the actor's last hidden layer, without a gradient to the features."""
@@ -425,11 +393,8 @@ class SquashedPolicy(nn.Module):
 
     def explore(self, obs: TensorObs) -> Tensor:
         """Sample actions (N, k), with gSDE from the exploration matrices if they fit the rows."""
-        exploration = self.exploration
-        if not self.use_sde or exploration is None:
-            return self.get_action_and_logprob(obs)[0]
-        latent = self._latent(obs)
-        if len(exploration) != len(latent):
+        latent, exploration = self._latent(obs), self.exploration
+        if exploration is None or len(exploration) != len(latent):
             return self.get_action_and_logprob(obs)[0]
         mean: Tensor = self.actor[-1](latent).clamp(-SDE_CLIP_MEAN, SDE_CLIP_MEAN)
         return (mean + torch.bmm(latent.unsqueeze(1), exploration).squeeze(1)).tanh()
@@ -453,7 +418,7 @@ class SquashedPolicy(nn.Module):
         u = mean + noise
         # log(1 - tanh(u)^2) in a numerically stable form.
         log_slope = 2 * (math.log(2) - u - F.softplus(-2 * u))
-        return u.tanh(), (density - log_slope - _HALF_LOG_2_PI).sum(1)
+        return u.tanh(), (density - log_slope - distributions.LOG_SQRT_2PI).sum(1)
 
 
 # Function from observations, actions and masks to log_prob, entropy and value.
@@ -641,7 +606,7 @@ def greedy_actions(policy: ActorCritic, obs: TensorObs, mask: Tensor | None = No
     Raises:
         ArgumentTypeError: The policy has no `mode`, or `mode` has no parameter for the mask.
     """
-    mode = optional_member(policy, "mode")
+    mode = getattr(policy, "mode", None)
     if mode is None:
         raise ArgumentTypeError(
             "policy",
@@ -655,7 +620,7 @@ def greedy_actions(policy: ActorCritic, obs: TensorObs, mask: Tensor | None = No
 
 def std_metrics(policy: ActorCritic) -> dict[str, float]:
     """Return the mean standard deviation of Gaussian actions as a metric; empty without any."""
-    log_std = optional_member(policy, "log_std")
+    log_std = getattr(policy, "log_std", None)
     return {} if log_std is None else {"train/std": log_std.detach().exp().mean().item()}
 
 

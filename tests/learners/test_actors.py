@@ -184,7 +184,7 @@ def test_episodes_of_all_actors_are_counted():
     episodes, steps = EpisodeStatistics(), 0
     for _ in range(40):
         rollout = actors.pop(episodes)
-        steps += actors.buffers[rollout.buffer].n_transitions
+        steps += rollout.buffer.n_transitions
         actors.publish(policy)
     actors.close()
     assert steps == 40 * 50 * 2

@@ -10,6 +10,7 @@ from torch.distributions import Categorical, Normal
 
 from rlox import ArgumentError, make_vec
 from rlox.algorithms import A2C, IMPALA, PPO
+from rlox.algorithms._on_policy import Batch
 from rlox.algorithms.impala import impala_loss
 from rlox.configs import A2CConfig, IMPALAConfig, PPOConfig
 from rlox.learners.native_on_policy import NativeA2C, NativeIMPALA, NativePPO
@@ -256,7 +257,7 @@ def test_both_backends_update_equally_from_an_older_policys_rollout(env, mode):
     native, torch_learner = (synchronous_learner("impala", b, env, limits, **settings) for b in ("native", "torch"))
     native.load_torch(torch_learner.policy)
     native.collect()
-    torch_learner.buffer, torch_learner.rows = native.buffer, torch_learner._views(native.buffer)
+    torch_learner.buffer, torch_learner.rows = native.buffer, Batch.views_of(native.buffer, masked=False)
     assert (mode == "NEXT_STEP") == (native.buffer.n_transitions < 120)
     perturb(torch_learner)
     native.load_torch(torch_learner.policy)

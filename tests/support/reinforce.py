@@ -20,10 +20,8 @@ class Reinforce(TorchLearner[ReinforceConfig]):
 
     algorithm = "reinforce"
 
-    def __init__(self, env, config, seed, policy=None, features_extractor=None):
-        super().__init__(env, config, seed, policy, features_extractor)
+    def prepare(self):
         self.optimizer = Adam(self.policy)
-        self._make_storage()
 
     def update(self, progress):
         batch = self.unpack_batch(self.rows)

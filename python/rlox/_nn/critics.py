@@ -209,17 +209,3 @@ class DeterministicPolicy(nn.Module):
         self.actor = Actor(actor_features, actions, net_arch, activation, init)
         width = int(critic_features.features_dim)  # type: ignore[arg-type]  # an int
         self.critic = Critics(critic_features, width, actions, net_arch, layer, generator=init)
-
-
-def q_network(
-    features: nn.Module,
-    actions: int,
-    net_arch: Sequence[int],
-    activation: str,
-    dueling: bool,
-    init: torch.Generator | None = None,
-) -> FeaturedMlp:
-    """Create a network from observations to the values of `actions` actions."""
-    if dueling:
-        return DuelingNetwork(features, actions + 1, net_arch, activation, init)
-    return FeaturedMlp(features, actions, net_arch, activation, init)

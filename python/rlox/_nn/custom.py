@@ -13,11 +13,6 @@ from rlox._errors import ArgumentError, ArgumentTypeError
 from rlox._nn.runtime import TensorObs, evaluating, zeros
 
 
-def optional_member(policy: object, name: str) -> Any:
-    """Return a member that custom policies may lack, or None."""
-    return getattr(policy, name, None)
-
-
 def check_spaces(observation_space: object, action_space: object) -> None:
     """Check that both arguments are Gymnasium spaces.
 
@@ -49,42 +44,32 @@ def check_policy(policy: object, observation_space: gym.Space[Any], action_space
             "implement rlox.policies.ActorCritic",
         )
     module: Any = policy  # for mypy, attributes of a module are tensors
-    device = next((p.device for p in policy.parameters()), torch.device("cpu"))
-    obs = zeros(observation_space, 2, device)
-    try:
-        with torch.no_grad(), evaluating(policy):
-            action, log_prob, entropy = module.get_action_and_logprob(obs)
-            action_log_prob = module.get_action_and_logprob(obs, action=action)[1]
-            outputs = {"log_prob": log_prob, "entropy": entropy, "value": module.get_value(obs)}
-            if act := optional_member(policy, "act"):
-                _, outputs["log_prob of act"], outputs["value of act"] = act(obs)
-            if evaluate_actions := optional_member(policy, "evaluate_actions"):
-                names = ("log_prob", "entropy", "value")
-                evaluated = zip(names, evaluate_actions(obs, action), strict=True)
-                outputs |= {f"{name} of evaluate_actions": tensor for name, tensor in evaluated}
-    except Exception as error:
-        error_type = ArgumentTypeError if isinstance(error, TypeError) else ArgumentError
-        raise error_type(
-            "policy",
-            "methods get_action_and_logprob(obs, mask=None, action=None) -> (action, log_prob, "
-            "entropy) and get_value(obs) -> value, optionally act(obs) -> (action, log_prob, "
-            "value) and evaluate_actions(obs, action) -> (log_prob, entropy, value)",
-            f"{type(policy).__name__}, which failed with {type(error).__name__}: {error}",
-            "see rlox.policies.ActorCritic",
-        ) from error
-    outputs["log_prob of a passed action"] = action_log_prob
-    integer = not isinstance(action_space, spaces.Box)
-    expected = ((2, *(action_space.shape or ())), torch.int64 if integer else torch.float32)
-    wanted = {"action": (action, *expected)}
-    wanted |= {name: (tensor, (2,), torch.float32) for name, tensor in outputs.items()}
-    for name, (tensor, shape, dtype) in wanted.items():
-        if tuple(tensor.shape) != shape or tensor.dtype != dtype:
-            raise ArgumentError(
-                "policy",
-                f"{name} of shape {shape} and {dtype} for 2 observations",
-                f"{tuple(tensor.shape)} and {tensor.dtype}",
-                "see rlox.policies.ActorCritic",
-            )
+    action_shape = (2, *(action_space.shape or ()))
+    action_dtype = torch.float32 if isinstance(action_space, spaces.Box) else torch.int64
+
+    def call_policy(obs: TensorObs) -> PolicyOutputs:
+        action, log_prob, entropy = module.get_action_and_logprob(obs)
+        outputs = {"log_prob": log_prob, "entropy": entropy}
+        outputs["log_prob of a passed action"] = module.get_action_and_logprob(obs, action=action)[1]
+        outputs["value"] = module.get_value(obs)
+        if act := getattr(policy, "act", None):
+            _, outputs["log_prob of act"], outputs["value of act"] = act(obs)
+        if evaluate_actions := getattr(policy, "evaluate_actions", None):
+            names = ("log_prob", "entropy", "value")
+            evaluated = zip(names, evaluate_actions(obs, action), strict=True)
+            outputs |= {f"{name} of evaluate_actions": tensor for name, tensor in evaluated}
+        scalars: PolicyOutputs = {name: (tensor, (2,), torch.float32) for name, tensor in outputs.items()}
+        return {"action": (action, action_shape, action_dtype), **scalars}
+
+    _check_outputs(
+        policy,
+        observation_space,
+        call_policy,
+        "methods get_action_and_logprob(obs, mask=None, action=None) -> (action, log_prob, "
+        "entropy) and get_value(obs) -> value, optionally act(obs) -> (action, log_prob, "
+        "value) and evaluate_actions(obs, action) -> (log_prob, entropy, value)",
+        "see rlox.policies.ActorCritic",
+    )
 
 
 def _fused(policy: object, name: str, *others: str) -> Any:
@@ -100,8 +85,8 @@ def _fused(policy: object, name: str, *others: str) -> Any:
 
 # Torch module, a function from observation and action space to a module, or None.
 PolicyLike: TypeAlias = nn.Module | Callable[[gym.Space[Any], gym.Space[Any]], nn.Module] | None
-# Outputs of a policy by name, each with its expected shape.
-PolicyOutputs: TypeAlias = dict[str, tuple[Any, tuple[int, ...]]]
+# Outputs of a policy by name, each with its expected shape and dtype.
+PolicyOutputs: TypeAlias = dict[str, tuple[Any, tuple[int, ...], torch.dtype]]
 _HINT = "see the algorithm's class in rlox.algorithms"
 
 
@@ -161,10 +146,9 @@ def make_custom_q_network(
         ArgumentError: The network fails, or its output is not float32 (2, n).
         ArgumentTypeError: As `make_custom_policy`, or the network raises a TypeError.
     """
-    args = (observation_space, action_space, ("forward",), features_extractor)
-    module = make_custom_policy(policy, *args)
+    module = make_custom_policy(policy, observation_space, action_space, ("forward",), features_extractor)
     n = int(action_space.n)  # type: ignore[attr-defined]  # Discrete
-    _check_outputs(module, observation_space, lambda obs: {"values": (module(obs), (2, n))})
+    _check_outputs(module, observation_space, lambda obs: {"values": (module(obs), (2, n), torch.float32)})
     return module
 
 
@@ -189,8 +173,8 @@ def make_custom_actor_critic(
         ArgumentError: The policy fails, or an output has another shape or dtype.
         ArgumentTypeError: As `make_custom_policy`, or the policy raises a TypeError.
     """
-    args = (observation_space, action_space, (*needed, "critic"), features_extractor)
-    module: Any = make_custom_policy(policy, *args)
+    needed_names = (*needed, "critic")
+    module: Any = make_custom_policy(policy, observation_space, action_space, needed_names, features_extractor)
     dim = math.prod(action_space.shape or ())
 
     def call_policy(obs: TensorObs) -> PolicyOutputs:
@@ -199,10 +183,10 @@ def make_custom_actor_critic(
             actions = getattr(module, name)(obs)
             if name == "get_action_and_logprob":
                 actions, log_probs = actions
-                outputs["log-probabilities"] = log_probs, (2,)
-            outputs[f"actions of {name}"] = actions, (2, dim)
+                outputs["log-probabilities"] = log_probs, (2,), torch.float32
+            outputs[f"actions of {name}"] = actions, (2, dim), torch.float32
         values = module.critic(obs, actions)
-        outputs["values of critic"] = values, (len(values), 2)
+        outputs["values of critic"] = values, (len(values), 2), torch.float32
         return outputs
 
     _check_outputs(module, observation_space, call_policy)
@@ -210,20 +194,22 @@ def make_custom_actor_critic(
 
 
 def _check_outputs(
-    policy: nn.Module, observation_space: gym.Space[Any], call_policy: Callable[[TensorObs], PolicyOutputs]
+    policy: nn.Module,
+    observation_space: gym.Space[Any],
+    call_policy: Callable[[TensorObs], PolicyOutputs],
+    expected: str = "a policy for observations of the env",
+    hint: str = _HINT,
 ) -> None:
-    device = next((p.device for p in policy.parameters()), torch.device("cpu"))
+    """Check that `call_policy` accepts two observations and returns outputs as expected."""
     try:
         with torch.no_grad(), evaluating(policy):
-            outputs = call_policy(zeros(observation_space, 2, device))
+            outputs = call_policy(zeros(observation_space, policy))
     except Exception as error:
         error_type = ArgumentTypeError if isinstance(error, TypeError) else ArgumentError
         got = f"{type(policy).__name__}, which failed with {type(error).__name__}: {error}"
-        raise error_type("policy", "a policy for observations of the env", got, _HINT) from error
-    for name, (tensor, shape) in outputs.items():
+        raise error_type("policy", expected, got, hint) from error
+    for name, (tensor, shape, dtype) in outputs.items():
         is_tensor = isinstance(tensor, Tensor)
-        if not is_tensor or tuple(tensor.shape) != shape or tensor.dtype != torch.float32:
+        if not is_tensor or tuple(tensor.shape) != shape or tensor.dtype != dtype:
             got = f"{tuple(tensor.shape)} and {tensor.dtype}" if is_tensor else type(tensor).__name__
-            raise ArgumentError(
-                "policy", f"{name} of shape {shape} and torch.float32 for 2 observations", str(got), _HINT
-            )
+            raise ArgumentError("policy", f"{name} of shape {shape} and {dtype} for 2 observations", got, hint)

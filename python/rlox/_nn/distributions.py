@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-_LOG_SQRT_2PI = 0.5 * math.log(2 * math.pi)
+LOG_SQRT_2PI = 0.5 * math.log(2 * math.pi)
 
 
 class Distribution(Protocol):
@@ -141,11 +141,11 @@ class Gaussian:
     def log_prob(self, action: Tensor) -> Tensor:
         """Return the log-densities (N,) of actions (N, k)."""
         z = (action - self.mean) / self.std
-        return (-0.5 * z * z - self.std.log() - _LOG_SQRT_2PI).sum(-1)
+        return (-0.5 * z * z - self.std.log() - LOG_SQRT_2PI).sum(-1)
 
     def entropy(self) -> Tensor:
         """Return the entropies (N,)."""
-        return (0.5 + _LOG_SQRT_2PI + self.std.log()).expand_as(self.mean).sum(-1)
+        return (0.5 + LOG_SQRT_2PI + self.std.log()).expand_as(self.mean).sum(-1)
 
     def mode(self) -> Tensor:
         """Return the means (N, k)."""

@@ -119,8 +119,7 @@ class VectorOptimizer:
             ArgumentError: The state belongs to other parameters or another optimizer, or has
                 invalid values.
         """
-        shapes = ({name: (a.shape, a.dtype) for name, a in x.items()} for x in (self.state(), arrays))
-        expected, got = shapes
+        expected, got = ({name: (a.shape, a.dtype) for name, a in x.items()} for x in (self.state(), arrays))
         if got != expected:
             names = sorted(name for name in {*got, *expected} if got.get(name) != expected.get(name))
             raise ArgumentError(
@@ -143,8 +142,8 @@ class VectorOptimizer:
             if not np.all(fits):
                 got = array[np.logical_not(fits)].flat[0]
                 raise ArgumentError("optimizer", f"{wanted} in {name}", str(got), "load an unmodified saved state")
-        nonzero = {kind: [a.any() for name, a in arrays.items() if name.endswith(f".{kind}")] for kind in MEANS}
-        if "exp_avg" in self.moments and any(nonzero["exp_avg_sq"]) and not any(nonzero["exp_avg"]):
+        nonzero = {name.rpartition(".")[2] for name, array in arrays.items() if array.any()}
+        if "exp_avg" in self.moments and "exp_avg_sq" in nonzero and "exp_avg" not in nonzero:
             raise ArgumentError(
                 "optimizer",
                 "nonzero exp_avg, because exp_avg_sq is nonzero",

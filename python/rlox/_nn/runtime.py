@@ -21,11 +21,12 @@ from rlox._validation import short_repr
 TensorObs: TypeAlias = torch.Tensor | dict[str, "TensorObs"] | tuple["TensorObs", ...]
 
 
-def zeros(space: gym.Space[Any], n: int, device: torch.device) -> TensorObs:
-    """Return `n` observations of zeros in the form that policies accept."""
+def zeros(space: gym.Space[Any], module: nn.Module) -> TensorObs:
+    """Return two observations of zeros in the form that policies accept, on the device of a module."""
     layout = Layout(space)
-    rows = torch.from_numpy(np.zeros((n, *layout.shape), layout.dtype))
-    obs: TensorObs = layout.unpack(rows.to(device), torch_dtype)
+    device = next((parameter.device for parameter in module.parameters()), None)
+    rows = torch.zeros((2, *layout.shape), dtype=torch_dtype(layout.dtype), device=device)
+    obs: TensorObs = layout.unpack(rows, torch_dtype)
     return obs
 
 
@@ -99,27 +100,20 @@ def isolate_rng(seed: int, device: torch.device | None = None) -> Iterator[None]
     True
     """
     device_type = "cpu" if device is None else device.type
-    with _LOCK, _forked(device_type, device):
+    with _LOCK, torch.random.fork_rng([device] if device_type == "cuda" else []):
+        # `fork_rng` does not support MPS.
+        mps_state = torch.mps.get_rng_state() if device_type == "mps" else None
         torch.default_generator.manual_seed(seed)
         if device_type == "cuda":
             with torch.cuda.device(device):
                 torch.cuda.manual_seed(seed)
         elif device_type == "mps":
             torch.mps.manual_seed(seed)
-        yield
-
-
-@contextmanager
-def _forked(device_type: str, device: torch.device | None) -> Iterator[None]:
-    """Restore the global generators after a block."""
-    # `fork_rng` does not support MPS.
-    mps = torch.mps.get_rng_state() if device_type == "mps" else None
-    with torch.random.fork_rng([device] if device_type == "cuda" else []):
         try:
             yield
         finally:
-            if mps is not None:
-                torch.mps.set_rng_state(mps)
+            if mps_state is not None:
+                torch.mps.set_rng_state(mps_state)
 
 
 @contextmanager
@@ -228,7 +222,7 @@ def attach_generator(module: Any, generator: torch.Generator) -> Any:
 
 def module_arrays(module: nn.Module) -> Arrays:
     """Return copies of a module's parameters and buffers, by name."""
-    return {name: _copy(tensor) for name, tensor in module.state_dict().items()}
+    return {name: np.array(tensor.numpy(force=True)) for name, tensor in module.state_dict().items()}
 
 
 def real_arrays(module: Any) -> Arrays:
@@ -273,19 +267,12 @@ def module_tensors(module: nn.Module, arrays: Arrays) -> dict[str, torch.Tensor]
     got = {name: (array.shape, array.dtype) for name, array in arrays.items()}
     for name in sorted({*expected, *got}):
         if expected.get(name) != got.get(name):
-            wanted, actual = (_describe_array(spec.get(name)) for spec in (expected, got))
+            specs = (expected.get(name), got.get(name))
+            wanted, actual = ("nothing" if spec is None else f"{spec[1]} {spec[0]}" for spec in specs)
             raise ArgumentError(
                 "networks",
                 f"{wanted} as {name} of the {type(module).__name__}",
-                str(actual),
+                actual,
                 "create the policy with the saved settings",
             )
     return {name: torch.from_numpy(np.array(array)) for name, array in arrays.items()}
-
-
-def _describe_array(spec: tuple[tuple[int, ...], np.dtype[Any]] | None) -> str:
-    return "nothing" if spec is None else f"{spec[1]} {spec[0]}"
-
-
-def _copy(tensor: torch.Tensor) -> "np.ndarray[tuple[int, ...], np.dtype[np.generic]]":
-    return np.array(tensor.detach().cpu().numpy())

@@ -31,15 +31,12 @@ from rlox.buffers.rollout import make_buffer
 from rlox.configs import scheduled
 from rlox.envs._masks import as_masks, random_allowed
 from rlox.envs._rollout_env import RolloutEnv
-from rlox.features import FeaturesExtractor
+from rlox.features import FeaturesExtractor, NatureCNN
 from rlox.learners import OffPolicyT
 from rlox.learners._convert import to_torch_state
 from rlox.learners.base import BaseLearner
 from rlox.noise import NoiseProcess
 from rlox.policies import PolicyLike
-
-# Prefixes of torch's names that the shared tensor names of all backends omit.
-_OMITTED_PREFIXES = ("policy.", "temperature.")
 
 
 class OffPolicyLearner(BaseLearner[OffPolicyT]):
@@ -101,6 +98,7 @@ class OffPolicyLearner(BaseLearner[OffPolicyT]):
         self.threads = runtime.best_threads(self.policy, device)
         self.norms = torch.zeros((), device=device)
         self._metric_tensors: dict[str, list[Tensor]] = {name: [] for name in self.metric_names}
+        # Metrics of the last iteration that learned, by name.
         self.last = dict.fromkeys(self.metric_names, math.nan)
 
     def _make_replay(self) -> None:
@@ -109,8 +107,6 @@ class OffPolicyLearner(BaseLearner[OffPolicyT]):
         self.pending_updates = 0.0
         self.progress = 0.0
         self.ended = 0  # number of finished episodes
-        # Metrics of the last iteration that learned, by name.
-        self.last: dict[str, float] = {}
         self.width = self._mask_width()
         self.stepper = StepRecorder(env, masked=self.width is not None)
         has_reset_rows = self.stepper.mode is AutoresetMode.NEXT_STEP and config.num_envs > 1
@@ -130,16 +126,23 @@ class OffPolicyLearner(BaseLearner[OffPolicyT]):
         self.replay = Replay(self.layout, self.spaces[1], config, streams, self.device, self.width, goals, frames)
         self._statistics = make_buffer(env, 1, normalize_obs=config.normalize_obs)
         self._is_new = self._checked = False
-        self._set_bounds(self.spaces[1])
-        shape = (config.num_envs, len(self.low))
-        noise = config.action_noise
-        self.noise = None if noise is None else NoiseProcess(noise, *shape)
+        # Bounds of Box actions, (k,) each; empty for other spaces.
+        self.low = self.high = np.empty(0, np.float32)
+        space, noise = self.spaces[1], config.action_noise
+        if isinstance(space, gym.spaces.Box):
+            self.low, self.high = (side.astype(np.float32).ravel() for side in (space.low, space.high))
+        self.noise = None if noise is None else NoiseProcess(noise, config.num_envs, len(self.low))
 
     def make_policy(
         self, policy: PolicyLike, features_extractor: FeaturesExtractor | None, init: torch.Generator
     ) -> nn.Module:
         """Return the custom policy after a check, or the built-in policy initialized by `init`."""
         raise NotImplementedError
+
+    def net_arch(self, features: nn.Module) -> tuple[int, ...]:
+        """Return the sizes of the hidden layers after a features extractor."""
+        default = self.spec.image_net_arch if isinstance(features, NatureCNN) else self.spec.net_arch
+        return default if self.config.net_arch is None else self.config.net_arch
 
     def make_targets(self) -> dict[str, nn.Module]:
         """Create the target networks and other modules with state; return them by name."""
@@ -210,7 +213,8 @@ class OffPolicyLearner(BaseLearner[OffPolicyT]):
                 try:
                     self.learn(n_updates, learning_rate, progress)
                 finally:
-                    self._pay_updates(self.updates - before)
+                    if self._updates_per_transition() is not None:
+                        self.pending_updates = max(self.pending_updates - (self.updates - before), 0.0)
         self.episodes.drain(self.env)
         if not n_transitions:
             return {}
@@ -221,12 +225,6 @@ class OffPolicyLearner(BaseLearner[OffPolicyT]):
             "train/learning_rate": learning_rate,
             "train/n_updates": self.updates,
         }
-
-    def _set_bounds(self, space: gym.Space[Any]) -> None:
-        """Set the bounds of Box actions, (k,) each; they are empty for other spaces."""
-        self.low = self.high = np.empty(0, np.float32)
-        if isinstance(space, gym.spaces.Box):
-            self.low, self.high = (side.astype(np.float32).ravel() for side in (space.low, space.high))
 
     def to_env_actions(self, actions: Array) -> Array:
         """Convert stored actions, (n,) or (n, k), to actions of the environments.
@@ -265,10 +263,8 @@ class OffPolicyLearner(BaseLearner[OffPolicyT]):
         self.begin()
         wanted, first = self.config.train_freq, self.ended
         n_transitions = steps = 0
-        while not self.stop_requested:
-            episodes = isinstance(wanted, tuple)
-            done, target = (self.ended - first, wanted[0]) if episodes else (steps, wanted)
-            if done >= target:
+        while (self.ended - first < wanted[0]) if isinstance(wanted, tuple) else (steps < wanted):
+            if self.stop_requested:
                 break
             self.progress = min(progress + n_transitions * self.progress_per_step, 1.0)
             n_new = self.step(steps)
@@ -358,11 +354,6 @@ class OffPolicyLearner(BaseLearner[OffPolicyT]):
             return int(config.gradient_steps)
         self.pending_updates += n_transitions * per_transition
         return int(self.pending_updates + 1e-9)
-
-    def _pay_updates(self, updates: int) -> None:
-        """Subtract finished minibatches from `pending_updates`."""
-        if self._updates_per_transition() is not None:
-            self.pending_updates = max(self.pending_updates - updates, 0.0)
 
     def _updates_per_transition(self) -> float | None:
         """Return the minibatches per transition; None if there is a fixed number per iteration."""
@@ -495,8 +486,7 @@ class OffPolicyLearner(BaseLearner[OffPolicyT]):
         state.replay = self.replay.state() if replay else None
         noise = [] if self.noise is None else self.noise.state.ravel().tolist()
         last = _serialize.numbers_to_state(self.last.values())
-        counters = {"owed": self.pending_updates, "progress": self.progress, "noise": noise, "last": last}
-        state.counters |= counters
+        state.counters |= {"owed": self.pending_updates, "progress": self.progress, "noise": noise, "last": last}
         return state
 
     def load_state(self, state: learners.LearnerState) -> None:
@@ -548,7 +538,5 @@ class OffPolicyLearner(BaseLearner[OffPolicyT]):
 
 
 def _common_name(name: str) -> str:
-    """Return the name of a tensor that all backends share."""
-    for prefix in _OMITTED_PREFIXES:
-        name = name.removeprefix(prefix)
-    return name
+    """Return the name of a tensor that all backends share, without the name of its module."""
+    return name.removeprefix("policy.").removeprefix("temperature.")

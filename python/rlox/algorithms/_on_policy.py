@@ -13,8 +13,7 @@ from torch import Tensor
 from rlox import _finite, _rng, _spaces, _types, learners, policies
 from rlox._layout import as_batch
 from rlox._nn import runtime
-from rlox._nn.custom import optional_member
-from rlox._nn.optim import VectorOptimizer
+from rlox._nn.optim import VectorOptimizer, clip_norm_
 from rlox._nn.runtime import TensorObs
 from rlox._rlox import RolloutBuffer
 from rlox._rlox import enter_phase as enter
@@ -40,10 +39,10 @@ class Batch(NamedTuple):
     masks: Tensor | None = None  # (B, n) bool, True where an action was allowed; None: all
 
     @classmethod
-    def views_of(cls, buffer: RolloutBuffer, masks: Tensor | None) -> "Batch":
-        """Return views of all rows of a buffer and of masks (T, N, n), without a copy."""
-        fields = [torch.from_numpy(buffer.field(name)) for name in cls._fields[:-1]]
-        return cls._make(None if x is None else x.flatten(0, 1) for x in (*fields, masks))
+    def views_of(cls, buffer: RolloutBuffer, masked: bool) -> "Batch":
+        """Return views of all rows of a buffer, without a copy."""
+        names = (*cls._fields[:-1], "action_masks") if masked else cls._fields[:-1]
+        return cls(*(torch.from_numpy(buffer.field(name)).flatten(0, 1) for name in names))
 
     def to(self, device: torch.device) -> "Batch":
         """Return the batch on a device."""
@@ -55,7 +54,7 @@ class Batch(NamedTuple):
 
 
 class TorchLearner(BaseLearner[OnPolicyT]):
-    """On-policy learner with a torch policy; subclasses define `update`.
+    """On-policy learner with a torch policy; subclasses define `prepare` and `update`.
 
     Args:
         env: Environments from `rlox.make_vec`.
@@ -103,6 +102,17 @@ class TorchLearner(BaseLearner[OnPolicyT]):
         self.policy = runtime.attach_generator(module, self.generator)
         self.evaluate = policies.get_evaluate_fn(self.policy)
         self.threads = runtime.best_threads(self.policy, self.device)
+        with runtime.limit_threads(1):
+            self.prepare()
+        masked, width = config.action_masks, self._mask_width()
+        self.buffer = make_buffer(env, config.n_steps, normalize_obs=config.normalize_obs, mask_width=width)
+        self.obs = torch.from_numpy(self.buffer.obs)
+        self.masks = torch.from_numpy(self.buffer.field("action_masks")) if masked else None
+        self.rows = Batch.views_of(self.buffer, masked)
+
+    def prepare(self) -> None:
+        """Create `optimizer` and the loss, after the policy."""
+        raise NotImplementedError
 
     @property
     def stop_requested(self) -> bool:
@@ -130,21 +140,6 @@ class TorchLearner(BaseLearner[OnPolicyT]):
             # Built-in policies use only `generator`; others may use torch's global generators.
             with runtime.isolate_torch(None if self.built_in else global_seed, self.device, self.threads):
                 yield
-
-    def _make_storage(self) -> None:
-        """Create the rollout buffer and torch views of it."""
-        config, width = self.config, self._mask_width()
-        self.buffer = make_buffer(self.env, config.n_steps, normalize_obs=config.normalize_obs, mask_width=width)
-        self.obs = torch.from_numpy(self.buffer.obs)
-        self.rows = self._views(self.buffer)
-        masked = config.action_masks
-        self.masks = torch.from_numpy(self.buffer.field("action_masks")) if masked else None
-
-    def _views(self, buffer: RolloutBuffer) -> Batch:
-        """Return views of all rows of a buffer."""
-        masked = self.config.action_masks
-        masks = torch.from_numpy(buffer.field("action_masks")) if masked else None
-        return Batch.views_of(buffer, masks)
 
     def _worker_args(self) -> tuple[object, ...]:
         """Return copies of modules, whose tensors otherwise pickle the vector that they share."""
@@ -197,7 +192,7 @@ class TorchLearner(BaseLearner[OnPolicyT]):
         """
         env, buffer, config, policy = self.env, self.buffer, self.config, self.policy
         act, first_step = policies.get_act_fn(policy), self.timesteps // config.num_envs
-        reset_noise, freq = optional_member(policy, "reset_noise"), config.sde_sample_freq
+        reset_noise, freq = getattr(policy, "reset_noise", None), config.sde_sample_freq
         n_transitions = 0
         while n_transitions == 0:
             enter("env_step")
@@ -207,9 +202,10 @@ class TorchLearner(BaseLearner[OnPolicyT]):
                 enter("inference")
                 if reset_noise and (t == 0 or (freq > 0 and t % freq == 0)):
                     reset_noise(config.num_envs)
-                outputs, obs = list[npt.NDArray[Any]](), self._get_obs(t)
+                outputs = list[npt.NDArray[Any]]()
+                obs = self.obs[t] if self.built_in else self.obs[t].clone()  # a custom policy may write to it
                 try:
-                    outputs += (x.numpy(force=True) for x in act(obs, *self.allowed(t)))
+                    outputs += (x.numpy(force=True) for x in act(self.unpack_obs(obs), *self.allowed(t)))
                     actions, log_probs, values = outputs
                     enter("env_step")
                     env.step_rollout(buffer, t, actions, log_probs, values, self.normalizer)
@@ -252,13 +248,28 @@ class TorchLearner(BaseLearner[OnPolicyT]):
         """
         raise NotImplementedError
 
+    def take_step(self, loss: Tensor, parts: Tensor, learning_rate: float) -> dict[str, float]:
+        """Take one optimizer step on a loss; return the policy, value, entropy and total losses.
+
+        Raises:
+            NonFiniteError: A loss or the gradient is NaN or infinite. The weights are unchanged.
+        """
+        gradient = self.optimizer.gradient(loss)
+        norm = clip_norm_(gradient, self.config.max_grad_norm)
+        names = ("policy_loss", "value_loss", "entropy_loss", "loss")
+        losses = dict(zip(names, parts.tolist(), strict=True))
+        _finite.check_finite({**losses, "gradient": norm.item()}, self.timesteps)
+        self.optimizer.step(gradient, learning_rate)
+        self.updates += 1
+        return {f"train/{name}": value for name, value in losses.items()}
+
     def _receive(self) -> bool:
         """Wait for a rollout of an actor, and seed torch with its seed; return False on a stop."""
         rollout = self.next_rollout()
-        if rollout is None or self.actors is None:
+        if rollout is None:
             return False
-        self.buffer, self.lag = self.actors.buffers[rollout.buffer], rollout.lag
-        self.rows = self._views(self.buffer)
+        self.buffer, self.lag = rollout.buffer, rollout.lag
+        self.rows = Batch.views_of(self.buffer, self.config.action_masks)
         self.generator.manual_seed(rollout.seed)
         if not self.built_in:
             torch.manual_seed(rollout.seed)  # `seeded` restores the global generator
@@ -270,11 +281,6 @@ class TorchLearner(BaseLearner[OnPolicyT]):
             return ()
         self.masks[t] = torch.from_numpy(self.env.action_masks())
         return (self.masks[t].to(self.device),)
-
-    def _get_obs(self, t: int) -> TensorObs:
-        """Return the policy's inputs in step `t`; a custom policy may write to them."""
-        rows = self.obs[t]
-        return self.unpack_obs(rows if self.built_in else rows.clone())
 
     def unpack_obs(self, rows: Tensor) -> TensorObs:
         """Convert rows of a rollout to inputs of the policy on its device."""

@@ -9,7 +9,6 @@ import torch
 from torch import Tensor
 
 from rlox import _types
-from rlox._errors import add_section
 from rlox._layout import Layout
 from rlox._nn.runtime import TensorObs, torch_dtype
 from rlox._rlox import Normalizer, PrioritizedReplayBuffer
@@ -19,6 +18,7 @@ from rlox.buffers.hindsight import GoalFunctions
 from rlox.buffers.replay import make_replay_buffer, parts_of
 from rlox.configs import OffPolicyConfig
 from rlox.learners import NORMALIZER_CLIP, NORMALIZER_EPS
+from rlox.learners._native import check_part
 
 
 class ReplayBatch(NamedTuple):
@@ -69,15 +69,12 @@ class Replay:
         goals: GoalFunctions | None = None,
         frames: int = 1,
     ) -> None:
-        self.layout = layout
-        self.config = config
-        self.device = device
+        self.layout, self.config, self.device = layout, config, device
         # Only CUDA events report when an asynchronous copy has read its source memory.
         self.pinned = device.type == "cuda"
         # Dict observations are stored by name, because goals are accessed by name.
         self.named = bool(parts_of(layout))
-        args = (layout, action_space, config, num_envs, mask_width, goals, frames)
-        self.buffer = make_replay_buffer(*args)
+        self.buffer = make_replay_buffer(layout, action_space, config, num_envs, mask_width, goals, frames)
         self.empty = self.state()
         """State of the empty buffer."""
         self._out: dict[str, Any] = {}
@@ -136,7 +133,9 @@ class Replay:
         if self.device.type != "cpu":
             wanted = {name: x for name, x in tensors.items() if name in ReplayBatch._fields}
             tensors = _map_arrays(lambda x: x.to(self.device, non_blocking=self.pinned), wanted)
-            self._note_copies()
+            if self.pinned:  # the next call waits until the copies have read this memory
+                self._copied = self._copied or torch.cuda.Event()
+                self._copied.record(torch.cuda.current_stream(self.device))
         return ReplayBatch(
             obs=self._unpack_obs(tensors["obs"]),
             actions=tensors["actions"],
@@ -151,7 +150,9 @@ class Replay:
     def _sample_raw(self, size: int, stream: np.random.Generator, options: dict[str, Any]) -> dict[str, Any]:
         """Sample transitions without normalization, into reused memory."""
         if len(self._tensors.get("rewards", ())) != size:
-            self._reserve(self.buffer.sample(size, stream, **options))
+            sample: dict[str, Any] = self.buffer.sample(size, stream, **options)
+            self._tensors = _map_arrays(lambda x: self._pin(torch.from_numpy(x)), sample)
+            self._out = _map_arrays(lambda x: x.numpy(), self._tensors)
             return self._tensors
         if self._copied is not None:
             self._copied.synchronize()  # wait for copies from this memory to the device
@@ -169,20 +170,9 @@ class Replay:
         self._used = known.numpy()
         return _map_arrays(lambda x: x[known], tensors)
 
-    def _reserve(self, like: dict[str, Any]) -> None:
-        """Allocate the memory of minibatches, in the form of a first sample."""
-        self._tensors = _map_arrays(lambda x: self._pin(torch.from_numpy(x)), like)
-        self._out = _map_arrays(lambda x: x.numpy(), self._tensors)
-
     def _pin(self, tensor: Tensor) -> Tensor:
         """Pin the memory of a tensor for asynchronous copies to a CUDA device."""
         return tensor.pin_memory() if self.pinned else tensor
-
-    def _note_copies(self) -> None:
-        """Record an event after the copies so far; their memory is reused after this event."""
-        if self.pinned:
-            self._copied = self._copied or torch.cuda.Event()
-            self._copied.record(torch.cuda.current_stream(self.device))
 
     def _normalize(self, normalizer: Normalizer) -> dict[str, Tensor]:
         """Return normalized observations and rewards of the last sample, as configured."""
@@ -222,7 +212,4 @@ class Replay:
         Raises:
             ArgumentError: The arrays are damaged or of another buffer. The buffer is unchanged.
         """
-        try:
-            self.buffer.load_state(self.empty if arrays is None else arrays)
-        except (TypeError, ValueError) as error:
-            raise add_section(error, "replay") from error
+        check_part("replay", self.buffer.load_state, self.empty if arrays is None else arrays)

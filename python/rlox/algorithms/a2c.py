@@ -8,14 +8,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from rlox import _finite, learners, policies
-from rlox._nn import runtime
-from rlox._nn.optim import Adam, RMSprop, VectorOptimizer, clip_norm_
+from rlox import learners, policies
+from rlox._nn.optim import Adam, RMSprop, VectorOptimizer
 from rlox._rlox import enter_phase as enter
 from rlox.algorithms._on_policy import Batch, TorchLearner
 from rlox.configs import A2CConfig, IMPALAConfig, scheduled
-from rlox.envs._rollout_env import RolloutEnv
-from rlox.features import FeaturesExtractor
 
 
 def a2c_loss(evaluate: policies.Evaluate, batch: Batch, config: A2CConfig) -> tuple[Tensor, Tensor]:
@@ -74,19 +71,10 @@ class A2C(TorchLearner[A2CConfig]):
 
     algorithm = "a2c"
 
-    def __init__(
-        self,
-        env: RolloutEnv,
-        config: A2CConfig,
-        seed: int,
-        policy: policies.PolicyLike = None,
-        features_extractor: FeaturesExtractor | None = None,
-    ) -> None:
-        super().__init__(env, config, seed, policy, features_extractor)
-        with runtime.limit_threads(1):
-            self.optimizer = make_optimizer(config, self.policy)
+    def prepare(self) -> None:
+        """Create the optimizer that `config.optimizer` names."""
+        self.optimizer = make_optimizer(self.config, self.policy)
         self.loss = a2c_loss
-        self._make_storage()
 
     def update(self, progress: float) -> dict[str, float]:
         """Take one gradient step on the rollout; see `TorchLearner.update`."""
@@ -97,20 +85,15 @@ class A2C(TorchLearner[A2CConfig]):
         if self.buffer.n_transitions < len(rows.obs):  # drop rows in which an env only reset
             rows = rows.at(torch.from_numpy(self.buffer.valid).flatten())
         loss, parts = self.loss(self.evaluate, self.unpack_batch(rows), config)
-        gradient = self.optimizer.gradient(loss)
-        norm = clip_norm_(gradient, config.max_grad_norm)
-        names = ("policy_loss", "value_loss", "entropy_loss", "loss")
-        losses = dict(zip(names, parts.tolist(), strict=True))
-        _finite.check_finite({**losses, "gradient": norm.item()}, self.timesteps)
-        self.optimizer.step(gradient, learning_rate)
-        self.updates += 1
+        losses = self.take_step(loss, parts, learning_rate)
         arrays = (x.numpy(force=True) for x in (rows.values, rows.returns))
-        metrics = {f"train/{name}": value for name, value in losses.items()} | {
+        return {
+            **losses,
             "train/explained_variance": learners.explained_variance(*arrays),
             "train/learning_rate": learning_rate,
             "train/n_updates": self.updates,
+            **policies.std_metrics(self.policy),
         }
-        return metrics | policies.std_metrics(self.policy)
 
 
 def make_optimizer(config: A2CConfig | IMPALAConfig, module: torch.nn.Module) -> VectorOptimizer:

@@ -12,14 +12,14 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from rlox._nn.critics import make_target_network, polyak_update, q_network
+from rlox._nn.critics import DuelingNetwork, FeaturedMlp, make_target_network, polyak_update
 from rlox._nn.custom import make_custom_q_network
 from rlox._nn.optim import Adam
 from rlox._nn.runtime import TensorObs
 from rlox.algorithms._off_policy import OffPolicyLearner
 from rlox.algorithms._replay import ReplayBatch
 from rlox.configs import DQNConfig
-from rlox.features import FeaturesExtractor, NatureCNN, features_for
+from rlox.features import FeaturesExtractor, features_for
 from rlox.policies import PolicyLike
 
 __all__ = ["DQN", "DQNConfig"]
@@ -93,12 +93,9 @@ class DQN(OffPolicyLearner[DQNConfig]):
         if policy is not None:
             return make_custom_q_network(policy, obs_space, action_space, features_extractor)
         features = features_for(obs_space, features_extractor, init)
-        net_arch = config.net_arch
-        if net_arch is None:
-            is_image = isinstance(features, NatureCNN)
-            net_arch = self.spec.image_net_arch if is_image else self.spec.net_arch
-        actions = int(action_space.n)  # type: ignore[attr-defined]  # Discrete
-        return q_network(features, actions, net_arch, config.activation, config.dueling, init)
+        n = int(action_space.n)  # type: ignore[attr-defined]  # Discrete
+        network, outputs = (DuelingNetwork, n + 1) if config.dueling else (FeaturedMlp, n)
+        return network(features, outputs, self.net_arch(features), config.activation, init)
 
     def make_targets(self) -> dict[str, nn.Module]:
         """Create the target network."""

@@ -11,16 +11,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from rlox import _finite, learners, policies
+from rlox import learners, policies
 from rlox._nn import runtime
-from rlox._nn.optim import clip_norm_
 from rlox._rlox import compute_vtrace
 from rlox._rlox import enter_phase as enter
 from rlox.algorithms._on_policy import TorchLearner
 from rlox.algorithms.a2c import make_optimizer
 from rlox.configs import IMPALAConfig, scheduled
-from rlox.envs._rollout_env import RolloutEnv
-from rlox.features import FeaturesExtractor
 
 
 def impala_loss(
@@ -78,18 +75,9 @@ class IMPALA(TorchLearner[IMPALAConfig]):
 
     algorithm = "impala"
 
-    def __init__(
-        self,
-        env: RolloutEnv,
-        config: IMPALAConfig,
-        seed: int,
-        policy: policies.PolicyLike = None,
-        features_extractor: FeaturesExtractor | None = None,
-    ) -> None:
-        super().__init__(env, config, seed, policy, features_extractor)
-        with runtime.limit_threads(1):
-            self.optimizer = make_optimizer(config, self.policy)
-        self._make_storage()
+    def prepare(self) -> None:
+        """Create the optimizer that `config.optimizer` names."""
+        self.optimizer = make_optimizer(self.config, self.policy)
 
     def finish_rollout(self, first_step: int) -> None:
         """Do nothing: V-trace estimates advantages with the policy of the update."""
@@ -148,19 +136,14 @@ class IMPALA(TorchLearner[IMPALAConfig]):
             log_probs, entropy, values, vs, advantages = (x[valid] for x in tensors)
             log_rhos = log_rhos[valid]
         loss, parts = impala_loss(log_probs, entropy, values, vs, advantages, config)
-        gradient = self.optimizer.gradient(loss)
-        norm = clip_norm_(gradient, config.max_grad_norm)
-        names = ("policy_loss", "value_loss", "entropy_loss", "loss")
-        losses = dict(zip(names, parts.tolist(), strict=True))
-        _finite.check_finite({**losses, "gradient": norm.item()}, self.timesteps)
-        self.optimizer.step(gradient, learning_rate)
-        self.updates += 1
+        losses = self.take_step(loss, parts, learning_rate)
         rhos, arrays = log_rhos.exp(), (x.numpy(force=True) for x in (values, vs))
-        metrics = {f"train/{name}": value for name, value in losses.items()} | {
+        return {
+            **losses,
             "train/approx_kl": (rhos - 1 - log_rhos).mean().item(),
             "train/clip_fraction": (rhos > config.rho_bar).float().mean().item(),
             "train/explained_variance": learners.explained_variance(*arrays),
             "train/learning_rate": learning_rate,
             "train/n_updates": self.updates,
+            **policies.std_metrics(self.policy),
         }
-        return metrics | policies.std_metrics(self.policy)

@@ -12,13 +12,10 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from rlox import _finite, learners, policies
-from rlox._nn import runtime
 from rlox._nn.optim import Adam, clip_norm_
 from rlox._rlox import enter_phase as enter
 from rlox.algorithms._on_policy import Batch, TorchLearner
 from rlox.configs import PPOConfig, scheduled
-from rlox.envs._rollout_env import RolloutEnv
-from rlox.features import FeaturesExtractor
 
 
 def ppo_loss(
@@ -88,19 +85,10 @@ class PPO(TorchLearner[PPOConfig]):
 
     algorithm = "ppo"
 
-    def __init__(
-        self,
-        env: RolloutEnv,
-        config: PPOConfig,
-        seed: int,
-        policy: policies.PolicyLike = None,
-        features_extractor: FeaturesExtractor | None = None,
-    ) -> None:
-        super().__init__(env, config, seed, policy, features_extractor)
-        with runtime.limit_threads(1):
-            self.optimizer = Adam(self.policy)
-        self.loss = torch.compile(ppo_loss) if config.compile else ppo_loss
-        self._make_storage()
+    def prepare(self) -> None:
+        """Create the optimizer, and compile the loss if `config.compile`."""
+        self.optimizer = Adam(self.policy)
+        self.loss = torch.compile(ppo_loss) if self.config.compile else ppo_loss
 
     def batches(self, rows: Batch) -> Iterator[Batch]:
         """Iterate over all steps in minibatches, in a new random order."""

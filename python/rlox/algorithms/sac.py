@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from rlox._nn.critics import make_target_network, polyak_update
-from rlox._nn.custom import critic_parts, make_custom_actor_critic, optional_member
+from rlox._nn.custom import critic_parts, make_custom_actor_critic
 from rlox._nn.optim import Adam
 from rlox._nn.runtime import TensorObs
 from rlox.algorithms._off_policy import OffPolicyLearner
@@ -119,11 +119,12 @@ class SAC(OffPolicyLearner[SACConfig]):
         if policy is not None:
             methods = ("get_action_and_logprob", "mode")
             return make_custom_actor_critic(policy, obs_space, action_space, methods, features_extractor)
+        features = features_for(obs_space, features_extractor, init)
         return SquashedPolicy(
             obs_space,
             action_space,
-            features=features_for(obs_space, features_extractor, init),
-            net_arch=self.spec.net_arch if config.net_arch is None else config.net_arch,
+            features=features,
+            net_arch=self.net_arch(features),
             activation=config.activation,
             use_sde=config.use_sde,
             log_std_init=config.log_std_init,
@@ -161,7 +162,7 @@ class SAC(OffPolicyLearner[SACConfig]):
 
     def begin(self) -> None:
         """Sample new noise matrices for gSDE."""
-        if self.config.use_sde and (reset_noise := optional_member(self.policy, "reset_noise")):
+        if self.config.use_sde and (reset_noise := getattr(self.policy, "reset_noise", None)):
             reset_noise(self.config.num_envs)
 
     def sample_actions(self, obs: TensorObs, mask: Tensor | None) -> Tensor:
@@ -170,7 +171,7 @@ class SAC(OffPolicyLearner[SACConfig]):
 
     def explore_actions(self, obs: TensorObs, mask: Tensor | None) -> Tensor:
         """Sample actions from the policy; with gSDE, use the noise matrices of `begin`."""
-        if self.config.use_sde and (explore := optional_member(self.policy, "explore")):
+        if self.config.use_sde and (explore := getattr(self.policy, "explore", None)):
             return explore(obs)  # type: ignore[no-any-return]  # a Tensor
         return self.sample_actions(obs, mask)
 
@@ -188,7 +189,7 @@ class SAC(OffPolicyLearner[SACConfig]):
         self.record(ent_coef=alpha)
 
         # With gSDE, all samples of an update use one noise matrix, as in Stable-Baselines3.
-        one_matrix = optional_member(policy, "one_matrix") if config.use_sde else None
+        one_matrix = getattr(policy, "one_matrix", None) if config.use_sde else None
         with (one_matrix or nullcontext)():
             actions, log_probs = policy.get_action_and_logprob(batch.obs)
             targets = targets_of(policy, self.critic_target, batch, alpha)

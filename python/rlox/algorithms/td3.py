@@ -16,7 +16,7 @@ from rlox._nn.runtime import TensorObs
 from rlox.algorithms._off_policy import OffPolicyLearner
 from rlox.algorithms._replay import ReplayBatch
 from rlox.configs import TD3Config
-from rlox.features import FeaturesExtractor, NatureCNN, features_for
+from rlox.features import FeaturesExtractor, features_for
 from rlox.policies import PolicyLike
 
 __all__ = ["TD3", "TD3Config"]
@@ -90,10 +90,7 @@ class TD3(OffPolicyLearner[TD3Config]):
         if policy is not None:
             return make_custom_actor_critic(policy, obs_space, action_space, ("actor",), features_extractor)
         features = [features_for(obs_space, features_extractor, init) for _ in range(2)]
-        net_arch = config.net_arch
-        if net_arch is None:
-            is_image = isinstance(features[0], NatureCNN)
-            net_arch = self.spec.image_net_arch if is_image else self.spec.net_arch
+        net_arch = self.net_arch(features[0])
         return DeterministicPolicy(action_space, *features, net_arch=net_arch, activation=config.activation, init=init)
 
     def make_targets(self) -> dict[str, nn.Module]:

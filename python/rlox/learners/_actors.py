@@ -3,8 +3,9 @@
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pkgutil import resolve_name
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, cast
 from weakref import finalize
 
 import gymnasium as gym
@@ -47,9 +48,8 @@ def is_synchronous(config: OnPolicyConfig) -> bool:
     >>> is_synchronous(IMPALAConfig(deterministic=True, max_staleness=0))
     True
     """
-    if not config.async_collect:
-        return True
-    return bool(config.deterministic) and config.max_staleness == 0 and config.num_actors == 1
+    takes_turns = config.deterministic and config.max_staleness == 0 and config.num_actors == 1
+    return takes_turns or not config.async_collect
 
 
 # Names of torch reasons that prevent native actors from copying the weights of a policy.
@@ -143,12 +143,11 @@ def as_policy(env: RolloutEnv, config: OnPolicyConfig, weights: NativePolicy | A
 
 
 class Rollout(NamedTuple):
-    """Reference to a finished rollout in a buffer of `Actors`."""
+    """Finished rollout of an actor."""
 
-    buffer: int  # index of the buffer
+    buffer: RolloutBuffer  # one of the buffers of `Actors`
     lag: int  # staleness of its policy, in updates
     seed: int  # seed of its random numbers, and of the update
-    num_envs: int  # number of environments
     normalizer: Arrays  # statistics after the rollout; empty without a normalizer of the actor
 
 
@@ -192,7 +191,7 @@ class Actors:
         episodes.add(returns, lengths)
         episodes.count += dropped
         normalizer: Arrays = self._statistics[index] if self._statistics else {**(statistics or {})}
-        return Rollout(index, lag, seed, self.buffers[index].num_envs, normalizer)
+        return Rollout(self.buffers[index], lag, seed, normalizer)
 
     def set_stop_requested(self, stop: bool) -> None:
         """Set whether `pop` returns None instead of waiting."""
@@ -248,21 +247,17 @@ def ring(env: RolloutEnv, config: OnPolicyConfig) -> list[RolloutBuffer]:
     Raises:
         OutOfMemoryError: The buffers do not fit into memory.
     """
-    width = mask_width(env.single_action_space) if config.action_masks else None
-
-    def make() -> RolloutBuffer:
-        return make_buffer(
-            env,
-            config.n_steps,
-            normalize_obs=config.normalize_obs,
-            mask_width=width,
-            num_envs=config.num_envs // config.num_actors,
-        )
-
-    lag = lag_bound(config)
-    first = make()
+    make = partial(
+        make_buffer,
+        env,
+        config.n_steps,
+        normalize_obs=config.normalize_obs,
+        mask_width=mask_width(env.single_action_space) if config.action_masks else None,
+        num_envs=config.num_envs // config.num_actors,
+    )
+    lag, first = lag_bound(config), make()
     # All other arrays of a rollout take about 30 bytes per step.
-    num_bytes = sum(x.nbytes for x in (first.obs, first.actions)) + 30 * first.rewards.size
+    num_bytes = first.obs.nbytes + first.actions.nbytes + 30 * first.rewards.size
     check_memory("max_staleness", lag, (lag + 1) * num_bytes)
     return [first, *(make() for _ in range(lag))]
 
@@ -329,53 +324,6 @@ class RemoteActor:
         return rollout.returns, rollout.lengths, rollout.dropped
 
 
-def start_worker_actors(
-    workers: Workers,
-    *,
-    env: RolloutEnv,
-    config: OnPolicyConfig,
-    plan: "WorkerPlan",
-    weights: Arrays,
-    stream: np.random.Generator,
-    stop_requested: Callable[[], bool],
-) -> Actors | None:
-    """Start actors outside of this process, and wait until they are ready.
-
-    Args:
-        workers: Workers that collect the rollouts.
-        env: Environments of the learner, with the same spaces as those of the actors.
-        config: Settings of the learner.
-        plan: Plan of the first actor; the other actors have consecutive seeds.
-        weights: Weights of the policy by name.
-        stream: Random stream of the rollouts' seeds.
-        stop_requested: Function that returns whether to stop waiting.
-
-    Returns:
-        The actors, or None if `stop_requested` returned True.
-
-    Raises:
-        OutOfMemoryError: The rollouts do not fit into memory.
-        Exception: The environments or the policy raise an error.
-    """
-    buffers = ring(env, config)
-    statistics: list[Arrays] = [{} for _ in buffers]
-    num_envs = plan.config.num_envs
-    try:
-        plans = [plan._replace(seed=plan.seed + i * num_envs) for i in range(config.num_actors)]
-        actors = [RemoteActor(workers.start(p), buffers, statistics) for p in plans]
-        for actor in actors:
-            while not actor.is_ready():
-                if stop_requested():
-                    workers.end()
-                    return None
-        rng_state = state_for_native(stream)
-        native = NativeActors.start_python_actors(actors, weights, rng_state, lag_bound(config), config.deterministic)
-    except BaseException:
-        workers.end()
-        raise
-    return Actors(native, buffers, statistics, workers.end)
-
-
 def start_thread_actors(
     env: VecEnv,
     config: OnPolicyConfig,
@@ -402,8 +350,7 @@ def start_thread_actors(
     env_factory = get_env_factory(env)
     envs = [env]
     if count > 1 and env_factory is not None:  # a VecEnv has a factory, see `resolve_actors`
-        new_envs = (env_factory.make(envs_per_actor, None) for _ in range(count))
-        envs = [new_env for new_env in new_envs if isinstance(new_env, VecEnv)]
+        envs = [cast("VecEnv", env_factory.make(envs_per_actor, None)) for _ in range(count)]
     buffers = ring(env, config)
     for i, actor_env in enumerate(envs):
         actor_env.pop_episodes()
@@ -482,7 +429,6 @@ class RolloutMessage(NamedTuple):
 
 # Workers outside of this process, by mode; imported on first use.
 _WORKERS = {"processes": "rlox.distributed._process_actors:ActorProcesses", "ray": "rlox.distributed.ray:RayWorkers"}
-_START_GRPC = "rlox.distributed.remote:start_remote_actors"
 
 
 @dataclass(frozen=True)
@@ -519,7 +465,7 @@ class ActorPlan:
         if self.uses_native_policy:
             assert isinstance(env, VecEnv)  # checked by `resolve_actors`
             if self.mode == "grpc":
-                start_grpc: Callable[..., Actors] = resolve_name(_START_GRPC)
+                start_grpc: Callable[..., Actors] = resolve_name("rlox.distributed.remote:start_remote_actors")
                 return start_grpc(env, config, weights, seed, stream)
             # The learner's normalizer follows the learned rollouts, so the actor needs a copy.
             copied = make_normalizer(config, self.spaces[0], statistics or None)
@@ -527,21 +473,24 @@ class ActorPlan:
         env_factory = get_env_factory(env)
         assert env_factory is not None  # checked by `resolve_actors`
         assert not isinstance(weights, NativePolicy)
-        make_workers: Callable[[OnPolicyConfig], Workers] = resolve_name(_WORKERS[self.mode])
-        return start_worker_actors(
-            make_workers(config),
-            env=env,
-            config=config,
-            plan=WorkerPlan(
-                self.learner_class,
-                env_factory,
-                local_config(config, config.num_envs // config.num_actors),
-                seed,
-                worker_args(),
-                statistics,
-                self.spaces,
-            ),
-            weights=weights,
-            stream=stream,
-            stop_requested=stop_requested,
-        )
+        num_envs = config.num_envs // config.num_actors
+        settings = local_config(config, num_envs)
+        plan = WorkerPlan(self.learner_class, env_factory, settings, seed, worker_args(), statistics, self.spaces)
+        workers: Workers = resolve_name(_WORKERS[self.mode])(config)
+        try:
+            buffers = ring(env, config)
+            worker_statistics: list[Arrays] = [{} for _ in buffers]
+            plans = [plan._replace(seed=seed + i * num_envs) for i in range(config.num_actors)]
+            actors = [RemoteActor(workers.start(p), buffers, worker_statistics) for p in plans]
+            for actor in actors:
+                while not actor.is_ready():
+                    if stop_requested():
+                        workers.end()
+                        return None
+            native = NativeActors.start_python_actors(
+                actors, weights, state_for_native(stream), lag_bound(config), config.deterministic
+            )
+        except BaseException:
+            workers.end()
+            raise
+        return Actors(native, buffers, worker_statistics, workers.end)

@@ -76,13 +76,8 @@ def torch_reasons(
         why = f"only torch networks support {inputs}"
         expected = "neither images nor a Dict or Tuple space"
         yield TorchReason("observation space", expected, str(space), why)
-    known = {
-        name: (fits(getattr(config, name), config), expected)
-        for name, (expected, fits) in _NATIVE.items()
-        if hasattr(config, name)
-    }
-    for name, (fits, expected) in known.items():
-        if not fits:
+    for name, (expected, fits) in _NATIVE.items():
+        if hasattr(config, name) and not fits(getattr(config, name), config):
             got = repr(getattr(config, name))
             yield TorchReason(name, expected, got, f"{name} is {got}")
 

@@ -1,23 +1,21 @@
-"""Functions of native learners: prediction, settings, and state besides the networks."""
+"""Functions of native learners: settings, and state besides the networks."""
 
 import dataclasses
 from collections.abc import Callable, Container
-from typing import Any, Protocol
+from typing import Any
 
 import gymnasium as gym
 import numpy as np
 import numpy.typing as npt
 
-from rlox import _rng, _spaces, _types, learners
+from rlox import _rng, _types, learners
 from rlox._errors import ArgumentError, add_section
-from rlox._layout import Layout, as_batch
+from rlox._layout import Layout
 from rlox._registry import NET_ARCH
-from rlox._rlox import NativeAgent, NativePolicy, Normalizer
+from rlox._rlox import NativeAgent
 from rlox._rng import state_for_native, to_numpy
 from rlox._serialize import float_to_json
-from rlox._types import Obs
 from rlox.configs import OffPolicyConfig, OnPolicyConfig
-from rlox.envs._masks import as_masks
 from rlox.noise import as_scalar_noise
 
 ProgressState = tuple[npt.NDArray[np.int64], npt.NDArray[np.float32], float, int, int, float]
@@ -27,45 +25,6 @@ _LEARNING_STREAMS = ("minibatches", "learning")
 # Statistics of the last update: of all algorithms, and of some algorithms.
 MEANS = ("critic_loss", "mean_value", "grad_norm", "learning_rate")
 SOME = ("actor_loss", "ent_coef", "ent_coef_loss")
-
-
-class NativeModel(Protocol):
-    """Members of a native learner that `predict` needs."""
-
-    layout: Layout
-    normalizer: Normalizer | None
-    spaces: tuple[gym.Space[Any], gym.Space[Any]]
-    plain: bool
-    """True if `policy` accepts observations and returns actions of the spaces themselves."""
-
-    @property
-    def policy(self) -> NativeAgent | NativePolicy:
-        """Native networks."""
-
-
-def predict(
-    native: "NativeModel", obs: Obs, sample_stream: _rng.Stream | None, masks: npt.ArrayLike | None
-) -> npt.NDArray[Any]:
-    """Return greedy actions of a native learner, or samples with a seed from `sample_stream`.
-
-    A rejected call leaves the stream unchanged.
-    """
-    before = None if sample_stream is None else sample_stream.bit_generator.state
-    seed = None if sample_stream is None else int(sample_stream.integers(2**63))
-    try:
-        if native.plain and masks is None and not isinstance(obs, tuple):
-            actions = native.policy.predict(obs, seed, None, native.normalizer)  # type: ignore[arg-type]  # Rust rejects dicts
-            return actions if actions.ndim else actions[()]  # a NumPy scalar
-        rows, single = as_batch(obs, native.layout, native.normalizer)
-        space, n = native.spaces[1], len(rows)
-        flags = None if masks is None else as_masks(masks, space, n)
-        actions = native.policy.predict(rows, seed, flags)
-    except Exception:
-        if sample_stream is not None and before is not None:
-            sample_stream.bit_generator.state = before
-        raise
-    env_actions = _spaces.to_env_actions(space, actions.reshape(n, *(space.shape or ())), n)
-    return env_actions[0] if single else env_actions
 
 
 def _names(num_envs: int) -> list[str]:
@@ -105,8 +64,7 @@ def read_progress_state(state: learners.LearnerState, agent: NativeAgent, num_en
         ArgumentError: The state is damaged or of another learner.
     """
     names = _names(num_envs)
-    stream_states = {name: stream for name, stream in state.streams.items() if name in names}
-    streams = _rng.streams_from_states(stream_states, names)
+    streams = _rng.streams_from_states(select_streams(state, names).streams, names)
     rng_states = np.stack([state_for_native(streams[name]) for name in names])
     (timesteps, updates), _ = learners.counts_from_state(state.counters, ("timesteps", "updates"))
     current_noise, _, _ = agent.progress_state()

@@ -3,21 +3,23 @@
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from typing import ClassVar, Generic
+from functools import cached_property
+from typing import Any, ClassVar, Generic
 
+import gymnasium as gym
 import numpy as np
+import numpy.typing as npt
 
-from rlox import _rng, _types, _validation, learners
+from rlox import _rng, _spaces, _types, _validation, learners
 from rlox._errors import ArgumentTypeError, ClosedError
-from rlox._layout import Layout
-from rlox._rlox import NativePolicy
+from rlox._layout import Layout, as_batch
+from rlox._rlox import NativeAgent, NativePolicy
 from rlox._rlox import enter_phase as enter
-from rlox._spaces import check_action_space
 from rlox.envs import _state
-from rlox.envs._masks import mask_width, missing_masks_error
+from rlox.envs._masks import as_masks, mask_width, missing_masks_error
 from rlox.envs._rollout_env import RolloutEnv
 from rlox.envs.vec_env import VecEnv
-from rlox.learners import ConfigT, _actors
+from rlox.learners import ConfigT, _actors, _native
 
 
 class BaseLearner(Generic[ConfigT]):
@@ -54,7 +56,7 @@ class BaseLearner(Generic[ConfigT]):
         self.init, *stream_seeds = seeds.spawn(1 + len(names))
         self.streams = {n: np.random.default_rng(s) for n, s in zip(names, stream_seeds, strict=True)}
         self.spaces = env.single_observation_space, env.single_action_space
-        check_action_space(self.spaces[1], config.use_sde)
+        _spaces.check_action_space(self.spaces[1], config.use_sde)
         self.layout = Layout(self.spaces[0])
         self.normalizer = learners.make_normalizer(config, self.spaces[0])
         self.episodes = learners.EpisodeStatistics()
@@ -259,3 +261,63 @@ class BaseLearner(Generic[ConfigT]):
         self.normalizer, self.streams, self.episodes = normalizer, streams, episodes
         self.timesteps, self.updates = counts
         self.unrestorable_reason = None
+
+
+class NativeBaseLearner(BaseLearner[ConfigT]):
+    """Base class of learners with networks in Rust; subclasses create `policy`."""
+
+    policy: NativeAgent | NativePolicy
+
+    @property
+    def stop_requested(self) -> bool:
+        """Flag that makes `iterate` return early, between two steps or two minibatches."""
+        return self.policy.stop_requested
+
+    @stop_requested.setter
+    def stop_requested(self, stop: bool) -> None:
+        self.policy.set_stop_requested(stop)
+        if self.actors is not None:
+            self.actors.set_stop_requested(stop)
+
+    @cached_property
+    def _is_plain(self) -> bool:
+        """True if `policy` accepts observations and returns actions of the spaces themselves."""
+        return isinstance(self.spaces[0], gym.spaces.Box) and _native.has_native_actions(self.spaces[1])
+
+    def predict(
+        self,
+        obs: _types.Obs,
+        deterministic: bool = True,
+        stream: _rng.Stream | None = None,
+        action_masks: npt.ArrayLike | None = None,
+    ) -> npt.NDArray[Any]:
+        """Return greedy or sampled actions for raw observations; see `Learner.predict`.
+
+        Samples of DQN are epsilon-greedy with the exploration rate of the last iteration. Samples
+        of TD3 are the greedy actions, because action noise is not added. A rejected call leaves the
+        stream unchanged.
+        """
+        sample_stream, space = self._sample_stream(deterministic, stream), self.spaces[1]
+        before = None if sample_stream is None else sample_stream.bit_generator.state
+        seed = None if sample_stream is None else int(sample_stream.integers(2**63))
+        try:
+            if self._is_plain and action_masks is None and not isinstance(obs, tuple):
+                actions = self.policy.predict(obs, seed, None, self.normalizer)  # type: ignore[arg-type]  # Rust rejects dicts
+                return actions if actions.ndim else actions[()]  # a NumPy scalar
+            rows, single = as_batch(obs, self.layout, self.normalizer)
+            flags = None if action_masks is None else as_masks(action_masks, space, len(rows))
+            actions = self.policy.predict(rows, seed, flags)
+        except Exception:
+            if sample_stream is not None and before is not None:
+                sample_stream.bit_generator.state = before
+            raise
+        env_actions = _spaces.to_env_actions(space, actions.reshape(len(rows), *(space.shape or ())), len(rows))
+        return env_actions[0] if single else env_actions
+
+    def _networks(self) -> _types.Arrays:
+        """Return copies of all parameters by name, with target networks and temperature."""
+        return self.policy.tensors()
+
+    def _optimizer_state(self) -> _types.Arrays:
+        """Return copies of the optimizers' states, by name."""
+        return self.policy.optimizer_state()

@@ -6,10 +6,9 @@ from typing import Any
 
 import gymnasium as gym
 import numpy as np
-import numpy.typing as npt
 from gymnasium.vector import AutoresetMode
 
-from rlox import _finite, _rng, _spaces, _types, learners
+from rlox import _finite, _spaces, _types, learners
 from rlox._errors import ArgumentError
 from rlox._layout import Layout
 from rlox._registry import ALGORITHMS
@@ -26,7 +25,7 @@ from rlox.envs.vec_env import VecEnv
 from rlox.learners import OffPolicyT, _native
 from rlox.learners._backends import resolve_backend, torch_reasons
 from rlox.learners._convert import to_native_state, to_torch_replay
-from rlox.learners.base import BaseLearner
+from rlox.learners.base import NativeBaseLearner
 from rlox.noise import check_lengths
 
 __all__ = ["NativeDQN", "NativeSAC", "NativeTD3"]
@@ -60,7 +59,7 @@ class NativeReplay:
         return buffer
 
 
-class NativeOffPolicy(BaseLearner[OffPolicyT]):
+class NativeOffPolicy(NativeBaseLearner[OffPolicyT]):
     """Base class of off-policy learners with networks and replay buffer in Rust.
 
     An iteration with native environments in SAME_STEP mode is one call of Rust, unless `train_freq`
@@ -79,12 +78,11 @@ class NativeOffPolicy(BaseLearner[OffPolicyT]):
         MemoryError: The networks or the replay buffer do not fit into memory.
     """
 
-    algorithm: str
+    policy: NativeAgent
 
     def __init__(self, env: RolloutEnv, config: OffPolicyT, seed: int, backend: str = "native") -> None:
         super().__init__(env, config, seed, self.algorithm.upper())
-        self._check_settings(backend)
-        self._check_spaces(*self.spaces)
+        self._check_support(backend)
         self.backend = backend
         observation = _native.observation_spec(self.layout)
         action = _spaces.to_native(self.spaces[1])
@@ -109,26 +107,21 @@ class NativeOffPolicy(BaseLearner[OffPolicyT]):
             backend,
         )
         self._empty_replay = dict(self.policy.replay_state())
-        self.plain = isinstance(self.spaces[0], gym.spaces.Box) and _native.has_native_actions(self.spaces[1])
+        self.fused: VecEnv | None = None
+        by_steps = isinstance(config.train_freq, int) and mode is AutoresetMode.SAME_STEP
         # The loop in Rust uses masks if and only if the environments report them.
-        fits = isinstance(env, VecEnv) and env.has_action_masks == self.masked
-        by_steps = isinstance(config.train_freq, int)
-        is_fused = fits and by_steps and mode is AutoresetMode.SAME_STEP
-        self.fused: VecEnv | None = env if is_fused and isinstance(env, VecEnv) else None
+        if by_steps and isinstance(env, VecEnv) and env.has_action_masks == self.masked:
+            self.fused = env
 
-    def _check_settings(self, backend: str) -> None:
-        """Reject settings that only torch supports."""
-        noise = self.config.action_noise
-        if noise is not None and isinstance(self.spaces[1], gym.spaces.Box):
-            check_lengths(noise, math.prod(self.spaces[1].shape))
-        args = self.config, self.spaces[0], None, None
-        for reason in torch_reasons(*args):
+    def _check_support(self, backend: str) -> None:
+        """Reject settings that only torch supports, and spaces that the algorithm does not support."""
+        config, (observation, action) = self.config, self.spaces
+        if config.action_noise is not None and isinstance(action, gym.spaces.Box):
+            check_lengths(config.action_noise, math.prod(action.shape))
+        for reason in torch_reasons(config, observation, None, None):
             if reason.name in ("her", "frame_stack", "action_noise"):
                 resolve_backend(backend, reason)
-
-    def _check_spaces(self, observation: gym.Space[Any], action: gym.Space[Any]) -> None:
-        """Reject spaces that the algorithm does not support."""
-        if self.config.normalize_obs and not isinstance(observation, gym.spaces.Box):
+        if config.normalize_obs and not isinstance(observation, gym.spaces.Box):
             raise ArgumentError(
                 "normalize_obs",
                 "a Box observation space",
@@ -136,15 +129,6 @@ class NativeOffPolicy(BaseLearner[OffPolicyT]):
                 "set normalize_obs=False, or normalize in a wrapper",
             )
         check_supported_actions(self.algorithm, ALGORITHMS[self.algorithm].actions, action)
-
-    @property
-    def stop_requested(self) -> bool:
-        """Flag that makes `iterate` return early, between two steps or two minibatches."""
-        return self.policy.stop_requested
-
-    @stop_requested.setter
-    def stop_requested(self, stop: bool) -> None:
-        self.policy.set_stop_requested(stop)
 
     def iterate(self, progress: float = 0.0) -> dict[str, float]:
         """Collect `train_freq` steps and learn from the replay buffer; see `Learner.iterate`.
@@ -221,35 +205,11 @@ class NativeOffPolicy(BaseLearner[OffPolicyT]):
             "train/n_updates": self.updates,
         }
 
-    def predict(
-        self,
-        obs: _types.Obs,
-        deterministic: bool = True,
-        stream: _rng.Stream | None = None,
-        action_masks: npt.ArrayLike | None = None,
-    ) -> npt.NDArray[Any]:
-        """Return greedy or sampled actions for raw observations; see `Learner.predict`.
-
-        Samples of DQN are epsilon-greedy with the exploration rate of the last iteration. Samples
-        of TD3 are the greedy actions, because action noise is not added.
-        """
-        sample_stream = self._sample_stream(deterministic, stream)
-        return _native.predict(self, obs, sample_stream, action_masks)
-
-    def _networks(self) -> _types.Arrays:
-        """Return copies of all parameters by name, with target networks and temperature."""
-        return self.policy.tensors()
-
-    def _optimizer_state(self) -> _types.Arrays:
-        """Return copies of the optimizers' states, by name."""
-        return self.policy.optimizer_state()
-
     @property
     def replay(self) -> NativeReplay:
         """Read-only view of the replay buffer."""
         width = mask_width(self.spaces[1]) if self.masked else None
-        args = self.layout, self.spaces[1], self.config, width
-        return NativeReplay(self.policy, args)
+        return NativeReplay(self.policy, (self.layout, self.spaces[1], self.config, width))
 
     def state(self, replay: bool = True) -> learners.LearnerState:
         """Return a copy of the state; see `Learner.state`."""

@@ -1,13 +1,12 @@
 """PPO, A2C and IMPALA on the networks of rlox in Rust, without PyTorch."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
-import gymnasium as gym
 import numpy as np
 import numpy.typing as npt
 
-from rlox import _finite, _rng, _spaces, _types, learners
+from rlox import _finite, _spaces, _types, learners
 from rlox._errors import ArgumentError, ArgumentTypeError, NonFiniteError
 from rlox._rlox import NativePolicy, RolloutBuffer
 from rlox._rlox import enter_phase as enter
@@ -19,7 +18,7 @@ from rlox.envs._rollout_env import RolloutEnv
 from rlox.envs.vec_env import VecEnv
 from rlox.learners import OnPolicyT, _actors, _native
 from rlox.learners._backends import check_torch
-from rlox.learners.base import BaseLearner
+from rlox.learners.base import NativeBaseLearner
 
 if TYPE_CHECKING:
     from torch import nn
@@ -30,7 +29,7 @@ if TYPE_CHECKING:
 NativeUpdate = Callable[[RolloutBuffer, dict[str, Any]], dict[str, float]]
 
 
-class NativeLearner(BaseLearner[OnPolicyT]):
+class NativeLearner(NativeBaseLearner[OnPolicyT]):
     """Base class of on-policy learners with networks in Rust; subclasses define `update`.
 
     An iteration with native environments is two calls of Rust: a rollout and an update. Other
@@ -49,7 +48,7 @@ class NativeLearner(BaseLearner[OnPolicyT]):
         MemoryError: The networks or the rollouts do not fit into memory.
     """
 
-    algorithm: str
+    policy: NativePolicy
 
     def __init__(self, env: RolloutEnv, config: OnPolicyT, seed: int, backend: str = "native") -> None:
         super().__init__(env, config, seed, type(self).__name__.removeprefix("Native"))
@@ -64,7 +63,6 @@ class NativeLearner(BaseLearner[OnPolicyT]):
         action = _spaces.to_native(self.spaces[1])
         stream = state_for_native(np.random.default_rng(self.init))
         self.policy = NativePolicy(observation, action, stream, self.shape, backend)
-        self.plain = isinstance(self.spaces[0], gym.spaces.Box) and _native.has_native_actions(self.spaces[1])
         self.buffer = make_buffer(
             env, config.n_steps, normalize_obs=config.normalize_obs, mask_width=self._mask_width()
         )
@@ -72,17 +70,6 @@ class NativeLearner(BaseLearner[OnPolicyT]):
         # The loop in Rust uses masks if and only if the environments report them.
         is_native = isinstance(env, VecEnv) and env.has_action_masks == config.action_masks
         self.fused: VecEnv | None = env if is_native else None
-
-    @property
-    def stop_requested(self) -> bool:
-        """Flag that makes `iterate` return early, before the next minibatch."""
-        return self.policy.stop_requested
-
-    @stop_requested.setter
-    def stop_requested(self, stop: bool) -> None:
-        self.policy.set_stop_requested(stop)
-        if self.actors is not None:
-            self.actors.set_stop_requested(stop)
 
     def iterate(self, progress: float = 0.0) -> dict[str, float]:
         """Collect `n_steps` steps per environment and learn from them; see `Learner.iterate`."""
@@ -105,10 +92,10 @@ class NativeLearner(BaseLearner[OnPolicyT]):
     def _receive(self) -> bool:
         """Wait for a rollout of an actor, and seed the update; return False on a stop."""
         rollout = self.next_rollout()
-        if rollout is None or self.actors is None:
+        if rollout is None:
             return False
-        self.buffer, self.lag = self.actors.buffers[rollout.buffer], rollout.lag
-        self.policy.begin(rollout.seed, rollout.num_envs)
+        self.buffer, self.lag = rollout.buffer, rollout.lag
+        self.policy.begin(rollout.seed, rollout.buffer.num_envs)
         return True
 
     def _actor_weights(self) -> NativePolicy | _types.Arrays:
@@ -194,32 +181,40 @@ class NativeLearner(BaseLearner[OnPolicyT]):
         """
         raise NotImplementedError
 
-    def learn(self, call: NativeUpdate, settings: dict[str, Any]) -> dict[str, float]:
-        """Call a native update and return its metrics; add `timesteps` to a `NonFiniteError`."""
+    def learn(self, call: NativeUpdate, names: Sequence[str], progress: float, **others: Any) -> dict[str, float]:
+        """Call a native update and return its metrics; add `timesteps` to a `NonFiniteError`.
+
+        Args:
+            call: Update, such as `NativePolicy.ppo`.
+            names: Settings of the update besides those that all updates use.
+            progress: Fraction of the run that is done, in [0, 1], for the learning rate.
+            **others: Arguments of the update that differ from the config.
+        """
+        config = self.config
+        settings = {name: getattr(config, name) for name in (*names, "ent_coef", "vf_coef", "max_grad_norm")}
+        learning_rate = scheduled(_single(config.learning_rate), config.lr_schedule, progress)
         try:
-            return dict(call(self.buffer, settings))
+            metrics = call(self.buffer, {**settings, "learning_rate": learning_rate, **others})
         except NonFiniteError as error:
             error.timesteps = self.timesteps
             raise
+        self.updates += int(metrics["updates"])
+        return metrics
 
-    def predict(
-        self,
-        obs: _types.Obs,
-        deterministic: bool = True,
-        stream: _rng.Stream | None = None,
-        action_masks: npt.ArrayLike | None = None,
-    ) -> npt.NDArray[Any]:
-        """Return greedy or sampled actions for raw observations; see `Learner.predict`."""
-        sample_stream = self._sample_stream(deterministic, stream)
-        return _native.predict(self, obs, sample_stream, action_masks)
-
-    def _networks(self) -> _types.Arrays:
-        """Return copies of the parameters, by name."""
-        return self.policy.tensors()
-
-    def _optimizer_state(self) -> _types.Arrays:
-        """Return copies of the optimizer's state, by name."""
-        return self.policy.optimizer_state()
+    def take_step(
+        self, call: NativeUpdate, names: Sequence[str], progress: float, metric_names: Sequence[str]
+    ) -> dict[str, float]:
+        """Call a native update of one gradient step, see `learn`; return losses and named metrics."""
+        config, metrics = self.config, self.learn(call, names, progress)
+        if not metrics["updates"]:
+            return {}
+        metric_names = ("policy_loss", "value_loss", "entropy_loss", "loss", *metric_names)
+        return {
+            **{f"train/{name}": metrics[name] for name in metric_names},
+            "train/learning_rate": scheduled(config.learning_rate, config.lr_schedule, progress),
+            "train/n_updates": self.updates,
+            **({"train/std": metrics["std"]} if "std" in metrics else {}),
+        }
 
     def _restore(self, state: learners.LearnerState) -> bool:
         """Restore networks, optimizer and environments; see `BaseLearner._restore`."""
@@ -304,11 +299,6 @@ def _single(setting: float) -> float:
     return float(np.float32(setting))
 
 
-def _std_metric(metrics: dict[str, float]) -> dict[str, float]:
-    """Return the mean standard deviation of Box actions as a metric; empty for other actions."""
-    return {"train/std": metrics["std"]} if "std" in metrics else {}
-
-
 class NativePPO(NativeLearner[PPOConfig]):
     """PPO learner (Schulman et al. 2017) without PyTorch, with settings `rlox.configs.PPOConfig`.
 
@@ -324,25 +314,17 @@ class NativePPO(NativeLearner[PPOConfig]):
     def update(self, progress: float) -> dict[str, float]:
         """Run `n_epochs` of minibatches over the rollout; see `NativeLearner.update`."""
         config = self.config
-        learning_rate = scheduled(_single(config.learning_rate), config.lr_schedule, progress)
         clip_coef = scheduled(_single(config.clip_coef), config.clip_schedule, progress)
-        names = ("batch_size", "n_epochs", "clip_coef_vf", "ent_coef", "vf_coef", "target_kl")
-        rest = ("normalize_advantage", "max_grad_norm")
-        settings = {name: getattr(config, name) for name in (*names, *rest)}
-        settings |= {"learning_rate": learning_rate, "clip_coef": clip_coef}
-        metrics = self.learn(self.policy.ppo, settings | {"optimizer": "adam", "optimizer_eps": EPS})
+        names = ("batch_size", "n_epochs", "clip_coef_vf", "target_kl", "normalize_advantage")
+        others = {"clip_coef": clip_coef, "optimizer": "adam", "optimizer_eps": EPS}
+        metrics = self.learn(self.policy.ppo, names, progress, **others)
         if not metrics["updates"]:
             return {}
-        self.updates += int(metrics["updates"])
+        # Only policies with Box actions have "std".
+        metric_names = ("value_loss", "entropy_loss", "loss", "clip_fraction", "explained_variance", "std", "approx_kl")
         return {
             "train/policy_gradient_loss": metrics["policy_loss"],
-            "train/value_loss": metrics["value_loss"],
-            "train/entropy_loss": metrics["entropy_loss"],
-            "train/loss": metrics["loss"],
-            "train/clip_fraction": metrics["clip_fraction"],
-            "train/explained_variance": metrics["explained_variance"],
-            **_std_metric(metrics),
-            "train/approx_kl": metrics["approx_kl"],
+            **{f"train/{name}": metrics[name] for name in metric_names if name in metrics},
             "train/learning_rate": scheduled(config.learning_rate, config.lr_schedule, progress),
             "train/clip_range": scheduled(config.clip_coef, config.clip_schedule, progress),
             **({} if config.clip_coef_vf is None else {"train/clip_range_vf": config.clip_coef_vf}),
@@ -364,24 +346,8 @@ class NativeA2C(NativeLearner[A2CConfig]):
 
     def update(self, progress: float) -> dict[str, float]:
         """Take one gradient step on the rollout; see `NativeLearner.update`."""
-        config = self.config
-        learning_rate = scheduled(_single(config.learning_rate), config.lr_schedule, progress)
-        names = ("optimizer", "optimizer_eps", "normalize_advantage", "ent_coef", "vf_coef")
-        settings = {name: getattr(config, name) for name in (*names, "max_grad_norm")}
-        metrics = self.learn(self.policy.a2c, settings | {"learning_rate": learning_rate})
-        if not metrics["updates"]:
-            return {}
-        self.updates += 1
-        return {
-            "train/policy_loss": metrics["policy_loss"],
-            "train/value_loss": metrics["value_loss"],
-            "train/entropy_loss": metrics["entropy_loss"],
-            "train/loss": metrics["loss"],
-            "train/explained_variance": metrics["explained_variance"],
-            "train/learning_rate": scheduled(config.learning_rate, config.lr_schedule, progress),
-            "train/n_updates": self.updates,
-            **_std_metric(metrics),
-        }
+        names = ("optimizer", "optimizer_eps", "normalize_advantage")
+        return self.take_step(self.policy.a2c, names, progress, ("explained_variance",))
 
 
 class NativeIMPALA(NativeLearner[IMPALAConfig]):
@@ -401,24 +367,6 @@ class NativeIMPALA(NativeLearner[IMPALAConfig]):
 
     def update(self, progress: float) -> dict[str, float]:
         """Take one gradient step on a rollout of an actor; see `NativeLearner.update`."""
-        config = self.config
-        learning_rate = scheduled(_single(config.learning_rate), config.lr_schedule, progress)
         names = ("optimizer", "optimizer_eps", "gamma", "vtrace_lambda", "rho_bar", "c_bar")
-        rest = ("ent_coef", "vf_coef", "max_grad_norm")
-        settings = {name: getattr(config, name) for name in (*names, *rest)}
-        metrics = self.learn(self.policy.impala, settings | {"learning_rate": learning_rate})
-        if not metrics["updates"]:
-            return {}
-        self.updates += 1
-        return {
-            "train/policy_loss": metrics["policy_loss"],
-            "train/value_loss": metrics["value_loss"],
-            "train/entropy_loss": metrics["entropy_loss"],
-            "train/loss": metrics["loss"],
-            "train/approx_kl": metrics["approx_kl"],
-            "train/clip_fraction": metrics["clip_fraction"],
-            "train/explained_variance": metrics["explained_variance"],
-            "train/learning_rate": scheduled(config.learning_rate, config.lr_schedule, progress),
-            "train/n_updates": self.updates,
-            **_std_metric(metrics),
-        }
+        metric_names = ("approx_kl", "clip_fraction", "explained_variance")
+        return self.take_step(self.policy.impala, names, progress, metric_names)
