@@ -124,7 +124,7 @@ def find_cycle(graph):
     [
         ({"rlox.trainers": {"rlox.envs": 1, "rlox._training.loop": 2}}, [], 0),
         ({"rlox.envs.native": {"rlox": 3}}, ["rlox.envs.native:3 imports rlox"], 0),
-        ({"rlox._training.metrics": {"rlox._training": 4}}, ["rlox._training.metrics:4 imports rlox._training"], 0),
+        ({"rlox.logger.base": {"rlox._training.run": 4}}, ["rlox.logger.base:4 imports rlox._training.run"], 0),
         ({"rlox.envs.a": {"rlox.envs.b": 1}, "rlox.envs.b": {"rlox.envs.a": 1}}, [], 3),
     ],
 )

@@ -115,7 +115,7 @@ def test_damaged_counters_and_streams_of_a_native_learner_are_rejected():
 @EVERY_CASE
 def test_stepping_in_python_equals_stepping_in_rust(case):
     native, python_learner = make_learner(case, "native"), make_learner(case, "native")
-    python_learner.fused = False  # step in Python
+    python_learner.fused = None  # step in Python
     assert native.fused
     assert str(run_iterations(native, 30)) == str(run_iterations(python_learner, 30))
     assert_learners_equal(native, python_learner)

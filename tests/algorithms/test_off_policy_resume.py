@@ -17,9 +17,9 @@ from gymnasium.vector import AutoresetMode
 
 from rlox import ArgumentError, ClosedError, CorruptFileError, OutOfMemoryError, make_vec
 from rlox._training import run as training_run
-from rlox.buffers.replay import NativeReplay
 from rlox.checkpoint import read_checkpoint, write_checkpoint
 from rlox.learners import _native as native_state
+from rlox.learners.native_off_policy import NativeReplay
 from rlox.noise import GaussianNoise, OrnsteinUhlenbeckNoise
 from rlox.trainers import DQNTrainer, PPOTrainer, SACTrainer, TD3Trainer
 from support.envs import PointMass, Sampled

@@ -378,7 +378,7 @@ def test_a_resumed_run_of_a2c_equals_an_uninterrupted_one(tmp_path, env, backend
     kwargs = {"backend": backend, "runs_dir": None, **settings}
     uninterrupted, stopped = (A2CTrainer(env, 5, **kwargs) for _ in "ab")
     uninterrupted.train(6_400)
-    stopped.train(6_400, callbacks=[lambda t, m: t.stop() if t.timesteps >= 3_200 else None])
+    stopped.train(6_400, callbacks=[lambda run, _: run.stop() if run.budget_used >= 3_200 else None])
     assert stopped.timesteps == 3_200
     stopped.save(tmp_path / "half")
     resumed = A2CTrainer.load(tmp_path / "half", runs_dir=None)

@@ -130,7 +130,7 @@ def reward_with_noise(learner):
         result = step(actions)
         return result._replace(rewards=rng.normal(size=result.rewards.shape))
 
-    learner.fused = False  # native learners would step in Rust
+    learner.fused = None  # native learners would step in Rust
     learner.stepper.step = step_with_noise
 
 

@@ -11,8 +11,7 @@ from gymnasium import spaces
 from rlox import ArgumentError, ArgumentTypeError, CorruptFileError, checkpoint
 from rlox._registry import ALGORITHMS
 from rlox._rlox import network_backends
-from rlox._validation import ACTIVATIONS
-from rlox.configs import A2CConfig, PPOConfig
+from rlox.configs import ACTIVATIONS, A2CConfig, PPOConfig
 from rlox.learners import _backends as backends
 from rlox.learners._backends import BACKENDS, check_backend, choose_backend, resolve_backend, torch_reasons
 from rlox.trainers import A2CTrainer, PPOTrainer

@@ -132,7 +132,7 @@ def test_episode_statistics_count_every_episode():
         episodes.drain(env)
         assert episodes.count - before == rounds * n
     assert len(episodes.returns) == 100
-    episodes.drain(SimpleNamespace(pop_episodes=lambda: (np.ones(3), np.ones(3, int))))
+    episodes.drain(SimpleNamespace(pop_episodes=lambda: (np.ones(3), np.ones(3, int)), dropped_episodes=0))
     assert episodes.count == 6 * n + 3
 
 
