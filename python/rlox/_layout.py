@@ -37,7 +37,7 @@ class Leaf:
     """Part of an observation that is one array: Box, Discrete, MultiDiscrete or MultiBinary."""
 
     name: str  # "obs", or an expression such as "obs['camera'][0]"
-    path: tuple[str | int, ...]  # keys and indices, the outermost first
+    path: tuple[Any, ...]  # keys and indices, the outermost first
     space: gym.Space[Any]
     shape: tuple[int, ...]
     dtype: "np.dtype[Any]"  # uint8, int64 or float32
@@ -194,7 +194,7 @@ def has_parts(space: gym.Space[Any]) -> bool:
     return any(True for _ in _leaves(space, "obs", ()))
 
 
-def _leaves(space: gym.Space[Any], name: str, path: tuple[str | int, ...]) -> Iterator[Leaf]:
+def _leaves(space: gym.Space[Any], name: str, path: tuple[Any, ...]) -> Iterator[Leaf]:
     match space:
         case spaces.Dict():
             for key, part in space.spaces.items():

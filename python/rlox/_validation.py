@@ -240,12 +240,16 @@ def setting(default: Any, doc: str, **metadata: Any) -> Any:
     return field(default=default, metadata={"doc": doc, **metadata})
 
 
-@cache
 def get_settings(settings_type: type[Any]) -> Mapping[str, Setting]:
     """Return the settings of a dataclass by name.
 
     A subclass that only changes a default inherits the metadata.
     """
+    return _get_settings(settings_type)  # type: ignore[arg-type]  # mypy takes dataclasses as not hashable
+
+
+@cache
+def _get_settings(settings_type: type[Any]) -> Mapping[str, Setting]:
     metadata: dict[str, Mapping[str, Any]] = {}
     for base in reversed(settings_type.__mro__):
         for name, declared in vars(base).get("__dataclass_fields__", {}).items():

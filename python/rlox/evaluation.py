@@ -66,8 +66,9 @@ class SeededPredictor:
     ) -> None:
         if not hasattr(learner, "config"):
             raise ArgumentTypeError("learner", "a Learner", short_repr(learner), "pass the `learner` of a trainer")
-        if not callable(interrupt_requested):
-            got = short_repr(interrupt_requested)
+        function: object = interrupt_requested
+        if not callable(function):
+            got = short_repr(function)
             raise ArgumentTypeError("interrupt_requested", "a function without arguments", got, "pass lambda: False")
         seed = check_seed(seed)
         self._learner = learner

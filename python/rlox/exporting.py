@@ -246,6 +246,7 @@ class _Graph:
             case gym.spaces.MultiBinary():
                 flags = self.op("Greater", out, np.array(0, np.float32))
                 return self.cast(self.op("Reshape", flags, shape), space.dtype)
+        assert isinstance(space, gym.spaces.Box)
         if space.dtype.kind != "f":
             raise ArgumentError(
                 "action space",

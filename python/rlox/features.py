@@ -139,9 +139,8 @@ class Combined(nn.Module):
     ) -> None:
         super().__init__()
         assert isinstance(space, spaces.Dict | spaces.Tuple)
-        every: Iterable[tuple[str | int, gym.Space[Any]]] = enumerate(space.spaces)
-        if isinstance(space, spaces.Dict):
-            every = space.spaces.items()
+        every: Iterable[tuple[str | int, gym.Space[Any]]]
+        every = space.spaces.items() if isinstance(space, spaces.Dict) else enumerate(space.spaces)
         items = [(key, part) for key, part in every if has_parts(part)]
         self.keys = [key for key, _ in items]
         parts: list[Any] = [make_features(part, ortho_init, 256, generator) for _, part in items]
@@ -151,7 +150,7 @@ class Combined(nn.Module):
     def forward(self, obs: TensorObs) -> Tensor:
         """Map a dict or tuple of tensors (N, ...) to features (N, features_dim)."""
         parts = zip(self.keys, self.parts, strict=True)
-        return torch.cat([part(obs[key]) for key, part in parts], 1)  # type: ignore[call-overload,index]  # a dict or tuple
+        return torch.cat([part(obs[key]) for key, part in parts], 1)  # type: ignore[index]  # a dict or tuple
 
 
 def register_encoder(space_type: type[gym.Space[Any]], encoder: FeaturesExtractor) -> None:

@@ -155,7 +155,8 @@ def _find_spec(path: str | os.PathLike[str], checkpoint: Checkpoint) -> Algorith
 def _make_minimal_config(config: Config) -> Config:
     """Return the config without settings that use memory or environments only for training."""
     if isinstance(config, OnPolicyConfig):  # actors would need environments
-        return replace(local_config(config, config.num_envs), device=config.device)
+        local: OnPolicyConfig = local_config(config, config.num_envs)
+        return replace(local, device=config.device)
     size = config.batch_size + config.num_envs
     return replace(config, her=None, frame_stack=1, compile=False, buffer_size=size)
 

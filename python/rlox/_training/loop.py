@@ -60,7 +60,7 @@ class _Loop:
     def __init__(self, run: Run, callbacks: Sequence[Callback], loggers: Sequence[Logger]) -> None:
         self._run = run
         self._callbacks = list(callbacks)
-        run_loggers = [] if run.folder is None else [_RunFolderLogger(run.folder)]
+        run_loggers: list[Logger] = [] if run.folder is None else [_RunFolderLogger(run.folder)]
         self._loggers = Loggers([*run_loggers, *loggers])
         self._first = run.budget_used
         self._start_time = time.perf_counter()
@@ -161,10 +161,10 @@ class _RunFolderLogger:
     def start(self, info: RunInfo) -> None:
         """Do nothing; the first row creates the file."""
 
-    def log(self, metrics: Mapping[str, float], budget_used: int) -> None:
+    def log(self, metrics: Mapping[str, float], step: int) -> None:
         self._try(lambda: self._folder.log(metrics))
 
-    def finish(self, result: TrainResult | None) -> None:
+    def finish(self, result: Mapping[str, Any] | None) -> None:
         self._try(self._folder.flush)
 
     def _try(self, write: Callable[[], None]) -> None:

@@ -30,7 +30,7 @@ from rlox.learners.base import BaseLearner
 class Batch(NamedTuple):
     """B steps of a rollout."""
 
-    obs: TensorObs  # (B, *obs_shape), normalized; rows of a `Layout`, or the inputs of policies
+    obs: Any  # (B, *obs_shape), normalized; rows of a `Layout`, or the inputs of policies
     actions: Tensor  # (B, *action_shape) int64 or float32, as the policy returned them
     log_probs: Tensor  # (B,) float32, at collection
     values: Tensor  # (B,) float32, at collection

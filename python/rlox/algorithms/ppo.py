@@ -92,7 +92,8 @@ class PPO(TorchLearner[PPOConfig]):
 
     def batches(self, rows: Batch) -> Iterator[Batch]:
         """Iterate over all steps in minibatches, in a new random order."""
-        total, size = len(rows.obs), self.config.batch_size
+        total = len(rows.obs)
+        size = self.config.batch_size or total  # the config replaces None
         if total <= size:
             yield self.unpack_batch(rows)  # the loss of a single batch ignores the order
             return

@@ -143,7 +143,7 @@ class SAC(OffPolicyLearner[SACConfig]):
             self.temperature = Temperature(begin).to(self.device)
             targets["temperature"] = self.temperature
         else:
-            self.alpha += config.ent_coef
+            self.alpha += float(config.ent_coef)
         dim = math.prod(self.spaces[1].shape or ())
         auto = config.target_entropy == "auto"
         self.target_entropy = -float(dim) if auto else float(config.target_entropy)

@@ -9,7 +9,7 @@ import gymnasium as gym
 import numpy as np
 import numpy.typing as npt
 from gymnasium import spaces
-from gymnasium.vector import AsyncVectorEnv, SyncVectorEnv, VectorEnv
+from gymnasium.vector import AsyncVectorEnv, SyncVectorEnv
 
 from rlox._errors import ArgumentError, ArgumentTypeError, CorruptFileError, NonFiniteError, add_file, add_section, warn
 from rlox._layout import Layout
@@ -393,9 +393,7 @@ def _two_goals(space: gym.Space[Any]) -> npt.NDArray[Any]:
     return np.zeros((2, *desired.shape), desired.dtype)
 
 
-def _find_function(
-    inner: VectorEnv[Any, Any, Any], name: str, probe_envs: list[gym.Env[Any, Any]]
-) -> GoalFunction | None:
+def _find_function(inner: Any, name: str, probe_envs: list[gym.Env[Any, Any]]) -> GoalFunction | None:
     """Return a method of the innermost environments; `probe_envs` caches a new environment."""
     if callable(method := getattr(inner, name, None)):
         return method  # type: ignore[no-any-return]  # Any

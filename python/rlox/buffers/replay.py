@@ -10,7 +10,7 @@ from rlox._layout import Layout
 from rlox._rlox import PrioritizedReplayBuffer, ReplayBuffer
 from rlox._spaces import action_dtype
 from rlox.buffers.hindsight import GoalFunctions, HindsightReplayBuffer
-from rlox.configs import OffPolicyConfig
+from rlox.configs import DQNConfig, OffPolicyConfig
 
 
 def parts_of(layout: Layout) -> dict[str, tuple[tuple[int, ...], str]]:
@@ -70,7 +70,7 @@ def make_replay_buffer(
         kwargs |= {"strategy": config.her, "n_sampled_goal": config.n_sampled_goal, **goals._asdict()}
         return HindsightReplayBuffer(**kwargs)
     kwargs |= {"frame_stack": frames, "n_step": config.n_steps, "gamma": config.gamma}
-    if config.prioritized:
+    if isinstance(config, DQNConfig) and config.prioritized:
         return PrioritizedReplayBuffer(**kwargs, alpha=config.priority_alpha, beta=config.priority_beta)
     return ReplayBuffer(**kwargs)
 

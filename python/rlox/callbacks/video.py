@@ -104,7 +104,7 @@ class VideoRecordingCallback(Callback):
 
         try:
             evaluate(
-                SeededPredictor(run.learner, seed, run.interrupt_requested),
+                SeededPredictor(run.env_learner, seed, run.interrupt_requested),
                 recorded,
                 1,
                 seed=seed,

@@ -79,7 +79,7 @@ class DDPMixin(_Learner):
         self.run_ended = False  # rank 0 has ended the run
         self._base = _types.Arrays()  # normalizer state after the last merge
         local_seed = _ddp_state.rank_seed(seed, self.ranks.rank)
-        super().__init__(env, config, local_seed, policy, features_extractor)  # type: ignore[call-arg]  # the learner's
+        super().__init__(env, config, local_seed, policy, features_extractor)  # type: ignore[call-arg,arg-type]  # the learner's
         self._local_episodes, self.episodes = self.episodes, learners.EpisodeStatistics()
         for optimizer in self._get_optimizers():
             optimizer.average = self._average

@@ -133,8 +133,8 @@ def infos_to_dict(env: VectorEnv[Any, Any, Any], infos: object) -> dict[str, Any
     """Return infos as a dict of arrays, also after Gymnasium's wrapper `DictInfoToList`."""
     if isinstance(infos, dict):
         return infos
-    listed = isinstance(infos, list | tuple) and len(infos) == env.num_envs
-    if not listed or not all(isinstance(info, dict) for info in infos):
+    items: list[Any] = [*infos] if isinstance(infos, list | tuple) else []
+    if len(items) != env.num_envs or not all(isinstance(info, dict) for info in items):
         raise ArgumentTypeError(
             "infos",
             f"a dict of arrays, or a list of {env.num_envs} dicts",
@@ -142,7 +142,7 @@ def infos_to_dict(env: VectorEnv[Any, Any, Any], infos: object) -> dict[str, Any
             "correct the infos of the environment or its wrapper",
         )
     merged: dict[str, Any] = {}
-    for i, info in enumerate(infos):
+    for i, info in enumerate(items):
         merged = env._add_info(merged, info, i)
     return merged
 

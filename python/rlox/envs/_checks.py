@@ -150,7 +150,8 @@ def check_observations(env: VectorEnv[Any, Any, Any]) -> None:
     """
     if not isinstance(env, SyncVectorEnv):
         return
-    for i, obs in enumerate(env._env_obs):
+    last_obs: list[Any] = env._env_obs  # None before the first reset
+    for i, obs in enumerate(last_obs):
         if obs is not None and (wrong := _mismatch(env.single_observation_space, obs, "obs")):
             name, expected, got = wrong
             raise ArgumentError(

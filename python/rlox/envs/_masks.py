@@ -96,14 +96,14 @@ def random_allowed(
     return actions.astype(np.int64), log_probs.astype(np.float32)
 
 
-def mask_parameter(function: object) -> inspect.Parameter | None:
+def mask_parameter(function: Callable[..., object] | None) -> inspect.Parameter | None:
     """Return the parameter `mask`, `action_mask` or `action_masks` of a function, or None.
 
     >>> mask_parameter(lambda obs, mask=None: 0).name, mask_parameter(lambda obs: 0)
     ('mask', None)
     """
     try:
-        parameters: Mapping[str, inspect.Parameter] = inspect.signature(function).parameters
+        parameters: Mapping[str, inspect.Parameter] = inspect.signature(function).parameters  # type: ignore[arg-type]  # None raises TypeError
     except (TypeError, ValueError):  # some C functions have no signature
         return None
     names = ("mask", "action_mask", "action_masks")
@@ -313,7 +313,7 @@ def _has_mask(infos: Infos) -> bool:
     return masks is not None and any(mask is not None for mask in masks)
 
 
-def _find_masks_method(env: VectorEnv[Any, Any, Any]) -> Callable[[], Any] | None:
+def _find_masks_method(env: Any) -> Callable[[], Any] | None:
     """Return `action_masks` of the vector environment, or a call of this method of each env."""
     inner = env.unwrapped
     while True:
@@ -328,7 +328,7 @@ def _find_masks_method(env: VectorEnv[Any, Any, Any]) -> Callable[[], Any] | Non
     return (lambda: inner.call("action_masks")) if all_have(inner, "action_masks") else None
 
 
-def all_have(env: VectorEnv[Any, Any, Any], name: str) -> bool:
+def all_have(env: Any, name: str) -> bool:
     """Return whether each environment of an unwrapped vector environment has an attribute."""
     try:
         # A worker process would exit if it were asked for a missing attribute.

@@ -118,7 +118,7 @@ class GymVecEnv(Wrapper):
         mask, _ = split_options(options, self.num_envs)
         # Gymnasium's environments remove the mask from the dict.
         env_options = None if options is None else dict(options)
-        reset_envs = partial(self.env.reset, seed=env_seed, options=env_options)
+        reset_envs = partial(self.env.reset, seed=env_seed, options=env_options)  # type: ignore[arg-type]  # lists, too
         results = self._guarded(lambda: self._with_checks(reset_envs))
         obs, infos = check_results(self, "reset", results)
         self._seeds.record(seed)
@@ -290,7 +290,7 @@ class GymVecEnv(Wrapper):
         with self._guard:
             self._closed = True
             # A signal handler may call `close` in the middle of a step.
-            forced = kwargs.get("terminate") or self._failed or self._guard.in_call
+            forced = bool(kwargs.get("terminate")) or self._failed or self._guard.in_call
             self.env.close(**kwargs | _state.make_close_kwargs(inner, forced))
 
     def _guarded(self, call: Callable[[], T]) -> T:

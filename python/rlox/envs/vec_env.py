@@ -341,7 +341,7 @@ class VecEnv(GymnasiumAttributes, VectorEnv[Floats, npt.ArrayLike, npt.NDArray[A
     @property
     def action_mask_support(self) -> bool:
         """True if the environments have action masks; the same as `has_action_masks`."""
-        return self.has_action_masks
+        return bool(self.has_action_masks)
 
     @property
     def dropped_episodes(self) -> int:

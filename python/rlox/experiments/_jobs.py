@@ -14,8 +14,9 @@ from rlox._system import threads
 from rlox._training.results import TrainResult
 from rlox._training.run import Callback, Run
 from rlox.callbacks.evaluation import EvalCallback
+from rlox.envs._make import EnvLike
 from rlox.evaluation import evaluation_seed
-from rlox.trainers import EnvLike, Trainer
+from rlox.trainers import Trainer
 
 # Seconds to wait for threads. Python aborts if a thread still runs native code at exit.
 _GRACE = 5.0

@@ -15,7 +15,7 @@ from rlox._registry import NET_ARCH
 from rlox._rlox import NativeAgent
 from rlox._rng import state_for_native, to_numpy
 from rlox._serialize import float_to_json
-from rlox.configs import OffPolicyConfig, OnPolicyConfig
+from rlox.configs import OffPolicyConfig, OnPolicyConfig, SACConfig
 from rlox.noise import as_scalar_noise
 
 ProgressState = tuple[npt.NDArray[np.int64], npt.NDArray[np.float32], float, int, int, float]
@@ -46,7 +46,9 @@ def add_progress_state(state: learners.LearnerState, agent: NativeAgent) -> lear
     noise, pending_updates, progress = agent.progress_state()
     progress_counters = {"noise": noise.tolist(), "due": pending_updates, "progress": progress}
     means = agent.last_update()
-    learned = means and {n: None if x is None else float_to_json(x) for n, x in means.items()}
+    learned: dict[str, float | str | None] | None = None
+    if means is not None:
+        learned = {name: None if x is None else float_to_json(x) for name, x in means.items()}
     counters = state.counters | progress_counters | {"learned": learned}
     return dataclasses.replace(state, streams=state.streams | streams, counters=counters)
 
@@ -139,11 +141,11 @@ def off_policy_settings(config: OffPolicyConfig, hidden: tuple[int, ...]) -> dic
     settings["gradient_steps"] = None if config.gradient_steps == -1 else config.gradient_steps
     if "sde_sample_freq" in settings:
         settings["sde_sample_freq"] = max(config.sde_sample_freq, 0)
-    if "ent_coef" in settings:
-        learns_ent_coef = isinstance(config.ent_coef, str)
-        begin = config.ent_coef.partition("_")[2] or 1.0 if learns_ent_coef else config.ent_coef
-        auto = config.target_entropy == "auto"
-        target = None if auto else config.target_entropy
+    if isinstance(config, SACConfig):
+        ent_coef = config.ent_coef
+        learns_ent_coef = isinstance(ent_coef, str)
+        begin = ent_coef.partition("_")[2] or 1.0 if isinstance(ent_coef, str) else ent_coef
+        target = None if config.target_entropy == "auto" else config.target_entropy
         settings |= {"ent_coef_auto": learns_ent_coef, "ent_coef": float(begin), "target_entropy": target}
     return settings
 

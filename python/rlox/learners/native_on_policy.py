@@ -68,8 +68,9 @@ class NativeLearner(NativeBaseLearner[OnPolicyT]):
         )
         self.masks = self.buffer.field("action_masks") if config.action_masks else None
         # The loop in Rust uses masks if and only if the environments report them.
-        is_native = isinstance(env, VecEnv) and env.has_action_masks == config.action_masks
-        self.fused: VecEnv | None = env if is_native else None
+        self.fused: VecEnv | None = None
+        if isinstance(env, VecEnv) and env.has_action_masks == config.action_masks:
+            self.fused = env
 
     def iterate(self, progress: float = 0.0) -> dict[str, float]:
         """Collect `n_steps` steps per environment and learn from them; see `Learner.iterate`."""
