@@ -67,6 +67,7 @@ class Trainer:
     """
 
     spec: AlgorithmSpec
+    run_class: type[Run] = Run  # `rlox.distributed.ddp` has its own class
 
     def __init__(
         self,
@@ -111,7 +112,7 @@ class Trainer:
             if not source.is_existing:
                 self.env.close()
             raise
-        self.run = self._make_run(
+        self.run = self.run_class(
             spec=self.spec,
             learner=self.learner,
             config=config,
@@ -127,10 +128,6 @@ class Trainer:
     def _shard_config(self, config: Any) -> tuple[Any, Any]:
         """Return the settings of the run and of this process; see `rlox.distributed.ddp`."""
         return config, config
-
-    def _make_run(self, **facts: Any) -> Run:
-        """Return the run; `rlox.distributed.ddp` has its own class."""
-        return Run(**facts)
 
     @property
     def config(self) -> Any:
