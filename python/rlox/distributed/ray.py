@@ -179,8 +179,9 @@ def train_many(
         if name in common:
             expected = "no value, because Ray schedules the runs"
             raise ArgumentTypeError(name, expected, short_repr(common[name]), "remove the argument")
-    checked = many.make_runs(algorithm, env, seeds, total_timesteps, processes=True, runner=_run_in_ray, **common)
-    return checked.train(on_result)
+    return many.train_runs(
+        algorithm, env, seeds, total_timesteps, processes=True, on_result=on_result, runner=_run_in_ray, **common
+    )
 
 
 def _run_in_ray(jobs: Sequence[TrainJob], workers: int, scope: InterruptScope) -> RunOutcomes:

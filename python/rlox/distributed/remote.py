@@ -20,7 +20,7 @@ from rlox._errors import ArgumentError, ArgumentTypeError
 from rlox._rlox import NativePolicy, NativeVectorEnv
 from rlox._rng import state_for_native
 from rlox._types import Arrays
-from rlox._validation import check_int, short_repr, worker_addresses
+from rlox._validation import check_int, resolve_seed, short_repr, worker_addresses
 from rlox.configs import OnPolicyConfig
 from rlox.envs.vec_env import VecEnv
 from rlox.learners._actors import Actors, as_policy, lag_bound, ring
@@ -169,9 +169,7 @@ class RemoteVecEnv(VecEnv):
             return native
 
         self._kind = make
-        if seed is None:
-            seed = int(np.random.default_rng().integers(2**31))
-        super().__init__(n, seed, env_id, **kwargs)
+        super().__init__(n, resolve_seed(seed), env_id, **kwargs)
 
     def faults(self) -> dict[str, float]:
         """Return counts of lost and recovered sessions.

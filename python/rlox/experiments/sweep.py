@@ -84,8 +84,7 @@ class Plan:
 
     def to_dict(self) -> dict[str, Any]:
         """Return the plan without its seed, as JSON values."""
-        space = {name: asdict(item) for name, item in self.space.items()}
-        data: dict[str, Any] = json.loads(json.dumps({**asdict(self), "space": space}))
+        data: dict[str, Any] = json.loads(json.dumps(asdict(self)))
         del data["seed"]
         return data
 
@@ -150,21 +149,18 @@ class Sweep:
         plan.make_job(0, {}, self._runs_dir).make_trainer().close()
         self.name = check_str("name", f"{plan.algorithm}-{plan.env}" if name is None else name)
         self._storage = storage
+        pruner = self._optuna.pruners.NopPruner()
+        if plan.prune:
+            evaluations = plan.total_timesteps // plan.eval_every
+            pruner = self._optuna.pruners.MedianPruner(plan.startup_trials, n_warmup_steps=evaluations // 3)
         self.study: Any = self._optuna.create_study(
             storage=_open_storage(self._optuna, storage),
             study_name=self.name,
             direction="maximize",
             load_if_exists=True,
-            pruner=self._pruner(),
+            pruner=pruner,
         )
         self.seed = self._check_plan()
-
-    def _pruner(self) -> object:
-        if not self.plan.prune:
-            return self._optuna.pruners.NopPruner()
-        evaluations = self.plan.total_timesteps // self.plan.eval_every
-        first = self.plan.startup_trials
-        return self._optuna.pruners.MedianPruner(first, n_warmup_steps=evaluations // 3)
 
     def _check_plan(self) -> int:
         """Store the plan in the study, or compare it with the stored one; return the seed."""
@@ -232,7 +228,8 @@ class Sweep:
                         self._begin(pool, next(remaining))
                     for trial, is_result, value, process in pool.wait():
                         if not is_result:
-                            trial.report(value.mean, value.step)
+                            step, mean_reward = value
+                            trial.report(mean_reward, step)
                             process.send(bool(trial.should_prune()))
                             continue
                         if isinstance(value, BaseException):
@@ -283,9 +280,8 @@ class Sweep:
         config: dict[str, Any] = {"algorithm": plan.algorithm, "env": plan.env}
         config |= {"env_kwargs": plan.env_kwargs} if plan.env_kwargs else {}
         config |= {"backend": plan.backend} if plan.backend != "auto" else {}
-        config |= {"seed": trial.user_attrs["seed"]}
-        names = ("total_timesteps", "eval_every", "eval_episodes")
-        config |= {name: getattr(plan, name) for name in names}
+        config["seed"] = trial.user_attrs["seed"]
+        config |= {name: getattr(plan, name) for name in ("total_timesteps", "eval_every", "eval_episodes")}
         return {**config, "settings": trial.user_attrs["settings"]}
 
 
@@ -311,19 +307,15 @@ def _lock_study(storage: str | os.PathLike[str] | None, study: str) -> Iterator[
         yield
 
 
-def _url(file: Path) -> str:
-    """Return the URL of an SQLite file, whose name may contain "?"."""
-    cls = load_extra("sqlalchemy.engine", "sweep", "rlox sweep").URL
-    uri = file.absolute().as_uri()
-    return str(cls.create("sqlite", database=uri, query={"uri": "true"}))
-
-
 def _open_storage(optuna: ModuleType, storage: str | os.PathLike[str] | None) -> object:
     """Open the storage of the study."""
     if storage is None:
         return None
-    where = os.fspath(storage)
-    url = where if "://" in where else _url(Path(where))
+    where = url = os.fspath(storage)
+    if "://" not in where:  # the name of the file may contain "?"
+        uri = Path(where).absolute().as_uri()
+        engine = load_extra("sqlalchemy.engine", "sweep", "rlox sweep")
+        url = str(engine.URL.create("sqlite", database=uri, query={"uri": "true"}))
     try:
         return optuna.storages.RDBStorage(url)
     except Exception as error:
