@@ -385,7 +385,7 @@ class _LearningCurve(Callback):
             return
         title = f"{run.spec.name} {run.task}, seed {run.seed}"
         try:
-            folder.flush()
+            folder.metrics.flush()
             plot_curve(folder.path / "metrics.csv", folder.path / "curve.png", title)
         except Exception as error:  # a missing plot must not end the run
             _log.warning("curve.png was not written: %s", error)
