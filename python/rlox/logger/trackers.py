@@ -165,13 +165,10 @@ class MLflowLogger(IntervalLogger):
 
     def _resume_run(self, run_id: str | None) -> bool:
         """Continue an earlier run; return False if the store does not have the run."""
-        if run_id is None:
-            return False
         try:
-            exists = self._client.get_run(run_id).info.lifecycle_stage == "active"
+            if run_id is None or self._client.get_run(run_id).info.lifecycle_stage != "active":
+                return False
         except self._mlflow.exceptions.MlflowException:
-            exists = False
-        if not exists:
             return False
         self._client.update_run(run_id, status="RUNNING")
         history = self._client.get_metric_history(run_id, self._step_metric)
@@ -191,8 +188,7 @@ class MLflowLogger(IntervalLogger):
             return
         now = int(time.time() * 1000)  # milliseconds
         metric = self._mlflow.entities.Metric
-        values = {name: x for name, x in metrics.items() if not math.isnan(x)}
-        rows = [metric(name, float(x), now, step) for name, x in values.items()]
+        rows = [metric(name, float(x), now, step) for name, x in metrics.items() if not math.isnan(x)]
         self._client.log_batch(self._id, metrics=rows)
 
     def finish(self, result: Mapping[str, Any] | None) -> None:
