@@ -7,7 +7,7 @@ import numpy as np
 import numpy.typing as npt
 
 from rlox._errors import ArgumentError
-from rlox._validation import check_seed
+from rlox._validation import check_seed, short_repr
 
 Seed = int | Sequence[int | None] | None
 
@@ -24,19 +24,16 @@ def seed_each(seed: Seed, num_envs: int) -> Sequence[int | None] | None:
     """
     if seed is None:
         return None
-    listed = isinstance(seed, Sequence | np.ndarray) and not isinstance(seed, str | bytes)
-    if listed and getattr(seed, "shape", None) != ():
-        return _check_seeds(seed, num_envs)
     fix = "pass an integer, one for each environment, or None"
-    first = check_seed(seed, fix=fix)
-    return range(first, first + num_envs)
-
-
-def _check_seeds(seed: Any, num_envs: int) -> list[int | None]:
+    if (
+        not isinstance(seed, Sequence | np.ndarray)
+        or isinstance(seed, str | bytes)
+        or getattr(seed, "shape", None) == ()
+    ):
+        first = check_seed(seed, fix=fix)
+        return range(first, first + num_envs)
     if len(seed) != num_envs:
-        fix = "pass an integer, one for each environment, or None"
-        got = f"{len(seed)} seeds"
-        raise ArgumentError("seed", f"one seed for each of {num_envs} environments", got, fix)
+        raise ArgumentError("seed", f"one seed for each of {num_envs} environments", f"{len(seed)} seeds", fix)
     return [None if item is None else check_seed(item) for item in seed]
 
 
@@ -170,6 +167,4 @@ def streams_from_states(states: Mapping[str, Any], names: Iterable[str]) -> dict
 
 
 def damaged_state_error(part: str, expected: str, got: object) -> ArgumentError:
-    text = repr(got)
-    text = text if len(text) <= 200 else f"{text[:200]}..."
-    return ArgumentError(part, expected, text, "pass the value that `state` returned")
+    return ArgumentError(part, expected, short_repr(got), "pass the value that `state` returned")
