@@ -25,11 +25,8 @@ def seed_each(seed: Seed, num_envs: int) -> Sequence[int | None] | None:
     if seed is None:
         return None
     fix = "pass an integer, one for each environment, or None"
-    if (
-        not isinstance(seed, Sequence | np.ndarray)
-        or isinstance(seed, str | bytes)
-        or getattr(seed, "shape", None) == ()
-    ):
+    is_sequence = isinstance(seed, Sequence | np.ndarray) and not isinstance(seed, str | bytes)
+    if not is_sequence or getattr(seed, "shape", None) == ():
         first = check_seed(seed, fix=fix)
         return range(first, first + num_envs)
     if len(seed) != num_envs:
