@@ -71,8 +71,7 @@ def write_checkpoint(path: str | os.PathLike[str], manifest: Mapping[str, Any], 
     little-endian arrays are written without a copy.
 
     Args:
-        path: Folder, which is created with its parents. An existing checkpoint or empty folder is
-            replaced.
+        path: Folder, which is created with its parents. An existing checkpoint or empty folder is replaced.
         manifest: JSON-compatible dict.
         members: Arrays by member and name. Names of members consist of a-z, 0-9 and _, and start
             with a letter. Members without arrays are not written.
@@ -81,8 +80,7 @@ def write_checkpoint(path: str | os.PathLike[str], manifest: Mapping[str, Any], 
         FileExistsError: `path` is a file, or a folder that is neither empty nor a checkpoint.
         ArgumentTypeError: An argument has a wrong type, the manifest is not JSON-compatible, or an
             array does not contain numbers of at most 64 bits.
-        ArgumentError: The path is empty, the name of a member is invalid, or the manifest contains
-            NaN or infinity.
+        ArgumentError: The path is empty, the name of a member is invalid, or the manifest contains NaN or infinity.
         MemoryError: The copy of a non-contiguous or big-endian array does not fit into memory.
         OSError: The files cannot be written; incomplete files are removed.
 

@@ -38,8 +38,7 @@ def train(
         loggers: Loggers in addition to the run folder's `metrics.csv`.
 
     Raises:
-        Exception: Errors of callbacks and environments, after the run has been saved; errors of the
-            learner.
+        Exception: Errors of callbacks and environments, after the run has been saved; errors of the learner.
     """
     run.plan(total)
     run.warn_about_restore()

@@ -14,8 +14,7 @@ from rlox.logger.base import METRIC
 class ProgressBar(Callback):
     """Callback that shows steps, mean return, steps per second and remaining time on stderr.
 
-    If stderr is not a terminal, plain lines are printed instead of a bar. Needs the extra
-    `rlox[progress]`.
+    If stderr is not a terminal, plain lines are printed instead of a bar. Needs the extra `rlox[progress]`.
 
     Args:
         every: Seconds between plain lines.
@@ -79,9 +78,8 @@ class ProgressBar(Callback):
 class TimingCallback(Callback):
     """Callback that logs the shares of the run time per kind of work.
 
-    Rows get `timing/env_step`, `timing/inference`, `timing/gae_compute`, `timing/gradient_update`,
-    `timing/buffer` and `timing/other`. Each share is in [0, 1] and counts from the start of
-    `train`; the shares of a row add up to 1.
+    Rows get `timing/env_step`, `timing/inference`, `timing/gae_compute`, `timing/gradient_update`, `timing/buffer` and
+    `timing/other`. Each share is in [0, 1] and counts from the start of `train`; the shares of a row add up to 1.
 
     Args:
         every: Environment steps between two rows with shares, summed over all environments. The

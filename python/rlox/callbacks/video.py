@@ -42,9 +42,8 @@ class VideoRecordingCallback(Callback):
         path: Folder of the videos; None: `videos` in the run folder.
 
     Raises:
-        ArgumentError: An argument is out of range. At the start of training: `env` is None and the
-            trainer was created from existing environments, or the run has no folder and `path` is
-            None.
+        ArgumentError: An argument is out of range. At the start of training: `env` is None and the trainer was created
+            from existing environments, or the run has no folder and `path` is None.
         ArgumentTypeError: An argument has a wrong type. At the start of training: the function
             that makes the environment does not take `render_mode`.
         ModuleNotFoundError: MoviePy is not installed.

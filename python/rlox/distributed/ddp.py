@@ -172,17 +172,15 @@ class ProcessGroup:
     def trainer(self, algorithm: str, env: EnvLike, **kwargs: Any) -> "DDPTrainer":
         """Return a trainer that runs on all ranks; call this method on every rank.
 
-        `num_envs`, `batch_size`, `buffer_size` and `learning_starts` are totals over all ranks.
-        Each rank gets an equal share, with `buffer_size` rounded down and `learning_starts` rounded
-        up. Updates per transition count the transitions of all ranks. All other settings, such as
-        `n_steps`, apply to each rank.
+        `num_envs`, `batch_size`, `buffer_size` and `learning_starts` are totals over all ranks. Each rank gets an equal
+        share, with `buffer_size` rounded down and `learning_starts` rounded up. Updates per transition count the
+        transitions of all ranks. All other settings, such as `n_steps`, apply to each rank.
 
         Args:
             algorithm: "ppo", "a2c" or "sac".
             env: As for `rlox.trainers.PPOTrainer`. Existing environments belong to this rank.
-            **kwargs: Arguments of the algorithm's trainer: `seed`, `policy`, `runs_dir`, settings.
-                All ranks use the seed of rank 0. The default of `device` is this rank's GPU, if the
-                rank has one.
+            **kwargs: Arguments of the algorithm's trainer: `seed`, `policy`, `runs_dir`, settings. All ranks use the
+                seed of rank 0. The default of `device` is this rank's GPU, if the rank has one.
 
         Raises:
             ArgumentTypeError: As for the algorithm's trainer.
@@ -308,8 +306,7 @@ class DDPTrainer(Trainer):
     ) -> TrainResult:
         """Train as `Trainer.train` does; call this method on every rank.
 
-        Only rank 0 uses callbacks, loggers, the progress bar and the run folder. Ctrl-C on any rank
-        stops all ranks.
+        Only rank 0 uses callbacks, loggers, the progress bar and the run folder. Ctrl-C on any rank stops all ranks.
 
         Returns:
             Result of rank 0, on every rank.

@@ -152,9 +152,8 @@ def train_many(
 ) -> list[TrainResult]:
     """Train as `rlox.train_many` does, with one Ray task of one CPU for each run.
 
-    If a machine is lost, Ray restarts its runs on other machines, at most 3 times. Each run folder
-    is written on the machine that trains, so pass a `runs_dir` that all machines share. Ctrl-C
-    stops all runs.
+    If a machine is lost, Ray restarts its runs on other machines, at most 3 times. Each run folder is written on the
+    machine that trains, so pass a `runs_dir` that all machines share. Ctrl-C stops all runs.
 
     Args:
         algorithm: Name of the algorithm, or class of a trainer.

@@ -63,12 +63,11 @@ def train_many(
 ) -> list[TrainResult]:
     """Train an algorithm with many seeds, many settings or both, several runs at a time.
 
-    Each run equals the same run trained alone, except for measured times. Native learners train in
-    threads of this process. PyTorch has one generator and one number of threads per process, so
-    torch learners train in worker processes. A script then calls `train_many` below
-    `if __name__ == "__main__":`, as Python's `multiprocessing` requires. Each process uses the
-    number of cores divided by `workers` as torch threads, which affects rounding for large
-    networks.
+    Each run equals the same run trained alone, except for measured times. Native learners train in threads of this
+    process. PyTorch has one generator and one number of threads per process, so torch learners train in worker
+    processes. A script then calls `train_many` below `if __name__ == "__main__":`, as Python's `multiprocessing`
+    requires. Each process uses the number of cores divided by `workers` as torch threads, which affects rounding for
+    large networks.
 
     Ctrl-C ends all runs. Each run saves its checkpoint and summary, and the results are returned,
     with `interrupted` set where steps are missing. Runs that had not started have no folder and 0

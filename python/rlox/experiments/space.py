@@ -59,8 +59,7 @@ Space = dict[str, Range | Choices]
 def as_space(content: object, algorithm: str, config_type: type[Any]) -> Space:
     """Return a search space from the content of a YAML file.
 
-    Entries have the form `name: {low, high, log}`, `name: [value, ...]` or
-    `name: {choices: [value, ...]}`.
+    Entries have the form `name: {low, high, log}`, `name: [value, ...]` or `name: {choices: [value, ...]}`.
 
     Args:
         content: Content of the file.

@@ -50,8 +50,7 @@ class Plan:
         settings: Settings that are the same in all trials.
 
     Raises:
-        ArgumentError: A number is out of range, `eval_every` exceeds `total_timesteps`, or the
-            space is empty.
+        ArgumentError: A number is out of range, `eval_every` exceeds `total_timesteps`, or the space is empty.
         ArgumentTypeError: A number has a wrong type.
     """
 

@@ -76,8 +76,7 @@ class Logger(Protocol):
         """Log a row, after each iteration and after callbacks added their metrics.
 
         Args:
-            metrics: Metrics by Stable-Baselines3's names. Some may be NaN, and some are not in
-                every row.
+            metrics: Metrics by Stable-Baselines3's names. Some may be NaN, and some are not in every row.
             step: Budget used so far, such as the number of environment steps.
         """
 
@@ -148,8 +147,7 @@ def as_loggers(loggers: object, *, folder: bool) -> list[Logger]:
         Loggers without "csv", which the run folder writes itself.
 
     Raises:
-        ArgumentError: A name is unknown or repeated, or a logger without a path has no run folder
-            to write to.
+        ArgumentError: A name is unknown or repeated, or a logger without a path has no run folder to write to.
         ArgumentTypeError: `loggers` is not a list, or an item is neither a name nor a logger.
         ModuleNotFoundError: The package of a logger is not installed; the text names the extra.
 

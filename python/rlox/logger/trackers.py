@@ -69,9 +69,8 @@ class WandbLogger(IntervalLogger):
     Args:
         project: Name of the project.
         every: Environment steps between two rows; 1: all rows.
-        **init: Arguments of `wandb.init`, which override those of the logger. `mode="offline"`
-            writes to the disk only, like the environment variable `WANDB_MODE=offline`; upload the
-            run with `wandb sync`.
+        **init: Arguments of `wandb.init`, which override those of the logger. `mode="offline"` writes to the disk only,
+            like the environment variable `WANDB_MODE=offline`; upload the run with `wandb sync`.
 
     Raises:
         ArgumentError: `every` is below 1.
@@ -122,9 +121,8 @@ class MLflowLogger(IntervalLogger):
     The id of the run is stored in the run folder, so that a resumed run continues it.
 
     Args:
-        tracking_uri: Address of the tracking store. None: the environment variable
-            `MLFLOW_TRACKING_URI`, else the SQLite file `mlflow.db` in `runs_dir`, or in the working
-            directory without a run folder. Show the file with
+        tracking_uri: Address of the tracking store. None: the environment variable `MLFLOW_TRACKING_URI`, else the
+            SQLite file `mlflow.db` in `runs_dir`, or in the working directory without a run folder. Show the file with
             `mlflow ui --backend-store-uri sqlite:///runs/mlflow.db`.
         experiment: Name of the experiment, which is created if it does not exist.
         every: Environment steps between two rows; 1: all rows.
