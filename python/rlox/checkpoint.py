@@ -279,11 +279,7 @@ def _read_folder(path: Path) -> Checkpoint:
 
 
 def check_keys(file: Path, section: str, content: object, kinds: Mapping[str, tuple[type, ...]]) -> None:
-    """Check that a section is a dict with certain keys and with values of exact types.
-
-    Raises:
-        CorruptFileError: The section is not such a dict; the error names the file and the section.
-    """
+    """Raise CorruptFileError if a section is not a dict with certain keys and with values of exact types."""
     if not isinstance(content, dict):
         raise corrupt(file, section, type(content).__name__)
     for key, types in kinds.items():
@@ -351,14 +347,7 @@ _DTYPES = ("U64", "I64", "F64", "F32", "U32", "I32", "F16", "U16", "I16", "I8", 
 
 
 def check_member(member: str, values: Mapping[str, Any]) -> Arrays:
-    """Convert the values of a member to arrays that `write_member` can write.
-
-    Args:
-        member: Name of the member, for errors.
-        values: Array-likes by name.
-
-    Raises:
-        ArgumentTypeError: An array does not contain numbers or bools of at most 64 bits.
+    """Convert the values of a member to arrays of numbers of at most 64 bits, which `write_member` can write.
 
     >>> check_member("networks", {"w": [1, 2]})
     {'w': array([1, 2])}
@@ -377,16 +366,7 @@ def check_member(member: str, values: Mapping[str, Any]) -> Arrays:
 
 
 def write_member(path: Path, arrays: Arrays) -> dict[str, Any]:
-    """Write arrays to a new safetensors file, and flush the file to disk.
-
-    The bytes are those of `safetensors.numpy.save_file`.
-
-    Returns:
-        The entry of the manifest: size in "bytes" and "sha256".
-
-    Raises:
-        OSError: The file exists or cannot be written.
-    """
+    """Write arrays as `safetensors.numpy.save_file` does, flush the file to disk, and return its manifest entry."""
     names = sorted(arrays, key=lambda name: (_DTYPES.index(_dtype_name(arrays[name])), name))
     header = dict[str, Any]()
     end = 0
@@ -441,12 +421,8 @@ def list_step_checkpoints(folder: Path) -> list[Path]:
 def check_no_newer(run: Path, timesteps: int) -> None:
     """Check that a run folder has no newer checkpoint, which training would overwrite.
 
-    Args:
-        run: Run folder.
-        timesteps: Environment steps of the checkpoint that training resumes from.
-
     Raises:
-        FileExistsError: The folder has a checkpoint with more environment steps.
+        FileExistsError: The folder has a checkpoint of more than `timesteps` environment steps.
     """
     newer = newest(run)
     if newer is not None and read_timesteps(newer) > timesteps:

@@ -29,10 +29,6 @@ def resume_in(run: Run, folder: str | os.PathLike[str]) -> None:
     Rows of `metrics.csv` and `metrics.jsonl` after the checkpoint are removed, because the run
     writes them again. `config.json` is rewritten, as environment or backend may have changed.
 
-    Args:
-        run: Run of a loaded trainer.
-        folder: Run folder.
-
     Raises:
         ArgumentError: `metrics.csv` is not a table of metrics.
         OSError: A file cannot be written.
@@ -261,11 +257,7 @@ def saved_spaces(manifest: Mapping[str, Any]) -> tuple[gym.Space[Any], gym.Space
 
 
 def check_saved_value(what: str, saved: object, wanted: object, fix: str) -> None:
-    """Check that a value of a checkpoint equals the wanted value.
-
-    Raises:
-        ArgumentError: The values differ.
-    """
+    """Raise ArgumentError if a value of a checkpoint differs from the wanted value."""
     if saved != wanted:
         raise ArgumentError("path", f"{what} {wanted}", f"a checkpoint of {saved}", fix)
 
@@ -280,9 +272,6 @@ def check_required_objects(saved: Mapping[str, Any], **objects: object) -> None:
     Args:
         saved: Result of `check_manifest`.
         objects: Arguments `env`, `policy` and `features_extractor`; None if not passed.
-
-    Raises:
-        ArgumentError: An object is missing.
     """
     needed = {
         "env": saved["env"] is None,

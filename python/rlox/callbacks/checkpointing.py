@@ -134,11 +134,7 @@ def read_scores(folder: Path) -> dict[str, float]:
 
 
 def note_score(folder: Path, name: str, score: float) -> None:
-    """Store the score of a checkpoint, and drop the scores of removed checkpoints.
-
-    Raises:
-        OSError: The file cannot be written.
-    """
+    """Store the score of a checkpoint, and drop the scores of removed checkpoints."""
     scores = read_scores(folder)
     if math.isfinite(score):
         scores[name] = score
@@ -147,14 +143,7 @@ def note_score(folder: Path, name: str, score: float) -> None:
 
 
 def prune(folder: Path, written: str, keep_last: int | None, keep_best: bool) -> None:
-    """Remove the oldest checkpoints named after their step.
-
-    Args:
-        folder: Folder of the checkpoints.
-        written: Name of the checkpoint that was written last; never removed.
-        keep_last: Number of newest checkpoints to keep; None: all.
-        keep_best: Whether to keep the checkpoint with the highest score as well.
-    """
+    """Remove the oldest step checkpoints, except `written`, the newest `keep_last`, and maybe the best one."""
     if keep_last is None:
         return
     checkpoints = list_step_checkpoints(folder)

@@ -116,13 +116,7 @@ class _ReportScores(Callback):
 
 
 def run_in_processes(jobs: Sequence[TrainJob], workers: int, scope: InterruptScope) -> RunOutcomes:
-    """Run jobs in worker processes; yield the index and the outcome of each job as it ends.
-
-    Args:
-        jobs: Picklable jobs.
-        workers: Number of processes. Each gets an equal share of the usable CPUs.
-        scope: Scope whose stop ends the runs.
-    """
+    """Run jobs in processes, which share the CPUs; yield the index and the outcome of each job as it ends."""
     pending = list(enumerate(jobs))[::-1]
     pool = Pool(workers, max(1, threads() // workers))
     with pool, scope.calling(pool.stop):
