@@ -119,13 +119,14 @@ def flush_folder(folder: Path) -> None:
 
 
 @contextmanager
-def locked(path: Path, wait: bool = True) -> Iterator[None]:
+def locked(path: Path, wait: bool = True, busy: str = "the lock is held", owner: object = None) -> Iterator[None]:
     """Hold an exclusive advisory lock on an existing file or folder within the context.
 
     If the system or the file system has no locks, nothing is locked.
 
     Raises:
-        BlockingIOError: Another process or thread holds the lock, and `wait` is False.
+        BlockingIOError: Another process or thread holds the lock, and `wait` is False. The error has the text `busy`
+            and the file name `owner`; None: `path`.
     """
     if _fcntl is None:
         yield
@@ -135,8 +136,8 @@ def locked(path: Path, wait: bool = True) -> Iterator[None]:
         try:
             try:
                 _fcntl.flock(descriptor, _fcntl.LOCK_EX | (0 if wait else _fcntl.LOCK_NB))
-            except BlockingIOError:
-                raise
+            except BlockingIOError as error:
+                raise BlockingIOError(error.errno, busy, str(path if owner is None else owner)) from error
             except OSError as error:
                 _log.debug("%s is not locked: %s", path, error)
             if not os.path.samestat(os.fstat(descriptor), os.stat(path)):

@@ -16,8 +16,8 @@ runs/<env>/<algorithm>/<time>-<seed>/
 import os
 import re
 import sys
-from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, contextmanager, suppress
+from collections.abc import Mapping
+from contextlib import AbstractContextManager, nullcontext, suppress
 from datetime import datetime
 from importlib import metadata
 from pathlib import Path
@@ -75,25 +75,15 @@ class RunFolder:
             ) from error
         raise FileExistsError(f"{parent / name}: expected a free name, got 1000 runs in one second")
 
-    @contextmanager
-    def lock(self) -> Iterator[None]:
-        """Prevent other processes from training in the folder during the block.
+    def lock(self) -> AbstractContextManager[None]:
+        """Prevent other processes from training in the folder within the context.
 
         Raises:
             BlockingIOError: Another process trains in the folder.
         """
         file = self.path / "config.json"
-        with ExitStack() as stack:
-            if file.exists():
-                try:
-                    stack.enter_context(locked(file, wait=False))
-                except BlockingIOError as error:
-                    raise BlockingIOError(
-                        error.errno,
-                        "run: another trainer trains in the run folder; wait until it has finished",
-                        os.fspath(self.path),
-                    ) from error
-            yield
+        busy = "run: another trainer trains in the run folder; wait until it has finished"
+        return locked(file, wait=False, busy=busy, owner=self.path) if file.exists() else nullcontext()
 
     def write(self, name: str, content: Mapping[str, Any]) -> None:
         """Write a file of strict JSON; NaN and infinity become null."""

@@ -4,8 +4,8 @@ import hashlib
 import json
 import os
 import secrets
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, dataclass, field
 from itertools import count
 from pathlib import Path
@@ -284,26 +284,18 @@ class Sweep:
         return {**config, "settings": trial.user_attrs["settings"]}
 
 
-@contextmanager
-def _lock_study(storage: str | os.PathLike[str] | None, study: str) -> Iterator[None]:
+def _lock_study(storage: str | os.PathLike[str] | None, study: str) -> AbstractContextManager[None]:
     """Lock a study of an SQLite file against other sweeps, with a lock file next to it."""
     # A lock on the SQLite file itself would release SQLite's own locks when it is closed.
     where = "" if storage is None else os.fspath(storage)
     file = Path(where.removeprefix("sqlite:///").partition("?")[0] if "://" in where else where)
-    with ExitStack() as stack:
-        if where and file.is_file():
-            name = hashlib.sha256(study.encode(errors="surrogatepass")).hexdigest()[:16]
-            lock_file = file.resolve().with_name(f".{file.name}.{name}.lock")
-            lock_file.touch()
-            try:
-                stack.enter_context(locked(lock_file, wait=False))
-            except BlockingIOError as error:
-                raise BlockingIOError(
-                    error.errno,
-                    f"study {study!r} is being trained by another sweep; wait until it ends, or pass another --study",
-                    where,
-                ) from error
-        yield
+    if not where or not file.is_file():
+        return nullcontext()
+    name = hashlib.sha256(study.encode(errors="surrogatepass")).hexdigest()[:16]
+    lock_file = file.resolve().with_name(f".{file.name}.{name}.lock")
+    lock_file.touch()
+    busy = f"study {study!r} is being trained by another sweep; wait until it ends, or pass another --study"
+    return locked(lock_file, wait=False, busy=busy, owner=where)
 
 
 def _open_storage(optuna: ModuleType, storage: str | os.PathLike[str] | None) -> object:
