@@ -136,8 +136,7 @@ def _replace(path: Path, content: Mapping[str, Any], members: Mapping[str, Array
         shutil.rmtree(partial, ignore_errors=True)
         raise
     if path.exists():
-        # A folder cannot be renamed onto a non-empty one. Between the two renames,
-        # `read_checkpoint` reads `previous`.
+        # A folder cannot be renamed onto a non-empty one. Between the two renames, `read_checkpoint` reads `previous`.
         shutil.rmtree(previous, ignore_errors=True)
         path.rename(previous)
     partial.rename(path)
