@@ -426,9 +426,8 @@ def check_no_newer(run: Path, timesteps: int) -> None:
     newer = newest(run)
     if newer is not None and read_timesteps(newer) > timesteps:
         raise FileExistsError(
-            f"{newer}: this checkpoint is newer than the one to resume from "
-            f"({read_timesteps(newer)} against {timesteps} environment steps); resume from it, "
-            "move it elsewhere, or train in another run folder"
+            f"{newer}: this checkpoint is newer than the one to resume from ({read_timesteps(newer)} against "
+            f"{timesteps} environment steps); resume from it, move it elsewhere, or train in another run folder"
         )
 
 

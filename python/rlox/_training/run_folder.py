@@ -69,9 +69,8 @@ class RunFolder:
         except OSError as error:
             raise type(error)(
                 error.errno,
-                f"runs_dir: expected a folder in which run folders can be created, got "
-                f"{os.fspath(root)!r}, where the system cannot create {error.filename} "
-                f"({error.strerror}); pass another path",
+                f"runs_dir: expected a folder in which run folders can be created, got {os.fspath(root)!r}, "
+                f"where the system cannot create {error.filename} ({error.strerror}); pass another path",
             ) from error
         raise FileExistsError(f"{parent / name}: expected a free name, got 1000 runs in one second")
 

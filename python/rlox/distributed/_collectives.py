@@ -140,9 +140,8 @@ class Ranks:
                 self.learners[index].send_state(replay)
             elif name != "save":
                 raise PeerError(
-                    f"ranks make different calls: {name!r} on rank 0, "
-                    f"{' or '.join(map(repr, names))} on rank {self.rank}; call group.trainer, "
-                    "group.load and train on every rank"
+                    f"ranks make different calls: {name!r} on rank 0, {' or '.join(map(repr, names))} on rank "
+                    f"{self.rank}; call group.trainer, group.load and train on every rank"
                 )
 
     def barrier(self, name: str) -> None:
