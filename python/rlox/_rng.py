@@ -25,13 +25,13 @@ def seed_each(seed: Seed, num_envs: int) -> Sequence[int | None] | None:
     if seed is None:
         return None
     fix = "pass an integer, one for each environment, or None"
-    is_sequence = isinstance(seed, Sequence | np.ndarray) and not isinstance(seed, str | bytes)
-    if not is_sequence or getattr(seed, "shape", None) == ():
-        first = check_seed(seed, fix=fix)
-        return range(first, first + num_envs)
-    if len(seed) != num_envs:
-        raise ArgumentError("seed", f"one seed for each of {num_envs} environments", f"{len(seed)} seeds", fix)
-    return [None if item is None else check_seed(item) for item in seed]
+    is_scalar = isinstance(seed, str | bytes) or getattr(seed, "shape", None) == ()
+    if isinstance(seed, Sequence | np.ndarray) and not is_scalar:
+        if len(seed) != num_envs:
+            raise ArgumentError("seed", f"one seed for each of {num_envs} environments", f"{len(seed)} seeds", fix)
+        return [None if item is None else check_seed(item) for item in seed]
+    first = check_seed(seed, fix=fix)
+    return range(first, first + num_envs)
 
 
 def state_for_numpy(state: npt.NDArray[np.int64]) -> dict[str, Any]:
