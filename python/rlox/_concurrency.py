@@ -126,9 +126,8 @@ class InterruptScope:
 def stop_on_interrupt(stop: Callable[[], None]) -> Iterator[None]:
     """Call `stop` on the first Ctrl-C within the context; later ones reach the previous handler.
 
-    In a thread with an active `InterruptScope`, `stop` is called when the scope stops, and the
-    signal handler does not change. The handler does not change outside the main thread either, or
-    if SIGINT is ignored.
+    In a thread with an active `InterruptScope`, `stop` is called when the scope stops, and the signal handler does not
+    change. The handler does not change outside the main thread either, or if SIGINT is ignored.
     """
     scope = getattr(_current, "scope", None)
     if scope is not None:

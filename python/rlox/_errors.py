@@ -143,10 +143,7 @@ def add_section(error: Exception, section: str) -> StructuredError:
 
 
 def add_file(error: Exception, path: str | os.PathLike[str], cls: type[StructuredError]) -> StructuredError:
-    """Return the error of a state that was read from a file, with the file as its argument.
-
-    The hint of a `CorruptFileError` is to use another copy of the file.
-    """
+    """Return the error of a state that was read from a file, with the file as its argument."""
     hint = "use another copy of the file"
     if not isinstance(error, StructuredError):
         return cls(str(path), "a state that rlox wrote", f"invalid data ({error})", hint)

@@ -5,7 +5,7 @@ import logging
 import math
 import os
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -14,11 +14,9 @@ from rlox._errors import ArgumentError, one_line
 from rlox._optional import load_extra
 
 _log = logging.getLogger("rlox")
-_flock: Callable[[int, int], None] | None = None
+_fcntl: Any = None
 with suppress(ModuleNotFoundError):  # Windows has no `flock`, and its file locks exclude folders
-    _flock = importlib.import_module("fcntl").flock
-# LOCK_EX, LOCK_NB and LOCK_UN of `fcntl`, which have the same values on all systems.
-_ALONE, _AT_ONCE, _FREE = 2, 4, 8
+    _fcntl = importlib.import_module("fcntl")
 _MAX_VALUES = 100_000  # limit for YAML, where nested aliases can expand to very many values
 _EXPONENT = re.compile(r"[-+]?(\d[\d_]*\.?\d*|\.\d+)[eE][-+]?\d+$")
 
@@ -32,15 +30,15 @@ def write_file(file: Path, data: bytes) -> None:
     ...     (Path(folder) / "a").read_bytes(), os.listdir(folder)
     (b'whole', ['a'])
     """
-    beside = file.with_name(f".{file.name}.{os.getpid()}")
+    temporary = file.with_name(f".{file.name}.{os.getpid()}")
     try:
-        with open(beside, "wb") as opened:
+        with open(temporary, "wb") as opened:
             opened.write(data)
             opened.flush()
             os.fsync(opened.fileno())
-        os.replace(beside, file)
+        os.replace(temporary, file)
     finally:
-        beside.unlink(missing_ok=True)
+        temporary.unlink(missing_ok=True)
     flush_folder(file.parent)
 
 
@@ -121,24 +119,25 @@ def flush_folder(folder: Path) -> None:
 
 
 @contextmanager
-def locked(path: Path, wait: bool = True) -> Iterator[None]:
+def locked(path: Path, wait: bool = True, busy: str = "the lock is held", owner: object = None) -> Iterator[None]:
     """Hold an exclusive advisory lock on an existing file or folder within the context.
 
     If the system or the file system has no locks, nothing is locked.
 
     Raises:
-        BlockingIOError: Another process or thread holds the lock, and `wait` is False.
+        BlockingIOError: Another process or thread holds the lock, and `wait` is False. The error has the text `busy`
+            and the file name `owner`; None: `path`.
     """
-    if _flock is None:
+    if _fcntl is None:
         yield
         return
     while True:
         descriptor = os.open(path, os.O_RDONLY)
         try:
             try:
-                _flock(descriptor, _ALONE | (0 if wait else _AT_ONCE))
-            except BlockingIOError:
-                raise
+                _fcntl.flock(descriptor, _fcntl.LOCK_EX | (0 if wait else _fcntl.LOCK_NB))
+            except BlockingIOError as error:
+                raise BlockingIOError(error.errno, busy, str(path if owner is None else owner)) from error
             except OSError as error:
                 _log.debug("%s is not locked: %s", path, error)
             if not os.path.samestat(os.fstat(descriptor), os.stat(path)):
@@ -148,5 +147,5 @@ def locked(path: Path, wait: bool = True) -> Iterator[None]:
         finally:
             # Closing is not sufficient: a process that was forked meanwhile would hold the lock.
             with suppress(OSError):
-                _flock(descriptor, _FREE)
+                _fcntl.flock(descriptor, _fcntl.LOCK_UN)
             os.close(descriptor)

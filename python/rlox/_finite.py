@@ -15,16 +15,7 @@ _FIXES = {"obs": _ENVIRONMENT, "rewards": _ENVIRONMENT}
 
 
 def check_finite_env_array(name: str, array: npt.NDArray[Any], step: int, *, wide: bool = False) -> None:
-    """Check that data of one step of environments are finite and representable as float32.
-
-    Args:
-        name: Name of the array in the error.
-        array: One row per environment, (N, ...). Only floating-point arrays are checked.
-        step: Step number in the error.
-        wide: Whether to accept finite float64 numbers beyond the range of float32.
-
-    Raises:
-        NonFiniteError: A number is NaN, infinite, or (unless `wide`) outside the float32 range.
+    """Check that floats of one step, (N, ...), are finite and, unless `wide`, in the range of float32.
 
     >>> check_finite_env_array("obs", np.array([[0.0], [1e300]]), step=7)
     Traceback (most recent call last):
@@ -49,15 +40,7 @@ environment 1 at step 7; check the environment's dynamics
 
 
 def check_finite_array(name: str, array: npt.NDArray[Any], steps_before: int) -> None:
-    """Check that data of several steps are finite; the error has the step and the environment.
-
-    Args:
-        name: Name of the array: "obs", "rewards", or an output of the policy.
-        array: One row per step and environment, (T, N, ...).
-        steps_before: Number of steps that each environment took before those of `array`.
-
-    Raises:
-        NonFiniteError: A number is NaN or infinite.
+    """Check that data of several steps, (T, N, ...), are finite; the error has the step and the environment.
 
     >>> check_finite_array("rewards", np.array([[0.0, 1.0], [np.inf, 0.0]]), steps_before=40)
     Traceback (most recent call last):
@@ -90,9 +73,6 @@ def check_finite_rollout(
         last_values: Values of `buffer.last_obs`, (N,).
         final_values: Values of `buffer.final_obs`, (k,), or None if no episode was truncated.
         steps_before: Number of steps that each environment took before those in the buffer.
-
-    Raises:
-        NonFiniteError: A number is NaN or infinite.
     """
     for name in ("obs", "rewards", "log_probs", "values"):
         check_finite_array(name, getattr(buffer, name), steps_before)
@@ -112,9 +92,6 @@ def check_finite_policy(
         outputs: Actions, log_probs and values, (N, ...) each; may end early or be empty.
         parameters: Parameters of the policy by name.
         step: Number of steps that each environment took before the failure.
-
-    Raises:
-        NonFiniteError: A number is NaN or infinite. Outputs are checked before parameters.
     """
     for name, array in zip(("actions", "log_probs", "values"), outputs, strict=False):
         if array.ndim:
@@ -127,11 +104,7 @@ def check_finite_policy(
 
 
 def check_finite(losses: Mapping[str, float], timesteps: int) -> None:
-    """Check that losses and gradient norms are finite.
-
-    Raises:
-        NonFiniteError: A number is NaN or infinite; the error names the first one.
-    """
+    """Check that losses and gradient norms are finite; the error names the first one that is not."""
     for name, loss in losses.items():
         if not np.isfinite(loss):
             raise NonFiniteError(

@@ -33,8 +33,7 @@ class Process:
     """Worker process that runs `worker_main`, with a connection to this process.
 
     Args:
-        threads: Number of threads of the process, unless RLOX_NUM_THREADS or OMP_NUM_THREADS is
-            set.
+        threads: Number of threads of the process, unless RLOX_NUM_THREADS or OMP_NUM_THREADS is set.
     """
 
     def __init__(self, threads: int) -> None:

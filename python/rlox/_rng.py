@@ -7,7 +7,7 @@ import numpy as np
 import numpy.typing as npt
 
 from rlox._errors import ArgumentError
-from rlox._validation import check_seed
+from rlox._validation import check_seed, short_repr
 
 Seed = int | Sequence[int | None] | None
 
@@ -24,20 +24,14 @@ def seed_each(seed: Seed, num_envs: int) -> Sequence[int | None] | None:
     """
     if seed is None:
         return None
-    listed = isinstance(seed, Sequence | np.ndarray) and not isinstance(seed, str | bytes)
-    if listed and getattr(seed, "shape", None) != ():
-        return _check_seeds(seed, num_envs)
     fix = "pass an integer, one for each environment, or None"
+    is_scalar = isinstance(seed, str | bytes) or getattr(seed, "shape", None) == ()
+    if isinstance(seed, Sequence | np.ndarray) and not is_scalar:
+        if len(seed) != num_envs:
+            raise ArgumentError("seed", f"one seed for each of {num_envs} environments", f"{len(seed)} seeds", fix)
+        return [None if item is None else check_seed(item) for item in seed]
     first = check_seed(seed, fix=fix)
     return range(first, first + num_envs)
-
-
-def _check_seeds(seed: Any, num_envs: int) -> list[int | None]:
-    if len(seed) != num_envs:
-        fix = "pass an integer, one for each environment, or None"
-        got = f"{len(seed)} seeds"
-        raise ArgumentError("seed", f"one seed for each of {num_envs} environments", got, fix)
-    return [None if item is None else check_seed(item) for item in seed]
 
 
 def state_for_numpy(state: npt.NDArray[np.int64]) -> dict[str, Any]:
@@ -170,6 +164,4 @@ def streams_from_states(states: Mapping[str, Any], names: Iterable[str]) -> dict
 
 
 def damaged_state_error(part: str, expected: str, got: object) -> ArgumentError:
-    text = repr(got)
-    text = text if len(text) <= 200 else f"{text[:200]}..."
-    return ArgumentError(part, expected, text, "pass the value that `state` returned")
+    return ArgumentError(part, expected, short_repr(got), "pass the value that `state` returned")

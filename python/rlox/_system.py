@@ -60,10 +60,7 @@ def threads() -> int:
 
 
 def vector_units() -> list[str] | None:
-    """Return the CPU's instruction sets that rlox uses, or None if the system does not list them.
-
-    Only Linux lists them.
-    """
+    """Return the CPU's instruction sets that rlox uses; None on systems other than Linux, which do not list them."""
     try:
         cpu_flags = {*Path("/proc/cpuinfo").read_text().split()}
     except OSError:
@@ -72,15 +69,7 @@ def vector_units() -> list[str] | None:
 
 
 def check_memory(argument: str, value: object, needed: int) -> None:
-    """Check that a number of bytes is free.
-
-    Args:
-        argument: Name of the argument that determines the memory.
-        value: Value of the argument.
-        needed: Number of bytes that the value needs.
-
-    Raises:
-        OutOfMemoryError: Fewer than `needed` bytes are free.
+    """Check that the `needed` bytes for the value of an argument are free.
 
     >>> check_memory("n", 1, needed=2**61)
     Traceback (most recent call last):

@@ -19,9 +19,8 @@ import json
 import os
 import re
 import shutil
-import stat
 from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, suppress
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -49,7 +48,6 @@ _DAMAGED = (*(OSError, ValueError, LookupError, AttributeError, TypeError, Arith
 _NAME = re.compile(r"[a-z][a-z0-9_]{0,63}")
 _LONGEST = 2**28  # largest size of a manifest in bytes
 _SAFETENSORS_OVERHEAD = 2**20  # bytes that safetensors needs in addition to file and arrays
-_BINARY = getattr(os, "O_BINARY", 0)
 
 
 @dataclass(frozen=True)
@@ -73,8 +71,7 @@ def write_checkpoint(path: str | os.PathLike[str], manifest: Mapping[str, Any], 
     little-endian arrays are written without a copy.
 
     Args:
-        path: Folder, which is created with its parents. An existing checkpoint or empty folder is
-            replaced.
+        path: Folder, which is created with its parents. An existing checkpoint or empty folder is replaced.
         manifest: JSON-compatible dict.
         members: Arrays by member and name. Names of members consist of a-z, 0-9 and _, and start
             with a letter. Members without arrays are not written.
@@ -83,8 +80,7 @@ def write_checkpoint(path: str | os.PathLike[str], manifest: Mapping[str, Any], 
         FileExistsError: `path` is a file, or a folder that is neither empty nor a checkpoint.
         ArgumentTypeError: An argument has a wrong type, the manifest is not JSON-compatible, or an
             array does not contain numbers of at most 64 bits.
-        ArgumentError: The path is empty, the name of a member is invalid, or the manifest contains
-            NaN or infinity.
+        ArgumentError: The path is empty, the name of a member is invalid, or the manifest contains NaN or infinity.
         MemoryError: The copy of a non-contiguous or big-endian array does not fit into memory.
         OSError: The files cannot be written; incomplete files are removed.
 
@@ -101,7 +97,8 @@ def write_checkpoint(path: str | os.PathLike[str], manifest: Mapping[str, Any], 
             _check_replaceable(path)
     if not isinstance(manifest, Mapping):
         raise ArgumentTypeError("manifest", "a dict", type(manifest).__name__, "pass {}")
-    checked = {name: check_member(name, arrays) for name, arrays in _to_member_dicts(members).items()}
+    _check_names("members", members)
+    checked = {name: check_member(name, arrays) for name, arrays in members.items()}
     for name in checked:
         if not _NAME.fullmatch(name):
             raise ArgumentError("members", "names of a-z, 0-9 and _", repr(name), "rename it")
@@ -116,7 +113,8 @@ def write_checkpoint(path: str | os.PathLike[str], manifest: Mapping[str, Any], 
 
 def _check_replaceable(path: Path) -> None:
     """Raise FileExistsError if `path` is not a checkpoint, an empty folder or absent."""
-    if path.exists() and not _is_checkpoint(path) and not _is_empty(path):
+    is_empty = path.is_dir() and not any(path.iterdir())
+    if path.exists() and not is_empty and not _is_checkpoint(path):
         raise FileExistsError(
             f"path: expected a checkpoint, an empty folder or a new path, got {str(path)!r}, which "
             "has other contents; choose another path"
@@ -138,8 +136,7 @@ def _replace(path: Path, content: Mapping[str, Any], members: Mapping[str, Array
         shutil.rmtree(partial, ignore_errors=True)
         raise
     if path.exists():
-        # A folder cannot be renamed onto a non-empty one. Between the two renames,
-        # `read_checkpoint` reads `previous`.
+        # A folder cannot be renamed onto a non-empty one. Between the two renames, `read_checkpoint` reads `previous`.
         shutil.rmtree(previous, ignore_errors=True)
         path.rename(previous)
     partial.rename(path)
@@ -158,18 +155,12 @@ def _sign(content: Mapping[str, Any]) -> bytes:
     return _to_canonical_json({**content, "sha256": digest})
 
 
-def _to_member_dicts(members: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
-    """Return the members as dicts of arrays by name."""
-    return {member: dict(_items(f"members[{member!r}]", arrays)) for member, arrays in _items("members", members)}
-
-
-def _items(name: str, value: Any) -> list[tuple[str, Any]]:
-    known = isinstance(value, Mapping) and all(isinstance(key, str) for key in value)
-    if not known or not all(key.isprintable() for key in value):
+def _check_names(name: str, value: object) -> None:
+    """Check that a value is a dict with printable names as keys."""
+    if not isinstance(value, Mapping) or not all(isinstance(key, str) and key.isprintable() for key in value):
         raise ArgumentTypeError(
             name, "a dict with printable str keys", type(value).__name__, "pass arrays by member and name"
         )
-    return list(value.items())
 
 
 def _is_checkpoint(path: Path) -> bool:
@@ -178,10 +169,6 @@ def _is_checkpoint(path: Path) -> bool:
     if not manifest.is_file() or b'"rlox":' not in manifest.read_bytes():
         return False
     return all(file.name == MANIFEST or file.suffix == ".safetensors" for file in path.iterdir())
-
-
-def _is_empty(path: Path) -> bool:
-    return path.is_dir() and not any(path.iterdir())
 
 
 def _check_folder_path(path: object) -> Path:
@@ -291,11 +278,7 @@ def _read_folder(path: Path) -> Checkpoint:
 
 
 def check_keys(file: Path, section: str, content: object, kinds: Mapping[str, tuple[type, ...]]) -> None:
-    """Check that a section is a dict with certain keys and with values of exact types.
-
-    Raises:
-        CorruptFileError: The section is not such a dict; the error names the file and the section.
-    """
+    """Raise CorruptFileError if a section is not a dict with certain keys and with values of exact types."""
     if not isinstance(content, dict):
         raise corrupt(file, section, type(content).__name__)
     for key, types in kinds.items():
@@ -335,22 +318,15 @@ def _to_canonical_json(content: Mapping[str, Any]) -> bytes:
 
 def _read_file(file: Path, section: str, size: int | None = None) -> bytes:
     """Return the bytes of a file, which must have `size` bytes; None: at most `_LONGEST` bytes."""
-    try:
-        # Do not block on a pipe without a writer; special files are rejected below.
-        descriptor = os.open(file, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | _BINARY)
-    except (FileNotFoundError, NotADirectoryError, IsADirectoryError) as error:
-        raise corrupt(file, section, "no such file") from error
-    with ExitStack() as stack:
-        stack.callback(os.close, descriptor)
-        info = os.fstat(descriptor)
-        if not stat.S_ISREG(info.st_mode):
-            raise corrupt(file, section, "no regular file")
-        if size is None and info.st_size > _LONGEST:
-            raise corrupt(file, section, f"{info.st_size:,} bytes")
-        if size is not None and info.st_size != size:
-            raise corrupt(file, section, f"{info.st_size} bytes instead of {size}")
-        with open(descriptor, "rb", closefd=False) as opened:
-            return opened.read()
+    if not file.is_file():
+        raise corrupt(file, section, "no regular file" if file.exists() else "no such file")
+    with open(file, "rb") as opened:
+        actual_size = os.fstat(opened.fileno()).st_size
+        if size is None and actual_size > _LONGEST:
+            raise corrupt(file, section, f"{actual_size:,} bytes")
+        if size is not None and actual_size != size:
+            raise corrupt(file, section, f"{actual_size} bytes instead of {size}")
+        return opened.read()
 
 
 def corrupt(file: Path, section: str, got: str) -> CorruptFileError:
@@ -365,37 +341,17 @@ def _sibling_path(path: Path, suffix: str) -> Path:
 
 # Bytes per write call; Ctrl-C takes effect between two calls.
 _PIECE = 1 << 24
-# Names of dtypes in safetensors, in the order of its own writer: the last is written first.
-_DTYPES = {
-    "bool": "BOOL",
-    "uint8": "U8",
-    "int8": "I8",
-    "int16": "I16",
-    "uint16": "U16",
-    "float16": "F16",
-    "int32": "I32",
-    "uint32": "U32",
-    "float32": "F32",
-    "float64": "F64",
-    "int64": "I64",
-    "uint64": "U64",
-}
-_DTYPE_ORDER = list(_DTYPES)
+# Names of dtypes in safetensors, in the order in which its own writer writes them.
+_DTYPES = ("U64", "I64", "F64", "F32", "U32", "I32", "F16", "U16", "I16", "I8", "U8", "BOOL")
 
 
-def check_member(member: str, values: dict[str, Any]) -> Arrays:
-    """Convert the values of a member to arrays that `write_member` can write.
-
-    Args:
-        member: Name of the member, for errors.
-        values: Array-likes by name.
-
-    Raises:
-        ArgumentTypeError: An array does not contain numbers or bools of at most 64 bits.
+def check_member(member: str, values: Mapping[str, Any]) -> Arrays:
+    """Convert the values of a member to arrays of numbers of at most 64 bits, which `write_member` can write.
 
     >>> check_member("networks", {"w": [1, 2]})
     {'w': array([1, 2])}
     """
+    _check_names(f"members[{member!r}]", values)
     arrays: Arrays = {name: np.asanyarray(x) for name, x in values.items()}
     for name, array in arrays.items():
         if array.dtype.kind not in "biuf" or array.dtype.itemsize > 8:
@@ -409,26 +365,15 @@ def check_member(member: str, values: dict[str, Any]) -> Arrays:
 
 
 def write_member(path: Path, arrays: Arrays) -> dict[str, Any]:
-    """Write arrays to a new safetensors file, and flush the file to disk.
-
-    The bytes are those of `safetensors.numpy.save_file`.
-
-    Returns:
-        The entry of the manifest: size in "bytes" and "sha256".
-
-    Raises:
-        OSError: The file exists or cannot be written.
-    """
-    names = sorted(arrays, key=lambda name: (-_DTYPE_ORDER.index(arrays[name].dtype.name), name))
+    """Write arrays as `safetensors.numpy.save_file` does, flush the file to disk, and return its manifest entry."""
+    names = sorted(arrays, key=lambda name: (_DTYPES.index(_dtype_name(arrays[name])), name))
     header = dict[str, Any]()
     end = 0
     for name in names:
         array = arrays[name]
-        begin = end
+        offsets = [end, end + array.nbytes]
         end += array.nbytes
-        dtype = _DTYPES[array.dtype.name]
-        shape = list(array.shape)
-        header[name] = {"dtype": dtype, "shape": shape, "data_offsets": [begin, end]}
+        header[name] = {"dtype": _dtype_name(array), "shape": list(array.shape), "data_offsets": offsets}
     header_bytes = json.dumps(header, ensure_ascii=False, separators=(",", ":")).encode()
     header_bytes += b" " * (-len(header_bytes) % 8)
     header_bytes = len(header_bytes).to_bytes(8, "little") + header_bytes
@@ -442,6 +387,10 @@ def write_member(path: Path, arrays: Arrays) -> dict[str, Any]:
         file.flush()
         os.fsync(file.fileno())
     return {"bytes": len(header_bytes) + end, "sha256": digest.hexdigest()}
+
+
+def _dtype_name(array: npt.NDArray[Any]) -> str:
+    return "BOOL" if array.dtype.kind == "b" else f"{array.dtype.kind.upper()}{8 * array.itemsize}"
 
 
 def _pieces(array: npt.NDArray[Any]) -> Iterator[memoryview]:
@@ -471,19 +420,14 @@ def list_step_checkpoints(folder: Path) -> list[Path]:
 def check_no_newer(run: Path, timesteps: int) -> None:
     """Check that a run folder has no newer checkpoint, which training would overwrite.
 
-    Args:
-        run: Run folder.
-        timesteps: Environment steps of the checkpoint that training resumes from.
-
     Raises:
-        FileExistsError: The folder has a checkpoint with more environment steps.
+        FileExistsError: The folder has a checkpoint of more than `timesteps` environment steps.
     """
     newer = newest(run)
     if newer is not None and read_timesteps(newer) > timesteps:
         raise FileExistsError(
-            f"{newer}: this checkpoint is newer than the one to resume from "
-            f"({read_timesteps(newer)} against {timesteps} environment steps); resume from it, "
-            "move it elsewhere, or train in another run folder"
+            f"{newer}: this checkpoint is newer than the one to resume from ({read_timesteps(newer)} against "
+            f"{timesteps} environment steps); resume from it, move it elsewhere, or train in another run folder"
         )
 
 

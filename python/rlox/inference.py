@@ -90,12 +90,10 @@ def load(
 
     Args:
         path: Checkpoint that a trainer saved, or a run folder, whose newest checkpoint is loaded.
-        backend: Backend that computes the actions; None is the backend of the checkpoint. With
-            "native", built-in networks that were trained with torch need no torch, and actions
-            differ only by rounding.
+        backend: Backend that computes the actions; None is the backend of the checkpoint. With "native", built-in
+            networks that were trained with torch need no torch, and actions differ only by rounding.
         policy: Policy that was passed to the trainer. Required if there was one.
-        features_extractor: Feature extractor that was passed to the trainer. Required if there was
-            one.
+        features_extractor: Feature extractor that was passed to the trainer. Required if there was one.
         device: Torch device of the networks; None is the device of the checkpoint.
 
     Returns:

@@ -67,6 +67,7 @@ class Trainer:
     """
 
     spec: AlgorithmSpec
+    run_class: type[Run] = Run  # `rlox.distributed.ddp` has its own class
 
     def __init__(
         self,
@@ -111,7 +112,7 @@ class Trainer:
             if not source.is_existing:
                 self.env.close()
             raise
-        self.run = self._make_run(
+        self.run = self.run_class(
             spec=self.spec,
             learner=self.learner,
             config=config,
@@ -127,10 +128,6 @@ class Trainer:
     def _shard_config(self, config: Any) -> tuple[Any, Any]:
         """Return the settings of the run and of this process; see `rlox.distributed.ddp`."""
         return config, config
-
-    def _make_run(self, **facts: Any) -> Run:
-        """Return the run; `rlox.distributed.ddp` has its own class."""
-        return Run(**facts)
 
     @property
     def config(self) -> Any:
@@ -179,9 +176,8 @@ class Trainer:
     ) -> TrainResult:
         """Train for at least `total_timesteps` more environment steps, in full iterations.
 
-        Schedules cover the steps of the call. Ctrl-C ends the call after the current step or weight
-        update; the run is saved, but steps without an update are lost. A second Ctrl-C raises
-        `KeyboardInterrupt` immediately.
+        Schedules cover the steps of the call. Ctrl-C ends the call after the current step or weight update; the run is
+        saved, but steps without an update are lost. A second Ctrl-C raises `KeyboardInterrupt` immediately.
 
         Args:
             total_timesteps: Number of steps over all environments. None continues an interrupted or
@@ -207,8 +203,7 @@ class Trainer:
             ClosedError: The trainer is closed.
 
         Warns:
-            UserWarning: The run's checkpoint lacks the replay buffer, or a logger failed and was
-                removed.
+            UserWarning: The run's checkpoint lacks the replay buffer, or a logger failed and was removed.
         """
         if self._closed:
             raise ClosedError("trainer", None, "is closed", "create a new one")
@@ -250,8 +245,7 @@ class Trainer:
             seed: Seed of the episodes and of sampled actions. None uses a seed that derives from
                 the trainer's seed, so the same weights give the same result.
             deterministic: Whether to use greedy actions instead of samples.
-            env: Environment to evaluate in; None uses the id, spec or function of the training
-                environment.
+            env: Environment to evaluate in; None uses the id, spec or function of the training environment.
             max_episode_steps: Number of steps after which an episode is truncated; None uses the
                 limit of the environment.
 
@@ -262,8 +256,7 @@ class Trainer:
         Raises:
             ArgumentError: `env` is None, and the trainer was created with environment objects; also
                 as for `rlox.evaluation.evaluate`.
-            ArgumentTypeError: An argument has a wrong type, or a custom policy has no greedy
-                actions.
+            ArgumentTypeError: An argument has a wrong type, or a custom policy has no greedy actions.
         """
         return self.run.evaluate(
             n_episodes, seed=seed, deterministic=deterministic, env=env, max_episode_steps=max_episode_steps
@@ -286,8 +279,7 @@ class Trainer:
         Raises:
             ArgumentError: `obs` has another shape.
             NonFiniteError: `obs` has numbers that are not finite.
-            ArgumentTypeError: `obs` is not an array of real numbers, or a custom policy has no
-                greedy actions.
+            ArgumentTypeError: `obs` is not an array of real numbers, or a custom policy has no greedy actions.
         """
         return self.learner.predict(obs, deterministic, action_masks=action_masks)
 
@@ -328,14 +320,12 @@ class Trainer:
 
         Args:
             path: Checkpoint, or run folder, whose newest checkpoint is loaded.
-            env: Environment that replaces the saved id and `env_kwargs`; required if the checkpoint
-                has no id.
+            env: Environment that replaces the saved id and `env_kwargs`; required if the checkpoint has no id.
             backend: Backend that continues the run; None: the backend of the checkpoint.
             policy: Policy that was passed to the trainer; required if there was one.
             features_extractor: As `policy`.
             device: Device of the networks; None: the device of the checkpoint.
-            actors: Value of the setting `actors`, such as other worker addresses; None: the value
-                of the checkpoint.
+            actors: Value of the setting `actors`, such as other worker addresses; None: the value of the checkpoint.
             runs_dir: As for the constructor.
 
         Raises:
@@ -388,7 +378,7 @@ class _LearningCurve(Callback):
             return
         title = f"{run.spec.name} {run.task}, seed {run.seed}"
         try:
-            folder.flush()
+            folder.metrics.flush()
             plot_curve(folder.path / "metrics.csv", folder.path / "curve.png", title)
         except Exception as error:  # a missing plot must not end the run
             _log.warning("curve.png was not written: %s", error)
@@ -401,17 +391,15 @@ class PPOTrainer(Trainer):
     from Stable-Baselines3's defaults. `config` and `config_sources` have the result.
 
     Args:
-        env: Id, `EnvSpec`, class or function of environments, or a vector environment in any
-            autoreset mode.
+        env: Id, `EnvSpec`, class or function of environments, or a vector environment in any autoreset mode.
         seed: Seed of all random streams. If a custom `policy` or `features_extractor` draws from
             torch's global generator, results repeat only if no other thread draws from it. None
             takes a seed from the operating system.
-        backend: "native" computes in Rust and needs no other package; "torch" supports all
-            settings; "candle" and "burn" need a build with them. "auto" is "torch" if a setting
-            needs it (`policy`, `features_extractor`, image, Dict and Tuple observations, `device`
-            other than "cpu", `compile`, "elu", "rmsprop_tf", `full_std=False`, `net_arch=()` with
-            `use_sde`, `her`, `frame_stack`, `action_noise` with a mean or several sigmas), else
-            "native". The choice does not depend on the installed packages.
+        backend: "native" computes in Rust and needs no other package; "torch" supports all settings; "candle" and
+            "burn" need a build with them. "auto" is "torch" if a setting needs it (`policy`, `features_extractor`,
+            image, Dict and Tuple observations, `device` other than "cpu", `compile`, "elu", "rmsprop_tf",
+            `full_std=False`, `net_arch=()` with `use_sde`, `her`, `frame_stack`, `action_noise` with a mean or several
+            sigmas), else "native". The choice does not depend on the installed packages.
         policy: Torch module that implements `rlox.policies.ActorCritic`, or a function that returns
             one for an observation space and an action space; None: built-in MLP.
         features_extractor: Torch module that replaces the built-in encoder of observations; see
@@ -422,9 +410,8 @@ class PPOTrainer(Trainer):
 
     Raises:
         ArgumentTypeError: A setting is unknown, or an argument has a wrong type.
-        ArgumentError: A setting is out of range, the id is unknown, the spaces are not supported,
-            `runs_dir` cannot be written, or the backend is not in this build or does not support a
-            setting.
+        ArgumentError: A setting is out of range, the id is unknown, the spaces are not supported, `runs_dir` cannot be
+            written, or the backend is not in this build or does not support a setting.
         ModuleNotFoundError: A setting needs PyTorch, which is not installed.
         MemoryError: Environments, rollout or networks do not fit into memory.
 

@@ -16,21 +16,21 @@ from support.runs import NotingLogger, load_half, small, train_half
 
 
 def test_rows_are_appended_to_an_existing_file(tmp_path):
-    RunFolder(tmp_path).log({"a": 1, "b": float("nan")})
-    RunFolder(tmp_path).log({"b": 3, "a": 2})
+    RunFolder(tmp_path).metrics.log({"a": 1, "b": float("nan")})
+    RunFolder(tmp_path).metrics.log({"b": 3, "a": 2})
     assert (tmp_path / "metrics.csv").read_text() == "a,b\n1,nan\n2,3\n"
 
 
 def test_new_metric_adds_a_column_with_empty_cells_for_other_rows(tmp_path):
     run, path = RunFolder(tmp_path), tmp_path / "metrics.csv"
-    run.log({"a": 1})
-    run.log({"a": 2, "b, c": 3})
-    run.log({"a": 4})
-    run.flush()
+    run.metrics.log({"a": 1})
+    run.metrics.log({"a": 2, "b, c": 3})
+    run.metrics.log({"a": 4})
+    run.metrics.flush()
     assert path.read_text() == 'a,"b, c"\n1,\n2,3\n4,\n'
     reopened = RunFolder(tmp_path)
-    reopened.log({"d": 5, "a": 6})
-    reopened.flush()
+    reopened.metrics.log({"d": 5, "a": 6})
+    reopened.metrics.flush()
     assert path.read_text() == 'a,"b, c",d\n1,,\n2,3,\n4,,\n6,,5\n'
     assert [file.name for file in tmp_path.iterdir()] == ["metrics.csv"]
 
@@ -40,8 +40,8 @@ def test_metrics_file_is_rewritten_once_per_new_column(tmp_path, monkeypatch):
     monkeypatch.setattr(os, "replace", lambda *paths: (replaced.append(1), replace(*paths)))
     run = RunFolder(tmp_path)
     for row in range(1000):
-        run.log({"a": row} | ({"eval": row} if row % 100 == 50 else {}))
-        run.flush()
+        run.metrics.log({"a": row} | ({"eval": row} if row % 100 == 50 else {}))
+        run.metrics.flush()
     assert len(replaced) == 2  # the header and the new column
 
 
@@ -50,14 +50,14 @@ def test_rows_are_buffered_for_at_most_a_second(tmp_path, monkeypatch):
     monkeypatch.setattr("rlox.logger.files.time.monotonic", lambda: clock[0])
     run, path = RunFolder(tmp_path), tmp_path / "metrics.csv"
     for row in range(3):
-        run.log({"a": row})
+        run.metrics.log({"a": row})
     assert path.read_text() == "a\n0\n"
     clock[0] += 1.0
-    run.log({"a": 3})
+    run.metrics.log({"a": 3})
     assert path.read_text() == "a\n0\n1\n2\n3\n"
-    run.log({"a": 4})
-    run.flush()
-    run.flush()
+    run.metrics.log({"a": 4})
+    run.metrics.flush()
+    run.metrics.flush()
     assert path.read_text() == "a\n0\n1\n2\n3\n4\n"
 
 
@@ -65,10 +65,10 @@ def test_rows_are_buffered_until_the_file_is_writable(tmp_path):
     run = RunFolder(tmp_path)
     (tmp_path / "metrics.csv").mkdir()
     with pytest.raises(IsADirectoryError) as raised:
-        run.log({"a": 1})
+        run.metrics.log({"a": 1})
     assert raised.value.filename == str(tmp_path / "metrics.csv")
     (tmp_path / "metrics.csv").rmdir()
-    run.log({"a": 2})
+    run.metrics.log({"a": 2})
     assert (tmp_path / "metrics.csv").read_text() == "a\n1\n2\n"
 
 
@@ -76,7 +76,7 @@ def test_incomplete_last_row_is_removed(tmp_path):
     (tmp_path / "metrics.csv").write_text("time/time_elapsed,a\n2.5,1\n3.5,")
     run = RunFolder(tmp_path)
     assert run.metrics.elapsed == 2.5
-    run.log({"time/time_elapsed": 4.0, "a": 2})
+    run.metrics.log({"time/time_elapsed": 4.0, "a": 2})
     assert (tmp_path / "metrics.csv").read_text() == "time/time_elapsed,a\n2.5,1\n4.0,2\n"
 
 

@@ -1,10 +1,10 @@
 """States of callbacks as JSON values, for checkpoints."""
 
-import math
 from collections.abc import Iterable, Mapping
 from typing import Any, Protocol
 
 from rlox._errors import ArgumentError, ArgumentTypeError
+from rlox._serialize import float_to_json
 
 CallbackStates = list[dict[str, Any]]
 CALLBACKS_KEY = "callbacks"
@@ -30,7 +30,9 @@ def get_callback_states(callbacks: Iterable[HasState]) -> CallbackStates:
     for callback in callbacks:
         class_name = type(callback).__name__
         state: object = callback.state()
-        if not isinstance(state, dict) or not all(map(_is_entry, state.items())):
+        if not isinstance(state, dict) or not all(
+            isinstance(name, str) and isinstance(value, int | float | None) for name, value in state.items()
+        ):
             raise ArgumentTypeError(
                 "callbacks",
                 f"a dict of numbers and None from {class_name}.state()",
@@ -38,7 +40,7 @@ def get_callback_states(callbacks: Iterable[HasState]) -> CallbackStates:
                 "return only numbers and None",
             )
         if state:
-            values = {name: _encode_value(value) for name, value in state.items()}
+            values = {name: float_to_json(x) if isinstance(x, float) else x for name, x in state.items()}
             saved.append({"name": class_name, "state": values})
     return saved
 
@@ -80,20 +82,7 @@ def read_callback_states(manifest: Mapping[str, Any]) -> CallbackStates | None:
         and {*entry} == {"name", "state"}
         and isinstance(entry["name"], str)
         and isinstance(entry["state"], dict)
-        and all(_is_encoded_value(x) for x in entry["state"].values())
+        and all(x in ("inf", "-inf", "nan") or isinstance(x, int | float | None) for x in entry["state"].values())
         for entry in saved
     )
     return saved if is_valid else None
-
-
-def _is_entry(entry: tuple[object, object]) -> bool:
-    name, value = entry
-    return isinstance(name, str) and (value is None or isinstance(value, bool | int | float))
-
-
-def _encode_value(value: object) -> object:
-    return str(value) if isinstance(value, float) and not math.isfinite(value) else value
-
-
-def _is_encoded_value(value: object) -> bool:
-    return value in ("inf", "-inf", "nan") or value is None or isinstance(value, bool | int | float)

@@ -5,7 +5,6 @@ diagnosis/
   checkpoint/     the learner's state at that moment, without its replay buffer
 """
 
-import math
 import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -58,14 +57,13 @@ def _not_finite(state: LearnerState) -> list[dict[str, Any]]:
             if values.dtype.kind != "f" or (good := np.isfinite(values)).all():
                 continue
             at = np.argwhere(~good)[0].tolist()
-            first = float(values[tuple(at)])
             found.append(
                 {
                     "name": f"{member}.{name}",
                     "shape": list(values.shape),
                     "count": int(values.size - good.sum()),
                     "first_at": at,
-                    "first": "nan" if math.isnan(first) else str(first),
+                    "first": str(values[tuple(at)]),
                 }
             )
     return found

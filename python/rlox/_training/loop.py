@@ -16,6 +16,7 @@ from rlox._training.results import TrainResult, train_result
 from rlox._training.run import CTRL_C, STOP, Callback, Run
 from rlox._training.run_folder import RunFolder
 from rlox.logger.base import ELAPSED, ITERATIONS, Logger, Loggers, RunInfo
+from rlox.logger.files import MetricsFile
 
 # Errors of a full disk, or of a quota of the process.
 _DISK_FULL = (errno.ENOSPC, errno.EFBIG, errno.EDQUOT)
@@ -37,8 +38,7 @@ def train(
         loggers: Loggers in addition to the run folder's `metrics.csv`.
 
     Raises:
-        Exception: Errors of callbacks and environments, after the run has been saved; errors of the
-            learner.
+        Exception: Errors of callbacks and environments, after the run has been saved; errors of the learner.
     """
     run.plan(total)
     run.warn_about_restore()
@@ -60,7 +60,7 @@ class _Loop:
     def __init__(self, run: Run, callbacks: Sequence[Callback], loggers: Sequence[Logger]) -> None:
         self._run = run
         self._callbacks = list(callbacks)
-        run_loggers: list[Logger] = [] if run.folder is None else [_RunFolderLogger(run.folder)]
+        run_loggers: list[Logger] = [] if run.folder is None else [_RunFolderLogger(run.folder.metrics)]
         self._loggers = Loggers([*run_loggers, *loggers])
         self._first = run.budget_used
         self._start_time = time.perf_counter()
@@ -154,18 +154,18 @@ class _Loop:
 class _RunFolderLogger:
     """Logger for the run folder's `metrics.csv`, which retries after errors."""
 
-    def __init__(self, folder: RunFolder) -> None:
-        self._folder = folder
+    def __init__(self, file: MetricsFile) -> None:
+        self._file = file
         self._warned = False
 
     def start(self, info: RunInfo) -> None:
         """Do nothing; the first row creates the file."""
 
     def log(self, metrics: Mapping[str, float], step: int) -> None:
-        self._try(lambda: self._folder.log(metrics))
+        self._try(lambda: self._file.log(metrics))
 
     def finish(self, result: Mapping[str, Any] | None) -> None:
-        self._try(self._folder.flush)
+        self._try(self._file.flush)
 
     def _try(self, write: Callable[[], None]) -> None:
         try:
@@ -173,7 +173,7 @@ class _RunFolderLogger:
         except OSError as error:
             if not self._warned:
                 warn_at_most(
-                    f"{self._folder.metrics.path}: rows cannot be written ({error}); training "
+                    f"{self._file.path}: rows cannot be written ({error}); training "
                     "continues, and the rows are written once this is possible"
                 )
             self._warned = True
@@ -193,22 +193,7 @@ def _to_plain_numbers(metrics: dict[Any, Any]) -> dict[Any, Any]:
 
 
 def _write_results(run: Run, folder: RunFolder, result: TrainResult) -> None:
-    """Write the checkpoint and the summary of a run.
-
-    If the replay buffer does not fit into memory or on the disk, the checkpoint lacks the buffer.
-
-    Args:
-        run: Run at the end of a call of `train`.
-        folder: Folder of the run.
-        result: Result of the call; `checkpoint_warning` gets the reason of a missing buffer.
-
-    Raises:
-        OSError, MemoryError: Not even the weights can be written. The summary is written if
-            possible.
-
-    Warns:
-        UserWarning: The checkpoint lacks the replay buffer.
-    """
+    """Write the checkpoint and the summary; warn if the checkpoint lacks the replay buffer."""
     result["checkpoint_warning"] = "all: no checkpoint could be written"
     try:
         result["checkpoint_warning"] = _save_with_fallback(run, folder.path / "checkpoint")

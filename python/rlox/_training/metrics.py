@@ -63,13 +63,7 @@ def remove_rows_after(file: str | Path, count: int, counter: str = TIMESTEPS) ->
 
 
 def remove_lines_after(file: str | Path, count: int, counter: str = TIMESTEPS) -> None:
-    """Remove the lines of `metrics.jsonl` after a checkpoint, and lines without the counter.
-
-    Args:
-        file: File of the run, which is replaced atomically. Nothing happens if it does not exist.
-        count: Value of `counter` at the checkpoint.
-        counter: Name of the metric.
-    """
+    """Remove the lines of `metrics.jsonl` after a checkpoint and lines without the counter; see `remove_rows_after`."""
     try:
         lines = Path(file).read_bytes().splitlines(keepends=True)
     except FileNotFoundError:

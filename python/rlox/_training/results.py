@@ -22,14 +22,7 @@ class TrainResult(TypedDict):
 
 
 def train_result(run: Run, first: int, seconds: float, error: BaseException | None = None) -> TrainResult:
-    """Return the result of a call of `train`.
-
-    Args:
-        run: Run at the end of the call.
-        first: Budget used at the start of the call.
-        seconds: Duration of the call.
-        error: Error that ended the call, if any.
-    """
+    """Return the result of a call of `train` that started at the budget `first`, and maybe ended with an error."""
     episodes = run.learner.episodes
     stopped_by = run.stopped_by
     is_incomplete = run.budget_used < run.budget_end

@@ -29,10 +29,6 @@ def resume_in(run: Run, folder: str | os.PathLike[str]) -> None:
     Rows of `metrics.csv` and `metrics.jsonl` after the checkpoint are removed, because the run
     writes them again. `config.json` is rewritten, as environment or backend may have changed.
 
-    Args:
-        run: Run of a loaded trainer.
-        folder: Run folder.
-
     Raises:
         ArgumentError: `metrics.csv` is not a table of metrics.
         OSError: A file cannot be written.
@@ -77,8 +73,6 @@ def restore_run(
     ranks = getattr(run.learner, "world_size", 1)
     fix = "load it by rlox.distributed.ddp under torchrun, or predict with rlox.load"
     check_saved_value("world size", max(len(state.ranks), 1), ranks, fix)
-    manifest = {"iterations": 0, **saved}
-    check_keys(Path(path) / MANIFEST, "manifest", manifest, {"iterations": (int,)})
     try:
         run.learner.load_state(state)
     except ValueError as error:
@@ -86,7 +80,7 @@ def restore_run(
     run.config_sources = saved["sources"]
     run.budget_start = saved["run"]["start"]
     run.budget_end = saved["run"]["target"]
-    run.iterations = manifest["iterations"]
+    run.iterations = saved.get("iterations", 0)
     run.callback_states = callback_states
     run.restore_warnings = [NO_REPLAY] if state.replay is None else []
     if (reason := _explain_new_episodes(run, saved, state)) is not None:
@@ -95,22 +89,13 @@ def restore_run(
 
 def _make_learner_state(saved: Mapping[str, Any], members: Mapping[str, Arrays]) -> LearnerState:
     """Return the learner's state of a checkpoint."""
-    arrays: dict[str, Any] = {name: members.get(name, {}) for name in MEMBERS}
-    if not saved.get("replay", True):
-        arrays["replay"] = None
+    excluded = {} if saved.get("replay", True) else {"replay": None}
+    arrays: dict[str, Any] = {name: members.get(name, {}) for name in MEMBERS} | excluded
     state = LearnerState(**arrays, counters=saved["counters"], streams=saved["streams"])
-    for k, rank_manifest in enumerate(saved.get("ranks", ())):
-        rank_arrays = {n: members.get(f"rank{k}_{n}" if k else n, {}) for n in RANK_MEMBERS}
-        rank_state = LearnerState(
-            networks={},
-            optimizer={},
-            normalizer={},
-            environment=rank_arrays["environment"],
-            counters=rank_manifest["counters"],
-            streams=rank_manifest["streams"],
-            replay=None if state.replay is None else rank_arrays["replay"],
-        )
-        state.ranks.append(rank_state)
+    for k, manifest in enumerate(saved.get("ranks", ())):
+        arrays = {name: members.get(f"rank{k}_{name}" if k else name, {}) for name in RANK_MEMBERS} | excluded
+        arrays |= {name: {} for name in MEMBERS if name not in RANK_MEMBERS}
+        state.ranks.append(LearnerState(**arrays, counters=manifest["counters"], streams=manifest["streams"]))
     return state
 
 
@@ -136,6 +121,8 @@ _MANIFEST_TYPES: dict[str, tuple[type, ...]] = {
     "counters": (dict,),
     "streams": (dict,),
 }
+# `ranks` has the states of a run of several processes.
+_OPTIONAL_TYPES = {"iterations": (int,), "replay": (bool,), "ranks": (list,)}
 _ENV_TYPES: dict[str, tuple[type, ...]] = {
     "env": (str, type(None)),
     "env_kwargs": (dict,),
@@ -188,12 +175,9 @@ def check_manifest(path: Path, manifest: dict[str, Any], spec: AlgorithmSpec) ->
         raise corrupt(file, "manifest", f"{manifest['backend']!r} as 'backend'")
     if manifest["seed"] < 0:
         raise corrupt(file, "manifest", f"{manifest['seed']} as 'seed'")
-    if "replay" in manifest:
-        check_keys(file, "manifest", manifest, {"replay": (bool,)})
-    if "ranks" in manifest:  # of a run of several processes
-        check_keys(file, "manifest", manifest, {"ranks": (list,)})
-        for rank_manifest in manifest["ranks"]:
-            check_keys(file, "ranks", rank_manifest, {"counters": (dict,), "streams": (dict,)})
+    check_keys(file, "manifest", manifest, {n: kinds for n, kinds in _OPTIONAL_TYPES.items() if n in manifest})
+    for rank_manifest in manifest.get("ranks", ()):
+        check_keys(file, "ranks", rank_manifest, {"counters": (dict,), "streams": (dict,)})
     if spec.has_env:
         _check_env_fields(file, manifest)
     run = manifest["run"]
@@ -273,11 +257,7 @@ def saved_spaces(manifest: Mapping[str, Any]) -> tuple[gym.Space[Any], gym.Space
 
 
 def check_saved_value(what: str, saved: object, wanted: object, fix: str) -> None:
-    """Check that a value of a checkpoint equals the wanted value.
-
-    Raises:
-        ArgumentError: The values differ.
-    """
+    """Raise ArgumentError if a value of a checkpoint differs from the wanted value."""
     if saved != wanted:
         raise ArgumentError("path", f"{what} {wanted}", f"a checkpoint of {saved}", fix)
 
@@ -292,9 +272,6 @@ def check_required_objects(saved: Mapping[str, Any], **objects: object) -> None:
     Args:
         saved: Result of `check_manifest`.
         objects: Arguments `env`, `policy` and `features_extractor`; None if not passed.
-
-    Raises:
-        ArgumentError: An object is missing.
     """
     needed = {
         "env": saved["env"] is None,

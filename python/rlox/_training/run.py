@@ -241,7 +241,7 @@ class Run:
                 # A run that resumes from the checkpoint has all rows up to it. Rows that cannot be
                 # written now are written later.
                 with suppress(OSError):
-                    self.folder.flush()
+                    self.folder.metrics.flush()
             state = self.learner.state(replay)
             write_checkpoint(path, self._manifest(state), _make_members(state))
         except MemoryError as error:

@@ -44,8 +44,7 @@ def as_callback(callback: object) -> Callback:
     """Return a callback unchanged, or a function as a `FunctionCallback`.
 
     Raises:
-        ArgumentTypeError: `callback` is a class, or neither a `Callback` nor a function of
-            `(run, metrics)`.
+        ArgumentTypeError: `callback` is a class, or neither a `Callback` nor a function of `(run, metrics)`.
     """
     if isinstance(callback, Callback):
         return callback

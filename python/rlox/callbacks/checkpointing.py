@@ -5,10 +5,8 @@ import math
 import os
 import shutil
 import weakref
-from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
 
 from rlox._errors import ArgumentError, warn
 from rlox._files import locked, write_file
@@ -61,7 +59,7 @@ class CheckpointCallback(Callback):
         self._replay = check_bool("replay", replay)
         self._path = check_path("path", path)
         self._folder: Path | None = None
-        self._run: Callable[[], Any] = lambda: None
+        self._run: weakref.ref[Run] | None = None
         self._score: float | None = None  # last value of the metric `best`
         self._warned = False
 
@@ -77,7 +75,7 @@ class CheckpointCallback(Callback):
             )
         remove_leftovers(self._folder)
         self._every.start(run.budget_used)
-        if self._run() is not run:
+        if self._run is None or self._run() is not run:
             self._run = weakref.ref(run)
             self._score = None
         self._warned = False
@@ -99,7 +97,7 @@ class CheckpointCallback(Callback):
                 self._warn_without(metrics)
         with warn_on_write_error(run, "checkpoint", self._every.steps):
             run.save(folder / name, replay=self._replay)
-            note_latest(folder, name)
+            write_file(folder / LATEST, f"{name}\n".encode())
             if self._score is not None:
                 note_score(folder, name, self._score)
             prune(folder, name, self.keep_last, self.best is not None)
@@ -127,15 +125,6 @@ class CheckpointCallback(Callback):
         self._score = state["score"]
 
 
-def note_latest(folder: Path, name: str) -> None:
-    """Write the name of a checkpoint to the file `latest`.
-
-    Raises:
-        OSError: The file cannot be written.
-    """
-    write_file(folder / LATEST, f"{name}\n".encode())
-
-
 def read_scores(folder: Path) -> dict[str, float]:
     """Return the scores of checkpoints by name; an empty dict if the file cannot be read."""
     with suppress(*_DAMAGED):
@@ -145,34 +134,19 @@ def read_scores(folder: Path) -> dict[str, float]:
 
 
 def note_score(folder: Path, name: str, score: float) -> None:
-    """Store the score of a checkpoint, and drop the scores of removed checkpoints.
-
-    Raises:
-        OSError: The file cannot be written.
-    """
+    """Store the score of a checkpoint, and drop the scores of removed checkpoints."""
     scores = read_scores(folder)
     if math.isfinite(score):
         scores[name] = score
-    _write_scores(folder, scores)
-
-
-def _write_scores(folder: Path, scores: dict[str, float]) -> None:
     existing = {name: score for name, score in scores.items() if (folder / name).exists()}
     write_file(folder / SCORES, f"{json.dumps(existing, indent=2)}\n".encode())
 
 
 def prune(folder: Path, written: str, keep_last: int | None, keep_best: bool) -> None:
-    """Remove the oldest checkpoints named after their step.
-
-    Args:
-        folder: Folder of the checkpoints.
-        written: Name of the checkpoint that was written last; never removed.
-        keep_last: Number of newest checkpoints to keep; None: all.
-        keep_best: Whether to keep the checkpoint with the highest score as well.
-    """
-    checkpoints = list_step_checkpoints(folder)
+    """Remove the oldest step checkpoints, except `written`, the newest `keep_last`, and maybe the best one."""
     if keep_last is None:
         return
+    checkpoints = list_step_checkpoints(folder)
     scores = {name: x for name, x in read_scores(folder).items() if _STEP.fullmatch(name)}
     best = max(scores, key=lambda name: scores[name], default=None) if keep_best else None
     for path in checkpoints[: max(len(checkpoints) - keep_last, 0)]:

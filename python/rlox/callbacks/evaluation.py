@@ -3,9 +3,7 @@
 import math
 import os
 import weakref
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -36,8 +34,7 @@ class EvalCallback(Callback):
         n_episodes: Number of episodes per evaluation.
         reward_threshold: Mean reward that ends the run; None: no threshold.
         deterministic: Whether to take greedy actions instead of samples.
-        env: Environment to evaluate in, as an id, an `EnvSpec` or a function; None: the training
-            environment.
+        env: Environment to evaluate in, as an id, an `EnvSpec` or a function; None: the training environment.
         save_best: Whether to save the best checkpoint; None: if there is a run folder or `path`.
         path: Folder of the checkpoint `best`; None: `checkpoints` in the run folder.
 
@@ -70,10 +67,9 @@ class EvalCallback(Callback):
     ) -> None:
         self._every = EveryNSteps(every)
         self._n = check_int("n_episodes", n_episodes, 1, fix="pass one or more")
-        threshold = reward_threshold
-        if threshold is not None:
-            threshold = check_float("reward_threshold", threshold, fix="pass a number, or None")
-        self.reward_threshold = threshold
+        if reward_threshold is not None:
+            reward_threshold = check_float("reward_threshold", reward_threshold, fix="pass a number, or None")
+        self.reward_threshold = reward_threshold
         self._deterministic = check_bool("deterministic", deterministic)
         self._env = None if env is None else check_env_maker(env)
         fix = "pass True, False or None"
@@ -84,7 +80,7 @@ class EvalCallback(Callback):
                 "path", "None with save_best=False", repr(os.fspath(self._path)), "remove one of the two arguments"
             )
         self._folder: Path | None = None
-        self._run: Callable[[], Any] = lambda: None
+        self._run: weakref.ref[Run] | None = None
         self.best_mean_reward = -math.inf
         """Highest mean reward so far; -inf before the first evaluation."""
         self._better = False
@@ -95,7 +91,7 @@ class EvalCallback(Callback):
         """Start counting steps, and read the score of the saved checkpoint."""
         run.env_maker(self._env)
         self._every.start(run.budget_used)
-        if self._run() is not run:
+        if self._run is None or self._run() is not run:
             self._run = weakref.ref(run)
             self.best_mean_reward = -math.inf
         self._folder = None
@@ -113,8 +109,7 @@ class EvalCallback(Callback):
         score = run.evaluate(self._n, seed=seed, deterministic=self._deterministic, env=self._env)
         self.last = score
         mean = score["mean_reward"]
-        metrics["eval/mean_reward"] = mean
-        metrics["eval/std_reward"] = score["std_reward"]
+        metrics |= {"eval/mean_reward": mean, "eval/std_reward": score["std_reward"]}
         metrics["eval/mean_ep_length"] = float(np.mean(score["lengths"]))
         if mean > self.best_mean_reward:
             self.best_mean_reward = mean

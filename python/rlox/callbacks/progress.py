@@ -14,8 +14,7 @@ from rlox.logger.base import METRIC
 class ProgressBar(Callback):
     """Callback that shows steps, mean return, steps per second and remaining time on stderr.
 
-    If stderr is not a terminal, plain lines are printed instead of a bar. Needs the extra
-    `rlox[progress]`.
+    If stderr is not a terminal, plain lines are printed instead of a bar. Needs the extra `rlox[progress]`.
 
     Args:
         every: Seconds between plain lines.
@@ -58,13 +57,11 @@ class ProgressBar(Callback):
         """Update the bar, or print a line if one is due."""
         mean = metrics.get(METRIC, math.nan)
         fps = metrics["time/fps"]
-        done = run.budget_used - self._start
         if self._console.is_terminal:
-            self._bar.update(self._task, completed=done, mean=mean, fps=fps)
+            self._bar.update(self._task, completed=run.budget_used - self._start, mean=mean, fps=fps)
             return
         now = time.monotonic()
-        finished = run.budget_used >= run.budget_end
-        if now - self._last_line_time >= self._every or finished:
+        if now - self._last_line_time >= self._every or run.budget_used >= run.budget_end:
             self._last_line_time = now
             remaining_seconds = (run.budget_end - run.budget_used) / max(fps, 1e-9)
             self._console.out(
@@ -81,9 +78,8 @@ class ProgressBar(Callback):
 class TimingCallback(Callback):
     """Callback that logs the shares of the run time per kind of work.
 
-    Rows get `timing/env_step`, `timing/inference`, `timing/gae_compute`, `timing/gradient_update`,
-    `timing/buffer` and `timing/other`. Each share is in [0, 1] and counts from the start of
-    `train`; the shares of a row add up to 1.
+    Rows get `timing/env_step`, `timing/inference`, `timing/gae_compute`, `timing/gradient_update`, `timing/buffer` and
+    `timing/other`. Each share is in [0, 1] and counts from the start of `train`; the shares of a row add up to 1.
 
     Args:
         every: Environment steps between two rows with shares, summed over all environments. The
@@ -102,7 +98,6 @@ class TimingCallback(Callback):
 
     def __init__(self, every: int = 10_000) -> None:
         self._every = EveryNSteps(every)
-        self._target = 0
         self._before = dict.fromkeys(PHASES, 0.0)
         self.seconds = dict.fromkeys(PHASES, 0.0)
         """Seconds in each phase during the last call of `train`."""
@@ -118,14 +113,12 @@ class TimingCallback(Callback):
     def on_train_start(self, run: Run) -> None:
         """Start the clock."""
         self._every.start(run.budget_used)
-        self._target = run.budget_end
         _timing.start()
         self._before = _timing.read()
 
     def on_iteration(self, run: Run, metrics: dict[str, float]) -> None:
         """Add the shares to the row if they are due."""
-        timesteps = run.budget_used
-        if self._every.ready(timesteps) or timesteps >= self._target:
+        if self._every.ready(run.budget_used) or run.budget_used >= run.budget_end:
             self._read()
             metrics |= {f"timing/{name}": share for name, share in self.shares.items()}
 

@@ -42,9 +42,8 @@ class VideoRecordingCallback(Callback):
         path: Folder of the videos; None: `videos` in the run folder.
 
     Raises:
-        ArgumentError: An argument is out of range. At the start of training: `env` is None and the
-            trainer was created from existing environments, or the run has no folder and `path` is
-            None.
+        ArgumentError: An argument is out of range. At the start of training: `env` is None and the trainer was created
+            from existing environments, or the run has no folder and `path` is None.
         ArgumentTypeError: An argument has a wrong type. At the start of training: the function
             that makes the environment does not take `render_mode`.
         ModuleNotFoundError: MoviePy is not installed.
@@ -82,19 +81,17 @@ class VideoRecordingCallback(Callback):
 
     def on_iteration(self, run: Run, metrics: dict[str, float]) -> None:
         """Record an episode if a video is due."""
-        if not self._every.ready(run.budget_used):
-            return
-        if not run.interrupt_requested():
+        if self._every.ready(run.budget_used) and not run.interrupt_requested():
             with warn_on_write_error(run, "video", self._every.steps):
-                video = self._record(run, self._folder, step_name(run.budget_used))
-                self.last = video or self.last
+                self._record(run)
 
-    def _record(self, run: Run, folder: Path, name: str) -> Path | None:
-        """Record an episode; return the path of the file, or None if Ctrl-C ended the episode."""
+    def _record(self, run: Run) -> None:
+        """Record an episode, and set `last` unless Ctrl-C ended the episode."""
         maker = run.env_maker(self._env)
-        partial = folder / f".{name}.partial"
+        name = step_name(run.budget_used)
+        partial = self._folder / f".{name}.partial"
         shutil.rmtree(partial, ignore_errors=True)
-        folder.mkdir(parents=True, exist_ok=True)
+        self._folder.mkdir(parents=True, exist_ok=True)
         seed = evaluation_seed(run.seed, training=True)
 
         def recorded(**keywords: object) -> gym.Env[Any, Any]:
@@ -113,14 +110,11 @@ class VideoRecordingCallback(Callback):
                 env_kwargs=run.env_kwargs(self._env),
                 max_episode_steps=self._frames,
             )
-            if run.interrupt_requested():
-                return None
-            (written,) = partial.glob(f"*.{self.format}")
-            video = folder / f"{name}.{self.format}"
-            os.replace(written, video)
+            if not run.interrupt_requested():
+                (written,) = partial.glob(f"*.{self.format}")
+                self.last = written.replace(self._folder / f"{name}.{self.format}")
         finally:
             shutil.rmtree(partial, ignore_errors=True)
-        return video
 
 
 def _make_rendering_env(maker: EnvMaker, keywords: Mapping[str, Any]) -> gym.Env[Any, Any]:

@@ -1,6 +1,6 @@
 """Collective operations between the processes of a torchrun group."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import timedelta
 from typing import Any, TypeVar
@@ -16,8 +16,6 @@ from rlox.distributed import PeerError
 
 T = TypeVar("T")
 F64 = npt.NDArray[np.float64]
-# Commands of rank 0. Barriers compare commands to detect ranks that make different calls.
-COMMANDS = ("make", "load", "train", "iterate", "end", "state", "save", "leave")
 
 
 class Ranks:
@@ -42,8 +40,7 @@ class Ranks:
         self.size = dist.get_world_size()
         self.is_main_rank = self.rank == 0
         self.failure = ""  # reason why all later collective operations fail
-        # Arguments: index of the trainer, and whether the state includes the replay buffer.
-        self.send_state: Callable[[int, bool], None] = lambda trainer, replay: None
+        self.learners: list[Any] = []  # learners of this rank, in the same order on every rank
 
     def close(self) -> None:
         """Close the connections; ranks that wait for this rank raise `PeerError`."""
@@ -121,14 +118,12 @@ class Ranks:
                 got = ", ".join(f"{value} on rank {rank}" for rank, value in enumerate(found))
                 raise ArgumentError(name, "the same value on every rank", str(got), hint)
 
-    def send_command(self, name: str, trainer: int = 0, value: float = 0.0) -> None:
-        """Send a command to the other ranks; called on rank 0."""
-        message = torch.tensor([COMMANDS.index(name), trainer, value], dtype=torch.float64)
-        with self._communicating():
-            dist.broadcast(message, 0)
+    def send_command(self, name: str, *values: Any) -> None:
+        """Send a command with its arguments to the other ranks; called on rank 0."""
+        self.broadcast((name, values))
 
-    def recv_command(self, *names: str) -> tuple[str, float]:
-        """Return the next command of `names` and its value; called on every rank except 0.
+    def recv_command(self, *names: str) -> tuple[str, Any]:
+        """Return the next command of `names` and its arguments; called on every rank except 0.
 
         Until then, the rank answers "state" commands and ignores "save" commands.
 
@@ -136,20 +131,17 @@ class Ranks:
             PeerError: Rank 0 sent another command: the ranks make different calls.
         """
         while True:
-            message = torch.zeros(3, dtype=torch.float64)
-            with self._communicating():
-                dist.broadcast(message, 0)
-            code, trainer, value = message.tolist()
-            name = COMMANDS[int(code)]
+            message: tuple[str, Any] = ("", ())  # replaced by the message of rank 0
+            name, values = self.broadcast(message)
             if name in names:
-                return name, value
+                return name, values
             if name == "state":
-                self.send_state(int(trainer), bool(value))
+                index, replay = values
+                self.learners[index].send_state(replay)
             elif name != "save":
                 raise PeerError(
-                    f"ranks make different calls: {name!r} on rank 0, "
-                    f"{' or '.join(map(repr, names))} on rank {self.rank}; call group.trainer, "
-                    "group.load and train on every rank"
+                    f"ranks make different calls: {name!r} on rank 0, {' or '.join(map(repr, names))} on rank "
+                    f"{self.rank}; call group.trainer, group.load and train on every rank"
                 )
 
     def barrier(self, name: str) -> None:

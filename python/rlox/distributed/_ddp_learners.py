@@ -5,16 +5,16 @@ Gradients of minibatch means are averaged over the ranks. Advantages are normali
 normalizer statistics are merged, and all ranks stop at the same point.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
-from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 from gymnasium.vector import AutoresetMode
 from torch import Tensor
+from torch.nn import Module
 
 from rlox import _spaces, _types, learners
 from rlox._errors import ArgumentError
@@ -22,7 +22,6 @@ from rlox._nn.custom import PolicyLike
 from rlox._nn.optim import VectorOptimizer
 from rlox.algorithms import a2c, ppo, sac
 from rlox.algorithms._on_policy import Batch
-from rlox.configs import A2CConfig, PPOConfig
 from rlox.distributed import _ddp_state
 from rlox.distributed.ddp import current_group
 from rlox.envs._rollout_env import RolloutEnv
@@ -81,17 +80,14 @@ class DDPMixin(_Learner):
         local_seed = _ddp_state.rank_seed(seed, self.ranks.rank)
         super().__init__(env, config, local_seed, policy, features_extractor)  # type: ignore[call-arg,arg-type]  # the learner's
         self._local_episodes, self.episodes = self.episodes, learners.EpisodeStatistics()
-        for optimizer in self._get_optimizers():
-            optimizer.average = self._average
-        shapes = [(str(x.dtype), tuple(x.shape)) for x in self._tensors()]
         values = {
             "observation space": _spaces.to_json(self.env.single_observation_space),
             "action space": _spaces.to_json(self.env.single_action_space),
-            "policy": shapes,
+            "policy": [(str(x.dtype), tuple(x.shape)) for x in self._tensors()],
         }
-        hint = "use the same environments and policy on every rank"
-        self.ranks.check_consistent(values, hint)
+        self.ranks.check_consistent(values, "use the same environments and policy on every rank")
         self._broadcast_weights()
+        self.ranks.learners.append(self)
 
     @property
     def budget_used(self) -> int:
@@ -124,12 +120,13 @@ class DDPMixin(_Learner):
         """
         ranks = self.ranks
         if ranks.is_main_rank:
-            ranks.send_command("iterate", value=progress)
+            ranks.send_command("iterate", progress)
         else:
-            command, progress = ranks.recv_command("iterate", "end")
+            command, values = ranks.recv_command("iterate", "end")
             self.run_ended = command == "end"
             if self.run_ended:
                 return {}
+            (progress,) = values
         try:
             with self._use_local_episodes():
                 metrics: dict[str, float] = super().iterate(progress)  # type: ignore[misc]  # the learner's
@@ -166,7 +163,7 @@ class DDPMixin(_Learner):
             return local_state
         if ranks.failure:
             return _ddp_state.degraded_state(local_state, self.world_size, ranks.failure)
-        ranks.send_command("state", current_group().trainer_index(self), float(replay))
+        ranks.send_command("state", ranks.learners.index(self), replay)
         _, *others = ranks.gather_objects(None)
         return _ddp_state.merge_states([local_state, *others])
 
@@ -201,13 +198,11 @@ class DDPMixin(_Learner):
         self.ranks.broadcast_tensors(self._tensors())
         self._base = {} if self.normalizer is None else self.normalizer.state()
 
-    def _get_optimizers(self) -> Sequence[VectorOptimizer]:
-        """Return the optimizers of the learner."""
-        raise NotImplementedError
+    def _modules(self) -> list[Module]:
+        return [getattr(self, name) for name in self.module_names]
 
-    def _tensors(self) -> Iterator[Tensor]:
-        modules = [getattr(self, name) for name in self.module_names]
-        return chain.from_iterable((*m.parameters(), *m.buffers()) for m in modules)
+    def _tensors(self) -> list[Tensor]:
+        return [tensor for module in self._modules() for tensor in (*module.parameters(), *module.buffers())]
 
     def _average(self, gradient: Tensor) -> Tensor:
         """Return the mean gradient over all ranks; set `stop_agreed` if a rank stops."""
@@ -221,8 +216,7 @@ class DDPMixin(_Learner):
         rows = self.ranks.all_gather_objects((metrics, self._local_episodes.state()))
         self.episodes = _ddp_state.merge_episodes([episodes for _, episodes in rows])
         if not self.built_in:  # forward passes may change buffers, such as batch norm statistics
-            modules = [getattr(self, name) for name in self.module_names]
-            self.ranks.broadcast_tensors(x for module in modules for x in module.buffers())
+            self.ranks.broadcast_tensors(x for module in self._modules() for x in module.buffers())
         if not metrics:
             return {}
         merged = {}
@@ -242,28 +236,18 @@ class _OnPolicy(DDPMixin):
     loss: Callable[..., Any]
     optimizer: VectorOptimizer
 
-    def __init__(
-        self,
-        env: RolloutEnv,
-        config: PPOConfig | A2CConfig,
-        seed: int,
-        policy: PolicyLike = None,
-        features_extractor: FeaturesExtractor | None = None,
-    ) -> None:
-        super().__init__(env, config, seed, policy, features_extractor)
-        self.loss = self._normalizing(self.loss)
-
-    def _get_optimizers(self) -> Sequence[VectorOptimizer]:
-        return (self.optimizer,)
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        self.optimizer.average = self._average
+        if self.config.normalize_advantage:
+            self.loss = self._normalizing(self.loss)
 
     def _normalizing(self, loss: Callable[..., Any]) -> Callable[..., Any]:
-        plain_config = replace(self.config, normalize_advantage=False)
+        config = replace(self.config, normalize_advantage=False)
 
-        def normalized(evaluate: Evaluate, batch: Batch, config: Any, *rest: object) -> object:
-            if not config.normalize_advantage:
-                return loss(evaluate, batch, config, *rest)
+        def normalized(evaluate: Evaluate, batch: Batch, _: object, *rest: object) -> object:
             batch = batch._replace(advantages=self._standardize(batch.advantages))
-            return loss(evaluate, batch, plain_config, *rest)
+            return loss(evaluate, batch, config, *rest)
 
         return normalized
 
@@ -298,5 +282,7 @@ class SAC(DDPMixin, sac.SAC):
     # Steps count once they are in the buffer, so every rank must complete the same number.
     may_cut_rollouts = False
 
-    def _get_optimizers(self) -> Sequence[VectorOptimizer]:
-        return self.optimizers
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        for optimizer in self.optimizers:
+            optimizer.average = self._average

@@ -183,13 +183,7 @@ def merge_states(ranks: list[LearnerState]) -> LearnerState:
 
 
 def degraded_state(local_state: LearnerState, size: int, reason: str) -> LearnerState:
-    """Return the state of a run of which only rank 0 remains: no environments, no replay buffer.
-
-    Args:
-        local_state: State of rank 0.
-        size: Number of ranks.
-        reason: Reason why the states of the other ranks are missing.
-    """
+    """Return the state of a run of which only rank 0 remains: no environments, no replay buffer."""
     first = replace(local_state, environment={}, replay=None, unrestorable_reason=reason)
     if local_state.normalizer:  # a resumed run starts new episodes, whose returns are 0
         zeros = np.zeros_like(local_state.normalizer["returns"])

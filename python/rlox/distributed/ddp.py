@@ -19,10 +19,10 @@ import os
 import signal
 import threading
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pkgutil import resolve_name
 from types import FrameType
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, cast
 
 from rlox import trainers
 from rlox._errors import ArgumentError
@@ -91,7 +91,7 @@ def current_group() -> "ProcessGroup":
 class ProcessGroup:
     """Group of the processes that torchrun started, created by `rlox.distributed.ddp.group`."""
 
-    def __init__(self, backend: Literal["gloo", "nccl"] | None = None, timeout: float = 1800.0) -> None:
+    def __init__(self, backend: Literal["gloo", "nccl"] | None, timeout: float) -> None:
         self._backend = None if backend is None else check_str("backend", backend, ("gloo", "nccl"))
         self._timeout = check_float("timeout", timeout, 1, 1e6)
         if missing := [name for name in ("RANK", "WORLD_SIZE") if name not in os.environ]:
@@ -130,12 +130,10 @@ class ProcessGroup:
             self.device = f"cuda:{local}"
             torch.cuda.set_device(local)
         self.ranks = Ranks(self._timeout, nccl=self.device is not None)
-        self.ranks.send_state = lambda index, replay: self.trainers[index].learner.send_state(replay)
         local_versions = {name: x for name, x in versions().items() if name in ("rlox", "torch")}
         local_versions["backend"] = "gloo" if self.device is None else "nccl"
         try:
-            hint = "use the same versions and backend on every machine"
-            self.ranks.check_consistent(local_versions, hint)
+            self.ranks.check_consistent(local_versions, "use the same versions and backend on every machine")
         except BaseException:
             self.ranks.close()
             raise
@@ -174,17 +172,15 @@ class ProcessGroup:
     def trainer(self, algorithm: str, env: EnvLike, **kwargs: Any) -> "DDPTrainer":
         """Return a trainer that runs on all ranks; call this method on every rank.
 
-        `num_envs`, `batch_size`, `buffer_size` and `learning_starts` are totals over all ranks.
-        Each rank gets an equal share, with `buffer_size` rounded down and `learning_starts` rounded
-        up. Updates per transition count the transitions of all ranks. All other settings, such as
-        `n_steps`, apply to each rank.
+        `num_envs`, `batch_size`, `buffer_size` and `learning_starts` are totals over all ranks. Each rank gets an equal
+        share, with `buffer_size` rounded down and `learning_starts` rounded up. Updates per transition count the
+        transitions of all ranks. All other settings, such as `n_steps`, apply to each rank.
 
         Args:
             algorithm: "ppo", "a2c" or "sac".
             env: As for `rlox.trainers.PPOTrainer`. Existing environments belong to this rank.
-            **kwargs: Arguments of the algorithm's trainer: `seed`, `policy`, `runs_dir`, settings.
-                All ranks use the seed of rank 0. The default of `device` is this rank's GPU, if the
-                rank has one.
+            **kwargs: Arguments of the algorithm's trainer: `seed`, `policy`, `runs_dir`, settings. All ranks use the
+                seed of rank 0. The default of `device` is this rank's GPU, if the rank has one.
 
         Raises:
             ArgumentTypeError: As for the algorithm's trainer.
@@ -233,10 +229,6 @@ class ProcessGroup:
         kwargs.setdefault("backend", "torch")
         return trainer_class.load(path, **kwargs)
 
-    def trainer_index(self, learner: object) -> int:
-        """Return the index of a learner's trainer, in order of creation."""
-        return next(i for i, trainer in enumerate(self.trainers) if trainer.learner is learner)
-
 
 def _load_trainer(algorithm: object) -> "type[DDPTrainer]":
     """Return the DDP trainer class of an algorithm."""
@@ -245,11 +237,8 @@ def _load_trainer(algorithm: object) -> "type[DDPTrainer]":
     return trainer
 
 
-@dataclass(kw_only=True, eq=False)
 class _DDPRun(Run):
     """Run of a process group, whose checkpoints contain the states of all ranks."""
-
-    ranks: "Ranks"
 
     def save(self, path: str | os.PathLike[str], *, replay: bool = True) -> None:
         """Write a checkpoint of all ranks on rank 0, as `Run.save` does; the others wait.
@@ -257,7 +246,7 @@ class _DDPRun(Run):
         Rank 0 may call this method alone, for example in a callback. The other ranks then send
         their states at their next collective call, or when they leave the group.
         """
-        ranks = self.ranks
+        ranks: Ranks = cast(Any, self.learner).ranks
         if not ranks.is_main_rank:
             ranks.recv_command("save")
             return
@@ -275,6 +264,7 @@ class DDPTrainer(Trainer):
     """
 
     learner: Any
+    run_class = _DDPRun
 
     def __init__(
         self,
@@ -306,9 +296,6 @@ class DDPTrainer(Trainer):
         self.group.ranks.check_consistent(settings, _SAME)
         return shard_config(config, self.group.size, has_local_envs=self._has_local_envs, device=self.group.device)
 
-    def _make_run(self, **facts: Any) -> Run:
-        return _DDPRun(ranks=self.group.ranks, **facts)
-
     def train(
         self,
         total_timesteps: int | None = None,
@@ -319,8 +306,7 @@ class DDPTrainer(Trainer):
     ) -> TrainResult:
         """Train as `Trainer.train` does; call this method on every rank.
 
-        Only rank 0 uses callbacks, loggers, the progress bar and the run folder. Ctrl-C on any rank
-        stops all ranks.
+        Only rank 0 uses callbacks, loggers, the progress bar and the run folder. Ctrl-C on any rank stops all ranks.
 
         Returns:
             Result of rank 0, on every rank.

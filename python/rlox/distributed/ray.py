@@ -152,9 +152,8 @@ def train_many(
 ) -> list[TrainResult]:
     """Train as `rlox.train_many` does, with one Ray task of one CPU for each run.
 
-    If a machine is lost, Ray restarts its runs on other machines, at most 3 times. Each run folder
-    is written on the machine that trains, so pass a `runs_dir` that all machines share. Ctrl-C
-    stops all runs.
+    If a machine is lost, Ray restarts its runs on other machines, at most 3 times. Each run folder is written on the
+    machine that trains, so pass a `runs_dir` that all machines share. Ctrl-C stops all runs.
 
     Args:
         algorithm: Name of the algorithm, or class of a trainer.
@@ -179,8 +178,9 @@ def train_many(
         if name in common:
             expected = "no value, because Ray schedules the runs"
             raise ArgumentTypeError(name, expected, short_repr(common[name]), "remove the argument")
-    checked = many.make_runs(algorithm, env, seeds, total_timesteps, processes=True, runner=_run_in_ray, **common)
-    return checked.train(on_result)
+    return many.train_runs(
+        algorithm, env, seeds, total_timesteps, processes=True, on_result=on_result, runner=_run_in_ray, **common
+    )
 
 
 def _run_in_ray(jobs: Sequence[TrainJob], workers: int, scope: InterruptScope) -> RunOutcomes:

@@ -1,10 +1,9 @@
 """Environments and actors in gRPC workers, which `rlox worker` starts on other machines.
 
-`RemoteVecEnv` steps environments in workers. With `actors="grpc://host:port,host:port"` (`grpcs://`
-for TLS, timeouts as in `?reply_timeout=60`), workers collect whole rollouts for IMPALA, and for PPO
-and A2C with `async_collect=True`. If a worker is lost, another worker (or the same worker when it
-is back) repeats the lost work. The trajectories equal those of local environments with the same
-seeds, and no transition is lost or duplicated.
+`RemoteVecEnv` steps environments in workers. With `actors="grpc://host:port,host:port"` (`grpcs://` for TLS, timeouts
+as in `?reply_timeout=60`), workers collect whole rollouts for IMPALA, and for PPO and A2C with `async_collect=True`. If
+a worker is lost, another worker (or the same worker when it is back) repeats the lost work. The trajectories equal
+those of local environments with the same seeds, and no transition is lost or duplicated.
 """
 
 import os
@@ -20,7 +19,7 @@ from rlox._errors import ArgumentError, ArgumentTypeError
 from rlox._rlox import NativePolicy, NativeVectorEnv
 from rlox._rng import state_for_native
 from rlox._types import Arrays
-from rlox._validation import check_int, short_repr, worker_addresses
+from rlox._validation import check_int, resolve_seed, short_repr, worker_addresses
 from rlox.configs import OnPolicyConfig
 from rlox.envs.vec_env import VecEnv
 from rlox.learners._actors import Actors, as_policy, lag_bound, ring
@@ -87,19 +86,15 @@ class RemoteVecEnv(VecEnv):
         seed: Seed of the first environment; environment i has seed + i. None draws a random seed.
         env_id: Id of a native environment.
         token: Token of workers that require one. None: `RLOX_WORKER_TOKEN`.
-        tls_ca: PEM file with the certificate of the CA that signed the workers' certificates.
-            None: `RLOX_WORKER_CA`.
-        tls_domain: Name in the workers' certificates if it differs from the address. None:
-            `RLOX_WORKER_DOMAIN`.
-        connect_timeout: Seconds until a connection attempt fails. The first connection is retried
-            for the same time.
+        tls_ca: PEM file with the certificate of the CA that signed the workers' certificates. None: `RLOX_WORKER_CA`.
+        tls_domain: Name in the workers' certificates if it differs from the address. None: `RLOX_WORKER_DOMAIN`.
+        connect_timeout: Seconds until a connection attempt fails. The first connection is retried for the same time.
         keepalive_timeout: Seconds without any message until a worker counts as lost. Must exceed
             the time to send the policy's weights, which delay keepalive messages.
         reply_timeout: Seconds without a reply until a worker counts as lost.
         recovery_timeout: Seconds to replace all workers that are lost during one call.
         snapshot_every: Number of steps between two snapshots.
-        **kwargs: As for `rlox.VecEnv`: `autoreset_mode`, `max_episode_steps` and keywords of the
-            environment.
+        **kwargs: As for `rlox.VecEnv`: `autoreset_mode`, `max_episode_steps` and keywords of the environment.
 
     Raises:
         ArgumentTypeError: `addresses` is not a list of str; also as for `VecEnv`.
@@ -169,17 +164,14 @@ class RemoteVecEnv(VecEnv):
             return native
 
         self._kind = make
-        if seed is None:
-            seed = int(np.random.default_rng().integers(2**31))
-        super().__init__(n, seed, env_id, **kwargs)
+        super().__init__(n, resolve_seed(seed), env_id, **kwargs)
 
     def faults(self) -> dict[str, float]:
         """Return counts of lost and recovered sessions.
 
         Returns:
-            "lost": number of lost sessions; "restarted": number of sessions that another worker
-            continued; "replayed": number of repeated requests; "longest": seconds of the longest
-            recovery.
+            "lost": number of lost sessions; "restarted": number of sessions that another worker continued; "replayed":
+            number of repeated requests; "longest": seconds of the longest recovery.
         """
         faults: dict[str, float] = self._faults()
         return faults

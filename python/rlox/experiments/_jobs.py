@@ -4,7 +4,7 @@ import math
 import queue
 import threading
 from collections.abc import Callable, Generator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 from rlox._concurrency import InterruptScope
@@ -51,14 +51,6 @@ class TrainJob:
 
 
 @dataclass(frozen=True)
-class TrialScore:
-    """Mean return of an evaluation during a trial; `step` counts evaluations from 1."""
-
-    step: int
-    mean: float
-
-
-@dataclass(frozen=True)
 class TrialResult:
     """Result of a trial. A trial without score and error was pruned."""
 
@@ -76,27 +68,32 @@ class TrialJob(TrainJob):
     eval_episodes: int = 1
 
     def run(self, report: Report | None = None) -> TrialResult:  # type: ignore[override]
-        """Train, and return a `TrialResult`; `report(score)` returns whether to prune."""
-        trainer: Trainer | None = None
+        """Train, and return a `TrialResult`.
+
+        `report((n, mean_reward))` gets the number of the evaluation, from 1, and returns whether to prune.
+        """
         assert report is not None
-        reporter = _ReportScores(report, self.eval_every)
         try:
-            with self.make_trainer() as trainer:
+            trainer = self.make_trainer()
+        except Exception as failure:
+            return TrialResult(error=one_line(failure))
+        reporter = _ReportScores(report, self.eval_every)
+        score: float | None = None
+        error: str | None = None
+        with trainer:
+            try:
                 evaluations = EvalCallback(self.eval_every, self.eval_episodes)
                 trainer.train(self.total_timesteps, callbacks=[evaluations, reporter])
-                result = TrialResult(run_dir=_run_dir(trainer), timesteps=trainer.timesteps)
-                if reporter.pruned:
-                    return result
                 score = reporter.final
-                if score is None:
+                if score is None and not reporter.pruned:
                     seed = evaluation_seed(trainer.seed, training=True)
                     score = trainer.evaluate(self.eval_episodes, seed=seed)["mean_reward"]
-        except Exception as error:
-            steps = 0 if trainer is None else trainer.timesteps
-            return TrialResult(error=one_line(error), run_dir=_run_dir(trainer), timesteps=steps)
-        if not math.isfinite(score):
-            return replace(result, error=f"score: expected a finite number, got {score}")
-        return replace(result, score=score)
+            except Exception as failure:
+                error = one_line(failure)
+        if score is not None and not math.isfinite(score):
+            error = f"score: expected a finite number, got {score}"
+        run_dir = None if trainer.run.path is None else str(trainer.run.path)
+        return TrialResult(None if error else score, error, run_dir, trainer.timesteps)
 
 
 class _ReportScores(Callback):
@@ -114,23 +111,13 @@ class _ReportScores(Callback):
             self.final = metrics["eval/mean_reward"]
             return
         step = run.budget_used // self._every
-        if self._report(TrialScore(step, metrics["eval/mean_reward"])):
+        if self._report((step, metrics["eval/mean_reward"])):
             self.pruned = True
             run.stop("pruned")
 
 
-def _run_dir(trainer: Trainer | None) -> str | None:
-    return None if trainer is None or trainer.run.path is None else str(trainer.run.path)
-
-
 def run_in_processes(jobs: Sequence[TrainJob], workers: int, scope: InterruptScope) -> RunOutcomes:
-    """Run jobs in worker processes; yield the index and the outcome of each job as it ends.
-
-    Args:
-        jobs: Picklable jobs.
-        workers: Number of processes. Each gets an equal share of the usable CPUs.
-        scope: Scope whose stop ends the runs.
-    """
+    """Run jobs in processes, which share the CPUs; yield the index and the outcome of each job as it ends."""
     pending = list(enumerate(jobs))[::-1]
     pool = Pool(workers, max(1, threads() // workers))
     with pool, scope.calling(pool.stop):

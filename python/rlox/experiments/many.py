@@ -4,11 +4,9 @@ import os
 import pickle
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass, field
 from typing import Any
 
 import gymnasium as gym
-import numpy as np
 from gymnasium.vector import VectorEnv
 
 from rlox._concurrency import InterruptScope, stop_on_interrupt
@@ -17,7 +15,7 @@ from rlox._registry import ALGORITHMS
 from rlox._system import threads
 from rlox._training.results import TrainResult
 from rlox._training.run import CTRL_C, Callback
-from rlox._validation import check_bool, check_int, hint, short_repr
+from rlox._validation import check_bool, check_int, check_str, short_repr
 from rlox.callbacks.base import as_callbacks
 from rlox.envs._make import EnvLike
 from rlox.experiments._jobs import RunOutcome, RunOutcomes, TrainJob, run_in_processes, run_in_threads
@@ -47,36 +45,6 @@ class RunsFailedError(RuntimeError):
         return type(self), (str(self), self.results, self.errors)
 
 
-@dataclass(frozen=True)
-class Runs:
-    """Runs of `train_many` with checked arguments."""
-
-    jobs: list[TrainJob]
-    workers: int
-    runner: Runner  # runs the jobs concurrently
-    scope: InterruptScope = field(default_factory=InterruptScope)
-
-    def train(self, on_result: ResultCallback | None = None) -> list[TrainResult]:
-        """Train the runs; see `train_many`."""
-        outcomes: dict[int, RunOutcome] = {}
-        running = closing(self.runner(self.jobs, self.workers, self.scope))
-        with stop_on_interrupt(self.scope.stop), running as finished:
-            for index, outcome in finished:
-                outcomes[index] = outcome
-                if on_result is not None:
-                    on_result(index, outcome)
-        results: list[TrainResult | None] = []
-        errors: dict[int, BaseException] = {}
-        for index in range(len(self.jobs)):
-            outcome = outcomes.get(index, not_started())
-            if isinstance(outcome, BaseException):
-                errors[index] = outcome
-            results.append(None if isinstance(outcome, BaseException) else outcome)
-        if errors:
-            raise RunsFailedError(_describe_failures(self.jobs, errors), results, errors)
-        return [result for result in results if result is not None]
-
-
 def train_many(
     algorithm: str | type[Trainer],
     env: EnvLike,
@@ -95,12 +63,11 @@ def train_many(
 ) -> list[TrainResult]:
     """Train an algorithm with many seeds, many settings or both, several runs at a time.
 
-    Each run equals the same run trained alone, except for measured times. Native learners train in
-    threads of this process. PyTorch has one generator and one number of threads per process, so
-    torch learners train in worker processes. A script then calls `train_many` below
-    `if __name__ == "__main__":`, as Python's `multiprocessing` requires. Each process uses the
-    number of cores divided by `workers` as torch threads, which affects rounding for large
-    networks.
+    Each run equals the same run trained alone, except for measured times. Native learners train in threads of this
+    process. PyTorch has one generator and one number of threads per process, so torch learners train in worker
+    processes. A script then calls `train_many` below `if __name__ == "__main__":`, as Python's `multiprocessing`
+    requires. Each process uses the number of cores divided by `workers` as torch threads, which affects rounding for
+    large networks.
 
     Ctrl-C ends all runs. Each run saves its checkpoint and summary, and the results are returned,
     with `interrupted` set where steps are missing. Runs that had not started have no folder and 0
@@ -139,7 +106,7 @@ def train_many(
     >>> [result["timesteps"] for result in results]
     [512, 512]
     """
-    checked = make_runs(
+    return train_runs(
         algorithm,
         env,
         seeds,
@@ -149,18 +116,14 @@ def train_many(
         processes=processes,
         callbacks=callbacks,
         loggers=loggers,
+        on_result=on_result,
         backend=backend,
         runs_dir=runs_dir,
         **common,
     )
-    if on_result is not None and not callable(on_result):
-        raise ArgumentTypeError(
-            "on_result", "a function of (index, result) or None", short_repr(on_result), "pass print"
-        )
-    return checked.train(on_result)
 
 
-def make_runs(
+def train_runs(
     algorithm: str | type[Trainer],
     env: EnvLike,
     seeds: Iterable[int],
@@ -171,13 +134,11 @@ def make_runs(
     processes: bool | None = None,
     callbacks: Callbacks | None = None,
     loggers: Sequence[str] = (),
+    on_result: ResultCallback | None = None,
     runner: Runner | None = None,
     **common: Any,
-) -> Runs:
-    """Check the arguments of `train_many` and return its runs.
-
-    `runner` runs the jobs concurrently; None: in threads or in worker processes.
-    """
+) -> list[TrainResult]:
+    """Train as `train_many` does; `runner` runs the jobs, None: in threads or in processes."""
     trainer_class = _trainer_class(algorithm)
     steps = check_int("total_timesteps", total_timesteps, 1)
     seeds = _check_seeds(seeds)
@@ -185,6 +146,10 @@ def make_runs(
     count = threads() if workers is None else check_int("workers", workers, 1, fix="pass None for all CPUs")
     if processes is not None:
         processes = check_bool("processes", processes)
+    if on_result is not None and not callable(on_result):
+        raise ArgumentTypeError(
+            "on_result", "a function of (index, result) or None", short_repr(on_result), "pass print"
+        )
     _check_shared(env, callbacks, loggers, folder=common.get("runs_dir", "runs") is not None)
     variant_jobs = {}  # the first job of each variant, by the section that errors name
     jobs = []
@@ -200,13 +165,30 @@ def make_runs(
         for section, job in variant_jobs.items():
             _check_picklable(job, section)
     runner = runner or (run_in_processes if processes else run_in_threads)
-    return Runs(jobs, min(count, threads(), len(jobs)), runner)
+    outcomes = [_not_started() for _ in jobs]
+    scope = InterruptScope()
+    running = closing(runner(jobs, min(count, threads(), len(jobs)), scope))
+    with stop_on_interrupt(scope.stop), running as finished:
+        for index, outcome in finished:
+            outcomes[index] = outcome
+            if on_result is not None:
+                on_result(index, outcome)
+    return _get_results(jobs, outcomes)
 
 
-def not_started() -> TrainResult:
+def _get_results(jobs: Sequence[TrainJob], outcomes: Sequence[RunOutcome]) -> list[TrainResult]:
+    """Return the results of runs of which none failed."""
+    errors = {index: outcome for index, outcome in enumerate(outcomes) if isinstance(outcome, BaseException)}
+    results = [None if isinstance(outcome, BaseException) else outcome for outcome in outcomes]
+    if errors:
+        raise RunsFailedError(_describe_failures(jobs, errors), results, errors)
+    return [result for result in results if result is not None]
+
+
+def _not_started() -> RunOutcome:
     """Return the result of a run that an interrupt prevented from starting."""
     nan = float("nan")
-    result: TrainResult = {
+    return {
         "mean_reward": nan,
         "mean_length": nan,
         "episodes": 0,
@@ -218,20 +200,14 @@ def not_started() -> TrainResult:
         "run_dir": None,
         "checkpoint_warning": None,
     }
-    return result
 
 
 def _trainer_class(algorithm: object) -> type[Trainer]:
     """Return the trainer class of an algorithm from its name or the class itself."""
     if isinstance(algorithm, type) and issubclass(algorithm, Trainer) and algorithm is not Trainer:
         return algorithm
-    if isinstance(algorithm, str):
-        if algorithm.lower() in ALGORITHMS:
-            return load_trainer(ALGORITHMS[algorithm.lower()])
-        raise ArgumentError("algorithm", "the name of an algorithm", repr(algorithm), hint(algorithm, ALGORITHMS))
-    raise ArgumentTypeError(
-        "algorithm", f"a name ({', '.join(ALGORITHMS)}) or a trainer class", short_repr(algorithm), "pass 'ppo'"
-    )
+    name = algorithm.lower() if isinstance(algorithm, str) else algorithm
+    return load_trainer(ALGORITHMS[check_str("algorithm", name, tuple(ALGORITHMS))])
 
 
 def _check_seeds(seeds: object) -> list[int]:
@@ -240,13 +216,10 @@ def _check_seeds(seeds: object) -> list[int]:
         raise ArgumentTypeError("seeds", "a list of integers", short_repr(seeds), "pass range(10)")
     checked: list[int] = []
     for seed in seeds:
-        if isinstance(seed, bool) or not isinstance(seed, int | np.integer):
-            raise ArgumentTypeError("seeds", "integers", short_repr(seed), "pass range(10)")
-        if seed < 0:
-            raise ArgumentError("seeds", "integers of at least 0", short_repr(seed), "pass range(10)")
-        if int(seed) in checked:
+        plain = check_int("seeds", seed, 0, fix="pass range(10)")
+        if plain in checked:
             raise ArgumentError("seeds", "each seed once", f"{seed} twice", "remove one of them")
-        checked.append(int(seed))
+        checked.append(plain)
     if not checked:
         raise ArgumentError("seeds", "at least one seed", "none", "pass range(10)")
     return checked
@@ -301,11 +274,10 @@ def _check_shared(env: object, callbacks: object, loggers: object, *, folder: bo
                 "pass lambda: [EvalCallback(10_000)]",
             )
         as_callbacks(callbacks())
-    names = [loggers] if isinstance(loggers, str) else loggers
-    if isinstance(names, Sequence) and not all(isinstance(name, str) for name in names):
-        instance = next(name for name in names if not isinstance(name, str))
+    instances = [x for x in loggers if not isinstance(x, str)] if isinstance(loggers, Sequence) else []
+    if instances:
         raise ArgumentTypeError(
-            "loggers", "names, as each run creates its own loggers", short_repr(instance), "pass 'jsonl'"
+            "loggers", "names, as each run creates its own loggers", short_repr(instances[0]), "pass 'jsonl'"
         )
     as_loggers(loggers, folder=folder)
 

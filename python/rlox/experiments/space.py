@@ -49,23 +49,17 @@ class Choices:
 
     def suggest(self, name: str, trial: Any) -> object:
         """Return the value that an Optuna trial suggests; Optuna stores lists and dicts as JSON."""
-        labels = {_label(value): value for value in self.values}
+        labels = {json.dumps(x) if isinstance(x, list | tuple | dict) else x: x for x in self.values}
         return labels[trial.suggest_categorical(name, list(labels))]
 
 
 Space = dict[str, Range | Choices]
 
 
-def _label(value: object) -> object:
-    is_plain = value is None or isinstance(value, bool | int | float | str)
-    return value if is_plain else json.dumps(value)
-
-
 def as_space(content: object, algorithm: str, config_type: type[Any]) -> Space:
     """Return a search space from the content of a YAML file.
 
-    Entries have the form `name: {low, high, log}`, `name: [value, ...]` or
-    `name: {choices: [value, ...]}`.
+    Entries have the form `name: {low, high, log}`, `name: [value, ...]` or `name: {choices: [value, ...]}`.
 
     Args:
         content: Content of the file.
@@ -93,13 +87,12 @@ def as_space(content: object, algorithm: str, config_type: type[Any]) -> Space:
 
 
 def _read_setting(name: str, entry: object) -> Range | Choices:
-    if isinstance(entry, Mapping):
-        known = ("low", "high", "log", "choices")
-        check_keywords(entry, known, name)
-        if {*entry} == {"choices"}:
-            return _read_choices(name, entry["choices"])
-        return _read_range(name, entry)
-    return _read_choices(name, entry)
+    if not isinstance(entry, Mapping):
+        return _read_choices(name, entry)
+    check_keywords(entry, ("low", "high", "log", "choices"), name)
+    if {*entry} == {"choices"}:
+        return _read_choices(name, entry["choices"])
+    return _read_range(name, entry)
 
 
 def _read_choices(name: str, values: object) -> Choices:
@@ -115,25 +108,24 @@ def _read_choices(name: str, values: object) -> Choices:
 def _read_range(name: str, entry: Mapping[str, Any]) -> Range:
     if not {"low", "high"} <= {*entry} or "choices" in entry:
         raise ArgumentError(name, "low and high", str(", ".join(entry) or "neither"), f"write {_RANGE}")
-    low, high = (entry[side] for side in ("low", "high"))
-    bounds = [check_float(f"{name}, {side}", entry[side], fix="pass a number") for side in ("low", "high")]
+    low, high = (check_float(f"{name}, {side}", entry[side], fix="pass a number") for side in ("low", "high"))
     log = check_bool(f"{name}, log", entry.get("log", False))
-    if not bounds[0] < bounds[1]:
+    if not low < high:
         raise ArgumentError(name, "low below high", f"{low} and {high}", "swap the bounds")
-    if log and bounds[0] <= 0:
+    if log and low <= 0:
         raise ArgumentError(name, "low above 0 with log", str(low), "raise low")
-    if isinstance(low, int) and isinstance(high, int):
-        return Range(low, high, log)
-    return Range(bounds[0], bounds[1], log)
+    if isinstance(entry["low"], int) and isinstance(entry["high"], int):
+        return Range(entry["low"], entry["high"], log)
+    return Range(low, high, log)
 
 
-_RATES = {"learning_rate": Range(1e-5, 3e-3, log=True)}
-_DISCOUNT = {"gamma": Choices((0.95, 0.98, 0.99, 0.995, 0.999))}
-_NETWORK = {"net_arch": Choices(([64, 64], [128, 128], [256, 256]))}
+_COMMON: Space = {
+    "learning_rate": Range(1e-5, 3e-3, log=True),
+    "gamma": Choices((0.95, 0.98, 0.99, 0.995, 0.999)),
+    "net_arch": Choices(([64, 64], [128, 128], [256, 256])),
+}
 _ON_POLICY: Space = {
-    **_RATES,
-    **_DISCOUNT,
-    **_NETWORK,
+    **_COMMON,
     "gae_lambda": Choices((0.8, 0.9, 0.95, 0.98, 1.0)),
     "ent_coef": Range(1e-6, 0.05, log=True),
     "vf_coef": Range(0.2, 0.9),
@@ -141,9 +133,7 @@ _ON_POLICY: Space = {
     "activation": Choices(("tanh", "relu")),
 }
 _OFF_POLICY: Space = {
-    **_RATES,
-    **_DISCOUNT,
-    **_NETWORK,
+    **_COMMON,
     "batch_size": Choices((64, 128, 256)),
     "learning_starts": Choices((100, 1_000)),
     "train_freq": Choices((1, 4, 16)),
@@ -169,7 +159,7 @@ DQN: Space = {
     "double": Choices((False, True)),
 }
 SAC: Space = {**_OFF_POLICY, "tau": Choices((0.005, 0.01, 0.02, 0.05))}
-TD3: Space = {**_OFF_POLICY, "tau": Choices((0.005, 0.01, 0.02, 0.05))}
+TD3 = SAC
 
 
 def default_space(algorithm: str, num_envs: int = 1, eval_every: int | None = None) -> Space:

@@ -4,8 +4,8 @@ import hashlib
 import json
 import os
 import secrets
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, dataclass, field
 from itertools import count
 from pathlib import Path
@@ -50,8 +50,7 @@ class Plan:
         settings: Settings that are the same in all trials.
 
     Raises:
-        ArgumentError: A number is out of range, `eval_every` exceeds `total_timesteps`, or the
-            space is empty.
+        ArgumentError: A number is out of range, `eval_every` exceeds `total_timesteps`, or the space is empty.
         ArgumentTypeError: A number has a wrong type.
     """
 
@@ -84,8 +83,7 @@ class Plan:
 
     def to_dict(self) -> dict[str, Any]:
         """Return the plan without its seed, as JSON values."""
-        space = {name: asdict(item) for name, item in self.space.items()}
-        data: dict[str, Any] = json.loads(json.dumps({**asdict(self), "space": space}))
+        data: dict[str, Any] = json.loads(json.dumps(asdict(self)))
         del data["seed"]
         return data
 
@@ -150,21 +148,18 @@ class Sweep:
         plan.make_job(0, {}, self._runs_dir).make_trainer().close()
         self.name = check_str("name", f"{plan.algorithm}-{plan.env}" if name is None else name)
         self._storage = storage
+        pruner = self._optuna.pruners.NopPruner()
+        if plan.prune:
+            evaluations = plan.total_timesteps // plan.eval_every
+            pruner = self._optuna.pruners.MedianPruner(plan.startup_trials, n_warmup_steps=evaluations // 3)
         self.study: Any = self._optuna.create_study(
             storage=_open_storage(self._optuna, storage),
             study_name=self.name,
             direction="maximize",
             load_if_exists=True,
-            pruner=self._pruner(),
+            pruner=pruner,
         )
         self.seed = self._check_plan()
-
-    def _pruner(self) -> object:
-        if not self.plan.prune:
-            return self._optuna.pruners.NopPruner()
-        evaluations = self.plan.total_timesteps // self.plan.eval_every
-        first = self.plan.startup_trials
-        return self._optuna.pruners.MedianPruner(first, n_warmup_steps=evaluations // 3)
 
     def _check_plan(self) -> int:
         """Store the plan in the study, or compare it with the stored one; return the seed."""
@@ -232,7 +227,8 @@ class Sweep:
                         self._begin(pool, next(remaining))
                     for trial, is_result, value, process in pool.wait():
                         if not is_result:
-                            trial.report(value.mean, value.step)
+                            step, mean_reward = value
+                            trial.report(mean_reward, step)
                             process.send(bool(trial.should_prune()))
                             continue
                         if isinstance(value, BaseException):
@@ -283,47 +279,34 @@ class Sweep:
         config: dict[str, Any] = {"algorithm": plan.algorithm, "env": plan.env}
         config |= {"env_kwargs": plan.env_kwargs} if plan.env_kwargs else {}
         config |= {"backend": plan.backend} if plan.backend != "auto" else {}
-        config |= {"seed": trial.user_attrs["seed"]}
-        names = ("total_timesteps", "eval_every", "eval_episodes")
-        config |= {name: getattr(plan, name) for name in names}
+        config["seed"] = trial.user_attrs["seed"]
+        config |= {name: getattr(plan, name) for name in ("total_timesteps", "eval_every", "eval_episodes")}
         return {**config, "settings": trial.user_attrs["settings"]}
 
 
-@contextmanager
-def _lock_study(storage: str | os.PathLike[str] | None, study: str) -> Iterator[None]:
+def _lock_study(storage: str | os.PathLike[str] | None, study: str) -> AbstractContextManager[None]:
     """Lock a study of an SQLite file against other sweeps, with a lock file next to it."""
     # A lock on the SQLite file itself would release SQLite's own locks when it is closed.
     where = "" if storage is None else os.fspath(storage)
     file = Path(where.removeprefix("sqlite:///").partition("?")[0] if "://" in where else where)
-    with ExitStack() as stack:
-        if where and file.is_file():
-            name = hashlib.sha256(study.encode(errors="surrogatepass")).hexdigest()[:16]
-            lock_file = file.resolve().with_name(f".{file.name}.{name}.lock")
-            lock_file.touch()
-            try:
-                stack.enter_context(locked(lock_file, wait=False))
-            except BlockingIOError as error:
-                raise BlockingIOError(
-                    error.errno,
-                    f"study {study!r} is being trained by another sweep; wait until it ends, or pass another --study",
-                    where,
-                ) from error
-        yield
-
-
-def _url(file: Path) -> str:
-    """Return the URL of an SQLite file, whose name may contain "?"."""
-    cls = load_extra("sqlalchemy.engine", "sweep", "rlox sweep").URL
-    uri = file.absolute().as_uri()
-    return str(cls.create("sqlite", database=uri, query={"uri": "true"}))
+    if not where or not file.is_file():
+        return nullcontext()
+    name = hashlib.sha256(study.encode(errors="surrogatepass")).hexdigest()[:16]
+    lock_file = file.resolve().with_name(f".{file.name}.{name}.lock")
+    lock_file.touch()
+    busy = f"study {study!r} is being trained by another sweep; wait until it ends, or pass another --study"
+    return locked(lock_file, wait=False, busy=busy, owner=where)
 
 
 def _open_storage(optuna: ModuleType, storage: str | os.PathLike[str] | None) -> object:
     """Open the storage of the study."""
     if storage is None:
         return None
-    where = os.fspath(storage)
-    url = where if "://" in where else _url(Path(where))
+    where = url = os.fspath(storage)
+    if "://" not in where:  # the name of the file may contain "?"
+        uri = Path(where).absolute().as_uri()
+        engine = load_extra("sqlalchemy.engine", "sweep", "rlox sweep")
+        url = str(engine.URL.create("sqlite", database=uri, query={"uri": "true"}))
     try:
         return optuna.storages.RDBStorage(url)
     except Exception as error:

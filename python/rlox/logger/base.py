@@ -1,12 +1,12 @@
 """`Logger` interface, base class, and isolation of training from errors of loggers."""
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from importlib import import_module
 from pathlib import Path
+from pkgutil import resolve_name
 from typing import Any, Protocol, runtime_checkable
 
-from rlox._errors import ArgumentError, ArgumentTypeError, warn_at_most
+from rlox._errors import ArgumentError, ArgumentTypeError, one_line, warn_at_most
 from rlox._timing import EveryNSteps
 from rlox._validation import hint
 
@@ -76,8 +76,7 @@ class Logger(Protocol):
         """Log a row, after each iteration and after callbacks added their metrics.
 
         Args:
-            metrics: Metrics by Stable-Baselines3's names. Some may be NaN, and some are not in
-                every row.
+            metrics: Metrics by Stable-Baselines3's names. Some may be NaN, and some are not in every row.
             step: Budget used so far, such as the number of environment steps.
         """
 
@@ -148,8 +147,7 @@ def as_loggers(loggers: object, *, folder: bool) -> list[Logger]:
         Loggers without "csv", which the run folder writes itself.
 
     Raises:
-        ArgumentError: A name is unknown or repeated, or a logger without a path has no run folder
-            to write to.
+        ArgumentError: A name is unknown or repeated, or a logger without a path has no run folder to write to.
         ArgumentTypeError: `loggers` is not a list, or an item is neither a name nor a logger.
         ModuleNotFoundError: The package of a logger is not installed; the text names the extra.
 
@@ -159,55 +157,35 @@ def as_loggers(loggers: object, *, folder: bool) -> list[Logger]:
     if not isinstance(loggers, Iterable) or isinstance(loggers, str | bytes | Mapping):
         raise ArgumentTypeError("loggers", "a list of names and objects", repr(loggers), "wrap the logger in brackets")
     items = [*loggers]
-    if (name := find_duplicate(items)) is not None:
-        raise ArgumentError("loggers", "each name once", f"{name!r} twice", "remove one of them")
-    instances = (_as_logger(logger, folder) for logger in items)
+    names = [item for item in items if isinstance(item, str)]
+    for name in names:
+        if names.count(name) > 1:
+            raise ArgumentError("loggers", "each name once", f"{name!r} twice", "remove one of them")
+    instances = (_as_logger(item, folder) for item in items)
     return [logger for logger in instances if logger is not None]
 
 
-def find_duplicate(loggers: Iterable[Any]) -> str | None:
-    """Return the first name that is repeated, or None.
-
-    >>> find_duplicate(["csv", "jsonl", "csv"])
-    'csv'
-    """
-    names = set()
-    for name in loggers:
-        if isinstance(name, str) and name in names:
-            return name
-        names |= {name} if isinstance(name, str) else set()
-    return None
-
-
 def _as_logger(logger: Any, folder: bool) -> Logger | None:
-    instance: Logger | None = None if isinstance(logger, str) else logger
+    """Return a logger from its name or the logger itself; None for "csv"."""
+    name = logger if isinstance(logger, str) else type(logger).__name__
     if isinstance(logger, str):
-        if logger not in NAMES:
-            raise ArgumentError("loggers", "names of loggers", repr(logger), hint(logger, NAMES))
-        if logger != "csv":
-            module, _, name = NAMES[logger].partition(":")
-            logger_class: Callable[[], Logger] = getattr(import_module(module), name)
-            instance = logger_class()
+        if name not in NAMES:
+            raise ArgumentError("loggers", "names of loggers", repr(name), hint(name, NAMES))
+        logger = resolve_name(NAMES[name])() if NAMES[name] else None
     elif isinstance(logger, type) or not isinstance(logger, Logger):
         is_class = isinstance(logger, type)
-        got = f"the class {logger.__name__}" if is_class else f"a {_type_name(logger)}"
         raise ArgumentTypeError(
             "loggers",
             f"names ({', '.join(NAMES)}) or objects with start, log and finish",
-            str(got),
+            f"the class {logger.__name__}" if is_class else f"a {name}",
             "pass an object of the class" if is_class else "implement rlox.logger.Logger",
         )
-    needs_folder = instance is None or getattr(instance, "path", "") is None
-    if needs_folder and not folder:
-        writer = logger if instance is None else _type_name(instance)
+    if not folder and (logger is None or getattr(logger, "path", "") is None):
         raise ArgumentError(
-            "loggers", f"a run folder for {writer}", "runs_dir=None", "pass runs_dir=..., or a logger with a path"
+            "loggers", f"a run folder for {name}", "runs_dir=None", "pass runs_dir=..., or a logger with a path"
         )
-    return instance
-
-
-def _type_name(value: object) -> str:
-    return type(value).__name__
+    checked: Logger | None = logger
+    return checked
 
 
 class Loggers:
@@ -226,8 +204,7 @@ class Loggers:
 
     def log(self, metrics: Mapping[str, float], step: int) -> None:
         """Pass a row to all loggers."""
-        if self._running:
-            self._call_all("log", metrics, step)
+        self._call_all("log", metrics, step)
 
     def finish(self, result: Mapping[str, Any] | None) -> None:
         """End all loggers."""
@@ -242,9 +219,7 @@ def _call(logger: Logger, method: str, args: tuple[object, ...]) -> bool:
     try:
         getattr(logger, method)(*args)
     except Exception as error:
-        warn_at_most(
-            f"{_type_name(logger)}.{method} failed ({_type_name(error)}: {error}); training "
-            "continues without this logger"
-        )
+        name = f"{type(logger).__name__}.{method}"
+        warn_at_most(f"{name} failed ({one_line(error)}); training continues without this logger")
         return False
     return True

@@ -194,8 +194,7 @@ class JSONLinesLogger(IntervalLogger):
     """Logger that writes a line of strict JSON per row; NaN and infinity become null.
 
     Args:
-        path: Path of the file; None: `metrics.jsonl` in the run folder. New lines are appended to
-            an existing file.
+        path: Path of the file; None: `metrics.jsonl` in the run folder. New lines are appended to an existing file.
         every: Environment steps between two lines; 1: all rows.
 
     Raises:

@@ -69,9 +69,8 @@ class WandbLogger(IntervalLogger):
     Args:
         project: Name of the project.
         every: Environment steps between two rows; 1: all rows.
-        **init: Arguments of `wandb.init`, which override those of the logger. `mode="offline"`
-            writes to the disk only, like the environment variable `WANDB_MODE=offline`; upload the
-            run with `wandb sync`.
+        **init: Arguments of `wandb.init`, which override those of the logger. `mode="offline"` writes to the disk only,
+            like the environment variable `WANDB_MODE=offline`; upload the run with `wandb sync`.
 
     Raises:
         ArgumentError: `every` is below 1.
@@ -122,9 +121,8 @@ class MLflowLogger(IntervalLogger):
     The id of the run is stored in the run folder, so that a resumed run continues it.
 
     Args:
-        tracking_uri: Address of the tracking store. None: the environment variable
-            `MLFLOW_TRACKING_URI`, else the SQLite file `mlflow.db` in `runs_dir`, or in the working
-            directory without a run folder. Show the file with
+        tracking_uri: Address of the tracking store. None: the environment variable `MLFLOW_TRACKING_URI`, else the
+            SQLite file `mlflow.db` in `runs_dir`, or in the working directory without a run folder. Show the file with
             `mlflow ui --backend-store-uri sqlite:///runs/mlflow.db`.
         experiment: Name of the experiment, which is created if it does not exist.
         every: Environment steps between two rows; 1: all rows.
@@ -165,13 +163,10 @@ class MLflowLogger(IntervalLogger):
 
     def _resume_run(self, run_id: str | None) -> bool:
         """Continue an earlier run; return False if the store does not have the run."""
-        if run_id is None:
-            return False
         try:
-            exists = self._client.get_run(run_id).info.lifecycle_stage == "active"
+            if run_id is None or self._client.get_run(run_id).info.lifecycle_stage != "active":
+                return False
         except self._mlflow.exceptions.MlflowException:
-            exists = False
-        if not exists:
             return False
         self._client.update_run(run_id, status="RUNNING")
         history = self._client.get_metric_history(run_id, self._step_metric)
@@ -191,8 +186,7 @@ class MLflowLogger(IntervalLogger):
             return
         now = int(time.time() * 1000)  # milliseconds
         metric = self._mlflow.entities.Metric
-        values = {name: x for name, x in metrics.items() if not math.isnan(x)}
-        rows = [metric(name, float(x), now, step) for name, x in values.items()]
+        rows = [metric(name, float(x), now, step) for name, x in metrics.items() if not math.isnan(x)]
         self._client.log_batch(self._id, metrics=rows)
 
     def finish(self, result: Mapping[str, Any] | None) -> None:
