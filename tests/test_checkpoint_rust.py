@@ -126,10 +126,10 @@ def test_trainer_uses_the_episode_limit_of_a_rust_checkpoint(tmp_path):
 @pytest.mark.parametrize(
     ("fixture", "names", "hint"),
     [
-        ("rust-half", "activation net_arch shared_trunk use_sde", "make a trainer with the same"),
-        ("rust-half", "net_arch", "policy and values have the same hidden layers here"),
-        ("rust-half", "activation net_arch", "policy and values have the same hidden layers here"),
-        ("rust-dqn", "activation dueling net_arch", "make a trainer with the same networks"),
+        ("rust-half", "activation net_arch shared_trunk use_sde", "create a trainer with the same networks"),
+        ("rust-half", "net_arch", "Python has the same hidden layers for policy and values"),
+        ("rust-half", "activation net_arch", "Python has the same hidden layers for policy and values"),
+        ("rust-dqn", "activation dueling net_arch", "create a trainer with the same networks"),
     ],
 )
 def test_checkpoints_without_network_settings_are_rejected(tmp_path, fixture, names, hint):

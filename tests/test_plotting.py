@@ -30,8 +30,8 @@ def test_column_returns_numbers_or_nan_and_drops_an_incomplete_last_row(tmp_path
     [
         ("", "one of its metrics", ""),
         ("time/total_timesteps,aa\n8,1\n", "one of its metrics", "did you mean 'aa'"),
-        ("time/total_timesteps,a\n8,x\n", "numbers as a", ""),
-        ("time/total_timesteps,a\n8,\n", "numbers as a", ""),
+        ("time/total_timesteps,a\n8,x\n", "numbers in the column a", ""),
+        ("time/total_timesteps,a\n8,\n", "numbers in the column a", ""),
         ("\udcff", "the metrics of a run", ""),
     ],
     ids=["no column", "other column", "text", "empty", "no text"],

@@ -226,6 +226,6 @@ def test_loading_a_checkpoint_imports_no_module(tmp_path, monkeypatch):
     file = str(tmp_path / "crafted" / "manifest.json")
     with rejects(CorruptFileError, file, section="manifest"):
         PPOTrainer.load(tmp_path / "crafted")
-    with rejects(ArgumentError, "env", "import the module", got="'ThirdParty-v0'"):
+    with rejects(ArgumentError, "env", "import its module", got="'ThirdParty-v0'"):
         PPOTrainer.load(tmp_path / "saved")
     assert "third_party" not in sys.modules

@@ -264,7 +264,7 @@ def rows(quick: bool) -> list[Row]:
     for groups, size in [(16, 4), (256, 16), (1024, 32)][: 1 if quick else 3]:
         subjects = [
             *rlox_subjects("compute_batch_group_advantages", "advantages_rlox"),
-            *swept(Subject("rlox 1.2.0", "advantages_old", PUBLISHED, work="float64, no eps")),
+            *swept(Subject("rlox 1.2.0", "advantages_published", PUBLISHED, work="float64, no eps")),
             *trl_subjects("advantages_trl", {"TRL's torch": {}, "torch norm": {"norm": True}}),
         ]
         params: dict[str, Any] = {"groups": groups, "size": size}

@@ -146,7 +146,7 @@ def train(env, **settings):
     (lambda: train("CartPole-v1"), ArgumentError, "action_masks"),
     (lambda: train("Pendulum-v1"), ArgumentError, "action_masks"),
     (lambda: train(doors_with_mask(None)), ArgumentError, "action_masks"),
-    (lambda: VecEnv(1).action_masks(), ArgumentError, "action_masks", "make_vec("),
+    (lambda: VecEnv(1).action_masks(), ArgumentError, "action_masks", "in a wrapper"),
     (lambda: train(doors_with_mask([0] * 6)), ArgumentError, "action_mask"),
     (lambda: train(doors_with_mask([1] * 5)), ArgumentError, "action_mask"),
 )
@@ -218,8 +218,7 @@ def test_dqn_stores_the_mask_of_the_last_state_of_an_episode(env, mode, backend,
     if env is Method and mode is AutoresetMode.SAME_STEP:
         known = ~ended  # the reset has replaced the last state
         assert not batch["next_masks"][ended].any()
-        (warning,) = [w for w in recwarn if str(w.message).startswith("action_mask: ")]
-        assert "Method" in str(warning.message)
+        (_,) = [w for w in recwarn if str(w.message).startswith("action_mask: ")]
     # Observations of doors equal their masks, and change with every episode.
     assert np.array_equal(batch["next_masks"][known], batch["next_obs"][known] > 0)
 

@@ -71,7 +71,7 @@ def assert_arrays_equal(arrays, expected):
 
 @pytest.mark.parametrize("saved", ["native", "torch"])
 @pytest.mark.parametrize("case", CASES)
-@pytest.mark.filterwarnings("ignore:environment:UserWarning")  # new episodes
+@pytest.mark.filterwarnings("ignore:environments could not be restored:UserWarning")  # new episodes
 def test_a_checkpoint_is_loaded_on_the_other_backend_and_back(case, saved, tmp_path):
     cls, env, settings = CASES[case]
     other = "torch" if saved == "native" else "native"
@@ -164,7 +164,7 @@ def test_a_checkpoint_without_replay_continues_with_an_empty_buffer(case, backen
         assert trainer.evaluate(1)["returns"] == loaded.evaluate(1)["returns"]
     assert len(loaded.learner.replay) == 0
     assert (loaded.timesteps, loaded.learner.updates) == (trainer.timesteps, trainer.learner.updates)
-    with pytest.warns(UserWarning, match=r"^replay: .* with an empty replay buffer") as record:
+    with pytest.warns(UserWarning, match="^checkpoint has no replay buffer.*resumes with an empty one") as record:
         loaded.train(8)
     assert record[0].filename == __file__
     assert len(loaded.learner.replay) == loaded.timesteps - trainer.timesteps
@@ -199,13 +199,13 @@ def test_a_state_without_replay_empties_the_buffer(backend):
     assert len(learner.replay) == 8
 
 
-@pytest.mark.filterwarnings("ignore:environment:UserWarning")
+@pytest.mark.filterwarnings("ignore:environments could not be restored:UserWarning")
 def test_hindsight_continues_with_an_empty_buffer(tmp_path):
     trainer = SACTrainer(PointMass, 1, her="future", **SMALL)
     trainer.train(50)
     trainer.save(tmp_path / "saved", replay=False)
     loaded = SACTrainer.load(tmp_path / "saved", env=PointMass, runs_dir=None)
-    with pytest.warns(UserWarning, match="^replay: "):
+    with pytest.warns(UserWarning, match="^checkpoint has no replay buffer"):
         loaded.train(50)
     assert loaded.learner.updates == trainer.learner.updates + 7
 
@@ -390,7 +390,7 @@ def fail_writes(monkeypatch):
 def test_a_run_saves_all_but_an_unwritable_buffer(fail_writes, tmp_path, backend, error, message):
     trainer = make_sac(backend, runs_dir=tmp_path, buffer_size=40)
     fail_writes(error)
-    with pytest.warns(UserWarning, match=rf"^{message}.*all but the replay buffer") as record:
+    with pytest.warns(UserWarning, match=rf"^{message}.*checkpoint lacks the replay buffer") as record:
         result = trainer.train(60)
     assert record[0].filename == __file__
     names = {"checkpoint", "config.json", "curve.png", "metrics.csv", "summary.json"}

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from rlox import ArgumentError
+from rlox._training.run import Run
 from rlox.callbacks import Callback, CheckpointCallback, EvalCallback
 from rlox.callbacks.checkpointing import prune, read_scores
 from rlox.checkpoint import list_step_checkpoints, newest, read_checkpoint, step_name
@@ -74,13 +75,13 @@ def test_a_resumed_run_saves_at_the_same_steps(tmp_path):
 
 
 def test_checkpoints_are_saved_after_the_row_is_logged(tmp_path, monkeypatch):
-    trainer, logger, save = small(runs_dir=tmp_path), NotingLogger(), PPOTrainer.save
+    trainer, logger, save = small(runs_dir=tmp_path), NotingLogger(), Run.save
 
     def record_and_save(self, path, **kwargs):
         logger.notes.append(("save", Path(path).name))
         save(self, path, **kwargs)
 
-    monkeypatch.setattr(PPOTrainer, "save", record_and_save)
+    monkeypatch.setattr(Run, "save", record_and_save)
     callbacks = [CheckpointCallback(every=32), EvalCallback(every=32, n_episodes=1)]
     trainer.train(32, callbacks=callbacks, loggers=[logger])
     calls = ["start", "log", "step-000000032", "best", "checkpoint", "finish"]
@@ -96,7 +97,7 @@ def test_replay_buffer_is_optional(tmp_path, replay):
 
 
 def test_a_full_disk_warns_and_training_continues(tmp_path, monkeypatch):
-    trainer, save, tries = small(runs_dir=tmp_path), PPOTrainer.save, []
+    trainer, save, tries = small(runs_dir=tmp_path), Run.save, []
 
     def fail_once(self, path, **kwargs):
         if "checkpoints" in str(path) and len(tries) < 1:
@@ -104,7 +105,7 @@ def test_a_full_disk_warns_and_training_continues(tmp_path, monkeypatch):
             raise OSError(28, "No space left on device")
         save(self, path, **kwargs)
 
-    monkeypatch.setattr(PPOTrainer, "save", fail_once)
+    monkeypatch.setattr(Run, "save", fail_once)
     with pytest.warns(UserWarning, match="checkpoint after 64 steps was not written .* multiple of 64"):
         trainer.train(192, callbacks=[CheckpointCallback(every=64)])
     assert checkpoint_names(trainer.run.path) == [step_name(128), step_name(192)]

@@ -71,7 +71,7 @@ def test_the_best_checkpoint_and_score_are_restored_in_a_resumed_run(tmp_path):
     def evaluate(*args, **kwargs):
         return {"mean_reward": next(scores), "std_reward": 0.0, "returns": [], "lengths": [1]}
 
-    trainer.evaluate = evaluate
+    trainer.run.evaluate = evaluate
     trainer.train(96, callbacks=[EvalCallback(every=32)])
     best = trainer.run.path / "checkpoints/best"
     assert PPOTrainer.load(best, runs_dir=None).timesteps == 64

@@ -57,7 +57,7 @@ def test_the_report_goes_to_stdout_and_progress_to_stderr(rlox):
     assert lines[0] == "ppo CartPole-v1, seed 1, native"
     assert lines[1].startswith("64 steps in total; this call took ")
     assert lines[3].startswith("run folder runs/CartPole-v1/ppo/")
-    assert run.err.startswith("64/64 steps, return ")
+    assert run.err.startswith("64/64 timesteps, return ")
 
 
 @pytest.mark.parametrize("algorithm", ALGORITHMS)

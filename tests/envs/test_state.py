@@ -200,7 +200,7 @@ def test_resuming_with_new_episodes_warns_once(tmp_path):
     assert manifest["env_state"] == "missing"
     assert manifest["env_state_reason"] == "Echo has no get_state() and set_state(state)"
     loaded = PPOTrainer.load(tmp_path / "saved", env=Echo, runs_dir=None)
-    with pytest.warns(UserWarning, match="environment: .*: Echo has no get_state.*new episodes"):
+    with pytest.warns(UserWarning, match="environments could not be restored: Echo has no get_state.*new episodes"):
         loaded.train(32)
     loaded.train(32)
     PPOTrainer.load(tmp_path / "new", env=Echo, runs_dir=None).train(32)
@@ -213,7 +213,7 @@ def test_other_environments_start_new_episodes(tmp_path):
     first = PPOTrainer(cartpole, 1, runs_dir=None, **PPO).learner
     first.iterate()
     other = lambda: wrappers.RecordEpisodeStatistics(cartpole())  # noqa: E731
-    for env, reason in {other: "other environments", "CartPole-v1": "of another kind"}.items():
+    for env, reason in ((other, "the state is of other environments"), ("CartPole-v1", "they differ from")):
         loaded = PPOTrainer.load(tmp_path / "saved", env=env, runs_dir=None)
         with pytest.warns(UserWarning, match=reason):
             loaded.train(32)

@@ -106,7 +106,7 @@ def test_failed_runs_are_named_and_the_others_finish(processes):
         rlox.train_many("ppo", "CartPole-v1", range(5), 64, on_result=outcomes.__setitem__, **options)
     error = raised.value
     assert [error.errors[seed].errno for seed in (1, 3)] == [errno.ENOSPC] * 2
-    assert "seed 1: OSError: [Errno 28] no room for 1; seed 3: OSError" in str(error)
+    assert "seed 1: OSError: [Errno 28] no space for 1; seed 3: OSError" in str(error)
     assert [result and result["timesteps"] for result in error.results] == [64, None, 64, None, 64]
     assert {*error.errors} == {1, 3}
     assert sorted(outcomes) == [0, 1, 2, 3, 4]

@@ -442,7 +442,7 @@ CALLS += [
     call("GymVecEnv.begin_rollout", **ROLLOUT, seed=7),
     call("GymVecEnv.step_rollout", **ROLLOUT, **DECISIONS),
     *(call(f"GymVecEnv.{method}") for method in ("pop_episodes", "render", "close")),
-    *map(call, ("env_ids", "available_memory", "isa", "num_threads", "register")),
+    *map(call, ("env_ids", "available_memory", "isa", "num_threads")),
     *map(call, ("start_phases", "phase_seconds", "stop_phases")),
     call("enter_phase", phase="inference"),
     call("NativeEnv", env_id="Pendulum-v1", render_mode=None, g=9.5),
@@ -450,7 +450,6 @@ CALLS += [
     call("NativeEnv.step", action=1),
     call("NativeEnv.render"),
     call("NativeEnv.close"),
-    call("make_native_vec", num_envs=2, env_id="CartPole-v1", autoreset_mode="SameStep", sutton_barto_reward=True),
     call("make_vec", env="CartPole-v1", num_envs=2, seed=7, autoreset_mode="SameStep"),
     call(
         "make_vec",

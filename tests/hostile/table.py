@@ -26,13 +26,10 @@ NOT_CALLED = {
     "results, protocols, a base class and a second name": (
         "RolloutBatch Checkpoint EvaluationResult TrainResult ActorCritic RolloutEnv Predictor Trainer GoalReplayBuffer"
     ),
-    "internal to learners: test_policies.py, test_masks.py, test_plugins.py": (
-        "make_policy get_act_fn get_evaluate_fn greedy_actions sample_actions "
-        "SdePolicy.reset_noise *.final_action_masks"
-    ),
+    "internal to learners: test_masks.py, test_plugins.py": "*.final_action_masks",
     "internal to callbacks and their checkpoints: tests/callbacks": (
-        "EveryNSteps.start EveryNSteps.ready check_env_maker *.on_* *Callback.state "
-        "*Callback.load_state ProgressBar.state ProgressBar.load_state *Run.interrupt_requested"
+        "EveryNSteps.start EveryNSteps.ready *.on_* *Callback.state *Callback.load_state "
+        "ProgressBar.state ProgressBar.load_state"
     ),
     "internal to GymVecEnv: tests/envs/test_gymnasium.py": "check_normalizer check_step",
     "internal to actors: test_actors.py": (

@@ -87,17 +87,17 @@ def test_csv_logger_of_the_run_folder_writes_each_row_once(tmp_path):
 
 
 class RecordingLogger(IntervalLogger):
-    def __init__(self, trainer):
+    def __init__(self, run):
         super().__init__(100)
         self.steps = []
-        self.start(trainer)
+        self.start(run.info())
 
-    def write(self, metrics, timesteps):
-        self.steps.append(timesteps)
+    def write(self, metrics, step):
+        self.steps.append(step)
 
 
 def test_thinned_rows_include_new_metrics_and_the_last_row():
-    logger = RecordingLogger(small())
+    logger = RecordingLogger(small().run)
     for steps in range(32, 321, 32):
         logger.log({"a": 1.0} | ({"eval": 2.0} if steps == 224 else {}), steps)
     logger.finish(None)
@@ -106,7 +106,7 @@ def test_thinned_rows_include_new_metrics_and_the_last_row():
 
 def test_thinned_rows_of_resumed_and_uninterrupted_runs_are_equal():
     def log_steps(steps, trainer):
-        logger = RecordingLogger(trainer)
+        logger = RecordingLogger(trainer.run)
         for at in steps:
             logger.log({"time/fps": 1.0, "train/loss": 1.0}, at)
         return logger.steps

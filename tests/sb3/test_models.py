@@ -243,7 +243,7 @@ def test_tensorboard_logs_are_named_and_numbered(tmp_path):
     assert max(event.step for event in events.Scalars("time/total_timesteps")) == 128
 
 
-@pytest.mark.filterwarnings("ignore:environment. expected environments that go on")
+@pytest.mark.filterwarnings("ignore:environments could not be restored")
 @pytest.mark.parametrize("make_env", [gym.make, lambda name: rlox.make_vec(name, 2)])
 def test_load_recreates_an_environment_with_an_id(make_env, tmp_path):
     model = make_ppo(make_env("CartPole-v1")).learn(64)
@@ -270,7 +270,7 @@ def test_env_id_of_returns_ids_of_equal_environments_only():
         assert env_id_of(env) is None
 
 
-@pytest.mark.filterwarnings("ignore:environment. expected environments that go on")
+@pytest.mark.filterwarnings("ignore:environments could not be restored")
 def test_model_without_environment_predicts_and_learns_after_set_env(tmp_path):
     model = make_ppo(double_rewards).learn(64)
     model.save(tmp_path / "m")

@@ -91,7 +91,7 @@ DAMAGE = [
     ("spaces", lambda m, _: m["spaces"].pop("action")),
     ("run", lambda m, _: m["run"].update(start=-1)),
     ("manifest", lambda m, _: m.update(seed=-1)),
-    ("manifest", lambda m, _: m.update(environment="unknown")),
+    ("manifest", lambda m, _: m.update(env_state="unknown")),
     ("counters", lambda m, _: m["counters"].update(timesteps="7")),
     ("counters", lambda m, _: m["counters"].update(episodes={"count": 3})),
     ("streams", lambda m, _: m["streams"].pop("resets")),
@@ -120,7 +120,7 @@ def test_load_names_the_damaged_section(saved, tmp_path, section, change):
     assert raised.value.section.split(", ")[0] == section
 
 
-def test_checkpoint_without_environment_key_loads(saved, tmp_path):
+def test_checkpoint_without_env_state_loads(saved, tmp_path):
     rewrite(saved, lambda manifest, _: manifest.pop("env_state"), tmp_path / "old")
     assert PPOTrainer.load(tmp_path / "old", runs_dir=None).train(32)["timesteps"] == 64
 

@@ -12,7 +12,7 @@ from gymnasium.vector.utils import batch_space
 from rlox import _rng, _spaces
 from rlox._errors import ClosedError
 from rlox._rlox import NativeVectorEnv, Normalizer, RolloutBuffer
-from rlox._rng import Seed
+from rlox._rng import Seed, seed_each
 from rlox._types import Flags, Floats
 from rlox._validation import check_int
 from rlox.envs import _ids
@@ -125,6 +125,7 @@ class VecEnv(GymnasiumAttributes, VectorEnv[Floats, npt.ArrayLike, npt.NDArray[A
         True
         """
         mask, numbers = split_options(options, self.num_envs)
+        seed_each(seed, self.num_envs)  # rejects invalid seeds before environments change
         obs = self._native.reset(seed, mask, numbers)
         self._has_reset = True
         self._seeds.record(seed, mask)

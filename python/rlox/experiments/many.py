@@ -274,7 +274,9 @@ def _check_shared(env: object, callbacks: object, loggers: object, *, folder: bo
                 "pass lambda: [EvalCallback(10_000)]",
             )
         as_callbacks(callbacks())
-    instances = [x for x in loggers if not isinstance(x, str)] if isinstance(loggers, Sequence) else []
+    if isinstance(loggers, str) or not isinstance(loggers, Sequence):
+        raise ArgumentTypeError("loggers", "a list of names", short_repr(loggers), "pass ['jsonl']")
+    instances = [x for x in loggers if not isinstance(x, str)]
     if instances:
         raise ArgumentTypeError(
             "loggers", "names, as each run creates its own loggers", short_repr(instances[0]), "pass 'jsonl'"
