@@ -1,6 +1,9 @@
-"""Find private words in identifiers, and documentation that starts with a question word.
+"""Find private words in identifiers, and documentation with a wrong first word.
 
-Only definitions count, so that names of other libraries may have these words.
+Only definitions count, so that names of other libraries may have these words. Documentation does
+not start with a question word. The documentation of a Rust function starts with a verb in the third
+person, as in the standard library; that of the binding is read in Python. Ruff checks Python's
+docstrings.
 """
 
 import ast
@@ -14,6 +17,10 @@ WORD = re.compile(
     "said|told|untold|kept|made|given|taken|seen|standing|unborn|begun|lend|lent|spare|few|aside|ahead|enough|room"
 )
 OPENERS = ("What", "How", "Where", "Whether", "Which", "Whose", "Those")
+RUST_FUNCTIONS = re.compile(
+    r"^((?:[ \t]*///.*\n)+)(?:[ \t]*(?:#\[|//(?!/)).*\n)*[ \t]*(?:pub(?:\(\w+\))? )?(?:(?:const|unsafe) )*fn ",
+    re.MULTILINE,
+)
 GENERATED = "crates/rlox-grpc/src/generated/"
 Finding = tuple[int, str]  # line number and message
 
@@ -80,6 +87,14 @@ def check_python(text: str) -> Iterator[Finding]:
             yield from check_opener(node.lineno, str(node.value.value))
 
 
+def check_verbs(text: str) -> Iterator[Finding]:
+    """Report documentation of Rust functions that does not start with a verb in the third person."""
+    for function in RUST_FUNCTIONS.finditer(text):
+        first = function[1].split()[1].strip(",")
+        if not first.endswith("s"):
+            yield text.count("\n", 0, function.start()) + 1, f"documentation of a function starts with {first}"
+
+
 def check_rust(text: str) -> Iterator[Finding]:
     """Check the definitions and the documentation of a Rust file."""
     for block in re.finditer(r"^[ \t]*(//[/!])(?!/)(.*)(?:\n[ \t]*\1.*)*", text, re.MULTILINE):
@@ -102,7 +117,10 @@ def main() -> int:
             continue
         check = check_rust if file.endswith(".rs") else check_python
         stem = Path(file).stem
-        found = {*check_name(1, stem), *check(Path(file).read_text(encoding="utf-8"))}
+        text = Path(file).read_text(encoding="utf-8")
+        found = {*check_name(1, stem), *check(text)}
+        if re.match(r"crates/(?!rlox-python/)[\w-]+/src/", file):
+            found.update(check_verbs(text))
         for line, message in sorted(found):
             print(f"{file}:{line}: {message}")
         findings += len(found)

@@ -57,7 +57,6 @@ def medians(benchmark: str) -> dict[str, float]:
 
 def criterion_subject(benchmark: str) -> Callable[[int], dict[str, float]]:
     """Return a subject: one benchmark that criterion runs in each round."""
-
     if binary() is None:
         raise LookupError(f"not built (run: {BUILD})")
 

@@ -95,7 +95,6 @@ def slower(row: dict[str, Any]) -> list[str]:
 
 def compare(subjects: list[dict[str, Any]], indices: list[int], medians: dict[int, Floats]) -> list[dict[str, Any]]:
     """Add `ratio` to subjects of one work, and compare the best peer with the best of rlox."""
-
     indices = sorted(indices, key=lambda index: float(subjects[index]["time"][0]))
     our_indices = [index for index in indices if subjects[index]["ours"]]
     peer_indices = [index for index in indices if not subjects[index]["ours"]]

@@ -1,9 +1,9 @@
-"""An environment of one's own in Python: Dict observations, and actions not always allowed.
+"""Custom environment in Python with Dict observations and action masks.
 
-    python examples/python/custom_env.py
+Run it with `python examples/python/custom_env.py`.
 
-Five of nine doors are locked, others every time. The agent sees which, and how far each door is
-from the way out; it should learn to take the open one that is nearest.
+In each step, five random doors of nine are locked. The observation has the state of each door and
+its distance to the exit. The agent learns to choose the open door that is nearest to the exit.
 """
 
 from typing import Any
@@ -20,7 +20,7 @@ Obs = dict[str, npt.NDArray[Any]]
 
 
 class Corridor(gym.Env[Obs, np.int64]):
-    """Pays 1 for the open door that is nearest to the way out, less for others; ends after 8."""
+    """Episode of eight doors; the reward is 1 for the nearest open door and lower for other doors."""
 
     def __init__(self) -> None:
         self.observation_space: gym.Space[Any] = spaces.Dict(
@@ -28,31 +28,31 @@ class Corridor(gym.Env[Obs, np.int64]):
         )
         self.action_space = spaces.Discrete(DOORS)
 
-    def _look(self) -> tuple[Obs, dict[str, Any]]:
+    def _observe(self) -> tuple[Obs, dict[str, Any]]:
         self.open = np.zeros(DOORS, np.int8)
         self.open[self.np_random.permutation(DOORS)[:4]] = 1
         self.distance = self.np_random.random(DOORS, np.float32)
-        # What is allowed goes into the infos, one flag for each action.
+        # The infos contain the action mask, with one flag per action.
         return {"open": self.open, "distance": self.distance}, {"action_mask": self.open}
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Obs, dict[str, Any]]:
-        """Starts at the first door."""
+        """Start an episode."""
         super().reset(seed=seed)
         self.passed = 0
-        return self._look()
+        return self._observe()
 
     def step(self, action: np.int64) -> tuple[Obs, float, bool, bool, dict[str, Any]]:
-        """Goes through a door. The corridor has an end: that is a termination, not a time limit."""
+        """Go through a door. The eighth door terminates the episode; there is no time limit."""
         if not self.open[action]:
             raise ValueError(f"action: expected an open door, got door {action}")
         best = self.distance[self.open == 1].min()
         reward = 1.0 - float(self.distance[action] - best)
         self.passed += 1
-        return *self._look()[:1], reward, self.passed == 8, False, {"action_mask": self.open}
+        return *self._observe()[:1], reward, self.passed == 8, False, {"action_mask": self.open}
 
 
 def main() -> None:
-    """Trains, and plays 30 episodes."""
+    """Train PPO and evaluate 30 episodes."""
     with PPOTrainer(Corridor, seed=1, num_envs=8, n_steps=128, action_masks=True, runs_dir=None) as trainer:
         before = trainer.evaluate(30)["mean_reward"]
         trainer.train(total_timesteps=40_000)

@@ -1,4 +1,4 @@
-"""Draws docs/learning_curve.svg: evaluations of PPO on CartPole-v1 for several seeds.
+"""Draw docs/learning_curve.svg: evaluations of PPO on CartPole-v1 for several seeds.
 
 Usage: python examples/python/learning_curve.py [IMAGE]
 """

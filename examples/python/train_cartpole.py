@@ -1,4 +1,4 @@
-"""Trains PPO on CartPole-v1 and scores it by 30 greedy episodes in Gymnasium's own CartPole."""
+"""Train PPO on CartPole-v1 and evaluate the policy in 30 episodes of Gymnasium's CartPole."""
 
 import logging
 import sys

@@ -1,6 +1,6 @@
-"""Trains PPO on CartPole-v1 by processes that learn as one, and scores it.
+"""Train PPO on CartPole-v1 in several processes and evaluate the policy.
 
-torchrun --nproc-per-node 2 examples/python/train_ddp.py
+Run it with `torchrun --nproc-per-node 2 examples/python/train_ddp.py`.
 """
 
 import logging
@@ -11,7 +11,7 @@ from rlox.distributed import ddp
 logging.basicConfig(format="%(message)s")
 
 with ddp.group() as group:
-    # Settings are those of all processes together: each steps its share of the environments.
+    # Settings are totals over all processes; each process steps its share of the environments.
     trainer = group.trainer("ppo", "CartPole-v1", seed=42)
     result = trainer.train(total_timesteps=100_000)
     if group.rank == 0:

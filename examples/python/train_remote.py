@@ -1,8 +1,8 @@
-"""Starts two workers, trains IMPALA on CartPole-v1 with rollouts that they collect, and scores it.
+"""Start two workers, train IMPALA on CartPole-v1 with their rollouts, and evaluate the policy.
 
-python examples/python/train_remote.py
+Run it with `python examples/python/train_remote.py`.
 
-On machines of your own, start `rlox worker` on each, with TLS and a token, and name their addresses
+To use other machines, start `rlox worker` with TLS and a token on each, and pass their addresses
 after `grpcs://`.
 """
 
@@ -22,8 +22,8 @@ with ExitStack() as stack:
         addresses.append(worker.stdout.readline().split()[3].removeprefix("http://"))
     print(f"workers         {', '.join(addresses)}")
 
-    where = f"grpc://{','.join(addresses)}"
-    with IMPALATrainer("CartPole-v1", seed=1, num_envs=16, num_actors=2, actors=where, runs_dir=None) as trainer:
+    actors = f"grpc://{','.join(addresses)}"
+    with IMPALATrainer("CartPole-v1", seed=1, num_envs=16, num_actors=2, actors=actors, runs_dir=None) as trainer:
         result = trainer.train(total_timesteps=500_000)
         score = trainer.evaluate(n_episodes=30)
     print(f"steps           {result['timesteps']:,} in {result['seconds']:.1f} s")

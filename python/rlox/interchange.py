@@ -77,7 +77,7 @@ def _read_transitions(buffer: ReplayBuffer) -> tuple[Arrays, dict[str, Any]]:
     state = buffer.state()
     frames = int(state["frame_stack"][0])
     n = int(state["num_envs"][0])
-    separate_rows = state["next_aside"]
+    separate_rows = state["next_is_stored"]
     rows = len(separate_rows)
     num_pending = n if rows and state["tails"][0] == 3 else 0  # rows without next observations
     parts = [name[5:] for name in state if name == "step.obs" or name.startswith("step.obs.")]
@@ -86,7 +86,7 @@ def _read_transitions(buffer: ReplayBuffer) -> tuple[Arrays, dict[str, Any]]:
         columns["obs"], columns["next_obs"] = _stack_frames(state, n, frames)
     else:
         for part in parts:
-            following = np.concatenate([state[f"step.{part}"], state[f"ahead.{part}"]])[n:]
+            following = np.concatenate([state[f"step.{part}"], state[f"next_row.{part}"]])[n:]
             following[separate_rows] = state[f"next.{part}"]
             columns[f"next_{part}"] = following[:rows]
     known_names = {f"step.{name}" for name in (*parts, *_COMMON)}
@@ -103,8 +103,8 @@ def _read_transitions(buffer: ReplayBuffer) -> tuple[Arrays, dict[str, Any]]:
 
 def _stack_frames(state: Arrays, n: int, frames: int) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
     """Return complete stacks of observations and next observations from stored frames."""
-    newest, head = state["step.obs"], state["older_aside"]
-    rows, num_frames, frame = len(state["next_aside"]), len(newest), newest.shape[1:]
+    newest, head = state["step.obs"], state["older_is_stored"]
+    rows, num_frames, frame = len(state["next_is_stored"]), len(newest), newest.shape[1:]
     check_memory("buffer", f"stacks of {frames} frames", (num_frames + rows) * frames * newest[:1].nbytes)
     obs = np.zeros((num_frames, frames, *frame), newest.dtype)
     obs[:, -1] = newest
@@ -115,8 +115,8 @@ def _stack_frames(state: Arrays, n: int, frames: int) -> tuple[npt.NDArray[Any],
     obs = obs[num_frames - rows :]
     following = np.empty_like(obs)
     following[:, :-1] = obs[:, 1:]
-    following[:, -1] = np.concatenate([newest[num_frames - rows :], state["ahead.obs"]])[n:]
-    following[state["next_aside"]] = state["next.obs"].reshape(-1, frames, *frame)
+    following[:, -1] = np.concatenate([newest[num_frames - rows :], state["next_row.obs"]])[n:]
+    following[state["next_is_stored"]] = state["next.obs"].reshape(-1, frames, *frame)
     stacked_shape = (rows, frames * frame[0], *frame[1:])
     return obs.reshape(stacked_shape), following.reshape(stacked_shape)
 

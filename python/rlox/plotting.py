@@ -94,7 +94,9 @@ def read_curve(run: str | Path, metric: str = METRIC, along: Along = "steps", sm
     smallest_later_step = np.fmin.accumulate(np.append(steps, np.inf)[::-1])[::-1][1:]
     valid = np.isfinite(values) & np.isfinite(at) & (steps < smallest_later_step)
     if not valid.any():
-        raise ArgumentError(str(file), f"numbers in the column {metric}", "none", "choose another metric, or train longer")
+        raise ArgumentError(
+            str(file), f"numbers in the column {metric}", "none", "choose another metric, or train longer"
+        )
     return Curve(*_read_label_and_settings(Path(run)), at[valid], smoothed(values[valid], smooth))
 
 

@@ -270,7 +270,7 @@ def make_constant_replay(backend, rewards, **settings):
     state = learner.state()
     for name, value in (("obs", OBS.numpy()), ("actions", ACTION.numpy()), ("rewards", rewards)):
         state.replay[f"step.{name}"][:] = value
-    state.replay["ahead.obs"][:] = OBS.numpy()
+    state.replay["next_row.obs"][:] = OBS.numpy()
     learner.load_state(state)
     return learner
 

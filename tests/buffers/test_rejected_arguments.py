@@ -261,7 +261,7 @@ def test_dtypes_accept_every_notation_of_numpy():
     assert (found["obs"], found["next_obs"], found["actions"]) == ("uint8", "uint8", "int64")
     assert (found["cost"], found["flags"], found["distance"]) == ("float64", "bool", "float32")
     state = ReplayBuffer(10, {"a": (3, np.uint8), "b": ((2, 2), "f8"), "c": (2, 3)}, 1).state()
-    parts = [state[f"ahead.obs.{name}"] for name in "abc"]
+    parts = [state[f"next_row.obs.{name}"] for name in "abc"]
     assert [part.shape[1:] for part in parts] == [(3,), (2, 2), (2, 3)]
     assert [part.dtype.name for part in parts] == ["uint8", "float64", "float32"]
 

@@ -93,7 +93,7 @@ impl ResetOptions {
 /// ```
 /// use rlox_core::{Env, EnvSpec, Pcg64, ResetOptions, Space, Step};
 ///
-/// Reaches 3 by adding the actions.
+/// /// Reaches 3 by adding the actions.
 /// struct Counter { at: f32, spec: EnvSpec }
 ///
 /// impl Env for Counter {
@@ -135,7 +135,7 @@ pub trait Env: Send {
     /// ```
     /// use rlox_core::{Env, EnvSpec, Pcg64, ResetOptions, Space, Step};
     ///
-    /// A corridor of three cells: 0 moves left, 1 moves right. Moves into a wall are masked.
+    /// /// A corridor of three cells: 0 moves left, 1 moves right. Moves into a wall are masked.
     /// struct Corridor { at: usize, spec: EnvSpec }
     ///
     /// impl Env for Corridor {

@@ -218,7 +218,7 @@ impl<W: Send + Sync + 'static, B: Send + 'static> AsyncCollector<W, B> {
     pub fn restart_from(&mut self, rollouts: u64, weights: W, seeds: Pcg64) -> Result<()> {
         self.check_process()?;
         if self.idle.is_empty() {
-            return Err(Error::config("rewind", "quiesced actors", "running actors", "call quiesce first"));
+            return Err(Error::config("restart_from", "quiesced actors", "running actors", "call quiesce first"));
         }
         self.idle.iter_mut().for_each(|actor| actor.invalidate_cache());
         self.channel.restart_from(rollouts, weights, seeds);
@@ -304,7 +304,7 @@ pub struct Collected<'a, B> {
     pub buffer: &'a mut B,
 }
 
-/// Main function of an actor's thread.
+/// Runs an actor's thread.
 fn act<W, B>(number: usize, mut actor: Boxed<W, B>, channel: &Channel<W, B>) {
     while let Some(mut job) = channel.begin(number) {
         let collected = catch_unwind(AssertUnwindSafe(|| actor.collect(&mut job, &|| channel.is_stopped())));

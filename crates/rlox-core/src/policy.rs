@@ -18,7 +18,7 @@ pub struct PolicyOut<'a> {
 /// ```
 /// use rlox_core::{ActionsMut, Pcg64, Policy, PolicyOut, Result};
 ///
-/// Always chooses action 0.
+/// /// Always chooses action 0.
 /// struct Still;
 ///
 /// impl Policy for Still {

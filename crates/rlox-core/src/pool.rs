@@ -256,7 +256,7 @@ impl Pool {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Main loop of a worker.
+    /// Runs the jobs of a worker.
     fn worker_loop(&self) {
         let mut last_job = 0;
         loop {

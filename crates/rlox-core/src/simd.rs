@@ -250,7 +250,7 @@ pub(crate) mod tests {
     }
 
     multiversion! {
-        /// A chain of dependent operations that a fused multiply-add would round differently.
+        /// Evaluates a chain of operations that a fused multiply-add would round differently.
         fn horner<T: Into<f64>>(coefficients: &[f64], x: T) -> f64 {
             let x = x.into();
             coefficients.iter().fold(0.0, |sum, c| sum * x + c)

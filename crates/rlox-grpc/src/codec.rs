@@ -385,7 +385,7 @@ mod tests {
             prop_assert_eq!(arguments_from("arguments", &bytes).unwrap(), arguments);
         }
 
-        /// Memory stays proportional to the input: at most 64 names, and 16 bytes per 9 bytes of input.
+        /// Checks that memory is proportional to the input: at most 64 names, and 16 bytes per 9 bytes of input.
         #[test]
         fn any_bytes_are_read_or_rejected(bytes in prop::collection::vec(0..4_u8, 0..700), num_envs in 0..80_usize) {
             if let Ok(arguments) = arguments_from("arguments", &bytes) {

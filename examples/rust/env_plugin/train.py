@@ -1,16 +1,17 @@
-"""Trains PPO on the courier, an environment of one's own in Rust.
+"""Train PPO on the courier, a custom environment in Rust.
 
     pip install ./examples/rust/env_plugin
     python examples/rust/env_plugin/train.py
 
-Before `:` stands the module that registers the id. Masks keep the courier inside its square.
+The id `courier_env:Courier-v0` names the module that registers the environment. Action masks keep
+the courier inside its square.
 """
 
 from rlox.trainers import PPOTrainer
 
 
 def main() -> None:
-    """Trains, and plays 100 episodes."""
+    """Train PPO and evaluate 100 episodes."""
     with PPOTrainer(
         "courier_env:Courier-v0",
         seed=1,

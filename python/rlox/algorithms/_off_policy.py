@@ -486,7 +486,12 @@ class OffPolicyLearner(BaseLearner[OffPolicyT]):
         state.replay = self.replay.state() if replay else None
         noise = [] if self.noise is None else self.noise.state.ravel().tolist()
         last = _serialize.numbers_to_state(self.last.values())
-        state.counters |= {"owed": self.pending_updates, "progress": self.progress, "noise": noise, "last": last}
+        state.counters |= {
+            "pending_updates": self.pending_updates,
+            "progress": self.progress,
+            "noise": noise,
+            "last": last,
+        }
         return state
 
     def load_state(self, state: learners.LearnerState) -> None:
@@ -494,7 +499,7 @@ class OffPolicyLearner(BaseLearner[OffPolicyT]):
         learners.check_state(state)
         state = to_torch_state(state, self.layout, self.algorithm, self.replay.empty)
         noise_size = 0 if self.noise is None else self.noise.state.size
-        wanted = {"owed": 1, "progress": 1, "noise": noise_size, "last": len(self.last)}
+        wanted = {"pending_updates": 1, "progress": 1, "noise": noise_size, "last": len(self.last)}
         pending_updates, progress, noise, last = (
             _serialize.numbers_from_state(state.counters, name, count) for name, count in wanted.items()
         )

@@ -34,8 +34,7 @@ def to_torch_state(state: LearnerState, layout: Layout, algorithm: str, empty: A
     action_streams = [name for name in streams if name.startswith("actions.")]
     for name in (*action_streams, "learning"):
         del streams[name]
-    counters["owed"] = counters.pop("due", None)
-    means = counters.pop("learned", None)
+    means = counters.pop("last_update", None)
     means = means if isinstance(means, dict) else {}
     counters["last"] = [_parse_mean(means.get(name)) for name in _loss_names(algorithm)]
     replay = state.replay and to_torch_replay(state.replay, layout, empty)
@@ -76,18 +75,17 @@ def to_native_state(state: LearnerState, layout: Layout, algorithm: str, num_env
     bit_generators["learning"] = minibatches.jumped()  # type: ignore[attr-defined]  # too
     for name, bits in bit_generators.items():
         streams[name] = _rng.stream_state(np.random.Generator(bits))
-    counters["due"] = counters.pop("owed", None)
     last = counters.pop("last", None)
     pairs = zip(_loss_names(algorithm), last if isinstance(last, list) else (), strict=False)
     means = {name: mean for name, mean in pairs if mean is not None}
     unknown = dict.fromkeys(SOME) | dict.fromkeys(MEANS, "nan")
-    counters["learned"] = unknown | means if means else None
+    counters["last_update"] = unknown | means if means else None
     replay = state.replay and to_native_replay(state.replay, layout)
     return dataclasses.replace(state, streams=streams, counters=counters, replay=replay)
 
 
 # Arrays of a replay buffer's state that are observations.
-_OBSERVATIONS = ("step.obs", "ahead.obs", "next.obs")
+_OBSERVATIONS = ("step.obs", "next_row.obs", "next.obs")
 
 
 def to_torch_replay(arrays: "Arrays", layout: Layout, empty: "Arrays") -> "Arrays":

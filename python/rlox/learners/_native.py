@@ -44,12 +44,12 @@ def add_progress_state(state: learners.LearnerState, agent: NativeAgent) -> lear
         for name, row in zip(_names(len(rng_states) - len(_LEARNING_STREAMS)), rng_states, strict=True)
     }
     noise, pending_updates, progress = agent.progress_state()
-    progress_counters = {"noise": noise.tolist(), "due": pending_updates, "progress": progress}
+    progress_counters = {"noise": noise.tolist(), "pending_updates": pending_updates, "progress": progress}
     means = agent.last_update()
-    learned: dict[str, float | str | None] | None = None
+    last_update: dict[str, float | str | None] | None = None
     if means is not None:
-        learned = {name: None if x is None else float_to_json(x) for name, x in means.items()}
-    counters = state.counters | progress_counters | {"learned": learned}
+        last_update = {name: None if x is None else float_to_json(x) for name, x in means.items()}
+    counters = state.counters | progress_counters | {"last_update": last_update}
     return dataclasses.replace(state, streams=state.streams | streams, counters=counters)
 
 
@@ -73,7 +73,7 @@ def read_progress_state(state: learners.LearnerState, agent: NativeAgent, num_en
     try:
         noise = np.asarray(state.counters["noise"], np.float32)
         fits = noise.shape == current_noise.shape and bool(np.isfinite(noise).all())
-        pending_updates, progress = float(state.counters["due"]), float(state.counters["progress"])
+        pending_updates, progress = float(state.counters["pending_updates"]), float(state.counters["progress"])
     except (KeyError, TypeError, ValueError, OverflowError):
         fits, pending_updates, progress = False, 0.0, 0.0
     if not (fits and 0 <= pending_updates <= agent.pending_limit(timesteps) and 0 <= progress <= 1):
@@ -92,7 +92,7 @@ def read_last_update(state: learners.LearnerState) -> LastUpdate | None:
     Raises:
         ArgumentError: The state is damaged.
     """
-    last_update = state.counters.get("learned")
+    last_update = state.counters.get("last_update")
     if last_update is None:
         return None
     try:

@@ -375,7 +375,7 @@ mod tests {
         advantages
     }
 
-    /// Reference: the formula with one mean and one deviation after the other.
+    /// Computes the means first and the deviations afterwards, as a reference.
     fn slow(rewards: &[f64], group_size: usize, options: &GroupOptions) -> Vec<f64> {
         let without_nan = |group: &[f64]| group.iter().copied().filter(|x| !x.is_nan()).collect::<Vec<_>>();
         let mean = |x: &[f64]| x.iter().sum::<f64>() / x.len() as f64;

@@ -264,7 +264,7 @@ mod tests {
 
     use super::*;
 
-    /// Reference: best fit decreasing. Returns the sorted free space of the rows.
+    /// Returns the sorted free space of the rows after best fit decreasing, as a reference.
     fn slow(lengths: &[usize], max_length: usize) -> Vec<usize> {
         let mut lengths: Vec<usize> = lengths.iter().copied().filter(|length| *length > 0).collect();
         lengths.sort_unstable_by_key(|length| Reverse(*length));

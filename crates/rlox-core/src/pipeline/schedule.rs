@@ -308,7 +308,7 @@ mod tests {
     }
 
     proptest! {
-        /// In any order of events, no rollout is lost or duplicated, and there is always progress.
+        /// Checks random orders of events: no rollout is lost or duplicated, and there is always progress.
         #[test]
         fn every_rollout_is_received_once_within_the_limit(
             actors in 1..5_usize,

@@ -57,7 +57,7 @@ fn ring(actors: usize, staleness_policy: StalenessPolicy, change: impl Fn(&mut W
     (Ring::new(actors, staleness_policy, 0, Pcg64::seed_from(1), || Ok(Vec::with_capacity(4))).unwrap(), live)
 }
 
-/// Every weight equals its version, so that mixed-up weights are detected.
+/// Sets every weight to its version, so that mixed-up weights are detected.
 fn learn(ring: &mut Ring, rounds: u64) -> Vec<(Vec<u64>, u64)> {
     (1..=rounds)
         .map(|version| {
@@ -264,7 +264,7 @@ fn deterministic_seed_streams_do_not_depend_on_speed() {
 #[test]
 fn restart_needs_quiesced_actors() {
     let (mut ring, _) = ring(2, StalenessPolicy { max_staleness: 0, deterministic: true }, |_| ());
-    assert_rejects(ring.restart_from(5, 9, Pcg64::seed_from(2)), Error::Config, "rewind");
+    assert_rejects(ring.restart_from(5, 9, Pcg64::seed_from(2)), Error::Config, "restart_from");
     ring.quiesce().unwrap();
     ring.restart_from(5, 9, Pcg64::seed_from(2)).unwrap();
     assert_eq!(ring.seeds().unwrap().state(), Pcg64::seed_from(2).state());

@@ -32,10 +32,14 @@ const POLL_EVERY_ROWS: usize = 1 << 12;
 const POLL_EVERY_BYTES: usize = 1 << 20;
 
 /// Names and flags of stored transitions.
-const FLAGS: [(&str, u8); 4] =
-    [("step.terminated", TERMINATED), ("step.truncated", TRUNCATED), ("continues", CONTINUES), ("next_aside", STORED)];
+const FLAGS: [(&str, u8); 4] = [
+    ("step.terminated", TERMINATED),
+    ("step.truncated", TRUNCATED),
+    ("continues", CONTINUES),
+    ("next_is_stored", STORED),
+];
 /// Name of the flags of rows whose older frames are in `older.obs`.
-const OLDER: &str = "older_aside";
+const OLDER: &str = "older_is_stored";
 /// Name of the flags of environments whose oldest stored transition continues an overwritten one.
 const CUT: &str = "cut";
 /// Codes of the locations of the last next observations: their positions in this list.
@@ -474,7 +478,7 @@ impl ReplayStorage {
                 Box::new(rows(&frame_rows).map(move |row| self.newest(row))),
             ),
             (
-                self.obs_fields("ahead", 1, self.num_envs),
+                self.obs_fields("next_row", 1, self.num_envs),
                 Box::new(self.last_next_obs.iter().enumerate().map(next_row_obs)),
             ),
             (self.obs_fields("next", frames, stored), Box::new(overflow)),
@@ -670,7 +674,7 @@ impl ReplayStorage {
         for (env, location) in last_next_obs.iter().enumerate() {
             let in_overflow = matches!(location, NextObs::None | NextObs::Overflow);
             if in_overflow != (stored[last + env] != 0) {
-                let expected = "the location that next_aside implies";
+                let expected = "the location that next_is_stored implies";
                 return Err(invalid_field("tails", expected, format!("{location:?}").to_lowercase()).at_env(env));
             }
         }
@@ -684,7 +688,7 @@ impl ReplayStorage {
         let kinds = Kinds {
             row: self.row_fields(transitions.len()),
             step: self.obs_fields("step", 1, frame_rows.len()),
-            in_next_row: self.obs_fields("ahead", 1, self.num_envs),
+            in_next_row: self.obs_fields("next_row", 1, self.num_envs),
             next: self.obs_fields("next", frames, *stored),
             older: if frames > 1 { self.obs_fields("older", frames - 1, *heads) } else { Vec::new() },
         };

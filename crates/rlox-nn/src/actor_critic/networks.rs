@@ -238,7 +238,7 @@ impl<N: Network> PolicyNetworks<N> {
         Ok(())
     }
 
-    /// See [`ActorCritic::evaluate_actions`].
+    /// Computes log-probabilities; see [`ActorCritic::evaluate_actions`].
     fn compute_log_probs(
         &mut self,
         (obs, masks): (&[f32], Option<&[bool]>),

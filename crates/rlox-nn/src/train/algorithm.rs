@@ -73,12 +73,12 @@ pub trait Algorithm: Send {
     /// Errors of the policy.
     fn act_greedy(&mut self, obs: &[f32], masks: Option<&[bool]>, actions: ActionsMut<'_>) -> Result<()>;
 
-    /// Called when episodes end; `ended(i)` is `true` for the environments concerned.
+    /// Handles ends of episodes; `ended(i)` is `true` for environments whose episode has ended.
     fn end_episodes(&mut self, ended: &dyn Fn(usize) -> bool) {
         let _ = ended;
     }
 
-    /// Called after a step that added at least one transition.
+    /// Handles a step that added at least one transition.
     ///
     /// `timesteps` runs from the number of transitions before the step to the number after it.
     ///

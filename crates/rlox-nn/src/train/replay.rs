@@ -550,7 +550,8 @@ mod tests {
         }
     }
 
-    /// Four steps of one environment. The third and the fourth end episodes, and the mask after the third is unknown.
+    /// Returns four steps of one environment. The third and the fourth end episodes, and the mask after the third is
+    /// unknown.
     fn replay_memory(n_steps: usize) -> ReplayMemory {
         let config = ReplayConfig {
             buffer_size: 8,

@@ -47,7 +47,7 @@ impl Header {
             "byte_order": byte_order(),
             "hot_capacity": self.hot_capacity,
             "total_capacity": self.total_capacity,
-            "spare": self.slack,
+            "slack": self.slack,
             "id": self.id,
             "obs": parts(&self.schema.obs),
             "actions": self.schema.action.to_json(),
@@ -102,7 +102,7 @@ impl Header {
         let number = |key: &str| entries.get(key).and_then(Value::as_u64).ok_or(format!("no number {key:?}"));
         let count = |key: &str| count(entries, key);
         let schema = TransitionSchema { frame_stack: 1, ..TransitionSchema::from_json(entries)? };
-        let (total_capacity, slack) = (count("total_capacity")?, count("spare")?);
+        let (total_capacity, slack) = (count("total_capacity")?, count("slack")?);
         let header = Self { schema, hot_capacity: count("hot_capacity")?, total_capacity, slack, id: number("id")? };
         RowLayout::new(&header.schema).map_err(|error| error.to_string())?;
         if header.hot_capacity == 0 || header.hot_capacity > total_capacity || slack == 0 {

@@ -47,7 +47,7 @@ fn check_all(tree: &SumTree, expected: &[f32]) {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
 
-    /// About 16,000 changes in each of 64 cases: a million.
+    /// Makes about 16,000 changes in each of 64 cases: a million.
     #[test]
     fn tree_equals_direct_sums_after_a_million_changes(capacity in prop::sample::select(&CAPACITIES[..]), seed: u64) {
         let mut rng = Pcg64::seed_from(seed.into());
@@ -136,7 +136,7 @@ proptest! {
         }
     }
 
-    /// A leaf is drawn in each stratum that it covers completely, and perhaps in those that it shares.
+    /// Checks that a leaf is drawn in each stratum that it covers completely, and perhaps in strata that it shares.
     #[test]
     fn strata_bound_the_number_of_draws_of_a_leaf(capacity in prop::sample::select(&CAPACITIES[..]), seed: u64) {
         let mut rng = Pcg64::seed_from(seed.into());
@@ -157,7 +157,7 @@ proptest! {
     }
 }
 
-/// Chi-squared test of independent draws over three levels.
+/// Tests independent draws over three levels by a chi-squared statistic.
 ///
 /// 999 degrees of freedom have a mean of 999 and a standard deviation of 45.
 #[test]

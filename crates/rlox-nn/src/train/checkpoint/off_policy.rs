@@ -200,9 +200,9 @@ impl ProgressState {
         }
         let entries = [
             ("noise", json!(self.noise)),
-            ("due", json!(self.pending_updates)),
+            ("pending_updates", json!(self.pending_updates)),
             ("progress", json!(self.progress)),
-            ("learned", self.last_update.map_or(Value::Null, OffPolicyUpdateStats::to_json)),
+            ("last_update", self.last_update.map_or(Value::Null, OffPolicyUpdateStats::to_json)),
         ];
         if let Some(Value::Object(counters)) = checkpoint.manifest.get_mut(COUNTERS) {
             counters.extend(entries.map(|(name, entry)| (name.to_owned(), entry)));
@@ -223,14 +223,15 @@ impl ProgressState {
         let finite = |x: &Value| x.as_f64().map(|x| x as f32).filter(|x| x.is_finite());
         let numbers = numbers.and_then(|numbers| numbers.iter().map(finite).collect());
         let corrupt = || checkpoint.corrupt(COUNTERS, format!("no list of {noise} finite numbers as \"noise\""));
-        let last_update = match counters.get("learned") {
+        let last_update = match counters.get("last_update") {
             None | Some(Value::Null) => None,
             Some(value) => {
-                let corrupt = || checkpoint.corrupt(COUNTERS, "no statistics as \"learned\"");
+                let corrupt = || checkpoint.corrupt(COUNTERS, "no statistics as \"last_update\"");
                 Some(OffPolicyUpdateStats::from_json(value).ok_or_else(corrupt)?)
             }
         };
-        let (pending_updates, progress) = (within("due", 0.0..=pending_limit)?, within("progress", 0.0..=1.0)?);
+        let (pending_updates, progress) =
+            (within("pending_updates", 0.0..=pending_limit)?, within("progress", 0.0..=1.0)?);
         Ok(Self { noise: numbers.ok_or_else(corrupt)?, pending_updates, progress, last_update })
     }
 }

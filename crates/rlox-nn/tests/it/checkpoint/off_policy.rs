@@ -338,18 +338,21 @@ fn invalid_checkpoints_are_rejected() {
                 |c| c.manifest["counters"]["noise"] = json!([0.5, 1e300]),
                 corrupt("counters", "no list of 2 finite numbers as \"noise\""),
             ),
-            (|c| c.manifest["counters"]["due"] = json!(-0.5), corrupt("counters", "no number in 0 to 1 as \"due\"")),
             (
-                |c| c.manifest["counters"]["due"] = json!(f64::from(u32::MAX)),
-                corrupt("counters", "no number in 0 to 1 as \"due\""),
+                |c| c.manifest["counters"]["pending_updates"] = json!(-0.5),
+                corrupt("counters", "no number in 0 to 1 as \"pending_updates\""),
+            ),
+            (
+                |c| c.manifest["counters"]["pending_updates"] = json!(f64::from(u32::MAX)),
+                corrupt("counters", "no number in 0 to 1 as \"pending_updates\""),
             ),
             (
                 |c| c.manifest["counters"]["progress"] = json!(null),
                 corrupt("counters", "no number in 0 to 1 as \"progress\""),
             ),
             (
-                |c| c.manifest["counters"]["learned"]["critic_loss"] = json!([]),
-                corrupt("counters", "no statistics as \"learned\""),
+                |c| c.manifest["counters"]["last_update"]["critic_loss"] = json!([]),
+                corrupt("counters", "no statistics as \"last_update\""),
             ),
             (
                 |c| c.manifest["counters"]["timesteps"] = json!(u64::MAX - 3),
