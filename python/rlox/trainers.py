@@ -176,8 +176,8 @@ class Trainer:
     ) -> TrainResult:
         """Train for at least `total_timesteps` more environment steps, in full iterations.
 
-        Schedules cover the steps of the call. Ctrl-C ends the call after the current step or weight update; the run is
-        saved, but steps without an update are lost. A second Ctrl-C raises `KeyboardInterrupt` immediately.
+        Schedules cover the steps of the call. Ctrl-C ends the call after the current step or weight update, and the
+        run is saved. The steps of an unfinished rollout are discarded. A second Ctrl-C raises `KeyboardInterrupt` immediately.
 
         Args:
             total_timesteps: Number of steps over all environments. None continues an interrupted or
@@ -219,8 +219,9 @@ class Trainer:
         """End `train` after the current step. Callbacks and other threads may call this method.
 
         Args:
-            reason: Reason for `stopped_by` of the result; the run is then complete. None interrupts
-                the run, and `train()` continues it. The first reason counts.
+            reason: Text for `stopped_by` of the result. A run with a reason is complete. If the
+                reason is None, the run is interrupted, and another call of `train()` continues the
+                run. The first of several reasons counts.
 
         Raises:
             ArgumentTypeError: `reason` is neither a str nor None.
@@ -294,8 +295,8 @@ class Trainer:
         Raises:
             FileExistsError: `path` exists, and is neither a checkpoint nor an empty folder.
             OSError: The checkpoint cannot be written; an existing checkpoint remains.
-            OutOfMemoryError: A copy of the replay buffer does not fit into memory. The copy needs
-                up to twice the size of the buffer.
+            OutOfMemoryError: A copy of the replay buffer does not fit into memory. Saving
+                temporarily needs up to twice the memory of the buffer.
         """
         self.run.save(path, replay=replay)
 
@@ -316,7 +317,7 @@ class Trainer:
 
         Environments whose state can be saved continue in the middle of their episodes, so a resumed
         run gives the same bytes as an uninterrupted run. Other environments start new episodes.
-        Checkpoints of trainers in Rust can be loaded if Python has their settings.
+        A checkpoint of a trainer in Rust can be loaded if the Python config supports its settings.
 
         Args:
             path: Checkpoint, or run folder, whose newest checkpoint is loaded.
@@ -354,7 +355,7 @@ class Trainer:
         )
         with ExitStack() as on_error:
             on_error.callback(trainer.close)
-            # A valid state fits unless the policy is the caller's, or the backend has changed.
+            # With the same policy and backend, a rejected state means a damaged checkpoint.
             same = policy is None and chosen == saved["backend"]
             restore_run(trainer.run, path, saved, checkpoint.members, same=same)
             on_error.pop_all()
@@ -393,13 +394,14 @@ class PPOTrainer(Trainer):
     Args:
         env: Id, `EnvSpec`, class or function of environments, or a vector environment in any autoreset mode.
         seed: Seed of all random streams. If a custom `policy` or `features_extractor` draws from
-            torch's global generator, results repeat only if no other thread draws from it. None
-            takes a seed from the operating system.
+            torch's global generator, results repeat only if no other thread draws from it. If None,
+            the operating system provides a seed.
         backend: "native" computes in Rust and needs no other package; "torch" supports all settings; "candle" and
-            "burn" need a build with them. "auto" is "torch" if a setting needs it (`policy`, `features_extractor`,
-            image, Dict and Tuple observations, `device` other than "cpu", `compile`, "elu", "rmsprop_tf",
-            `full_std=False`, `net_arch=()` with `use_sde`, `her`, `frame_stack`, `action_noise` with a mean or several
-            sigmas), else "native". The choice does not depend on the installed packages.
+            "burn" need a build with them. "auto" is "native", unless an argument needs "torch":
+            image, Dict or Tuple observations; the arguments `policy`, `features_extractor`, `compile`, `her` and
+            `frame_stack`; `device` other than "cpu"; the values "elu" and "rmsprop_tf"; `full_std=False`;
+            `use_sde` with `net_arch=()`; `action_noise` with a mean or several sigmas. The choice does not depend on
+            the installed packages.
         policy: Torch module that implements `rlox.policies.ActorCritic`, or a function that returns
             one for an observation space and an action space; None: built-in MLP.
         features_extractor: Torch module that replaces the built-in encoder of observations; see
@@ -446,8 +448,8 @@ class IMPALATrainer(Trainer):
 
     Args:
         env, seed, backend, policy, features_extractor, env_kwargs, runs_dir: As for `PPOTrainer`.
-            Environments that are not native, custom policies and feature extractors need
-            `deterministic=True` and `max_staleness=0`, with which actor and learner take turns.
+            A Gymnasium environment, a custom policy or a feature extractor needs `deterministic=True`
+            and `max_staleness=0`; the actor and the learner then take turns.
         **settings: Fields of `rlox.configs.IMPALAConfig`.
 
     Raises:

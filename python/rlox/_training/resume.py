@@ -55,7 +55,8 @@ def restore_run(
         path: Path of the checkpoint, for messages.
         saved: Result of `check_manifest`.
         members: Arrays of the checkpoint.
-        same: Whether backend and policy are those of the checkpoint; every valid state fits then.
+        same: Whether backend and policy are those of the checkpoint. If True, a rejected state means
+            a damaged checkpoint; otherwise, a checkpoint that does not fit.
 
     Raises:
         CorruptFileError: The checkpoint is damaged. The error names the file and the section.
@@ -224,7 +225,7 @@ def _complete_rust_manifest(file: Path, manifest: dict[str, Any], config_type: t
             "create a trainer with the same networks, and pass the state from "
             "rlox.checkpoint.read_checkpoint to trainer.learner.load_state; or continue in Rust"
         )
-        # Other policy settings without net_arch: policy and value networks differ in it.
+        # Rust omits net_arch if policy and value networks have different hidden layers.
         if "net_arch" in missing and (policy_settings - {"use_sde"}) & {*saved}:
             hint = "continue in Rust; Python has the same hidden layers for policy and values"
         raise ArgumentError(
@@ -233,7 +234,7 @@ def _complete_rust_manifest(file: Path, manifest: dict[str, Any], config_type: t
             f"a checkpoint of a trainer in Rust without {', '.join(missing)}",
             hint,
         )
-    # PyTorch's epsilon is the default, except for on-policy algorithms.
+    # The default of optimizer_eps is 1e-5 for on-policy algorithms, and PyTorch's 1e-8 for others.
     is_on_policy = "gae_lambda" in defaults
     fixed = _FIXED_SETTINGS if is_on_policy else _FIXED_SETTINGS | {"optimizer_eps": 1e-8}
     for name in sorted({*saved} - {*defaults}):

@@ -160,8 +160,9 @@ class Run:
         """End `train` after the current step. Callbacks and other threads may call this method.
 
         Args:
-            reason: Reason for `stopped_by` of the result; the run is then complete. None interrupts
-                the run, and `train()` continues it. The first reason counts.
+            reason: Text for `stopped_by` of the result. A run with a reason is complete. If the
+                reason is None, the run is interrupted, and another call of `train()` continues the
+                run. The first of several reasons counts.
 
         Raises:
             ArgumentTypeError: `reason` is neither a str nor None.

@@ -16,8 +16,8 @@ const POLL_EVERY_ROWS: usize = 1024;
 
 /// Collects one rollout with a Rust policy.
 ///
-/// The call performs T steps, evaluates the last and the final observations, and computes the advantages. Nothing is
-/// allocated after the first call. `rngs`, one per environment, are the random streams of the policy.
+/// The call performs T steps, evaluates the observations after step T and the final observations of episodes, and
+/// computes the advantages. Nothing is allocated after the first call. `rngs`, one per environment, are the random streams of the policy.
 ///
 /// ```
 /// use rlox_core::{
