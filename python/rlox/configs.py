@@ -240,7 +240,7 @@ class PPOConfig(_GAEConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        rollout = self.num_envs // self.num_actors * self.n_steps
+        rollout = self.rollout_steps
         if self.batch_size is None:
             object.__setattr__(self, "batch_size", min(64, rollout))
         elif self.batch_size > rollout:
@@ -251,6 +251,11 @@ class PPOConfig(_GAEConfig):
                 str(self.batch_size),
                 "lower batch_size, or raise n_steps",
             )
+
+    @property
+    def rollout_steps(self) -> int:
+        """Number of environment steps in a rollout."""
+        return self.num_envs // self.num_actors * self.n_steps
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -437,6 +442,5 @@ def make_config(config_type: type[Any], settings: dict[str, Any], config_sources
     """
     if config_sources.get("batch_size") == "rl-zoo3" and config_type is PPOConfig:
         other = config_type(**settings | {"batch_size": None})
-        size = min(settings["batch_size"], other.num_envs * other.n_steps)
-        settings = settings | {"batch_size": size}
+        settings = settings | {"batch_size": min(settings["batch_size"], other.rollout_steps)}
     return config_type(**settings)

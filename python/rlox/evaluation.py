@@ -25,7 +25,7 @@ from rlox.envs._masks import MaskSource
 if TYPE_CHECKING:
     from rlox.learners import EnvLearner
 
-__all__ = ["EvaluationResult", "Predictor", "SeededPredictor", "evaluate"]
+__all__ = ["EvaluationResult", "Predictor", "evaluate"]
 
 
 class EvaluationResult(TypedDict):

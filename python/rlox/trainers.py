@@ -177,7 +177,8 @@ class Trainer:
         """Train for at least `total_timesteps` more environment steps, in full iterations.
 
         Schedules cover the steps of the call. Ctrl-C ends the call after the current step or weight update, and the
-        run is saved. The steps of an unfinished rollout are discarded. A second Ctrl-C raises `KeyboardInterrupt` immediately.
+        run is saved. The steps of an unfinished rollout are discarded. A second Ctrl-C raises `KeyboardInterrupt`
+        immediately.
 
         Args:
             total_timesteps: Number of steps over all environments. None continues an interrupted or

@@ -8,7 +8,7 @@ import pytest
 
 import rlox
 from rlox._training.metrics import read_metrics
-from rlox.callbacks import EvalCallback
+from rlox.callbacks import CheckpointCallback, EvalCallback
 from rlox.evaluation import evaluation_seed
 from rlox.trainers import DQNTrainer, PPOTrainer
 from support.checkpoints import assert_states_equal
@@ -65,13 +65,14 @@ def test_every_evaluation_uses_the_same_seed():
     assert [seed for seed in seeds if seed is not None] == [first] * 3
 
 
+def make_score(mean):
+    return {"mean_reward": mean, "std_reward": 0.0, "returns": [], "lengths": [1]}
+
+
 def test_the_best_checkpoint_and_score_are_restored_in_a_resumed_run(tmp_path):
     trainer, scores = small(runs_dir=tmp_path), iter([10.0, 30.0, 20.0, 25.0, 31.0])
 
-    def evaluate(*args, **kwargs):
-        return {"mean_reward": next(scores), "std_reward": 0.0, "returns": [], "lengths": [1]}
-
-    trainer.run.evaluate = evaluate
+    trainer.run.evaluate = lambda *args, **kwargs: make_score(next(scores))
     trainer.train(96, callbacks=[EvalCallback(every=32)])
     best = trainer.run.path / "checkpoints/best"
     assert PPOTrainer.load(best, runs_dir=None).timesteps == 64
@@ -81,6 +82,35 @@ def test_the_best_checkpoint_and_score_are_restored_in_a_resumed_run(tmp_path):
     trainer.train(32, callbacks=[EvalCallback(every=32)])
     assert PPOTrainer.load(best, runs_dir=None).timesteps == 160
     assert json.loads((best.parent / "scores.json").read_text()) == {"best": 31.0}
+
+
+def test_a_better_checkpoint_is_kept_if_a_run_resumes_from_an_older_one(tmp_path):
+    trainer = small(runs_dir=tmp_path)
+    scores = iter([10.0, 30.0])
+    trainer.run.evaluate = lambda *args, **kwargs: make_score(next(scores))
+    trainer.train(64, callbacks=[EvalCallback(every=32), CheckpointCallback(every=32)])
+    folder = trainer.run.path / "checkpoints"
+    loaded = PPOTrainer.load(folder / "step-000000032", runs_dir=None)
+    loaded.run.evaluate = lambda *args, **kwargs: make_score(20.0)
+    loaded.train(32, callbacks=[callback := EvalCallback(every=32, path=folder)])
+    assert callback.best_mean_reward == 30.0
+    assert PPOTrainer.load(folder / "best", runs_dir=None).timesteps == 64
+
+
+def test_a_best_score_without_a_checkpoint_does_not_count_after_an_error(tmp_path):
+    def fail(run, metrics):
+        if run.budget_used == 32:
+            raise RuntimeError("mine")
+
+    trainer, scores = small(runs_dir=tmp_path), iter([30.0, 20.0])
+    trainer.run.evaluate = lambda *args, **kwargs: make_score(next(scores))
+    callbacks = [EvalCallback(every=32), fail]
+    with pytest.raises(RuntimeError, match="mine"):
+        trainer.train(64, callbacks=callbacks)
+    trainer.train(32, callbacks=callbacks)
+    best = trainer.run.path / "checkpoints"
+    assert PPOTrainer.load(best / "best", runs_dir=None).timesteps == 64
+    assert json.loads((best / "scores.json").read_text()) == {"best": 20.0}
 
 
 def test_nothing_is_saved_without_a_run_folder_or_save_best(tmp_path, monkeypatch):

@@ -3,6 +3,7 @@
 import json
 import math
 
+import numpy as np
 import pytest
 
 from rlox import ArgumentError, ArgumentTypeError, CorruptFileError
@@ -82,7 +83,7 @@ class Stateful(Callback):
 
 
 def test_states_are_assigned_by_class_in_order():
-    states = get_callback_states([Stateful(a=1.5), Callback(), Stateful(a=-math.inf, b=None)])
+    states = get_callback_states([Stateful(a=np.float32(1.5)), Callback(), Stateful(a=-math.inf, b=None)])
     assert json.loads(json.dumps(states, allow_nan=False)) == states
     first, second, third = Stateful(a=0.0), Stateful(a=0.0, b=0.0), Stateful(a=7.0)
     load_callback_states([first, CheckpointCallback(1), second, third], states)

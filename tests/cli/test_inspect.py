@@ -116,7 +116,6 @@ def runs(tmp_path):
 
 
 def test_runs_with_different_seeds_are_a_single_line(rlox, runs, tmp_path):
-    make_run(runs / "a-0" / "diagnosis", ["", 1.0, 2.0], gamma=0.9)  # not a run
     result = rlox("plot", runs / "b", runs, "--json")
     assert (result.code, result.err) == (0, "")
     assert sorted(result.json["lines"]) == [

@@ -168,12 +168,9 @@ def test_folders_of_other_programs_are_not_changed(config, name, rlox, trained, 
     assert {file: (folder / file).read_text() for file in files} == files
 
 
-@pytest.mark.parametrize("name", ["single", "diagnosis"])
-def test_checkpoints_outside_of_a_run_get_a_new_run_folder(name, rlox, copied, tmp_path):
-    shutil.copytree(copied / "checkpoint", tmp_path / name / "checkpoint")
-    if name == "diagnosis":
-        shutil.copy(copied / "config.json", tmp_path / name)
-    result = rlox("resume", tmp_path / name, "--total-timesteps", "1", *COMMON)
+def test_checkpoints_outside_of_a_run_get_a_new_run_folder(rlox, copied, tmp_path):
+    shutil.copytree(copied / "checkpoint", tmp_path / "single" / "checkpoint")
+    result = rlox("resume", tmp_path / "single", "--total-timesteps", "1", *COMMON)
     assert result.json["run_dir"].startswith("runs/CartPole-v1/ppo/")
 
 

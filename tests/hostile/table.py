@@ -44,6 +44,7 @@ NOT_CALLED = {
     "takes a capsule: tests/envs/test_plugins.py": "register_env",
     "sets attributes of any name and kind: tests/envs/test_native.py": "NativeEnv.set_wrapper_attr",
     "takes a function and a path: tests/buffers/test_hindsight.py": "HindsightReplayBuffer.load",
+    "state of a trainer, whose methods are called: tests/training": "Run",
     "needs another package: tests/callbacks/test_video.py, test_interchange.py": (
         "VideoRecordingCallback from_arrow from_minari to_arrow"
     ),

@@ -63,7 +63,6 @@ from rlox.callbacks import (
     TimingCallback,
 )
 from rlox.checkpoint import read_checkpoint, write_checkpoint
-from rlox.evaluation import SeededPredictor
 from rlox.policies import MlpPolicy
 from rlox.trainers import A2CTrainer, DQNTrainer, IMPALATrainer, PPOTrainer, SACTrainer, TD3Trainer
 
@@ -189,7 +188,6 @@ def make_learner(cls, _=0):
     return cls(envs_for(cls), CONFIGS[cls], 3)
 
 
-SUBJECTS["SeededPredictor"] = Subject(lambda _: SeededPredictor(make_learner(PPO), 3), lambda x: x._learner.state())
 for trainer_cls, learner_cls, _, _ in ALGORITHMS:
     SUBJECTS[trainer_cls.__name__] = Subject(
         partial(make_trainer, trainer_cls), lambda x: x.learner.state(), (RuntimeError,)
@@ -283,10 +281,8 @@ CALLS += [
     ),
     call("PPOTrainer.stop", reason=string("word")),
     call("PPOTrainer.close"),
-    call("SeededPredictor.predict", **PREDICT, shared=True),
     call("PPO.predict", **PREDICT, **STREAM, shared=True),
     call("DQN.predict", **PREDICT, **STREAM, shared=True),
-    call("SeededPredictor", learner=lambda: make_learner(PPO), seed=3, interrupt_requested=lambda: bool),
     call(
         "evaluate",
         policy=LeftPolicy,

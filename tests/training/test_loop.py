@@ -10,7 +10,7 @@ import gymnasium as gym
 import numpy as np
 import pytest
 
-from rlox import ArgumentTypeError
+from rlox import ArgumentError, ArgumentTypeError, ClosedError
 from rlox.callbacks import Callback
 from rlox.trainers import PPOTrainer
 from support.checkpoints import assert_networks_equal
@@ -190,3 +190,34 @@ def test_row_of_a_failing_callback_contains_only_numbers():
     ((_, row),) = logger.rows
     assert "own" not in row
     assert type(row["other"]) is float
+
+
+def test_a_call_of_train_during_another_call_is_rejected():
+    trainer = small()
+    errors = []
+
+    def train_again(run, metrics):
+        with pytest.raises(ClosedError) as raised:
+            trainer.train(64)
+        errors.append(raised.value.argument)
+
+    result = trainer.train(64, callbacks=[train_again])
+    assert (result["timesteps"], errors) == (64, ["train", "train"])
+
+
+def test_a_call_that_fails_at_its_start_keeps_the_end_of_an_interrupted_run():
+    class FailingAtStart(Callback):
+        def on_train_start(self, run):
+            raise RuntimeError("mine")
+
+    trainer = small()
+    trainer.train(128, callbacks=[lambda run, metrics: run.stop()])
+    with pytest.raises(RuntimeError, match="mine"):
+        trainer.train(32, callbacks=[FailingAtStart()])
+    assert trainer.train()["timesteps"] == 128
+
+
+def test_an_empty_reason_to_stop_is_rejected():
+    trainer = small()
+    with rejects(ArgumentError, "reason"):
+        trainer.stop("")

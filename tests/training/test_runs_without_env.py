@@ -139,9 +139,12 @@ def test_callbacks_count_the_unit_of_the_budget(tmp_path):
     assert load_run(run.path).budget_used == run.budget_used
 
 
-def test_evaluation_callback_names_the_missing_environment():
+@pytest.mark.parametrize("env", [None, "CartPole-v1"])
+def test_evaluation_callback_names_the_missing_environment(env):
+    run = make_run()
     with rejects(ArgumentError, "env"):
-        loop.train(make_run(), 480, callbacks=[EvalCallback(every=48)])
+        loop.train(run, 480, callbacks=[EvalCallback(every=48, env=env)])
+    assert run.budget_used == 0
 
 
 @pytest.mark.parametrize("total", [0, None, "many"])

@@ -147,7 +147,6 @@ impl<W: Send + Sync + 'static, B: Send + 'static> AsyncCollector<W, B> {
     /// - [`Error::Interrupted`] if the interrupt check of the process stops the call
     ///   ([`crate::interrupt::set_interrupt_check`]);
     /// - [`Error::Closed`] after an error or [`AsyncCollector::stop`], or in a forked process.
-    #[expect(clippy::should_implement_trait, reason = "an iterator's items would outlive it")]
     pub fn recv(&mut self) -> Result<Collected<'_, B>> {
         self.recv_unless(&mut || false)?.ok_or(Error::Interrupted)
     }

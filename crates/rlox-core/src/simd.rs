@@ -214,6 +214,20 @@ macro_rules! multiversion {
 }
 pub(crate) use multiversion;
 
+/// Prefetches the cache line of `place`, if the CPU has such an instruction.
+#[inline(always)]
+pub(crate) fn prefetch<T>(place: &T) {
+    #[cfg(target_arch = "x86_64")]
+    #[expect(unsafe_code, reason = "the instruction takes any pointer, so it is unsafe to call")]
+    // SAFETY: every x86-64 CPU has the instruction, which neither faults nor changes anything except caches.
+    unsafe {
+        use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
+        _mm_prefetch::<_MM_HINT_T0>(std::ptr::from_ref(place).cast());
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    let _ = place;
+}
+
 #[cfg(test)]
 pub(crate) mod tests {
     use std::cell::Cell;
@@ -280,18 +294,4 @@ pub(crate) mod tests {
         assert_eq!((&rejected.expected[..], &rejected.got[..]), ("portable, avx2 or avx512", "\"avx1024\""));
         assert!(check(None).is_ok());
     }
-}
-
-/// Prefetches the cache line of `place`, if the CPU has such an instruction.
-#[inline(always)]
-pub(crate) fn prefetch<T>(place: &T) {
-    #[cfg(target_arch = "x86_64")]
-    #[expect(unsafe_code, reason = "the instruction takes any pointer, so it is unsafe to call")]
-    // SAFETY: every x86-64 CPU has the instruction, which neither faults nor changes anything except caches.
-    unsafe {
-        use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
-        _mm_prefetch::<_MM_HINT_T0>(std::ptr::from_ref(place).cast());
-    }
-    #[cfg(not(target_arch = "x86_64"))]
-    let _ = place;
 }

@@ -1,6 +1,7 @@
 """States of callbacks as JSON values, for checkpoints."""
 
 from collections.abc import Iterable, Mapping
+from numbers import Integral, Real
 from typing import Any, Protocol
 
 from rlox._errors import ArgumentError, ArgumentTypeError
@@ -31,7 +32,7 @@ def get_callback_states(callbacks: Iterable[HasState]) -> CallbackStates:
         class_name = type(callback).__name__
         state: object = callback.state()
         if not isinstance(state, dict) or not all(
-            isinstance(name, str) and isinstance(value, int | float | None) for name, value in state.items()
+            isinstance(name, str) and isinstance(value, Real | None) for name, value in state.items()
         ):
             raise ArgumentTypeError(
                 "callbacks",
@@ -40,9 +41,15 @@ def get_callback_states(callbacks: Iterable[HasState]) -> CallbackStates:
                 "return only numbers and None",
             )
         if state:
-            values = {name: float_to_json(x) if isinstance(x, float) else x for name, x in state.items()}
-            saved.append({"name": class_name, "state": values})
+            saved.append({"name": class_name, "state": {name: _to_json(x) for name, x in state.items()}})
     return saved
+
+
+def _to_json(value: Any) -> bool | int | float | str | None:
+    """Return a Python or NumPy number as a JSON value."""
+    if value is None or isinstance(value, bool):
+        return value
+    return int(value) if isinstance(value, Integral) else float_to_json(float(value))
 
 
 def load_callback_states(callbacks: Iterable[HasState], saved: CallbackStates) -> CallbackStates:

@@ -28,7 +28,7 @@ def write_diagnosis_on_error(run: Run) -> Iterator[None]:
         yield
     except NonFiniteError as error:
         if run.path is not None:
-            with suppress(OSError, MemoryError):  # the run's own error is raised
+            with suppress(Exception):  # the run's own error is raised
                 _write(run, run.path / FOLDER, error)
                 error.diagnosis = str(run.path / FOLDER)
         raise

@@ -9,8 +9,8 @@ from numbers import Integral, Real
 from typing import Any
 
 from rlox._concurrency import stop_on_interrupt
-from rlox._errors import ArgumentTypeError, NonFiniteError, warn, warn_at_most
-from rlox._training.callback_states import load_callback_states
+from rlox._errors import ArgumentTypeError, ClosedError, NonFiniteError, warn, warn_at_most
+from rlox._training.callback_states import get_callback_states, load_callback_states
 from rlox._training.diagnosis import write_diagnosis_on_error
 from rlox._training.results import TrainResult, train_result
 from rlox._training.run import CTRL_C, STOP, Callback, Run
@@ -38,20 +38,28 @@ def train(
         loggers: Loggers in addition to the run folder's `metrics.csv`.
 
     Raises:
+        ClosedError: Another call trains the run.
         Exception: Errors of callbacks and environments, after the run has been saved; errors of the learner.
     """
+    if run.is_training:
+        raise ClosedError("train", "one call at a time", "a call during another one", "wait until train() returns")
+    earlier_budget = run.budget_start, run.budget_end
     run.plan(total)
     run.warn_about_restore()
     run.learner.stop_requested = False
     run.stop_reason = None
+    loop = None
     with stop_on_interrupt(lambda: run.stop(CTRL_C)):
-        run.make_folder()
         run.is_training = True
         try:
+            run.make_folder()
             with nullcontext() if run.folder is None else run.folder.lock():
-                return _Loop(run, callbacks, loggers).run()
+                loop = _Loop(run, callbacks, loggers)
+                return loop.run()
         finally:
             run.is_training = False
+            if loop is None or not loop.has_started:  # an interrupted run can still be continued
+                run.budget_start, run.budget_end = earlier_budget
 
 
 class _Loop:
@@ -62,6 +70,7 @@ class _Loop:
         self._callbacks = list(callbacks)
         run_loggers: list[Logger] = [] if run.folder is None else [_RunFolderLogger(run.folder.metrics)]
         self._loggers = Loggers([*run_loggers, *loggers])
+        self.has_started = False  # whether the callbacks have started
         self._first = run.budget_used
         self._start_time = time.perf_counter()
         self._earlier_seconds = 0.0 if run.folder is None else run.folder.metrics.elapsed
@@ -79,6 +88,8 @@ class _Loop:
             # States without a callback remain in later checkpoints, for a later call of `train`.
             run.callback_states = load_callback_states(self._callbacks, run.callback_states)
             run.callbacks = self._callbacks
+            get_callback_states(self._callbacks)  # rejects invalid states before training
+            self.has_started = True
             with write_diagnosis_on_error(run):
                 self._iterate()
             result = self._end()
@@ -100,6 +111,7 @@ class _Loop:
             if not metrics:
                 return
             run.iterations += 1
+            run.lacks_replay, run.new_episodes_reason = False, None
             elapsed = time.perf_counter() - self._start_time
             metrics |= {ITERATIONS: run.iterations, ELAPSED: self._earlier_seconds + elapsed}
             metrics["time/fps"] = (run.budget_used - self._first) / elapsed

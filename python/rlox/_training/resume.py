@@ -13,7 +13,7 @@ from rlox._errors import ArgumentError, CorruptFileError, add_file, add_section
 from rlox._registry import AlgorithmSpec
 from rlox._training.callback_states import CALLBACKS_KEY, read_callback_states
 from rlox._training.metrics import remove_lines_after, remove_rows_after
-from rlox._training.run import NO_REPLAY, RANK_MEMBERS, Run
+from rlox._training.run import RANK_MEMBERS, Run
 from rlox._training.run_folder import RunFolder
 from rlox._types import Arrays
 from rlox._validation import check_str
@@ -83,9 +83,8 @@ def restore_run(
     run.budget_end = saved["run"]["target"]
     run.iterations = saved.get("iterations", 0)
     run.callback_states = callback_states
-    run.restore_warnings = [NO_REPLAY] if state.replay is None else []
-    if (reason := _explain_new_episodes(run, saved, state)) is not None:
-        run.restore_warnings.append(f"environments could not be restored: {reason}; training resumes with new episodes")
+    run.lacks_replay = state.replay is None
+    run.new_episodes_reason = _explain_new_episodes(run, saved, state)
 
 
 def _make_learner_state(saved: Mapping[str, Any], members: Mapping[str, Arrays]) -> LearnerState:

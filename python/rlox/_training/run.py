@@ -29,7 +29,6 @@ CTRL_C = "Ctrl-C"
 STOP = "stop()"
 # Members that each rank of a run of several processes has.
 RANK_MEMBERS = ("environment", "replay")
-NO_REPLAY = "checkpoint has no replay buffer (it was saved with replay=False); training resumes with an empty one"
 
 
 class Callback:
@@ -93,7 +92,9 @@ class Run:
         iterations: Number of iterations.
         callbacks: Callbacks of the current call of `train`, or of the last one.
         callback_states: States from a checkpoint that no callback has restored yet.
-        restore_warnings: Parts of a checkpoint that were not restored; `train` warns once.
+        lacks_replay: Whether a loaded checkpoint had no replay buffer; False after an iteration.
+        new_episodes_reason: Reason why environments of a checkpoint were not restored; None after
+            an iteration.
         stop_reason: Reason of the first `stop` since `train` was called; None: no stop.
         is_training: Whether `train` is running.
     """
@@ -114,7 +115,8 @@ class Run:
     iterations: int = 0
     callbacks: list[Callback] = field(default_factory=list)
     callback_states: CallbackStates = field(default_factory=list)
-    restore_warnings: list[str] = field(default_factory=list)
+    lacks_replay: bool = False
+    new_episodes_reason: str | None = None
     stop_reason: str | None = None
     is_training: bool = False
 
@@ -130,8 +132,14 @@ class Run:
 
     @property
     def env_learner(self) -> EnvLearner:
-        """Learner of a run with environments."""
-        assert self.env_source is not None
+        """Learner of a run with environments.
+
+        Raises:
+            ArgumentError: The run has no environments.
+        """
+        if self.env_source is None:
+            got = f"a run of {self.spec.name} without environments"
+            raise ArgumentError("env", "a run with environments", got, "remove the evaluation")
         return cast("EnvLearner", self.learner)
 
     def plan(self, total: int | None, start: int | None = None) -> None:
@@ -166,8 +174,11 @@ class Run:
 
         Raises:
             ArgumentTypeError: `reason` is neither a str nor None.
+            ArgumentError: `reason` is empty.
         """
         checked = STOP if reason is None else check_str("reason", reason)
+        if not checked:
+            raise ArgumentError("reason", "a text", "an empty text", "pass None to interrupt the run")
         self.stop_reason = self.stop_reason or checked
         self.learner.stop_requested = True
 
@@ -187,8 +198,9 @@ class Run:
             OSError: The folder cannot be created.
         """
         if self.folder is None and self.runs_dir is not None:
-            self.folder = RunFolder.make(self.runs_dir, self.task, self.spec.name, self.seed)
-            self.folder.write("config.json", self.describe())
+            folder = RunFolder.make(self.runs_dir, self.task, self.spec.name, self.seed)
+            folder.write("config.json", self.describe())
+            self.folder = folder
 
     def evaluate(
         self,
@@ -216,8 +228,10 @@ class Run:
         """Return `env`, or the id, spec or function of the training environment.
 
         Raises:
-            ArgumentError: `env` is None, and the run has no function that creates environments.
+            ArgumentError: `env` is None, and the run has no function that creates environments; or
+                the learner has no environments.
         """
+        _ = self.env_learner  # raises an error for runs without environments
         if env is not None:
             return env
         maker = None if self.env_source is None else self.env_source.maker
@@ -257,10 +271,11 @@ class Run:
             ) from error
 
     def warn_about_restore(self) -> None:
-        """Warn once about the parts of a checkpoint that were not restored."""
-        messages, self.restore_warnings = self.restore_warnings, []
-        for message in messages:
-            warn(message)
+        """Warn about the parts of a checkpoint that were not restored, before the first iteration."""
+        if self.lacks_replay:
+            warn("checkpoint has no replay buffer (it was saved with replay=False); training resumes with an empty one")
+        if self.new_episodes_reason is not None:
+            warn(f"environments could not be restored: {self.new_episodes_reason}; training resumes with new episodes")
 
     def describe(self) -> dict[str, Any]:
         """Return JSON values that describe the run, for `config.json`, checkpoints and loggers."""
@@ -303,12 +318,13 @@ class Run:
         "missing", `env_state_reason` gives the reason, and environments start new episodes.
         """
         optional: dict[str, Any] = {}
-        if state.replay is None or NO_REPLAY in self.restore_warnings:
+        if state.replay is None or self.lacks_replay:
             optional["replay"] = False
         if self.env_source is not None:
             optional["env_state"] = "saved"
-        if state.unrestorable_reason is not None:
-            optional |= {"env_state": "missing", "env_state_reason": state.unrestorable_reason}
+        reason = state.unrestorable_reason or self.new_episodes_reason
+        if reason is not None:
+            optional |= {"env_state": "missing", "env_state_reason": reason}
         if state.ranks:
             optional["ranks"] = [{"counters": x.counters, "streams": x.streams} for x in state.ranks]
         return {

@@ -4,7 +4,7 @@ Frequencies count the environment steps of all environments together.
 """
 
 from rlox._timing import EveryNSteps
-from rlox._training.run import Callback
+from rlox._training.run import Callback, Run
 from rlox.callbacks.checkpointing import CheckpointCallback
 from rlox.callbacks.evaluation import EvalCallback
 from rlox.callbacks.progress import ProgressBar, TimingCallback
@@ -18,6 +18,7 @@ __all__ = [
     "EvalCallback",
     "EveryNSteps",
     "ProgressBar",
+    "Run",
     "TimingCallback",
     "VideoRecordingCallback",
 ]

@@ -94,12 +94,16 @@ class EvalCallback(Callback):
         if self._run is None or self._run() is not run:
             self._run = weakref.ref(run)
             self.best_mean_reward = -math.inf
+            self.last = None
+            self._better = False
         self._folder = None
         has_folder = self._path is not None or run.path is not None
         if self._save or (self._save is None and has_folder):
             self._folder = folder_for(run, self._path, FOLDER, "the best checkpoint")
             saved_score = read_scores(self._folder).get(BEST, -math.inf)
-            self.best_mean_reward = max(self.best_mean_reward, saved_score)
+            # After an error of another callback, the checkpoint of the best score was not saved.
+            self.best_mean_reward = saved_score if self._better else max(self.best_mean_reward, saved_score)
+        self._better = False
 
     def on_iteration(self, run: Run, metrics: dict[str, float]) -> None:
         """Evaluate if an evaluation is due, and stop the run at the threshold."""
@@ -130,5 +134,5 @@ class EvalCallback(Callback):
         return {"best_mean_reward": self.best_mean_reward}
 
     def load_state(self, state: dict[str, float]) -> None:
-        """Restore the best mean reward."""
-        self.best_mean_reward = state["best_mean_reward"]
+        """Restore the best mean reward, unless the saved checkpoint has a higher score."""
+        self.best_mean_reward = max(self.best_mean_reward, state["best_mean_reward"])

@@ -15,7 +15,6 @@ from rlox import presets as tuned
 from rlox._errors import ArgumentError
 from rlox._files import write_file
 from rlox._registry import ALGORITHMS
-from rlox._training.diagnosis import FOLDER as DIAGNOSIS
 from rlox._training.resume import NoEnvironmentError
 from rlox._validation import hint
 from rlox.checkpoint import FOLDER as CHECKPOINTS
@@ -75,7 +74,7 @@ def run_folder(path: str, trainer: Trainer) -> Path | None:
         folder = folder.parent.parent
     config = _read_json(folder / "config.json")
     versions = config.get("versions")
-    is_run = isinstance(versions, dict) and "rlox" in versions and folder.name != DIAGNOSIS
+    is_run = isinstance(versions, dict) and "rlox" in versions
     same = (config.get("algorithm"), config.get("seed")) == (trainer.spec.name, trainer.seed)
     return folder if is_run and same else None
 
@@ -270,8 +269,7 @@ def _run_folders(folder: Path) -> list[Path]:
     """Return the run folder itself, or the run folders below it."""
     if (folder / "metrics.csv").is_file():
         return [folder]
-    found = (file.parent for file in folder.rglob("metrics.csv"))
-    runs = sorted(run for run in found if run.name != DIAGNOSIS)  # a diagnosis copies the rows
+    runs = sorted(file.parent for file in folder.rglob("metrics.csv"))
     if not runs:
         raise FileNotFoundError(
             f"RUN: expected a run folder or a parent of run folders, got {str(folder)!r} without "

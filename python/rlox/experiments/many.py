@@ -14,7 +14,7 @@ from rlox._errors import ArgumentError, ArgumentTypeError, StructuredError, one_
 from rlox._registry import ALGORITHMS
 from rlox._system import threads
 from rlox._training.results import TrainResult
-from rlox._training.run import CTRL_C, Callback
+from rlox._training.run import CTRL_C, Callback, Run
 from rlox._validation import check_bool, check_int, check_str, short_repr
 from rlox.callbacks.base import as_callbacks
 from rlox.envs._make import EnvLike
@@ -24,7 +24,7 @@ from rlox.logger.base import as_loggers
 from rlox.trainers import Trainer, load_trainer
 
 Runner = Callable[[Sequence[TrainJob], int, InterruptScope], RunOutcomes]
-Callbacks = Callable[[], Sequence[Callback | Callable[[Trainer, dict[str, float]], object]]]
+Callbacks = Callable[[], Sequence[Callback | Callable[[Run, dict[str, float]], object]]]
 ResultCallback = Callable[[int, RunOutcome], object]
 
 
@@ -304,7 +304,7 @@ def _backend_of(job: TrainJob, section: str | None) -> str:
         with job.make_trainer() as trainer:
             return str(trainer.learner.backend)
     except StructuredError as error:
-        error.section = section
+        error.section = error.section or section
         raise
 
 

@@ -94,7 +94,7 @@ class Plan:
         config = ALGORITHMS[self.algorithm].config
         if not issubclass(config, PPOConfig) or not isinstance(size, int):
             return settings
-        rollout = all_settings["num_envs"] * all_settings.get("n_steps", config.n_steps)
+        rollout = config(**{**all_settings, "batch_size": None}).rollout_steps
         return {**settings, "batch_size": rollout} if size > rollout else settings
 
     def make_job(self, seed: int, settings: dict[str, Any], runs_dir: str | None) -> TrialJob:
