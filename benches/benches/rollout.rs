@@ -2,7 +2,7 @@
 
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
 use rlox_core::envs::{self, MakeOptions};
-use rlox_core::{AutoresetMode, Pcg64, RandomPolicy, RolloutBuffer, collect};
+use rlox_core::{Pcg64, RandomPolicy, RolloutBuffer, collect};
 
 fn rollout(c: &mut Criterion) {
     for id in envs::ids() {

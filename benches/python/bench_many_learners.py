@@ -41,8 +41,8 @@ def rlox(total: int, learners: int, episodes: int) -> training.Once:
 
     trained: list[Any] = []
 
-    class TrainerRecorder(Callback):
-        """Callback that records the trainers for the evaluation."""
+    class RunRecorder(Callback):
+        """Callback that records the runs for the evaluation."""
 
         def on_train_end(self, run: Any) -> None:
             trained.append(run)
@@ -50,14 +50,14 @@ def rlox(total: int, learners: int, episodes: int) -> training.Once:
     def train(seeds: range, steps: int) -> None:
         trained.clear()
         options: dict[str, Any] = {"backend": "native", "runs_dir": None}
-        train_many("ppo", training.ENV, seeds, steps, callbacks=lambda: [TrainerRecorder()], **options)
+        train_many("ppo", training.ENV, seeds, steps, callbacks=lambda: [RunRecorder()], **options)
 
     def once(turn: int) -> dict[str, float]:
         start = time.perf_counter()
         train(range(turn * learners, (turn + 1) * learners), total)
         seconds = time.perf_counter() - start
         assert len(trained) == learners
-        return round_numbers(seconds, [training.greedy_return(x.predict, episodes) for x in trained])
+        return round_numbers(seconds, [training.greedy_return(x.learner.predict, episodes) for x in trained])
 
     train(range(AT_ONCE), training.WARM_UP)
     return once

@@ -84,7 +84,7 @@ def test_the_best_checkpoint_and_score_are_restored_in_a_resumed_run(tmp_path):
     assert json.loads((best.parent / "scores.json").read_text()) == {"best": 31.0}
 
 
-def test_a_better_checkpoint_is_kept_if_a_run_resumes_from_an_older_one(tmp_path):
+def test_a_run_resumed_from_an_older_checkpoint_does_not_replace_a_better_one(tmp_path):
     trainer = small(runs_dir=tmp_path)
     scores = iter([10.0, 30.0])
     trainer.run.evaluate = lambda *args, **kwargs: make_score(next(scores))

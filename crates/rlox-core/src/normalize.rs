@@ -48,7 +48,8 @@ impl RunningMeanStd {
     /// Creates statistics as [`RunningMeanStd::new`] does, with a check of `dim`.
     ///
     /// # Errors
-    /// [`Error::Config`] if `dim` is 0, [`Error::Memory`] if the columns do not fit into memory. Both name `shape`.
+    /// [`Error::Config`] if `dim` is 0, [`Error::Memory`] if the columns do not fit into memory. Both errors
+    /// call the argument `shape`.
     pub fn try_new(dim: usize) -> Result<Self> {
         Self::with_shape("shape", dim)
     }
@@ -68,8 +69,8 @@ impl RunningMeanStd {
     ///
     /// # Errors
     /// [`Error::Shape`] if the lengths differ. [`Error::NotFinite`] if a mean is NaN or infinite. [`Error::Config`] if
-    /// a variance is negative or not finite, or the count is below 1e-4 or not finite. [`Error::Memory`] if the
-    /// workspace of the same size does not fit into memory.
+    /// a variance is negative or not finite, or the count is below 1e-4 or not finite. [`Error::Memory`] if a
+    /// workspace of the size of `mean` does not fit into memory.
     pub fn from_parts(mean: Vec<f64>, var: Vec<f64>, count: f64) -> Result<Self> {
         check_len("var", var.len(), mean.len())?;
         let invalid = |name, expected: &str, got: f64| {
@@ -221,7 +222,7 @@ pub struct NormalizerOptions {
     pub obs: bool,
     /// True to normalise rewards.
     pub reward: bool,
-    /// The discount of the running return, whose standard deviation scales the rewards, in [0, 1].
+    /// The discount of the running return, in [0, 1]. Rewards are divided by the standard deviation of this return.
     pub gamma: f64,
     /// The largest magnitude of a normalised observation.
     pub clip_obs: f64,
@@ -389,7 +390,7 @@ impl Normalizer {
 
     /// Updates and normalises as [`Normalizer::step_rewards`] does, for a part of the environments.
     ///
-    /// Only environments with `valid`, `[N]`, true update the statistics. `None` means all environments.
+    /// Only environments whose flag in `valid`, `[N]`, is `true` update the statistics. `None` means all environments.
     ///
     /// # Errors
     /// The errors of [`Normalizer::step_rewards`].
@@ -474,7 +475,7 @@ fn change(column: &mut [f64], interrupt: &mut InterruptCheck, make: impl Fn(f64)
     Ok(())
 }
 
-/// Merges a batch into (mean, variance, count) by Chan et al.'s update. Writes the result to the batch.
+/// Merges the statistics of a batch with (mean, variance, count) by Chan et al.'s update, in the arrays of the batch.
 fn merge(
     (mean, var, count): (&[f64], &[f64], f64),
     (batch_mean, batch_var, batch_count): (&mut [f64], &mut [f64], f64),

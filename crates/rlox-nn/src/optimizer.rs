@@ -225,8 +225,8 @@ fn not_finite(gradients: &[NamedTensor]) -> Error {
 pub enum Update {
     /// Step of Adam or `AdamW`.
     ///
-    /// `m = beta1 m + (1 - beta1) g`, `v = beta2 v + (1 - beta2) g^2`, `p = decay p - step_size m / (root_scale sqrt(v)
-    /// + eps)`.
+    /// `m = beta1 m + (1 - beta1) g`, `v = beta2 v + (1 - beta2) g^2`,
+    /// `p = decay p - step_size m / (root_scale sqrt(v) + eps)`.
     Adam {
         /// Decay of `m`.
         beta1: f32,

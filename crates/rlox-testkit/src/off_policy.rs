@@ -50,7 +50,7 @@ fn train_briefly<M: OffPolicyMethod>(config: M::Config, networks: M::Networks, s
     learner.tensors()
 }
 
-/// Returns a constructor of a backend's ReLU networks.
+/// Returns a constructor of a backend's `ReLU` networks.
 fn relu_network<N: Network>(make: Make<N>) -> impl FnMut(&[usize], &mut Pcg64) -> Result<N> {
     move |sizes, rng| make(sizes, Activation::Relu, Init::Kaiming, rng)
 }

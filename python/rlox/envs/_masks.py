@@ -89,7 +89,7 @@ def random_allowed(
     log_probs = np.zeros(len(masks))
     for part in _parts(masks, space):
         allowed = part.sum(1)
-        # Index of allowed action number `rng.integers(allowed)`.
+        # Draw k below the number of allowed actions, and take the k-th allowed action.
         components.append((part.cumsum(1) > rng.integers(allowed)[:, None]).argmax(1))
         log_probs -= np.log(allowed)
     actions = np.stack(components, 1).reshape(len(masks), *(space.shape or ()))
@@ -113,8 +113,8 @@ def mask_parameter(function: Callable[..., object] | None) -> inspect.Parameter 
 def adapt_to_masks(function: Callable[..., Any]) -> Callable[[Any, Flags | None], Any]:
     """Return a function of observations and masks that calls `function`.
 
-    `function` gets masks only if it has a parameter for masks. If there are none, `function` uses
-    the parameter's default, or gets None if the parameter has no default.
+    `function` gets masks only if it has a parameter for masks. In a call without masks, this
+    parameter has its default, or None if it has no default.
     """
     parameter = mask_parameter(function)
 
@@ -139,7 +139,8 @@ def missing_masks_error(env: object) -> ArgumentError:
 def mask_infos(native: NativeVectorEnv, cut: Flags | None = None) -> dict[str, Any]:
     """Return infos with the action masks of native environments, int8 as in Gymnasium's Taxi.
 
-    Rows in `cut`, of truncated episodes that are not reset yet, have the masks of the last states.
+    `cut` has the environments whose episode was truncated and that are not reset yet; the masks of
+    these environments are those of the final states.
     """
     masks = native.action_masks()
     if cut is not None and cut.any():
@@ -204,7 +205,7 @@ class MaskSource:
     Environments report masks in `infos["action_mask"]`, as Gymnasium's Taxi does. The alternative
     is a method `action_masks` of the vector environment, which returns (num_envs, k), or of each
     single environment, which returns (k,). An environment whose infos lack a mask allows every
-    action, except in the last state of an episode (`read_final`).
+    action. In the last state of an episode, a missing mask is unknown (`read_final`).
 
     Args:
         env: The vector environment.
@@ -241,7 +242,7 @@ class MaskSource:
         Raises:
             ArgumentError: The environments have never reported masks, a mask has another shape or
                 another number than 0 and 1, or an environment allows no action.
-            ArgumentTypeError: A mask holds no flags.
+            ArgumentTypeError: The elements of a mask are neither bools nor numbers.
         """
         space = self.env.single_action_space
         if not self.has_masks(infos):
@@ -265,10 +266,11 @@ class MaskSource:
 
         Raises:
             ArgumentError: A mask has another shape, or another number than 0 and 1.
-            ArgumentTypeError: A mask holds no flags.
+            ArgumentTypeError: The elements of a mask are neither bools nor numbers.
 
         Warns:
-            UserWarning: An environment in `ended` reports no allowed action. Only the first warns.
+            UserWarning: An environment in `ended` reports no allowed action. Each object
+                warns once.
         """
         method = None if same_step else self._method
         final = infos.get("final_info") if same_step else infos
@@ -314,10 +316,10 @@ def _has_mask(infos: Infos) -> bool:
 
 
 def _find_masks_method(env: Any) -> Callable[[], Any] | None:
-    """Return `action_masks` of the vector environment, or a call of this method of each env."""
+    """Return the method `action_masks`, or a function that calls this method of each environment."""
     inner = env.unwrapped
     while True:
-        # rlox's classes have the method even without masks; a VecEnv has both attributes.
+        # Environments of rlox always have the method, and an attribute that tells whether it works.
         if getattr(env, "has_action_masks", not hasattr(env, "action_mask_support")):
             method: Callable[[], Any] | None = getattr(env, "action_masks", None)
             if callable(method):

@@ -635,7 +635,7 @@ fn states_with_arbitrary_bytes_are_rejected_or_work() {
             rlox_core::field::FieldMut::I64(data) => data[0] = [i64::MIN, -1, 0, 1, 5, 1 << 40, i64::MAX][round % 7],
             rlox_core::field::FieldMut::F64(data) => data[0] = f64::from(byte),
             rlox_core::field::FieldMut::F32(data) => {
-                data[round % data.len()] = [f32::NAN, 1.5, f32::INFINITY][round % 3]
+                data[round % data.len()] = [f32::NAN, 1.5, f32::INFINITY][round % 3];
             }
             rlox_core::field::FieldMut::U8(data) | rlox_core::field::FieldMut::Bool(data) => {
                 let at = rng.integers(0, data.len() as i64) as usize;

@@ -47,7 +47,7 @@ pub(super) struct RequestPermits {
 
 /// Reply in the queue, with the permits of the reply and its request.
 pub(super) struct Reply {
-    pub(super) reply: std::result::Result<proto::Reply, Status>,
+    pub(super) result: std::result::Result<proto::Reply, Status>,
     pub(super) permit: Option<OwnedSemaphorePermit>,
     pub(super) request_permits: Option<RequestPermits>,
 }
@@ -73,13 +73,13 @@ impl Stream for Replies {
     fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Self::Item>> {
         self.held_permits.clear();
         self.receiver.poll_recv(context).map(|reply| {
-            let Reply { reply, permit, request_permits } = reply?;
+            let Reply { result, permit, request_permits } = reply?;
             self.held_permits.extend(permit);
             if let Some(RequestPermits { bytes, credit }) = request_permits {
                 self.held_permits.push(bytes);
                 drop(credit);
             }
-            Some(reply)
+            Some(result)
         })
     }
 }

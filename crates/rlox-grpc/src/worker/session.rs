@@ -209,7 +209,7 @@ impl WorkerSession {
         }
         self.env.final_action_masks(&mut self.final_masks)?;
         rows.for_each(|row| {
-            codec::write_numbers(slab, codec::flags(&self.final_masks[row * self.mask..][..self.mask]))
+            codec::write_numbers(slab, codec::flags(&self.final_masks[row * self.mask..][..self.mask]));
         });
         Ok(())
     }

@@ -106,7 +106,7 @@ impl SessionState {
         if let Err(status) = self.open_session(&mut incoming, opening).await {
             self.service.counters.refused.fetch_add(1, Relaxed);
             // Sending fails only if the client has gone.
-            let _ = self.replies.send(Reply { reply: Err(status), permit: None, request_permits: None });
+            let _ = self.replies.send(Reply { result: Err(status), permit: None, request_permits: None });
         }
     }
 
@@ -347,7 +347,7 @@ impl SessionThread {
         reply_permit.is_some()
             && self
                 .replies
-                .send(Reply { reply: Ok(reply), permit: reply_permit, request_permits: Some(permits) })
+                .send(Reply { result: Ok(reply), permit: reply_permit, request_permits: Some(permits) })
                 .is_ok()
     }
 

@@ -18,8 +18,8 @@ const CLIP_MEAN: f32 = 2.0;
 /// Generalised state-dependent exploration of a Box space.
 ///
 /// With the hidden layer h and an exploration matrix E of normal elements with standard deviations `exp(log_std)`, the
-/// action is `mean + h E`. Log-probabilities are those of a normal distribution with the variances `h^2 exp(2 log_std)
-/// + 1e-6`. The hidden layer gets no gradient from the distribution.
+/// action is `mean + h E`. Log-probabilities are those of a normal distribution with the variances
+/// `h^2 exp(2 log_std) + 1e-6`. The hidden layer gets no gradient from the distribution.
 #[derive(Clone, Debug)]
 pub(super) struct StateDependent {
     pub(super) hidden: usize,

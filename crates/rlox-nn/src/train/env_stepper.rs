@@ -82,8 +82,8 @@ impl ActionBuffers {
         Ok(Actions::Continuous(&self.env_actions.1))
     }
 
-    /// Returns the actions in the representation of the environments.
-    fn to_env_actions(&mut self) -> Result<Actions<'_>> {
+    /// Writes and returns the actions in the representation of the environments.
+    fn write_env_actions(&mut self) -> Result<Actions<'_>> {
         let (discrete, continuous) = &mut self.env_actions;
         let actions = if let Some(scaling) = &self.scaling {
             continuous.copy_from_slice(&self.continuous);
@@ -285,7 +285,7 @@ impl EnvStepper {
             truncated: &mut self.truncated,
             final_obs: &mut self.next_obs,
         };
-        env.step(self.action_buffers.to_env_actions()?, out)?;
+        env.step(self.action_buffers.write_env_actions()?, out)?;
         let dim = self.after.len() / self.rewards.len();
         for (env, after) in self.after.chunks_exact(dim).enumerate() {
             if !(self.terminated[env] || self.truncated[env]) {

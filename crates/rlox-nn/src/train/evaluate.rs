@@ -85,8 +85,8 @@ impl<P: DeterministicPolicy + ?Sized> Greedy<dyn DeterministicPolicy> for P {
 /// environments are reset with `seed`. The statistics of `normalizer` are used and not changed.
 ///
 /// # Errors
-/// [`Error::Config`] for 0 episodes or environments that are not in SAME_STEP mode. Errors of [`ActionScaling::new`] if
-/// the policy's actions are scaled, and errors of the policy and the environments. [`Error::Interrupted`] between two
+/// [`Error::Config`] for 0 episodes or environments that are not in `SAME_STEP` mode. Errors of [`ActionScaling::new`]
+/// if the policy's actions are scaled, and errors of the policy and the environments. [`Error::Interrupted`] between two
 /// steps ([`rlox_core::interrupt::set_interrupt_check`]).
 ///
 /// ```

@@ -28,7 +28,7 @@ pub struct Minibatches {
     values: Vec<f32>,
     pub(super) advantages: Vec<f32>,
     returns: Vec<f32>,
-    /// V-trace targets, which replace the rollout's.
+    /// V-trace's advantages and returns, which replace those of the rollout.
     pub(super) corrected: Corrected,
 }
 
@@ -141,7 +141,7 @@ impl Minibatches {
         }
     }
 
-    /// Returns the share of the variance of all transitions' returns that the values explain.
+    /// Returns the explained variance: the share of the variance of the returns that the values predict.
     pub(super) fn explained_variance(&mut self, buffer: &RolloutBuffer) -> Result<f32> {
         self.select_all(buffer)?;
         gather_rows(&self.index, f32_field(buffer, "values"), 1, &mut self.values)?;
@@ -170,7 +170,7 @@ pub(super) struct Corrected {
     terminated: Vec<bool>,
     truncated: Vec<bool>,
     log_rhos: Vec<f32>,
-    /// Targets of the transitions.
+    /// Values of the current networks for the observations of the transitions.
     pub(super) values: Vec<f32>,
     pub(super) advantages: Vec<f32>,
     pub(super) returns: Vec<f32>,

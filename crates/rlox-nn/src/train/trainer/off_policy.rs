@@ -68,7 +68,7 @@ impl<A: Method> std::fmt::Debug for OffPolicy<A> {
 }
 
 impl<A: Method> OffPolicy<A> {
-    /// Creates a trainer of environments in SAME_STEP mode and of the networks from `make`.
+    /// Creates a trainer of environments in `SAME_STEP` mode and of the networks from `make`.
     ///
     /// The seed determines all random numbers: initial weights, environments, actions and minibatches.
     ///
