@@ -83,7 +83,7 @@ def test_parallel_trials_equal_serial_trials(rlox, space):
 class Scripted:
     """Range that returns a fixed learning rate for each trial."""
 
-    def of(self, name, trial):
+    def suggest(self, name, trial):
         return (3e-3, 2e-3, 0.0)[trial.number]
 
 

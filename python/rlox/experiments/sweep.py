@@ -94,7 +94,8 @@ class Plan:
         config = ALGORITHMS[self.algorithm].config
         if not issubclass(config, PPOConfig) or not isinstance(size, int):
             return settings
-        rollout = config(**{**all_settings, "batch_size": None}).rollout_steps
+        envs_per_actor = all_settings["num_envs"] // (all_settings.get("num_actors") or 1)
+        rollout = envs_per_actor * all_settings.get("n_steps", config.n_steps)
         return {**settings, "batch_size": rollout} if size > rollout else settings
 
     def make_job(self, seed: int, settings: dict[str, Any], runs_dir: str | None) -> TrialJob:
