@@ -109,7 +109,7 @@ def test_remote_and_local_environments_give_the_same_weights(addresses, backend)
 
 
 @DISTRIBUTED
-@pytest.mark.filterwarnings("ignore:environment. expected environments that go on:UserWarning")
+@pytest.mark.filterwarnings("ignore:environments could not be restored:UserWarning")
 def test_loaded_runs_continue_with_workers_at_other_addresses(addresses, tmp_path):
     settings = {"seed": 3, **ACTORS, "runs_dir": None}
     with (
