@@ -1,5 +1,5 @@
 //! `env_step/<id>/<form>/<n>`: one step of n native environments, with resets.
-//! The form is `copies`, `lanes`, or `made` for the choice of `envs::make`.
+//! The form is `copies`, `lanes`, or `default` for the choice of `envs::make`.
 
 use std::hint::black_box;
 
@@ -51,7 +51,7 @@ fn bench(c: &mut Criterion, id: &str, form: &str, make: impl Fn(usize) -> Box<dy
 
 fn make_choice(c: &mut Criterion) {
     for id in envs::ids() {
-        bench(c, id, "made", |num_envs| {
+        bench(c, id, "default", |num_envs| {
             let options = MakeOptions { num_envs, seed: Some(0), autoreset_mode: MODE, ..Default::default() };
             envs::make(id, &options).expect("a native id")
         });

@@ -226,6 +226,7 @@ class Trainer:
 
         Raises:
             ArgumentTypeError: `reason` is neither a str nor None.
+            ArgumentError: `reason` is empty.
         """
         self.run.stop(reason)
 

@@ -113,7 +113,7 @@ def test_a_best_score_without_a_checkpoint_does_not_count_after_an_error(tmp_pat
     assert json.loads((best / "scores.json").read_text()) == {"best": 20.0}
 
 
-def test_nothing_is_saved_without_a_run_folder_or_save_best(tmp_path, monkeypatch):
+def test_eval_callback_writes_no_checkpoint_without_a_run_folder_or_with_save_best_false(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     small().train(32, callbacks=[EvalCallback(every=32, n_episodes=1)])
     assert list(tmp_path.iterdir()) == []

@@ -137,10 +137,14 @@ class Run:
         Raises:
             ArgumentError: The run has no environments.
         """
+        self._require_env_source()
+        return cast("EnvLearner", self.learner)
+
+    def _require_env_source(self) -> EnvSource:
         if self.env_source is None:
             got = f"a run of {self.spec.name} without environments"
             raise ArgumentError("env", "a run with environments", got, "remove the evaluation")
-        return cast("EnvLearner", self.learner)
+        return self.env_source
 
     def plan(self, total: int | None, start: int | None = None) -> None:
         """Set the budget of the next call of `train`.
@@ -165,17 +169,7 @@ class Run:
         self.budget_end = self.budget_used + total
 
     def stop(self, reason: str | None = None) -> None:
-        """End `train` after the current step. Callbacks and other threads may call this method.
-
-        Args:
-            reason: Text for `stopped_by` of the result. A run with a reason is complete. If the
-                reason is None, the run is interrupted, and another call of `train()` continues the
-                run. The first of several reasons counts.
-
-        Raises:
-            ArgumentTypeError: `reason` is neither a str nor None.
-            ArgumentError: `reason` is empty.
-        """
+        """End `train` after the current step; see `rlox.trainers.Trainer.stop`."""
         checked = STOP if reason is None else check_str("reason", reason)
         if not checked:
             raise ArgumentError("reason", "a text", "an empty text", "pass None to interrupt the run")
@@ -231,10 +225,8 @@ class Run:
             ArgumentError: `env` is None, and the run has no function that creates environments; or
                 the learner has no environments.
         """
-        _ = self.env_learner  # raises an error for runs without environments
-        if env is not None:
-            return env
-        maker = None if self.env_source is None else self.env_source.maker
+        source = self._require_env_source()
+        maker = source.maker if env is None else env
         if maker is None:
             raise ArgumentError(
                 "env",
