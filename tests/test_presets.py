@@ -109,3 +109,9 @@ def test_preset_is_a_copy():
 
 def test_unknown_presets_are_empty():
     assert preset("ppo", "Other-v0") == preset("other", "CartPole-v1") == {}
+
+
+def test_the_batch_size_of_a_preset_is_at_most_a_rollout_of_an_actor():
+    settings = {**preset("ppo", "CartPole-v1"), "async_collect": True, "num_actors": 8}
+    config = make_config(PPOConfig, settings, {"batch_size": "rl-zoo3"})
+    assert config.batch_size == config.rollout_steps == config.num_envs // 8 * config.n_steps

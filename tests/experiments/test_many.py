@@ -157,6 +157,7 @@ def test_error_of_on_result_stops_all_runs_and_saves_them(processes, tmp_path):
         ({"processes": 2}, ArgumentError, "pass True or False"),
         ({"callbacks": [EvalCallback(8)]}, ArgumentTypeError, "pass lambda: [EvalCallback("),
         ({"loggers": [object()]}, ArgumentTypeError, "pass 'jsonl'"),
+        ({"loggers": iter(["jsonl"])}, ArgumentTypeError, "pass ['jsonl']"),
         ({"on_result": 3}, ArgumentTypeError, "pass print"),
         ({"gama": 0.9}, ArgumentTypeError, "did you mean 'gamma'"),
         ({"processes": True, "callbacks": lambda: [print]}, ArgumentTypeError, "of a module"),
@@ -317,3 +318,8 @@ def test_plain_error_of_a_variant_is_unchanged():
 
     with pytest.raises(ValueError, match=r"^mine$"):
         rlox.train_many("ppo", fail, [1], 100, settings=[{}], runs_dir=None)
+
+
+def test_errors_of_env_kwargs_name_their_section():
+    with rejects(ArgumentError, "max_episode_steps", section="env_kwargs"):
+        rlox.train_many("ppo", "CartPole-v1", [1], 8, runs_dir=None, env_kwargs={"max_episode_steps": 0})

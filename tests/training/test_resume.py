@@ -1,12 +1,15 @@
 """Checkpoints of trainers: a loaded run continues exactly, and damaged checkpoints are rejected."""
 
+import gymnasium as gym
 import numpy as np
 import pytest
 
 from rlox import ArgumentError, CorruptFileError
 from rlox._rlox import network_backends
+from rlox.callbacks import Callback
+from rlox.checkpoint import read_checkpoint
 from rlox.policies import MlpPolicy
-from rlox.trainers import PPOTrainer
+from rlox.trainers import DQNTrainer, PPOTrainer
 from support.checkpoints import assert_states_equal, rewrite
 from support.envs import Echo
 from support.policies import Coin
@@ -153,3 +156,20 @@ def test_native_checkpoint_rejects_other_devices_than_the_cpu(tmp_path):
     with rejects(ArgumentError, "device", 'pass backend="torch"', expected=expected):
         PPOTrainer.load(tmp_path / "saved", device="cuda", runs_dir=None)
     assert PPOTrainer.load(tmp_path / "saved", device="cpu", runs_dir=None).timesteps == 0
+
+
+@pytest.mark.filterwarnings("ignore:checkpoint has no replay buffer", "ignore:environments could not be restored")
+def test_a_manifest_before_the_first_iteration_names_parts_that_were_not_restored(tmp_path):
+    trainer = DQNTrainer(lambda: gym.make("CartPole-v1"), 1, runs_dir=None, buffer_size=64)
+    trainer.train(32)
+    trainer.save(tmp_path / "saved", replay=False)
+    loaded = DQNTrainer.load(tmp_path / "saved", env=lambda: gym.make("CartPole-v1"), runs_dir=None)
+
+    class FailingAtStart(Callback):
+        def on_train_start(self, run):
+            raise RuntimeError("mine")
+
+    with pytest.raises(RuntimeError, match="mine"):
+        loaded.train(32, callbacks=[FailingAtStart()])
+    loaded.save(tmp_path / "again")
+    assert read_checkpoint(tmp_path / "again").manifest["replay"] is False

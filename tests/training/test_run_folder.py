@@ -17,6 +17,10 @@ from support.rejections import rejects
 from support.runs import small
 
 
+def raise_error(error):
+    raise error
+
+
 def test_run_folder_contains_settings_metrics_summary_and_checkpoint(tmp_path):
     trainer = small(runs_dir=tmp_path, seed=5)
     result = trainer.train(100)
@@ -164,3 +168,13 @@ def test_missing_matplotlib_does_not_end_a_run(tmp_path, monkeypatch, caplog):
     result = small(runs_dir=tmp_path).train(1)
     assert {"summary.json", "curve.png"} & {*os.listdir(result["run_dir"])} == {"summary.json"}
     assert "rlox[plot]" in caplog.text
+
+
+def test_a_folder_without_config_is_not_used_by_the_next_call(tmp_path, monkeypatch):
+    trainer = small(runs_dir=tmp_path)
+    with monkeypatch.context() as patch:
+        patch.setattr(RunFolder, "write", lambda *_: raise_error(OSError(errno.ENOSPC, "full")))
+        with pytest.raises(OSError, match="full"):
+            trainer.train(32)
+    trainer.train(32)
+    assert (trainer.run.path / "config.json").is_file()
