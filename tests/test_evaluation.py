@@ -81,7 +81,7 @@ def test_evaluate_passes_env_kwargs_to_the_environment():
         ("max_episode_steps", 1.5, ArgumentTypeError),
         ("seed", -1, ArgumentError),
         ("seed", "abc", ArgumentTypeError),
-        ("deterministic", "no", ArgumentError),
+        ("deterministic", "no", ArgumentTypeError),
         ("env", "CartPoll-v1", ArgumentError),
         ("env", Count(), ArgumentTypeError),
         ("env_kwargs", [1], ArgumentTypeError),

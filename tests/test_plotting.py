@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from rlox import ArgumentError
-from rlox._training.metrics import column, read_metrics, smoothed
+from rlox._training.metrics_files import column, read_metrics, smoothed
 from rlox._training.resume import resume_in
 from rlox.plotting import Curve, _together, plot_runs, read_curve
 from rlox.trainers import PPOTrainer

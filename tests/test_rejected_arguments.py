@@ -137,7 +137,7 @@ def make_pendulum(**keywords):
     (lambda paths: PPOTrainer("CartPole-v1", gamma=3), ArgumentError, "gamma", "pass at most 1"),
     (lambda paths: PPOTrainer("CartPole-v1", n_steps=0), ArgumentError, "n_steps", "pass 1 or more"),
     (lambda paths: PPOTrainer("CartPole-v1", n_steps="8"), ArgumentTypeError, "n_steps", "integer"),
-    (lambda paths: PPOTrainer("CartPole-v1", net_arch=8), ArgumentError, "net_arch", "(64, 64)"),
+    (lambda paths: PPOTrainer("CartPole-v1", net_arch=8), ArgumentTypeError, "net_arch", "(64, 64)"),
     (
         lambda paths: PPOTrainer("CartPole-v1", lr_schedule="lineer"),
         *(ArgumentError, "lr_schedule", "did you mean 'linear'?"),

@@ -103,10 +103,10 @@ def check_bool(name: str, value: Any, *, fix: str = "pass True or False") -> boo
     """Return a Python or NumPy bool as a bool.
 
     Raises:
-        ArgumentError: `value` is not a bool.
+        ArgumentTypeError: `value` is not a bool.
     """
     if not isinstance(value, bool | np.bool_):
-        raise _wrong(name, "True or False", value, fix)
+        raise _wrong(name, "True or False", value, fix, ArgumentTypeError)
     return bool(value)
 
 
@@ -145,18 +145,21 @@ def check_int_tuple(name: str, value: Any) -> tuple[int, ...]:
     """Return a sequence of integers of at least 1 as a tuple of ints.
 
     Raises:
-        ArgumentError: `value` is not a sequence of integers of at least 1.
+        ArgumentTypeError: `value` is not a sequence of integers.
+        ArgumentError: An integer is below 1.
 
     >>> check_int_tuple("net_arch", np.array([64, 64]))
     (64, 64)
     """
+    error_type: type[StructuredError] = ArgumentTypeError
     try:
         if not isinstance(value, str):
             return tuple(check_int(name, x, 1) for x in value)
-    except (TypeError, ValueError):
+    except ValueError:
+        error_type = ArgumentError
+    except TypeError:
         pass
-    expected = "a sequence of integers of at least 1"
-    raise _wrong(name, expected, value, "pass a tuple such as (64, 64)")
+    raise _wrong(name, "a sequence of integers of at least 1", value, "pass a tuple such as (64, 64)", error_type)
 
 
 @dataclass(frozen=True)

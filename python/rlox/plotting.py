@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from rlox._errors import ArgumentError
 from rlox._optional import load_extra
-from rlox._training.metrics import column, read_metrics, smoothed
+from rlox._training.metrics_files import column, read_metrics, smoothed
 from rlox.learners import TIMESTEPS
 from rlox.logger.base import ELAPSED, METRIC
 from rlox.scores import bootstrap_interval, interquartile_mean

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import rlox
-from rlox._training.metrics import read_metrics
+from rlox._training.metrics_files import read_metrics
 from rlox.callbacks import CheckpointCallback, EvalCallback
 from rlox.evaluation import evaluation_seed
 from rlox.trainers import DQNTrainer, PPOTrainer

@@ -99,6 +99,7 @@ ERRORS = [
     ("eval damaged", 1, ["manifest.json"]),
     ("eval RUN --episodes 0", 2, ["episodes: expected", "0"]),
     ("eval RUN --env Pendulum-v1", 2, ["env: expected"]),
+    ("enjoy RUN --episodes 0", 2, ["episodes: expected", "0"]),
     ("enjoy RUN --render-mode ascii", 2, ["'ascii'", "human", "rgb_array"]),
     ("resume nowhere", 1, ["path: expected a checkpoint"]),
     ("resume RUN", 1, ["RUN: expected a run that was stopped", "add --total-timesteps"]),

@@ -154,7 +154,7 @@ def test_error_of_on_result_stops_all_runs_and_saves_them(processes, tmp_path):
         ({"settings": {"gamma": 0.9}}, ArgumentTypeError, "pass [{"),
         ({"settings": []}, ArgumentError, "pass None"),
         ({"workers": 0}, ArgumentError, "pass None for all"),
-        ({"processes": 2}, ArgumentError, "pass True or False"),
+        ({"processes": 2}, ArgumentTypeError, "pass True or False"),
         ({"callbacks": [EvalCallback(8)]}, ArgumentTypeError, "pass lambda: [EvalCallback("),
         ({"loggers": [object()]}, ArgumentTypeError, "pass 'jsonl'"),
         ({"loggers": iter(["jsonl"])}, ArgumentTypeError, "pass ['jsonl']"),

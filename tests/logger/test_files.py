@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from rlox import ArgumentError, ArgumentTypeError
-from rlox._training.metrics import remove_lines_after
+from rlox._training.metrics_files import remove_lines_after
 from rlox._training.run_folder import RunFolder, check_runs_dir
 from rlox.logger import ConsoleLogger, JSONLinesLogger, TensorBoardLogger
 from support.runs import NotingLogger, load_half, small, train_half

@@ -156,6 +156,7 @@ def test_alias_expansion_is_limited(text, tmp_path):
         ("ppo.yml", "CartPole-v1: {}", ArgumentError, "env_id", "that the file contains"),
         ("ppo.yml", None, FileNotFoundError, "ppo.yml", ""),
         ("qrdqn.yml", "", ArgumentError, "algorithm", "'dqn'"),
+        ("impala.yml", "", ArgumentError, "algorithm", "'ppo'"),
         ("ppo.yml", "- 1", ArgumentError, "path", "correct"),
         ("ppo.yml", "#" * ((1 << 20) + 1), ArgumentError, "path", "pass a smaller file"),
     ],

@@ -9,7 +9,7 @@ import sys
 import pytest
 
 from rlox import ArgumentError
-from rlox._training.metrics import remove_rows_after
+from rlox._training.metrics_files import remove_rows_after
 from support import resume_runs
 from support.rejections import rejects
 

@@ -10,7 +10,7 @@ import pytest
 
 import rlox
 from rlox import ArgumentError, ArgumentTypeError
-from rlox._training.metrics import read_metrics
+from rlox._training.metrics_files import read_metrics
 from rlox._training.run_folder import RunFolder
 from rlox.trainers import PPOTrainer
 from support.rejections import rejects

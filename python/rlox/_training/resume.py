@@ -12,7 +12,7 @@ from rlox import _spaces
 from rlox._errors import ArgumentError, CorruptFileError, add_file, add_section
 from rlox._registry import AlgorithmSpec
 from rlox._training.callback_states import CALLBACKS_KEY, read_callback_states
-from rlox._training.metrics import remove_lines_after, remove_rows_after
+from rlox._training.metrics_files import remove_lines_after, remove_rows_after
 from rlox._training.run import RANK_MEMBERS, Run
 from rlox._training.run_folder import RunFolder
 from rlox._types import Arrays

@@ -33,7 +33,7 @@ from rlox.envs._masks import as_masks, random_allowed
 from rlox.envs._rollout_env import RolloutEnv
 from rlox.features import FeaturesExtractor, NatureCNN
 from rlox.learners import OffPolicyT
-from rlox.learners._convert import to_torch_state
+from rlox.learners._state_conversion import to_torch_state
 from rlox.learners.base import BaseLearner
 from rlox.noise import NoiseProcess
 from rlox.policies import PolicyLike

@@ -126,7 +126,7 @@ class EnjoyOptions:
     """Watch a trained policy in Gymnasium's own environment."""
 
     run: str = argument("Run folder or checkpoint.", "RUN")
-    episodes: int = option("number of full episodes", 3)
+    episodes: int = option("number of full episodes", 3, low=1)
     render_mode: Literal["human", "rgb_array"] = option("window, or frames only", "human")
     seed: int | None = option("seed of the episodes; default: derived from the run", None)
     stochastic: bool = option("sample actions instead of taking greedy ones", False)

@@ -30,7 +30,7 @@ class SweepOptions(Options):
     jobs: int = option("number of trials at a time, in processes", 1, low=1)
     total_timesteps: int | None = option("steps of each trial", None, "N", 1)
     eval_every: int | None = option("steps between evaluations; default: a tenth of all", None, "N", 1)
-    eval_episodes: int = option("episodes per evaluation", 10)
+    eval_episodes: int = option("episodes per evaluation", 10, low=1)
     prune: bool = option("end trials below the median of the others", True)
     startup_trials: int = option("number of random trials before pruning begins", 5)
     storage: str = option("SQLite file of the trials", "sweep.db")

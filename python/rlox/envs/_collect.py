@@ -102,7 +102,9 @@ class Steps:
     def to_dict(self, ended: Flags | None) -> dict[str, Array]:
         """Return the arrays as a dict.
 
-        In NEXT_STEP mode, `ended` marks environments whose first step only reset; else it is None.
+        Args:
+            ended: Mask (N,) of environments whose episode had already ended, so that their first step
+                was only a reset (NEXT_STEP mode); None in other modes.
         """
         done = self.terminated | self.truncated
         valid = np.ones_like(done)

@@ -24,7 +24,7 @@ from rlox.envs._rollout_env import RolloutEnv
 from rlox.envs.vec_env import VecEnv
 from rlox.learners import OffPolicyT, _native
 from rlox.learners._backends import resolve_backend, torch_reasons
-from rlox.learners._convert import to_native_state, to_torch_replay
+from rlox.learners._state_conversion import to_native_state, to_torch_replay
 from rlox.learners.base import NativeBaseLearner
 from rlox.noise import check_lengths
 

@@ -19,7 +19,7 @@ from rlox._optional import load_extra
 from rlox._registry import ALGORITHMS
 from rlox._validation import check_int, check_str, short_repr
 from rlox.sb3.kwargs import NormalActionNoise, OrnsteinUhlenbeckActionNoise
-from rlox.sb3.models import KEYWORDS, all_keywords, trainer_settings
+from rlox.sb3.models import DEFAULTS, KEYWORDS, all_keywords, trainer_settings
 
 _MAX_BYTES = 1 << 20
 _WRAPPER = "pass the trainer a function that returns the wrapped environment"
@@ -56,7 +56,7 @@ def zoo_settings(path: str | os.PathLike[str], env_id: str, algorithm: str | Non
         ArgumentTypeError: A key is unknown, or a value has an invalid type.
     """
     file = Path(path)
-    name = check_str("algorithm", file.stem if algorithm is None else algorithm, tuple(ALGORITHMS))
+    name = check_str("algorithm", file.stem if algorithm is None else algorithm, tuple(DEFAULTS))
     content = parse_yaml("path", read_small(file, _MAX_BYTES))
     if not isinstance(content, dict):
         got = f"a {type(content).__name__}"
