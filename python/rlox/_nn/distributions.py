@@ -107,7 +107,7 @@ def apply_mask(logits: Tensor, flags: Tensor) -> Tensor:
 
     Args:
         logits: (N, n) of categorical distributions, or (N, k) of `Bernoulli`.
-        flags: (N, n), or (N, 2 * k) for 0 and 1 of each component; True is allowed.
+        flags: (N, n), or (N, 2 * k) for the values 0 and 1 of each component. True marks an allowed value.
 
     >>> apply_mask(torch.zeros(1, 2), torch.tensor([[True, False, True, True]])).sigmoid()
     tensor([[0.0000, 0.5000]])
