@@ -81,7 +81,7 @@ impl ReplayBuffer {
     /// Creates a buffer for one environment, with f32 observations and actions of the given sizes.
     ///
     /// # Errors
-    /// As [`ReplayStorage::new`].
+    /// The errors of [`ReplayStorage::new`].
     pub fn new(capacity: usize, obs_dim: usize, act_dim: usize) -> Result<Self> {
         let field = |name, dim| FieldSpec::new(name, &[dim], DType::F32);
         Self::from_parts(
@@ -166,7 +166,7 @@ impl<S: Sampler> Replay<S> {
     /// Appends transitions as [`ReplayStorage::push`] does.
     ///
     /// # Errors
-    /// As [`ReplayStorage::push`].
+    /// The errors of [`ReplayStorage::push`].
     pub fn push_batch(&mut self, batch: &TransitionBatch<'_>) -> Result<()> {
         self.push_with(|storage| storage.push(batch))
     }
@@ -183,7 +183,7 @@ impl<S: Sampler> Replay<S> {
     /// Appends consecutive steps as [`ReplayStorage::push_in_order`] does.
     ///
     /// # Errors
-    /// As [`ReplayStorage::push_in_order`].
+    /// The errors of [`ReplayStorage::push_in_order`].
     pub fn push_in_order(&mut self, batch: &TransitionBatch<'_>) -> Result<()> {
         self.push_with(|storage| storage.push_in_order(batch))
     }
@@ -191,7 +191,7 @@ impl<S: Sampler> Replay<S> {
     /// Appends one transition. The data is copied once, directly into the storage.
     ///
     /// # Errors
-    /// As [`ReplayStorage::push`].
+    /// The errors of [`ReplayStorage::push`].
     pub fn push_slices(
         &mut self,
         obs: &[f32],
@@ -215,7 +215,7 @@ impl<S: Sampler> Replay<S> {
     /// Appends one transition.
     ///
     /// # Errors
-    /// As [`ReplayStorage::push`].
+    /// The errors of [`ReplayStorage::push`].
     pub fn push(&mut self, record: &ExperienceRecord) -> Result<()> {
         let ExperienceRecord { obs, next_obs, action, reward, terminated, truncated } = record;
         self.push_slices(obs, next_obs, action, *reward, *terminated, *truncated)
@@ -226,7 +226,7 @@ impl<S: Sampler> Replay<S> {
     /// The same seed samples the same transitions from the same buffer.
     ///
     /// # Errors
-    /// As [`Replay::sample_with`].
+    /// The errors of [`Replay::sample_with`].
     pub fn sample_into(&self, batch: &mut SampledBatch, batch_size: usize, seed: u64) -> Result<()> {
         self.sample_with(batch, batch_size, &mut Pcg64::seed_from(seed.into()))
     }
@@ -255,7 +255,7 @@ impl<S: Sampler> Replay<S> {
     /// Samples the indices of `batch_size` transitions, which [`SampleIndices::read`] can read.
     ///
     /// # Errors
-    /// As [`Replay::sample_with`].
+    /// The errors of [`Replay::sample_with`].
     pub fn sample_indices(&self, sample_indices: &mut SampleIndices, batch_size: usize, rng: &mut Pcg64) -> Result<()> {
         let before = rng.clone();
         self.draw(sample_indices, batch_size, rng)?;
@@ -268,7 +268,7 @@ impl<S: Sampler> Replay<S> {
     /// call [`Replay::find`], the second part.
     ///
     /// # Errors
-    /// As [`Replay::sample_with`].
+    /// The errors of [`Replay::sample_with`].
     pub fn draw(&self, sample_indices: &mut SampleIndices, batch_size: usize, rng: &mut Pcg64) -> Result<()> {
         self.check_batch_size(batch_size)?;
         let before = rng.clone();

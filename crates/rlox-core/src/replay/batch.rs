@@ -234,7 +234,7 @@ impl SampleIndices {
     /// Copies one Boolean column as [`SampleIndices::read`] does.
     ///
     /// # Errors
-    /// As [`SampleIndices::read`].
+    /// The errors of [`SampleIndices::read`].
     pub fn read_bools(&self, storage: &ReplayStorage, column: Column, out: &mut [bool]) -> Result<()> {
         self.check(storage)?;
         storage.read_bools(column, self.rows_of(storage, column), out)?;
