@@ -81,8 +81,8 @@ impl Checkpoint {
     /// # Errors
     /// [`Error::Io`] if `path` exists and is neither a checkpoint nor an empty folder. Existing
     /// files are unchanged after this error. [`Error::Io`] also if the system reports an error.
-    /// Then `path` holds its old content, or the new checkpoint if the error occurred after the
-    /// replacement.
+    /// After such an error, `path` holds its old content, or the new checkpoint if the error
+    /// followed the replacement.
     pub fn write(&self, path: impl AsRef<Path>) -> Result<()> {
         self.write_with_hook(path.as_ref(), &mut || Ok(()))
     }
@@ -112,7 +112,8 @@ impl Checkpoint {
     ///
     /// # Errors
     /// - [`Error::Io`] if there is no checkpoint or the system reports an error;
-    /// - [`Error::Corrupt`] if a file is damaged or missing, with the file and its section;
+    /// - [`Error::Corrupt`] if a file is damaged or missing; the error names the file and its
+    ///   section;
     /// - [`Error::Config`] for another version of the format;
     /// - [`Error::Memory`] if the checkpoint does not fit into memory.
     pub fn read(path: impl AsRef<Path>) -> Result<Self> {

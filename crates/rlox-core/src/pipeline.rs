@@ -55,8 +55,8 @@ pub trait Collect<W, B>: Send {
 /// buffers.
 ///
 /// The version of the weights is the number of rollouts that the learner had returned when it
-/// published them. Every rollout carries the version of the weights that collected it.
-/// [`StalenessPolicy`] limits the age of that version.
+/// published the weights. Every rollout carries the version of the weights with which it was
+/// collected. [`StalenessPolicy`] limits the age of this version.
 ///
 /// ```
 /// use rlox_core::{
@@ -153,8 +153,8 @@ impl<W: Send + Sync + 'static, B: Send + 'static> AsyncCollector<W, B> {
 
     /// Waits for the next rollout.
     ///
-    /// If the previous rollout has not been published, it is first returned to the actors, and the
-    /// next version of the weights equals the newest.
+    /// If the previous rollout has not been published, it is first returned to the actors. The next
+    /// version of the weights then equals the newest version.
     ///
     /// # Errors
     /// - The first error of an actor, which ends all actors; a panic is an [`Error::Backend`];
@@ -185,9 +185,9 @@ impl<W: Send + Sync + 'static, B: Send + 'static> AsyncCollector<W, B> {
     /// Returns the received rollout to the actors and publishes the next version of the weights.
     ///
     /// # Errors
-    /// [`Error::Config`] if no rollout was received after the last call. Rollouts of the newest
-    /// version may have started, and all rollouts of a version must have the same weights.
-    /// [`Error::Closed`] in a forked process.
+    /// [`Error::Config`] if no rollout was received since the last call. Actors may already use the
+    /// newest version, and all rollouts of a version must have the same weights. [`Error::Closed`]
+    /// in a forked process.
     pub fn publish(&mut self, weights: W) -> Result<()> {
         self.check_process()?;
         if self.current.is_none() {

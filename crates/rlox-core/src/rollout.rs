@@ -1,7 +1,8 @@
 //! Rollouts: fixed-size storage, `[T, N, ...]` time-major, and the loop that fills a rollout.
 //!
 //! Shapes use these letters: T steps, N environments, `d` numbers per observation, `a` numbers per
-//! action, and K truncated episodes. A truncated episode is one that did not also terminate.
+//! action, and K truncated episodes. A truncated episode is one that did not also terminate. The
+//! final observation of an episode is its last observation, before the environment is reset.
 
 mod bytes;
 mod collect;
@@ -58,8 +59,8 @@ pub struct Transition<'a> {
 /// [`RolloutBuffer::final_obs`], so that their values can be bootstrapped.
 ///
 /// For environments that reset in the next step ([`crate::AutoresetMode::NextStep`]), each reset
-/// takes a row. Such a row is not a transition: `valid` is false, and reward and advantage are 0.
-/// The statistics of the normalizer exclude the row. The observation of the row is the last
+/// occupies a row. Such a row is not a transition: `valid` is false, and reward and advantage are
+/// 0. The statistics of the normalizer exclude the row. The observation of the row is the final
 /// observation of the episode that ended in the previous step.
 #[derive(Debug)]
 pub struct RolloutBuffer {
@@ -96,8 +97,10 @@ pub struct RolloutBuffer {
 }
 
 impl RolloutBuffer {
-    /// Creates a buffer for observations and actions of the given shapes per environment and
-    /// dtypes.
+    /// Creates a buffer for `n_steps` steps of `num_envs` environments.
+    ///
+    /// `obs` and `action` are the shape for one environment and the dtype of observations and
+    /// actions.
     ///
     /// ```
     /// use rlox_core::{RolloutBuffer, field::DType};
@@ -248,8 +251,8 @@ impl RolloutBuffer {
 
     /// Returns true after [`RolloutBuffer::finish`], until the next rollout starts.
     ///
-    /// Only then do the fields `advantages` and `returns` belong to the stored rollout. Otherwise
-    /// they hold zeros or the values of an earlier rollout.
+    /// While the result is true, `advantages` and `returns` belong to the stored rollout.
+    /// Otherwise, these fields hold zeros or the values of an earlier rollout.
     ///
     /// ```
     /// use rlox_core::{RolloutBuffer, field::DType};

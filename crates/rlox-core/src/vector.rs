@@ -26,7 +26,7 @@ pub enum AutoresetMode {
     /// That step returns the first observation of the next episode. The last observation of the
     /// ended episode is in [`StepOut::final_obs`].
     SameStep,
-    /// The caller resets finished environments by a mask. To step a finished environment is an
+    /// The caller resets finished environments by a mask. A step with a finished environment is an
     /// error.
     Disabled,
 }
@@ -95,9 +95,9 @@ impl StepOut<'_> {
 /// Progress of an environment within an episode.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct EpisodeProgress {
-    /// The number of steps taken.
+    /// The number of steps taken in the episode.
     pub steps: u32,
-    /// The sum of the rewards.
+    /// The sum of the rewards of these steps.
     pub episode_return: f64,
     /// True if the episode is over and the next one has not started.
     pub finished: bool,
@@ -194,9 +194,9 @@ pub trait VectorEnv: Send {
     ///
     /// # Errors
     /// The errors of [`crate::Env::check_state`]. [`crate::Error::NotFinite`] if the return is not
-    /// finite. [`crate::Error::Config`] if `progress` is finished in [`AutoresetMode::SameStep`],
-    /// where finished environments do not exist. [`crate::Error::Shape`] if the index is out of
-    /// range.
+    /// finite. [`crate::Error::Config`] if `progress.finished` is true in
+    /// [`AutoresetMode::SameStep`], where no environment is finished between steps.
+    /// [`crate::Error::Shape`] if the index is out of range.
     fn check_state(&self, index: usize, state: &[f64], progress: EpisodeProgress) -> Result<()>;
 
     /// Returns a snapshot of all environments, see [`EnvSnapshot::capture`].
@@ -235,7 +235,7 @@ pub trait VectorEnv: Send {
     ///
     /// # Errors
     /// [`crate::Error::Shape`] if the index is out of range. [`crate::Error::NotFinite`] if the
-    /// return is not finite. [`crate::Error::Config`] if `progress` is finished in
+    /// return is not finite. [`crate::Error::Config`] if `progress.finished` is true in
     /// [`AutoresetMode::SameStep`].
     fn set_progress(&mut self, index: usize, progress: EpisodeProgress) -> Result<()>;
 

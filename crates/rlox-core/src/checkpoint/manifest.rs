@@ -22,7 +22,7 @@ pub(super) fn seal(mut content: Map<String, Value>) -> String {
     to_json_text(&content)
 }
 
-/// Parses the text of a manifest and checks its seal. Returns a description of an error.
+/// Parses the text of a manifest and checks its seal, or returns a description of the error.
 ///
 /// The seal covers every byte, including white space.
 pub(super) fn unseal(bytes: &[u8]) -> Result<Map<String, Value>, String> {

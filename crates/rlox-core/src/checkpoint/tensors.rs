@@ -51,9 +51,8 @@ impl Checkpoint {
         arrays: &[Named<'_>],
         fill: impl FnOnce(Vec<&mut [u8]>) -> Result<()>,
     ) -> Result<()> {
-        // The bytes equal those of `safetensors::serialize`, which needs a copy of each array. A
-        // copy would double the memory of a replay buffer and abort the process without free
-        // memory.
+        // The bytes equal those of `safetensors::serialize`, which copies each array. For a replay
+        // buffer, copies need too much memory, and a failed allocation would abort the process.
         let mut order: Vec<_> = (0..arrays.len()).collect();
         order.sort_by_key(|i| (std::cmp::Reverse(dtype(arrays[*i].2)), arrays[*i].0));
         let len = |i: usize| arrays[i].1.iter().product::<usize>() * arrays[i].2.size();
@@ -88,8 +87,9 @@ impl Checkpoint {
         self.insert_safetensors(member, bytes)
     }
 
-    /// Adds or replaces a member that consists of fields. Each field becomes an array `[rows,
-    /// ...]`.
+    /// Adds or replaces a member that consists of fields.
+    ///
+    /// Each field becomes an array with the rows as the first axis.
     ///
     /// # Errors
     /// The errors of [`Checkpoint::insert_arrays`].

@@ -26,7 +26,7 @@ pub enum ActionsMut<'a> {
 }
 
 impl<'a> ActionsMut<'a> {
-    /// Reborrows the numbers `numbers` of the row-major slice.
+    /// Reborrows the elements in the range `numbers` of the slice.
     ///
     /// # Panics
     /// Panics if the range exceeds the slice.

@@ -9,8 +9,9 @@ use crate::{Error, Pcg64, Result};
 /// Limit on the staleness of rollouts.
 ///
 /// The staleness of a rollout is the number of updates between the policy that collected it and the
-/// policy that learns from it. The learner makes one update per rollout. There are `max_staleness +
-/// 1` buffers. With two buffers, an actor fills one buffer while the learner uses the other.
+/// policy that learns from it. The learner makes one update per rollout. There is one buffer more
+/// than `max_staleness`. With two buffers, an actor fills one buffer while the learner uses the
+/// other.
 ///
 /// ```
 /// let staleness_policy = rlox_core::pipeline::StalenessPolicy::default();
@@ -230,8 +231,8 @@ impl RolloutScheduler {
 
     /// Returns true if the rollout in buffer `slot` can be received next.
     ///
-    /// This is so if all other started rollouts stay within the staleness limit when they are
-    /// received later.
+    /// The condition is that all other started rollouts stay within the staleness limit when they
+    /// are received later.
     fn others_can_wait(&mut self, slot: usize) -> bool {
         let mut waiting = std::mem::take(&mut self.waiting);
         waiting.clear();

@@ -66,8 +66,8 @@ impl<T> Default for Output<'_, T> {
 
 /// Numbers of the methods of an environment.
 ///
-/// The numbers are not an enum, because a host of a later version may send unknown numbers. Unknown
-/// numbers are rejected.
+/// The numbers are constants, not an enum, because a host of a later version may send unknown
+/// numbers. Unknown numbers are rejected.
 pub(super) mod method {
     pub(in crate::plugin) const DESCRIBE: u32 = 0;
     pub(in crate::plugin) const RESET: u32 = 1;

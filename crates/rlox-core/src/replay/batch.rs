@@ -123,7 +123,7 @@ impl SampleIndices {
         self.goals.len()
     }
 
-    /// Returns the number of allocated bytes, which the next sample reuses.
+    /// Returns the number of allocated bytes. The next sample reuses this memory.
     pub fn memory(&self) -> usize {
         let numbers = [&self.indices, &self.rows, &self.goals, &self.goal_rows].map(alloc::allocated_bytes);
         let own = numbers.iter().sum::<usize>()
@@ -371,7 +371,7 @@ impl SampledBatch {
         self.sample_indices.prepare(count)
     }
 
-    /// Returns true if the fields match a schema. Does not allocate.
+    /// Returns true if the fields match a schema, without an allocation.
     fn fits(&self, schema: &TransitionSchema) -> bool {
         let next = |name: &str, base: &str| name.strip_prefix("next_") == Some(base);
         let fit = |(field, column): (&Field, &Column)| {

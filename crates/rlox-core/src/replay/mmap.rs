@@ -27,10 +27,11 @@ use crate::{
     field::{FieldData, FieldMut},
 };
 
-/// Number of bytes in rows that the file lacks from which on a push writes these rows.
+/// Maximum number of bytes in rows that the file lacks. A push that would exceed the
+/// maximum first writes these rows.
 const WRITE_BATCH_BYTES: usize = 1 << 18;
-/// Minimum and maximum bytes of rows between two commits. Within these limits, it is an eighth of
-/// the capacity.
+/// Minimum and maximum number of bytes of rows between two commits. Within these limits, a commit
+/// is written after an eighth of the capacity.
 const SLACK_BYTES: (usize, usize) = (1 << 22, 1 << 26);
 /// Maximum bytes and maximum rows that are copied in memory between two interrupt checks.
 const POLL_EVERY_BYTES: usize = 1 << 22;
@@ -328,7 +329,7 @@ impl MmapReplayBuffer {
 
     /// Returns true if all rows are on the disk.
     ///
-    /// This is so after a flush, and after the file is opened, until the next push.
+    /// The result is true after a flush and after the file is opened, until the next push.
     pub fn is_flushed(&self) -> bool {
         self.cold.safe == self.pushed
     }

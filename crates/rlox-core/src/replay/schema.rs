@@ -413,7 +413,9 @@ fn check_parts(name: &'static str, parts: &[FieldSpec], data: &[FieldData<'_>], 
     Ok(())
 }
 
-/// Checks that the numbers are finite. An error names the row, where a row has `width` numbers.
+/// Checks that the numbers are finite.
+///
+/// Rows have `width` numbers. An error names the row.
 pub(super) fn check_finite(
     name: &str,
     data: FieldData<'_>,

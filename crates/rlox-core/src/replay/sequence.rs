@@ -198,7 +198,7 @@ impl SequenceIndices {
         &self.starts
     }
 
-    /// Returns the number of allocated bytes, which the next sample reuses.
+    /// Returns the number of allocated bytes. The next sample reuses this memory.
     pub fn memory(&self) -> usize {
         let numbers = [&self.indices, &self.lengths, &self.rows, &self.counts].map(alloc::allocated_bytes);
         numbers.iter().sum::<usize>() + alloc::allocated_bytes(&self.mask) + alloc::allocated_bytes(&self.starts)

@@ -375,8 +375,10 @@ pub(crate) fn number_field(name: &str, number: usize) -> Result<Field> {
 struct Ranges {
     /// Stored transitions, including those whose next observation the next push will provide.
     transitions: Range<usize>,
-    /// Transitions whose newest frame is stored: also those that provide older frames of stored
-    /// ones.
+    /// Transitions whose newest frame the state contains.
+    ///
+    /// With stacked frames, these include earlier transitions, which provide older frames of stored
+    /// transitions.
     frame_rows: Range<usize>,
 }
 

@@ -193,8 +193,9 @@ impl RolloutBuffer {
     /// of a reset (`valid` false) gets the advantage 0 and its value as the return.
     ///
     /// # Errors
-    /// [`Error::Config`] if the rollout is not full or a factor is outside [0, 1]. [`Error::Shape`] if a length is
-    /// wrong. [`Error::NotFinite`] if a value is NaN or infinite.
+    /// [`Error::Config`] if the rollout is not full, or if `gamma` or `gae_lambda` is outside [0,
+    /// 1]. [`Error::Shape`] if a length is wrong. [`Error::NotFinite`] if a value is NaN or
+    /// infinite.
     pub fn finish(&mut self, last_values: &[f32], final_values: &[f32], gamma: f64, gae_lambda: f64) -> Result<()> {
         if self.next_step < self.n_steps {
             let got = format!("{} of {} steps", self.next_step, self.n_steps);
@@ -437,7 +438,8 @@ impl RolloutBuffer {
         }
     }
 
-    /// Normalises the current row, stores the final observations and advances to the next step.
+    /// Normalises the results of the current step, stores final observations and advances to the
+    /// next step.
     ///
     /// `finals`, `[N, d]`, holds the final observations. For environments that reset in the next
     /// step, `finals` is not read, because the final observations are in `obs`.
@@ -595,9 +597,8 @@ macro_rules! bounded {
         impl Bounded for $float {
             const LARGEST: Self = Self::MAX;
 
-            // The bits of positive floats are ordered like the floats. Adding `margin` to the bits
-            // therefore sets the sign bit if the magnitude exceeds `limit`. The loop has no
-            // branches, so that it vectorises.
+            // Adding `margin` to the bits of a magnitude sets the sign bit if it exceeds `limit`.
+            // Without branches, the loop vectorises.
             #[inline(always)]
             fn all_within(numbers: &[Self], limit: Self) -> bool {
                 const POSITIVE: $bits = $bits::MAX >> 1;
@@ -620,8 +621,9 @@ multiversion! {
     }
 }
 
-/// Checks that all numbers are finite. Row `i`, of `width` numbers, belongs to environment `first +
-/// i`.
+/// Checks that all numbers are finite.
+///
+/// Row `i` has `width` numbers and belongs to environment `first + i`.
 ///
 /// `t` is the step of the rows, or `None` if the rows belong to no step.
 fn check_rows<T: Bounded>(

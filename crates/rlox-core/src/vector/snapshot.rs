@@ -103,8 +103,7 @@ impl EnvSnapshot<'_> {
         env.set_rngs(&rngs)
     }
 
-    /// Checks the snapshot and returns the number of numbers per state and the decoded random
-    /// streams.
+    /// Checks the snapshot and returns the length of a state and the decoded random streams.
     fn check_and_decode(&self, env: &dyn VectorEnv) -> Result<(usize, Vec<Pcg64>)> {
         let n = env.num_envs();
         // A full snapshot is taken, because `VectorEnv::state` returns `None` for errors of remote

@@ -303,7 +303,7 @@ mod tests {
     use crate::envs::MakeOptions;
     use crate::{Error, Seeds, Space, Step, plugin::EnvPlugin};
 
-    /// Counts its steps.
+    /// Environment that counts its steps.
     ///
     /// The parity of the count is the only allowed action. Step `end` terminates an episode.
     #[derive(Clone)]

@@ -166,8 +166,8 @@ impl Cold {
         }
         (self.written, self.safe) = (next, next);
         (self.dropped, self.found) = (next..beyond.max(next), true);
-        // The rows found here must not get lost after new rows follow. Without new rows, `open`
-        // writes nothing else.
+        // New rows may follow the rows found here, which therefore must be on the disk. Without new
+        // rows, `open` writes nothing else.
         if next == from { Ok(()) } else { self.disk.sync() }
     }
 
@@ -338,9 +338,9 @@ impl Cold {
 
     /// Drops the rows from `rows` on. All rows must be flushed.
     ///
-    /// The rows are dropped in steps of at most `slack` rows. After a commit, `open` examines as
-    /// many rows, so that the file is valid after each step. `numbers` are unique among files and
-    /// timelines.
+    /// The rows are dropped in steps of at most `slack` rows. `open` examines as many rows after
+    /// the last commit, so that the file is valid after each step. `numbers` are unique among files
+    /// and timelines.
     ///
     /// # Errors
     /// The errors of [`Cold::write`]. The last rows may have been dropped after an error.

@@ -104,10 +104,11 @@ on_f64s! {
 }
 
 on_f64s! {
-    /// Writes to `positions` the leaf at which the cumulative sum of priorities exceeds each mass.
+    /// Writes to `positions`, for each mass, the leaf at which the cumulative sum of priorities
+    /// exceeds the mass.
     ///
     /// The priority of the leaf is positive if any priority is positive. The masses must not be
-    /// negative, and their values are lost.
+    /// negative. They are overwritten.
     pub(super) fn descend(simd: F64s, nodes: &Nodes, positions: &mut [usize], masses: &mut [f64]) {
         positions.fill(0);
         for k in (0..nodes.above.len()).rev() {
