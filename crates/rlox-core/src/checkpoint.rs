@@ -1,8 +1,10 @@
-//! Checkpoints: a folder with a manifest and safetensors members, replaced atomically.
+//! Checkpoints: folders that are replaced atomically.
 //!
-//! The format is that of the Python package. `manifest.json` holds the entries of the caller, the size and SHA-256 of
-//! each member, and the SHA-256 of its own text. The member `NAME` is the file `NAME.safetensors`. Reading executes no
-//! code from the files, and member names cannot refer to other folders.
+//! A checkpoint has a manifest, the file `manifest.json`, and members. The member `NAME` is the
+//! safetensors file `NAME.safetensors`. The manifest holds the entries of the caller, the size and
+//! SHA-256 of each member, and the SHA-256 of its own text. The Python package reads and writes the
+//! same format. Reading executes no code from the files. Member names cannot refer to other
+//! folders.
 
 mod atomic_dir;
 mod manifest;
@@ -52,7 +54,7 @@ pub struct Checkpoint {
 }
 
 impl Checkpoint {
-    /// Adds or replaces a member, given the content of a safetensors file.
+    /// Adds or replaces the member `member` with the content `bytes` of a safetensors file.
     ///
     /// # Errors
     /// [`Error::Config`] if the name is longer than 64 characters, has characters other than a-z, 0-9 and _, or does
@@ -77,7 +79,10 @@ impl Checkpoint {
     /// finds the old or the new checkpoint, never a mixture.
     ///
     /// # Errors
-    /// [`Error::Io`] if `path` is anything else or the system reports an error; existing files are unchanged then.
+    /// [`Error::Io`] if `path` exists and is neither a checkpoint nor an empty folder. Existing
+    /// files are unchanged after this error. [`Error::Io`] also if the system reports an error.
+    /// After such an error, `path` holds its old content, or the new checkpoint if the error
+    /// followed the replacement.
     pub fn write(&self, path: impl AsRef<Path>) -> Result<()> {
         self.write_with_hook(path.as_ref(), &mut || Ok(()))
     }
@@ -107,7 +112,8 @@ impl Checkpoint {
     ///
     /// # Errors
     /// - [`Error::Io`] if there is no checkpoint or the system reports an error;
-    /// - [`Error::Corrupt`] that names the file and its damaged or missing section;
+    /// - [`Error::Corrupt`] if a file is damaged or missing; the error names the file and its
+    ///   section;
     /// - [`Error::Config`] for another version of the format;
     /// - [`Error::Memory`] if the checkpoint does not fit into memory.
     pub fn read(path: impl AsRef<Path>) -> Result<Self> {
@@ -148,23 +154,24 @@ impl Checkpoint {
         }
     }
 
-    /// Returns the error for an invalid section, which names the file and the section.
+    /// Returns an [`Error::Corrupt`] that names a section and its file, for the invalid content
+    /// `got`.
     ///
-    /// A section is the name of a member or an entry of the manifest.
+    /// A section is a member or an entry of the manifest.
     pub fn corrupt(&self, section: &str, got: impl Into<String>) -> Error {
         Error::corrupt(self.file_of(section), "data written by rlox", got, HINT).in_section(section)
     }
 
-    /// Returns the path of the file that holds a section, for errors.
+    /// Returns the path of the file that holds a section, for error texts.
     pub fn file_of(&self, section: &str) -> String {
         let listed = self.manifest.get("members").is_some_and(|members| members.get(section).is_some());
         let file = if listed { format!("{section}.safetensors") } else { MANIFEST.into() };
         self.folder.join(file).display().to_string()
     }
 
-    /// Returns an error whose argument is the file of a section.
+    /// Returns `error` with the file of a section as the argument.
     ///
-    /// The former argument moves to the name of the section.
+    /// The previous argument is appended to the section name in the error.
     #[must_use]
     pub fn in_file(&self, mut error: Error, section: &str) -> Error {
         if let Some(mismatch) = error.mismatch_mut() {
@@ -175,9 +182,10 @@ impl Checkpoint {
         error
     }
 
-    /// Returns the error for a section whose content was rejected.
+    /// Returns `error`, about the content of a section, as an error about a damaged file.
     ///
-    /// Errors about values become [`Error::Corrupt`], and their argument moves to the name of the section.
+    /// Errors about values, such as [`Error::Shape`], become [`Error::Corrupt`]. The argument
+    /// changes as in [`Checkpoint::in_file`].
     #[must_use]
     pub fn damaged(&self, section: &str, error: Error) -> Error {
         match self.in_file(error, section) {
@@ -193,7 +201,9 @@ impl Checkpoint {
         }
     }
 
-    /// Reads a file, and checks its size if `len` is given.
+    /// Returns the content of a file, which must be `len` bytes long if `len` is given.
+    ///
+    /// Without `len`, the file may have at most [`MAX_MANIFEST_BYTES`].
     fn file(&self, name: &str, section: &str, len: Option<u64>) -> Result<Vec<u8>> {
         let path = self.folder.join(name);
         let corrupt = |got: String| {
@@ -217,9 +227,10 @@ impl Checkpoint {
     }
 }
 
-/// Returns the folder of a checkpoint.
+/// Returns the folder that holds the checkpoint of `path`.
 ///
-/// This is `path`, its subfolder, or the previous checkpoint of an interrupted replacement.
+/// The folder is `path` or its subfolder `checkpoint`. If a replacement was interrupted, the folder
+/// is the hidden sibling that holds the previous checkpoint.
 fn locate(path: &Path) -> Result<PathBuf> {
     let io_error = |source| Error::Io { path: path.display().to_string(), source };
     let mut folder = atomic_dir::resolve(path).map_err(io_error)?;
@@ -239,7 +250,7 @@ fn locate(path: &Path) -> Result<PathBuf> {
     Ok(folder)
 }
 
-/// Returns true if a name is valid for a member.
+/// Returns true if `name` is a valid name of a member.
 fn is_name(name: &str) -> bool {
     let word = |c: &u8| c.is_ascii_lowercase() || c.is_ascii_digit() || *c == b'_';
     name.len() <= 64 && name.as_bytes().first().is_some_and(u8::is_ascii_lowercase) && name.bytes().all(|c| word(&c))

@@ -87,8 +87,9 @@ impl ResetOptions {
 
 /// A single environment that writes observations into the caller's slice.
 ///
-/// The only source of randomness is the generator passed to each call, so that a seed determines every episode.
-/// [`crate::VecEnv`] adds the time limit, autoreset, episode statistics and argument checks.
+/// Implementations draw random numbers only from the generator passed to each call. Therefore a
+/// seed determines every episode. [`crate::VecEnv`] adds the time limit, autoreset, episode
+/// statistics and argument checks.
 ///
 /// ```
 /// use rlox_core::{Env, EnvSpec, Pcg64, ResetOptions, Space, Step};
@@ -127,10 +128,11 @@ pub trait Env: Send {
     /// The caller has checked that `action` is in the action space.
     fn step(&mut self, action: &Self::Action, rng: &mut Pcg64, obs: &mut [f32]) -> Step;
 
-    /// Writes the mask of allowed actions, one flag per action of a Discrete space in ascending order.
+    /// Writes the action mask: one flag per action of a Discrete space, true if the action is
+    /// allowed.
     ///
-    /// By default, all actions are allowed. Policies draw only allowed actions. The environment defines the effect of a
-    /// masked one.
+    /// The flags are in ascending order of the actions. By default, all actions are allowed.
+    /// Policies draw only allowed actions. The environment defines the effect of a masked action.
     ///
     /// ```
     /// use rlox_core::{Env, EnvSpec, Pcg64, ResetOptions, Space, Step};
@@ -162,7 +164,7 @@ pub trait Env: Send {
 
     /// Returns true if [`Env::action_mask`] can mask an action.
     ///
-    /// The value is equal for all copies of an environment.
+    /// All environments of a [`crate::VecEnv`] must return the same value.
     fn has_action_mask(&self) -> bool {
         false
     }
@@ -175,7 +177,7 @@ pub trait Env: Send {
         options.check_known(&[])
     }
 
-    /// Returns the state of the dynamics, or `None` if the state is unavailable.
+    /// Returns the state of the dynamics, or `None` if the environment does not expose a state.
     ///
     /// Renderers and checkpoints use the state.
     fn state(&self) -> Option<Vec<f64>> {
@@ -184,10 +186,8 @@ pub trait Env: Send {
 
     /// Checks a state for [`Env::set_state`] without changing the environment.
     ///
-    /// By default, every state is accepted.
-    ///
-    /// A restorable environment rejects invalid states here, so that a batch is checked completely before any
-    /// environment changes.
+    /// By default, every state is accepted. A restorable environment rejects invalid states in this
+    /// method. Callers check the states of all environments before they change any environment.
     ///
     /// # Errors
     /// [`Error::Shape`] if the length is wrong, [`Error::NotFinite`] or [`Error::Config`] if a value is invalid.
@@ -200,7 +200,8 @@ pub trait Env: Send {
     /// The caller has checked `state` with [`Env::check_state`].
     ///
     /// # Errors
-    /// [`Error::Config`] if the environment cannot be restored, and the errors of [`Env::check_state`].
+    /// [`Error::Config`] if the environment does not support restoring. Also the errors of
+    /// [`Env::check_state`].
     fn set_state(&mut self, _state: &[f64], _obs: &mut [f32]) -> Result<()> {
         Err(Error::config(
             "state",

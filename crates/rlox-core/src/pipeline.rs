@@ -19,33 +19,44 @@ pub use schedule::{RolloutTicket, StalenessPolicy};
 use crate::{Error, Pcg64, Result};
 use channel::{Boxed, Channel};
 
-/// Maximum time to wait for an actor in the middle of a step when the pipeline ends.
+/// Maximum time for which the end of the pipeline waits for actors that are in the middle of a
+/// step.
 const STOP_TIMEOUT: Duration = Duration::from_secs(if cfg!(test) { 2 } else { 10 });
 
-/// A worker that fills buffers in a thread: an [`Actor`], or a source of remote rollouts.
+/// Source of rollouts that runs in a thread: an [`Actor`], or a receiver of remote rollouts.
+///
+/// `W` is the type of the weights and `B` the type of the buffers.
 pub trait Collect<W, B>: Send {
-    /// Fills the buffer of a job, with the weights of the job.
+    /// Fills the buffer of `job` with a rollout, collected with the weights of `job`.
+    ///
+    /// Implementations poll `stop` between two steps and return [`Error::Interrupted`] if it
+    /// returns true.
     ///
     /// # Errors
-    /// Any error ends the pipeline, except [`Error::Interrupted`] after `stop` has returned true. `stop` is polled
-    /// between two steps.
+    /// Any error ends the pipeline, except [`Error::Interrupted`] after `stop` has returned true.
     fn collect(&mut self, job: &mut RolloutJob<W, B>, stop: &dyn Fn() -> bool) -> Result<()>;
 
-    /// Returns the state between two rollouts for changes, or `None` if the environments are remote.
+    /// Returns the state between two rollouts for inspection or changes.
+    ///
+    /// Returns `None` if the environments are remote.
     fn state(&mut self) -> Option<ActorParts<'_>> {
         None
     }
 
-    /// Discards cached weights, because another run will reuse their version numbers.
+    /// Discards cached weights, before another run reuses the version numbers of these weights.
     fn invalidate_cache(&mut self) {}
 }
 
-/// Actors in threads, a learner, and a bounded ring of buffers between them.
+/// Collector whose actors fill a bounded ring of buffers in threads while a learner learns.
 ///
-/// The decoupled actors and learner are those of Espeholt et al. 2018, "IMPALA", section 3. The learner receives a
-/// rollout with [`AsyncCollector::recv`], and returns it with new weights with [`AsyncCollector::publish`]. Meanwhile
-/// actors fill the other buffers, with the weights that were the newest when they started. Every rollout contains the
-/// version of its weights; [`StalenessPolicy`] limits the age of that version.
+/// Actors and learner are decoupled as in Espeholt et al. 2018, "IMPALA", section 3.
+/// [`AsyncCollector::recv`] gives the learner a rollout. [`AsyncCollector::publish`] returns the
+/// buffer of this rollout to the actors and sets new weights. Meanwhile, actors fill the other
+/// buffers.
+///
+/// The version of the weights is the number of rollouts that the learner had returned when it
+/// published the weights. Every rollout carries the version of the weights with which it was
+/// collected. [`StalenessPolicy`] limits the age of this version.
 ///
 /// ```
 /// use rlox_core::{
@@ -77,13 +88,13 @@ pub trait Collect<W, B>: Send {
 /// ```
 pub struct AsyncCollector<W, B> {
     channel: Arc<Channel<W, B>>,
-    /// Rollout that the learner has received.
+    /// Rollout that the learner has received and not returned.
     current: Option<(RolloutTicket, B)>,
-    /// Actors without threads.
+    /// Actors that have no thread now.
     idle: Vec<Boxed<W, B>>,
-    /// True after a thread did not end in time.
+    /// True after a thread did not end within [`STOP_TIMEOUT`].
     is_abandoned: bool,
-    /// Process of the threads.
+    /// Id of the process in which the threads run.
     process: u32,
 }
 
@@ -94,13 +105,14 @@ impl<W, B> fmt::Debug for AsyncCollector<W, B> {
 }
 
 impl<W: Send + Sync + 'static, B: Send + 'static> AsyncCollector<W, B> {
-    /// Starts a thread for each actor.
+    /// Creates a collector and starts one thread per actor.
     ///
-    /// `weights` have version 0. `seeds` generates a seed for each rollout. `buffer` creates the `max_staleness + 1`
-    /// buffers of the ring.
+    /// `weights` have version 0. `seeds` generates a seed for each rollout. `buffer` creates the
+    /// `max_staleness + 1` buffers of the ring.
     ///
     /// # Errors
-    /// As [`StalenessPolicy::check`] and `buffer`; [`Error::Io`] if a thread cannot be started.
+    /// The errors of [`StalenessPolicy::check`] and of `buffer`. [`Error::Io`] if a thread cannot
+    /// be started.
     pub fn new(
         actors: Vec<Box<dyn Collect<W, B>>>,
         staleness_policy: StalenessPolicy,
@@ -122,7 +134,8 @@ impl<W: Send + Sync + 'static, B: Send + 'static> AsyncCollector<W, B> {
             channel.actor_started();
             let thread = thread::Builder::new().name(format!("rlox-actor-{number}"));
             let started = thread.spawn(move || {
-                // Drops the actor before the end is reported, because its resources may be awaited.
+                // The actor is dropped before its end is reported, because callers may wait for its
+                // resources.
                 let lived = catch_unwind(AssertUnwindSafe(|| act(number, actor, &channel)));
                 if let Err(panic) = lived {
                     channel.fail(panic_error(number, panic));
@@ -140,21 +153,24 @@ impl<W: Send + Sync + 'static, B: Send + 'static> AsyncCollector<W, B> {
 
     /// Waits for the next rollout.
     ///
-    /// A rollout that was received earlier is returned first, without new weights.
+    /// If the previous rollout has not been published, it is first returned to the actors. The next
+    /// version of the weights then equals the newest version.
     ///
     /// # Errors
-    /// - The first error of an actor, which has ended all actors; a panic is an [`Error::Backend`];
-    /// - [`Error::Interrupted`] if the interrupt check of the process stops the call
+    /// - The first error of an actor, which ends all actors; a panic is an [`Error::Backend`];
+    /// - [`Error::Interrupted`] if the interrupt check of the process returns true
     ///   ([`crate::interrupt::set_interrupt_check`]);
-    /// - [`Error::Closed`] after an error or [`AsyncCollector::stop`], or in a forked process.
+    /// - [`Error::Closed`] after an earlier error, or in a forked process.
     pub fn recv(&mut self) -> Result<Collected<'_, B>> {
         self.recv_unless(&mut || false)?.ok_or(Error::Interrupted)
     }
 
-    /// Waits as [`AsyncCollector::recv`], but returns `None` if `stop`, polled every 50 ms, returns true.
+    /// Waits as [`AsyncCollector::recv`] does, but returns `None` if `stop` returns true.
+    ///
+    /// `stop` is polled every 50 ms.
     ///
     /// # Errors
-    /// As [`AsyncCollector::recv`].
+    /// The errors of [`AsyncCollector::recv`].
     pub fn recv_unless(&mut self, stop: &mut dyn FnMut() -> bool) -> Result<Option<Collected<'_, B>>> {
         self.check_process()?;
         if !self.idle.is_empty() {
@@ -166,11 +182,12 @@ impl<W: Send + Sync + 'static, B: Send + 'static> AsyncCollector<W, B> {
         Ok(Some(Collected { ticket: *ticket, staleness, buffer }))
     }
 
-    /// Returns the received rollout with the weights that were learned from it: those of the next version.
+    /// Returns the received rollout to the actors and publishes the next version of the weights.
     ///
     /// # Errors
-    /// [`Error::Config`] if no rollout was received. Rollouts of the current version may have started, and all rollouts
-    /// of a version must have the same weights. [`Error::Closed`] in a forked process.
+    /// [`Error::Config`] if no rollout was received since the last call. Actors may already use the
+    /// newest version, and all rollouts of a version must have the same weights. [`Error::Closed`]
+    /// in a forked process.
     pub fn publish(&mut self, weights: W) -> Result<()> {
         self.check_process()?;
         if self.current.is_none() {
@@ -189,13 +206,14 @@ impl<W: Send + Sync + 'static, B: Send + 'static> AsyncCollector<W, B> {
 
     /// Ends the threads as [`AsyncCollector::stop`] does, and returns the actors in order.
     ///
-    /// The next [`AsyncCollector::recv`] restarts the actors. Rollouts that were not received are lost, and so is the
-    /// received one. With `max_staleness` 0 and `deterministic` there are none, unless a call of `recv` failed.
+    /// The next [`AsyncCollector::recv`] restarts the actors. The received rollout can no longer be
+    /// published. Rollouts that were not received are lost. With `max_staleness` 0 and
+    /// `deterministic`, there are no such rollouts, unless a call of `recv` failed.
     ///
     /// # Errors
     /// - The first error of an actor;
     /// - [`Error::Backend`] if an actor does not finish its step within ten seconds;
-    /// - [`Error::Closed`] as for [`AsyncCollector::recv`], and after these errors.
+    /// - [`Error::Closed`] after an earlier error, or in a forked process.
     pub fn quiesce(&mut self) -> Result<&mut [Box<dyn Collect<W, B>>]> {
         self.check_process()?;
         self.release(None);
@@ -207,13 +225,14 @@ impl<W: Send + Sync + 'static, B: Send + 'static> AsyncCollector<W, B> {
         Ok(&mut self.idle)
     }
 
-    /// Restarts quiesced actors from the state of another run.
+    /// Sets the state from which quiesced actors restart, for example that of a loaded checkpoint.
     ///
-    /// The state is a number of rollouts, the weights and the stream of seeds. Calls [`Collect::invalidate_cache`] of
-    /// all actors.
+    /// The state is the number of rollouts, the weights and the stream of seeds. The call discards
+    /// the cached weights of all actors ([`Collect::invalidate_cache`]). The next
+    /// [`AsyncCollector::recv`] restarts the actors.
     ///
     /// # Errors
-    /// [`Error::Config`] if the actors are not quiesced, [`Error::Closed`] in a forked process.
+    /// [`Error::Config`] if the actors are not quiesced. [`Error::Closed`] in a forked process.
     pub fn restart_from(&mut self, rollouts: u64, weights: W, seeds: Pcg64) -> Result<()> {
         self.check_process()?;
         if self.idle.is_empty() {
@@ -224,7 +243,7 @@ impl<W: Send + Sync + 'static, B: Send + 'static> AsyncCollector<W, B> {
         Ok(())
     }
 
-    /// Returns the number of returned rollouts, which is the version of the newest weights.
+    /// Returns the version of the newest weights: the number of rollouts returned to the actors.
     ///
     /// # Errors
     /// [`Error::Closed`] in a forked process.
@@ -233,7 +252,10 @@ impl<W: Send + Sync + 'static, B: Send + 'static> AsyncCollector<W, B> {
         Ok(self.channel.version())
     }
 
-    /// Returns the stream of the rollouts' seeds, after those of pending rollouts.
+    /// Returns the random stream from which the seeds of later rollouts are drawn.
+    ///
+    /// The seeds of started rollouts are already drawn. With `deterministic`, so are the seeds of
+    /// rollouts that the actors may start before the next call of [`AsyncCollector::recv`].
     ///
     /// # Errors
     /// [`Error::Closed`] in a forked process.
@@ -242,7 +264,7 @@ impl<W: Send + Sync + 'static, B: Send + 'static> AsyncCollector<W, B> {
         Ok(self.channel.seeds())
     }
 
-    /// Returns the counters and timings so far.
+    /// Returns the counters and timings since construction.
     ///
     /// # Errors
     /// [`Error::Closed`] in a forked process.
@@ -251,12 +273,14 @@ impl<W: Send + Sync + 'static, B: Send + 'static> AsyncCollector<W, B> {
         Ok(self.channel.stats())
     }
 
-    /// Ends the actors and waits for them, at most ten seconds for an actor in a step.
+    /// Ends the actors and waits until their threads have ended.
     ///
-    /// Rollouts that were not received are lost.
+    /// The call waits at most ten seconds for an actor in the middle of a step. Rollouts that were
+    /// not received are lost.
     ///
     /// # Errors
-    /// [`Error::Backend`] if an actor has not ended by then. Its thread ends with its step.
+    /// [`Error::Backend`] if an actor has not ended after this time. The thread of this actor ends
+    /// after its current step.
     pub fn stop(mut self) -> Result<()> {
         if self.end() { Ok(()) } else { Err(stop_timed_out()) }
     }
@@ -267,7 +291,9 @@ impl<W, B> AsyncCollector<W, B> {
         std::process::id() != self.process
     }
 
-    /// Checks that the process is not forked: a child has no threads, and locks that they held stay locked.
+    /// Checks that this process created the collector.
+    ///
+    /// A forked process has no actor threads, and locks that these threads held stay locked.
     fn check_process(&self) -> Result<()> {
         if !self.is_forked() {
             return Ok(());
@@ -297,18 +323,20 @@ impl<W, B> Drop for AsyncCollector<W, B> {
 pub struct Collected<'a, B> {
     /// Identification of the rollout, with the version of its weights.
     pub ticket: RolloutTicket,
-    /// Number of rollouts that were received since the weights were published.
+    /// Number of rollouts that the learner received between the publication of the weights and this
+    /// rollout.
     pub staleness: u64,
     /// Buffer that the actor filled.
     pub buffer: &'a mut B,
 }
 
-/// Runs an actor's thread.
+/// Runs the jobs of an actor in its thread until the pipeline ends.
 fn act<W, B>(number: usize, mut actor: Boxed<W, B>, channel: &Channel<W, B>) {
     while let Some(mut job) = channel.begin(number) {
         let collected = catch_unwind(AssertUnwindSafe(|| actor.collect(&mut job, &|| channel.is_stopped())));
         let RolloutJob { ticket, weights, buffer } = job;
-        // Drops the weights before the rollout is passed on, so that no actor drops the last reference.
+        // The weights are dropped before the rollout is passed on, so that no actor drops the last
+        // reference.
         drop(weights);
         channel.end(ticket, buffer, collected.unwrap_or_else(|panic| Err(panic_error(number, panic))));
     }
@@ -317,7 +345,7 @@ fn act<W, B>(number: usize, mut actor: Boxed<W, B>, channel: &Channel<W, B>) {
     }
 }
 
-/// Drops an actor. The destructor is the caller's code and may panic.
+/// Drops an actor. A panic of its destructor, which is the caller's code, does not propagate.
 fn release<W, B>(actor: Boxed<W, B>) {
     if let Err(panic) = catch_unwind(AssertUnwindSafe(|| drop(actor))) {
         std::mem::forget(panic);

@@ -1,8 +1,8 @@
-//! Plugins: environments of a separately compiled crate, stepped inside the extension module.
+//! Plugins: environments of a separately compiled library, called directly from Rust code.
 //!
-//! Two separately compiled libraries share neither the layout of Rust types nor an allocator. The interface between
-//! them is therefore C: slices, numbers, and functions with the C calling convention. Panics do not cross the
-//! interface.
+//! Two separately compiled libraries share neither the layout of Rust types nor an allocator.
+//! Therefore the interface between them is C: slices, numbers, and functions with the C calling
+//! convention. Panics do not cross the interface. The host is the program that uses a plugin.
 #![expect(unsafe_code, reason = "the interface between two libraries is C, which the compiler cannot check")]
 
 mod abi;
@@ -19,7 +19,7 @@ use crate::{Result, VectorEnv};
 use abi::{Call, EnvHandle, FreeFn, MakeFn};
 use host::Hosted;
 
-/// Constructor of a library's environments, for a program that was compiled separately.
+/// Constructor of environments that a library passes to a separately compiled program.
 ///
 /// A Python extension module passes the plugin to rlox as a capsule with the name [`EnvPlugin::NAME`]:
 ///
@@ -66,8 +66,8 @@ impl EnvPlugin {
     /// `make` usually calls [`MakeOptions::build_vec_env`] with an [`crate::Env`]. It may return any [`VectorEnv`] that
     /// follows the options. The caller receives errors and panics of `make` and of the environments as errors.
     ///
-    /// The library links its own copy of `rlox-core`, which has its own threads. Its long calls do not run the check of
-    /// [`crate::interrupt::set_interrupt_check`].
+    /// The library links its own copy of `rlox-core`, which has its own threads. Long calls in this
+    /// copy do not run the check of [`crate::interrupt::set_interrupt_check`] in the host.
     pub fn new<F>(make: F) -> Self
     where
         F: Fn(&MakeOptions<'_>) -> Result<Box<dyn VectorEnv>> + Send + Sync + 'static,
@@ -76,7 +76,7 @@ impl EnvPlugin {
         Self { context, make: exports::make::<F>, free: exports::free::<F> }
     }
 
-    /// Creates environments. They may outlive the plugin, but not the library.
+    /// Creates environments. The environments may outlive the plugin, but not the library.
     ///
     /// # Errors
     /// The errors of the library's function. [`crate::Error::Backend`] if the function panics. [`crate::Error::Config`]

@@ -42,13 +42,13 @@ use sampler::check_count;
 pub struct ExperienceRecord {
     /// Observation before the step.
     pub obs: Vec<f32>,
-    /// Observation after the step; the final observation if the episode ended.
+    /// Observation after the step. If the episode ended, this is the final observation.
     pub next_obs: Vec<f32>,
     /// Action of the step.
     pub action: Vec<f32>,
     /// Reward of the step.
     pub reward: f32,
-    /// True if the task ended.
+    /// True if the episode reached a terminal state of the task.
     pub terminated: bool,
     /// True if the episode was truncated.
     pub truncated: bool,
@@ -81,7 +81,7 @@ impl ReplayBuffer {
     /// Creates a buffer for one environment, with f32 observations and actions of the given sizes.
     ///
     /// # Errors
-    /// As [`ReplayStorage::new`].
+    /// The errors of [`ReplayStorage::new`].
     pub fn new(capacity: usize, obs_dim: usize, act_dim: usize) -> Result<Self> {
         let field = |name, dim| FieldSpec::new(name, &[dim], DType::F32);
         Self::from_parts(
@@ -104,7 +104,7 @@ impl<S: Sampler> Replay<S> {
         Err(Error::config("storage", "an empty storage", got, "pass a new storage"))
     }
 
-    /// Sets n-step returns: sampled transitions span several steps.
+    /// Sets n-step returns, with which a sampled transition spans up to `n` steps.
     ///
     /// # Errors
     /// [`Error::Config`] if `n` is 0, if `gamma` is outside [0, 1], or if the sampler does not support n-step returns.
@@ -128,12 +128,12 @@ impl<S: Sampler> Replay<S> {
         &self.sampler
     }
 
-    /// Returns the sampler for changes.
+    /// Returns the sampler mutably.
     pub fn sampler_mut(&mut self) -> &mut S {
         &mut self.sampler
     }
 
-    /// Returns the storage, and the sampler for changes.
+    /// Returns the storage, and the sampler mutably.
     pub fn parts_mut(&mut self) -> (&ReplayStorage, &mut S) {
         (&self.storage, &mut self.sampler)
     }
@@ -157,7 +157,8 @@ impl<S: Sampler> Replay<S> {
         self.storage.is_empty()
     }
 
-    /// Returns the allocated bytes of the storage ([`ReplayStorage::memory`]) and the sampler.
+    /// Returns the number of allocated bytes of the storage ([`ReplayStorage::memory`]) and the
+    /// sampler.
     pub fn memory(&self) -> usize {
         self.storage.memory() + self.sampler.memory()
     }
@@ -165,7 +166,7 @@ impl<S: Sampler> Replay<S> {
     /// Appends transitions as [`ReplayStorage::push`] does.
     ///
     /// # Errors
-    /// As [`ReplayStorage::push`].
+    /// The errors of [`ReplayStorage::push`].
     pub fn push_batch(&mut self, batch: &TransitionBatch<'_>) -> Result<()> {
         self.push_with(|storage| storage.push(batch))
     }
@@ -173,7 +174,8 @@ impl<S: Sampler> Replay<S> {
     fn push_with(&mut self, push: impl FnOnce(&mut ReplayStorage) -> Result<()>) -> Result<()> {
         let from = self.storage.next_index();
         let pushed = push(&mut self.storage);
-        // An interrupted push has stored some of the rows.
+        // After an interrupted push, the first rows are stored, and the sampler has to include
+        // them.
         self.sampler.on_push(&self.storage, from..self.storage.next_index())?;
         pushed
     }
@@ -181,15 +183,15 @@ impl<S: Sampler> Replay<S> {
     /// Appends consecutive steps as [`ReplayStorage::push_in_order`] does.
     ///
     /// # Errors
-    /// As [`ReplayStorage::push_in_order`].
+    /// The errors of [`ReplayStorage::push_in_order`].
     pub fn push_in_order(&mut self, batch: &TransitionBatch<'_>) -> Result<()> {
         self.push_with(|storage| storage.push_in_order(batch))
     }
 
-    /// Appends one transition. The only copy is the one into the ring.
+    /// Appends one transition. The data is copied once, directly into the storage.
     ///
     /// # Errors
-    /// As [`ReplayStorage::push`].
+    /// The errors of [`ReplayStorage::push`].
     pub fn push_slices(
         &mut self,
         obs: &[f32],
@@ -213,7 +215,7 @@ impl<S: Sampler> Replay<S> {
     /// Appends one transition.
     ///
     /// # Errors
-    /// As [`ReplayStorage::push`].
+    /// The errors of [`ReplayStorage::push`].
     pub fn push(&mut self, record: &ExperienceRecord) -> Result<()> {
         let ExperienceRecord { obs, next_obs, action, reward, terminated, truncated } = record;
         self.push_slices(obs, next_obs, action, *reward, *terminated, *truncated)
@@ -224,7 +226,7 @@ impl<S: Sampler> Replay<S> {
     /// The same seed samples the same transitions from the same buffer.
     ///
     /// # Errors
-    /// As [`Replay::sample_with`].
+    /// The errors of [`Replay::sample_with`].
     pub fn sample_into(&self, batch: &mut SampledBatch, batch_size: usize, seed: u64) -> Result<()> {
         self.sample_with(batch, batch_size, &mut Pcg64::seed_from(seed.into()))
     }
@@ -236,7 +238,7 @@ impl<S: Sampler> Replay<S> {
     /// - [`Error::Memory`] if an allocation fails;
     /// - [`Error::Interrupted`] if the interrupt check of the process stops the call.
     ///
-    /// The generator is unchanged then, and the batch is empty or unchanged.
+    /// After an error, the generator is unchanged, and the batch is empty or unchanged.
     pub fn sample_with(&self, batch: &mut SampledBatch, batch_size: usize, rng: &mut Pcg64) -> Result<()> {
         self.check_batch_size(batch_size)?;
         let before = rng.clone();
@@ -250,22 +252,23 @@ impl<S: Sampler> Replay<S> {
             })
     }
 
-    /// Samples the indices of `batch_size` transitions, to be read with [`SampleIndices::read`].
+    /// Samples the indices of `batch_size` transitions, which [`SampleIndices::read`] can read.
     ///
     /// # Errors
-    /// As [`Replay::sample_with`].
+    /// The errors of [`Replay::sample_with`].
     pub fn sample_indices(&self, sample_indices: &mut SampleIndices, batch_size: usize, rng: &mut Pcg64) -> Result<()> {
         let before = rng.clone();
         self.draw(sample_indices, batch_size, rng)?;
         self.find(sample_indices).inspect_err(|_| *rng = before)
     }
 
-    /// Draws indices: the first half of [`Replay::sample_indices`].
+    /// Draws indices, the first part of [`Replay::sample_indices`].
     ///
-    /// This half alone uses the generator, so threads that share a generator can release it afterwards.
+    /// Only this part uses the generator. Threads that share a generator can release it before they
+    /// call [`Replay::find`], the second part.
     ///
     /// # Errors
-    /// As [`Replay::sample_with`].
+    /// The errors of [`Replay::sample_with`].
     pub fn draw(&self, sample_indices: &mut SampleIndices, batch_size: usize, rng: &mut Pcg64) -> Result<()> {
         self.check_batch_size(batch_size)?;
         let before = rng.clone();
@@ -277,14 +280,14 @@ impl<S: Sampler> Replay<S> {
         Ok(())
     }
 
-    /// Locates drawn transitions: the second half of [`Replay::sample_indices`].
+    /// Finds the stored rows of drawn transitions, the second part of [`Replay::sample_indices`].
     ///
     /// # Errors
     /// - [`Error::Config`] if a transition is no longer stored;
     /// - [`Error::Memory`] if an allocation fails;
     /// - [`Error::Interrupted`] if the interrupt check of the process stops the call.
     ///
-    /// The indices are cleared then.
+    /// The indices are cleared after an error.
     pub fn find(&self, sample_indices: &mut SampleIndices) -> Result<()> {
         sample_indices.locate(&self.storage, self.n_step).inspect_err(|_| sample_indices.clear())
     }

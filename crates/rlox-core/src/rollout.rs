@@ -1,4 +1,8 @@
 //! Rollouts: fixed-size storage, `[T, N, ...]` time-major, and the loop that fills a rollout.
+//!
+//! Shapes use these letters: T steps, N environments, `d` numbers per observation, `a` numbers per
+//! action, and K truncated episodes. A truncated episode is one that did not also terminate. The
+//! final observation of an episode is its last observation, before the environment is reset.
 
 mod bytes;
 mod collect;
@@ -14,7 +18,7 @@ use crate::{
     vector::masked_actions,
 };
 
-/// One step of policy outputs for a batch: actions, log-probabilities and values.
+/// Policy outputs for one step of N environments: actions, log-probabilities and values.
 #[derive(Clone, Copy, Debug)]
 pub struct PolicyStep<'a> {
     /// The actions, `[N, a]`. Discrete actions are counted from 0.
@@ -25,9 +29,9 @@ pub struct PolicyStep<'a> {
     pub values: &'a [f32],
 }
 
-/// One step of environments outside this crate, before normalisation.
+/// Results of one step of environments outside this crate, before normalisation.
 ///
-/// Observations have the buffer's dtype.
+/// Observations have the dtype of the rollout buffer.
 #[derive(Clone, Copy, Debug)]
 pub struct Transition<'a> {
     /// The observations for the next actions, `[N, d]`.
@@ -36,25 +40,28 @@ pub struct Transition<'a> {
     pub rewards: &'a [f64],
     /// Termination flags, `[N]`: the episode reached a terminal state of the task.
     pub terminated: &'a [bool],
-    /// Truncation flags, `[N]`: the episode was cut.
+    /// Truncation flags, `[N]`: a time limit or the environment cut the episode.
     pub truncated: &'a [bool],
-    /// The true last observations, `[N, d]`. Only rows that are truncated and not terminated are read.
+    /// The last observations of episodes that ended in this step, `[N, d]`, before any reset.
     ///
-    /// The data may be empty if there are no such rows, and for environments that reset in the next step, whose last
-    /// observations are in `next_obs`.
+    /// Only rows of truncated and not terminated episodes are read. The data may be empty if there
+    /// are no such rows. It may also be empty for environments that reset in the next step, because
+    /// their last observations are in `next_obs`.
     pub final_obs: FieldData<'a>,
 }
 
 /// One rollout of `n_steps` steps in `num_envs` environments.
 ///
-/// Row `t * num_envs + n` of a field belongs to step `t` of environment `n`. `obs` has one more time step than the
-/// other fields: the last one is the start of the next rollout. Rewards are stored as f32, after normalisation if a
-/// normalizer is used. `terminated` and `truncated` are never merged. The true last observations of truncated episodes
-/// are stored separately ([`RolloutBuffer::final_obs`]), so that their values can be bootstrapped.
+/// Row `t * num_envs + n` of a field belongs to step `t` of environment `n`. `obs` has one more
+/// time step than the other fields: the observations at which the next rollout starts. Rewards are
+/// stored as f32, after normalisation if a normalizer is used. `terminated` and `truncated` are
+/// separate fields. The last observations of truncated episodes, before the reset, are stored in
+/// [`RolloutBuffer::final_obs`], so that their values can be bootstrapped.
 ///
-/// Environments that reset in the next step ([`crate::AutoresetMode::NextStep`]) use a row for each reset. Such a row
-/// is not a transition: `valid` is false, reward and advantage are 0, and the statistics exclude the row. Its
-/// observation is the last one of the episode that ended in the row before.
+/// For environments that reset in the next step ([`crate::AutoresetMode::NextStep`]), each reset
+/// occupies a row. Such a row is not a transition: `valid` is false, and reward and advantage are
+/// 0. The statistics of the normalizer exclude the row. The observation of the row is the final
+/// observation of the episode that ended in the previous step.
 #[derive(Debug)]
 pub struct RolloutBuffer {
     n_steps: usize,
@@ -90,7 +97,10 @@ pub struct RolloutBuffer {
 }
 
 impl RolloutBuffer {
-    /// Creates a buffer for observations and actions with the given row shapes and dtypes.
+    /// Creates a buffer for `n_steps` steps of `num_envs` environments.
+    ///
+    /// `obs` and `action` are the shape for one environment and the dtype of observations and
+    /// actions.
     ///
     /// ```
     /// use rlox_core::{RolloutBuffer, field::DType};
@@ -121,7 +131,8 @@ impl RolloutBuffer {
         let rows = n_steps.saturating_mul(num_envs);
         let width = |shape: &[usize]| shape.iter().fold(1, |width: usize, n| width.saturating_mul(*n));
         let bytes = |(shape, dtype): (&[usize], DType)| width(shape).saturating_mul(dtype.size());
-        // One check for the whole buffer, since untouched allocations still count as free memory.
+        // One check for the whole buffer, because the system counts allocated but unwritten memory
+        // as free.
         let widest = if bytes(obs) > 1 << 30 { "obs_shape" } else { "n_steps" };
         let each = bytes(obs).saturating_add(bytes(action)).saturating_add(29);
         alloc::check_bytes(widest, (n_steps as u128 * num_envs as u128).saturating_mul(each as u128))?;
@@ -172,8 +183,8 @@ impl RolloutBuffer {
 
     /// Creates a buffer for the spaces of an environment.
     ///
-    /// For environments with action masks, the buffer has a field `action_masks`, `[T, N, n]` of dtype Bool, which
-    /// stores the masks passed to the policy.
+    /// For environments with action masks, the buffer has a field `action_masks`, `[T, N, n]` of
+    /// dtype Bool, for `n` actions. The field stores the masks passed to the policy.
     ///
     /// # Errors
     /// The errors of [`RolloutBuffer::new`].
@@ -183,7 +194,7 @@ impl RolloutBuffer {
 
     /// Creates a buffer as [`RolloutBuffer::for_env`] does, from a description of the environments.
     ///
-    /// `masks` is true if the environments mask actions.
+    /// `masks` is true if the environments have action masks.
     ///
     /// # Errors
     /// The errors of [`RolloutBuffer::new`].
@@ -238,10 +249,10 @@ impl RolloutBuffer {
         self.next_step
     }
 
-    /// Returns true from [`RolloutBuffer::finish`] until the next rollout starts.
+    /// Returns true after [`RolloutBuffer::finish`], until the next rollout starts.
     ///
-    /// `advantages` and `returns` belong to this rollout then. Otherwise they hold zeros or the values of an earlier
-    /// rollout.
+    /// While the result is true, `advantages` and `returns` belong to the stored rollout.
+    /// Otherwise, these fields hold zeros or the values of an earlier rollout.
     ///
     /// ```
     /// use rlox_core::{RolloutBuffer, field::DType};
@@ -253,7 +264,8 @@ impl RolloutBuffer {
         self.state == RolloutState::Finished
     }
 
-    /// Returns the number of stored transitions: the filled rows without those that only reset.
+    /// Returns the number of stored transitions: all filled rows except those of a reset (`valid`
+    /// false).
     pub fn transitions(&self) -> usize {
         self.next_step * self.num_envs - self.reset_rows
     }
@@ -300,12 +312,15 @@ impl RolloutBuffer {
         fields.find(|field| field.name() == name).map(Field::data_mut)
     }
 
-    /// Returns the rows `t * N + n` that are truncated and not terminated, in the order of collection.
+    /// Returns the indices `t * N + n` of truncated and not terminated rows, `[K]`, in order of
+    /// collection.
     pub fn final_index(&self) -> &[usize] {
         &self.final_index
     }
 
-    /// Returns the true last observations of [`RolloutBuffer::final_index`], `[K, d]`, normalised as `obs`.
+    /// Returns the last observations of truncated episodes, `[K, d]`, normalised like `obs`.
+    ///
+    /// They belong to the rows of [`RolloutBuffer::final_index`] and precede the reset.
     pub fn final_obs(&self) -> FieldData<'_> {
         self.final_obs.data()
     }

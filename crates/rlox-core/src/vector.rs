@@ -1,4 +1,7 @@
 //! Vectorised environments: the object-safe trait [`VectorEnv`] and its argument types.
+//!
+//! Shapes use these letters: N environments, `d` numbers per observation, and `n` actions of a
+//! Discrete space.
 
 mod snapshot;
 pub(crate) mod validate;
@@ -13,14 +16,18 @@ use crate::{Actions, EnvSpec, EpisodeLog, Pcg64, ResetOptions, Result, error::ch
 /// Time of the reset after an episode ends, with the names of Gymnasium 1.x.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AutoresetMode {
-    /// The step after the end resets the environment.
+    /// The step after the end of an episode resets the environment.
     ///
-    /// That step ignores the action, which must still be in the space. The step returns the first observation, reward 0
-    /// and no flags.
+    /// That step ignores its action, but the action must be in the action space. The step returns
+    /// the first observation of the next episode, reward 0, and false flags.
     NextStep,
-    /// The step that ends an episode returns the next first observation. The true last one is `final_obs`.
+    /// The step that ends an episode also resets the environment.
+    ///
+    /// That step returns the first observation of the next episode. The last observation of the
+    /// ended episode is in [`StepOut::final_obs`].
     SameStep,
-    /// Finished environments wait for a reset by mask. Stepping them is an error.
+    /// The caller resets finished environments by a mask. A step with a finished environment is an
+    /// error.
     Disabled,
 }
 
@@ -31,11 +38,11 @@ pub enum Seeds<'a> {
     Keep,
     /// Environment `i` is seeded with `base + i`, as in Gymnasium.
     Base(u64),
-    /// Seeds per environment. An environment with `None` continues its random stream.
+    /// One seed per environment. An environment with `None` continues its random stream.
     Each(&'a [Option<u64>]),
 }
 
-/// Output slices of a step, `[N, d]` and `[N]`.
+/// Output slices of one step of N environments.
 #[derive(Debug)]
 pub struct StepOut<'a> {
     /// The observations for the next actions, `[N, d]`.
@@ -48,13 +55,16 @@ pub struct StepOut<'a> {
     pub truncated: &'a mut [bool],
     /// The last observations of episodes that ended in this step, `[N, d]`.
     ///
-    /// Only rows of ended episodes are written, and only in [`AutoresetMode::SameStep`]. The slice may be empty if the
-    /// caller does not need them.
+    /// Only rows of ended episodes are written, and only in [`AutoresetMode::SameStep`]. Callers
+    /// that do not need these observations may pass an empty slice.
     pub final_obs: &'a mut [f32],
 }
 
 impl StepOut<'_> {
-    /// Splits the slices after the first `count` environments. Observations have `dim` numbers.
+    /// Splits each slice into the part of the first `count` environments and the part of the
+    /// others.
+    ///
+    /// `dim` is the number of numbers per observation.
     pub(crate) fn split(self, count: usize, dim: usize) -> (Self, Self) {
         let (obs, obs_rest) = self.obs.split_at_mut(count * dim);
         let (reward, reward_rest) = self.reward.split_at_mut(count);
@@ -85,15 +95,18 @@ impl StepOut<'_> {
 /// Progress of an environment within an episode.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct EpisodeProgress {
-    /// The number of steps taken.
+    /// The number of steps taken in the episode.
     pub steps: u32,
-    /// The sum of the rewards.
+    /// The sum of the rewards of these steps.
     pub episode_return: f64,
     /// True if the episode is over and the next one has not started.
     pub finished: bool,
 }
 
-/// N environments of one type. Each call is dispatched once per batch, not per environment.
+/// N environments of one type, stepped by one call.
+///
+/// A call through `dyn VectorEnv` is dispatched once for all environments, not once per
+/// environment.
 pub trait VectorEnv: Send {
     /// Returns the number of environments.
     fn num_envs(&self) -> usize;
@@ -104,24 +117,27 @@ pub trait VectorEnv: Send {
     /// Returns the autoreset mode.
     fn autoreset_mode(&self) -> AutoresetMode;
 
-    /// Starts episodes where `mask` is true, or everywhere without a mask.
+    /// Starts an episode in each environment whose `mask` is true, or in all environments without a
+    /// mask.
     ///
-    /// Writes all current observations, `[N, d]`.
+    /// Writes the current observations of all environments, `[N, d]`, to `obs`.
     ///
     /// # Errors
-    /// [`crate::Error::Shape`] if a slice has the wrong length. [`crate::Error::Config`] if the environment rejects an
-    /// option. [`crate::Error::Action`] if an environment outside the mask has never been reset. Nothing has changed
-    /// after these errors. [`crate::Error::Interrupted`] if the interrupt check requests it; some environments may have
-    /// been reset then.
+    /// [`crate::Error::Shape`] if a slice has the wrong length. [`crate::Error::Config`] if the
+    /// environment rejects an option. [`crate::Error::Action`] if an environment outside the mask
+    /// has never been reset. The environments are unchanged after these errors.
+    ///
+    /// [`crate::Error::Interrupted`] if the interrupt check ([`crate::interrupt`]) returns true.
+    /// Some environments may have been reset after this error.
     fn reset(&mut self, seeds: Seeds<'_>, mask: Option<&[bool]>, options: &ResetOptions, obs: &mut [f32])
     -> Result<()>;
 
-    /// Steps all environments.
+    /// Steps all environments and writes the results to `out`.
     ///
     /// # Errors
-    /// The errors of [`crate::Action::rows`] for the actions. [`crate::Error::Shape`] if a slice has the wrong length.
-    /// [`crate::Error::Action`] before the first reset, or for finished environments in [`AutoresetMode::Disabled`].
-    /// Nothing has changed after an error.
+    /// The errors of [`crate::Action::rows`] for the actions. [`crate::Error::Shape`] if a slice
+    /// has the wrong length. [`crate::Error::Action`] if an environment has never been reset, or is
+    /// finished in [`AutoresetMode::Disabled`]. The environments are unchanged after an error.
     fn step(&mut self, actions: Actions<'_>, out: StepOut<'_>) -> Result<()>;
 
     /// Returns true if [`VectorEnv::action_masks`] can mask an action. The default is false.
@@ -129,9 +145,10 @@ pub trait VectorEnv: Send {
         false
     }
 
-    /// Writes the masks of allowed actions, `[N, n]` for the `n` actions of a Discrete space.
+    /// Writes the action masks, `[N, n]`: true for each allowed action of a Discrete space.
     ///
-    /// A finished environment allows all actions, since its next step ignores the action.
+    /// For a finished environment, all actions are allowed, because no action is taken in its last
+    /// state.
     ///
     /// # Errors
     /// [`crate::Error::Shape`] if the slice has the wrong length.
@@ -140,11 +157,14 @@ pub trait VectorEnv: Send {
         Ok(())
     }
 
-    /// Writes the masks of the last states of episodes that the last step truncated, `[N, n]`.
+    /// Writes the action masks of the last states of truncated episodes, `[N, n]`.
     ///
-    /// The masks are available in all autoreset modes. The contents of other rows are unspecified. A row without an
-    /// allowed action means that the mask is unknown, which is the default. Off-policy trainers exclude such
-    /// transitions from minibatches.
+    /// Only the rows of episodes that the last step truncated, and did not terminate, are
+    /// meaningful, in every autoreset mode. The contents of the other rows are unspecified.
+    ///
+    /// A row without an allowed action means that the mask is unknown. The default implementation
+    /// returns such rows. Off-policy trainers exclude the transitions of these rows from
+    /// minibatches.
     ///
     /// # Errors
     /// [`crate::Error::Shape`] if the slice has the wrong length.
@@ -159,7 +179,7 @@ pub trait VectorEnv: Send {
     /// [`crate::Error::Action`] before the first reset, [`crate::Error::Shape`] if the slice has the wrong length.
     fn observe(&self, obs: &mut [f32]) -> Result<()>;
 
-    /// Returns the log of the episodes that finished since the last drain.
+    /// Returns the log of the episodes that finished since the caller last drained the log.
     fn episodes(&mut self) -> &mut EpisodeLog;
 
     /// Returns the state of environment `index` ([`crate::Env::state`]).
@@ -167,20 +187,22 @@ pub trait VectorEnv: Send {
     /// Returns `None` if the state is unavailable or the index is out of range.
     fn state(&self, index: usize) -> Option<Vec<f64>>;
 
-    /// Checks a state and a progress for environment `index` without changing the environment.
+    /// Checks that a state and a progress can be set in environment `index`.
     ///
-    /// [`VectorEnv::set_state`] and [`VectorEnv::set_progress`] accept the checked values.
+    /// [`VectorEnv::set_state`] and [`VectorEnv::set_progress`] accept the checked values. The
+    /// environment is unchanged.
     ///
     /// # Errors
-    /// The errors of [`crate::Env::check_state`]. [`crate::Error::NotFinite`] if the return is not finite.
-    /// [`crate::Error::Config`] if the environment is finished in [`AutoresetMode::SameStep`]. [`crate::Error::Shape`]
-    /// if the index is out of range.
+    /// The errors of [`crate::Env::check_state`]. [`crate::Error::NotFinite`] if the return is not
+    /// finite. [`crate::Error::Config`] if `progress.finished` is true in
+    /// [`AutoresetMode::SameStep`], where no environment is finished between steps.
+    /// [`crate::Error::Shape`] if the index is out of range.
     fn check_state(&self, index: usize, state: &[f64], progress: EpisodeProgress) -> Result<()>;
 
     /// Returns a snapshot of all environments, see [`EnvSnapshot::capture`].
     ///
-    /// Returns `None` if the states are unavailable. Remote environments override this method to fetch all states in
-    /// one request.
+    /// Returns `None` if the states are unavailable. Remote environments override this method to
+    /// fetch all states by one request.
     ///
     /// # Errors
     /// The errors of [`EnvSnapshot::capture`].
@@ -188,18 +210,19 @@ pub trait VectorEnv: Send {
         EnvSnapshot::collect_from(self)
     }
 
-    /// Checks all environments of a snapshot as [`VectorEnv::check_state`] does.
+    /// Checks each environment of a snapshot as [`VectorEnv::check_state`] does.
     ///
-    /// The caller has checked the lengths of the columns. Remote environments override this method to check all states
-    /// in one request.
+    /// The caller has checked the lengths of the snapshot's arrays. Remote environments override
+    /// this method to check all states by one request.
     ///
     /// # Errors
-    /// The errors of [`VectorEnv::check_state`], and [`crate::Error::Interrupted`] if the interrupt check requests it.
+    /// The errors of [`VectorEnv::check_state`]. [`crate::Error::Interrupted`] if the interrupt
+    /// check ([`crate::interrupt`]) returns true.
     fn check_snapshot(&self, snapshot: &EnvSnapshot<'_>) -> Result<()> {
         snapshot.for_each(|index, state, progress| self.check_state(index, state, progress))
     }
 
-    /// Restores the state of environment `index` and starts an episode there.
+    /// Restores the state of environment `index` and starts an episode of 0 steps in this state.
     ///
     /// # Errors
     /// The errors of [`crate::Env::set_state`], [`crate::Error::Shape`] if the index is out of range.
@@ -211,8 +234,9 @@ pub trait VectorEnv: Send {
     /// Sets the progress of environment `index`, after [`VectorEnv::set_state`].
     ///
     /// # Errors
-    /// [`crate::Error::Shape`] if the index is out of range. [`crate::Error::NotFinite`] if the return is not finite.
-    /// [`crate::Error::Config`] if the environment is finished in [`AutoresetMode::SameStep`].
+    /// [`crate::Error::Shape`] if the index is out of range. [`crate::Error::NotFinite`] if the
+    /// return is not finite. [`crate::Error::Config`] if `progress.finished` is true in
+    /// [`AutoresetMode::SameStep`].
     fn set_progress(&mut self, index: usize, progress: EpisodeProgress) -> Result<()>;
 
     /// Returns the random streams, one per environment.

@@ -7,10 +7,11 @@ use std::path::{Path, PathBuf};
 
 use super::MANIFEST;
 
-/// Hook that is called before each change on the disk. Tests simulate failures with it.
+/// Hook that is called before each change on the disk. Tests simulate failures by errors of the
+/// hook.
 pub(super) type Before<'a> = &'a mut dyn FnMut() -> io::Result<()>;
 
-/// Returns the path of a hidden sibling of a folder, whose name ends with `word`.
+/// Returns the path `.NAME.word` of a hidden sibling of the folder `NAME`.
 pub(super) fn sibling_path(path: &Path, word: &str) -> PathBuf {
     let mut name = OsString::from(".");
     name.push(path.file_name().unwrap_or_default());
@@ -18,9 +19,9 @@ pub(super) fn sibling_path(path: &Path, word: &str) -> PathBuf {
     path.with_file_name(name)
 }
 
-/// Returns the target of a path, which need not exist.
+/// Returns a path with all symbolic links followed. The target need not exist.
 ///
-/// Links are followed, so that their target is replaced.
+/// Therefore a save to a link replaces the target of the link.
 pub(super) fn resolve(path: &Path) -> io::Result<PathBuf> {
     match path.canonicalize() {
         Err(error) if error.kind() == io::ErrorKind::NotFound => {}
@@ -51,7 +52,7 @@ pub(super) fn is_empty(path: &Path) -> bool {
     fs::read_dir(path).is_ok_and(|mut entries| entries.next().is_none())
 }
 
-/// Returns true if a path is a folder that contains only files with names of a checkpoint.
+/// Returns true if a path is a folder that contains only a manifest and safetensors files.
 fn only_ours(path: &Path) -> io::Result<bool> {
     if !path.symlink_metadata()?.is_dir() {
         return Ok(false);
@@ -67,7 +68,7 @@ fn only_ours(path: &Path) -> io::Result<bool> {
     Ok(true)
 }
 
-/// Removes the remains of an earlier save, if there are any.
+/// Removes the folder `path`, which an earlier save left behind, if it exists.
 fn remove(path: &Path, before: Before<'_>) -> io::Result<()> {
     match only_ours(path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
@@ -84,7 +85,8 @@ fn remove(path: &Path, before: Before<'_>) -> io::Result<()> {
 
 /// Replaces the folder at `path` by a folder with these files.
 ///
-/// At any time, the old or the new folder is complete: at `path`, or during the swap as its sibling `previous`.
+/// At every moment, a complete folder exists. It is the old or the new folder at `path`. Between
+/// the two renames of [`swap`], it is the old folder as the hidden sibling `previous`.
 pub(super) fn replace(path: &Path, files: &[(String, &[u8])], before: Before<'_>) -> io::Result<()> {
     let (partial, previous) = (sibling_path(path, "partial"), sibling_path(path, "previous"));
     let parent = path.parent().ok_or(io::ErrorKind::InvalidInput)?;
@@ -93,7 +95,7 @@ pub(super) fn replace(path: &Path, files: &[(String, &[u8])], before: Before<'_>
     remove(&partial, before)?;
     let done = fill(&partial, files, before).and_then(|()| swap(path, &partial, &previous, before));
     if done.is_err() {
-        // The disk may be full, so the partial folder is removed.
+        // The partial folder is removed, because the disk may be full.
         let _ = remove(&partial, before);
         return done;
     }
@@ -116,7 +118,8 @@ fn fill(folder: &Path, files: &[(String, &[u8])], before: Before<'_>) -> io::Res
     flush_folder(folder)
 }
 
-/// Swaps folders by two renames. Between these, only `previous` exists.
+/// Renames `path` to `previous` and `partial` to `path`. Between the renames, `path` does not
+/// exist.
 fn swap(path: &Path, partial: &Path, previous: &Path, before: Before<'_>) -> io::Result<()> {
     let replacing = path.exists();
     if replacing {
@@ -131,7 +134,10 @@ fn swap(path: &Path, partial: &Path, previous: &Path, before: Before<'_>) -> io:
     done
 }
 
-/// Syncs a folder. Windows cannot open folders, and its journal covers renames.
+/// Flushes the entries of a folder to the disk.
+///
+/// Does nothing on Windows, where folders cannot be opened and the file system's journal covers
+/// renames.
 fn flush_folder(folder: &Path) -> io::Result<()> {
     if cfg!(windows) { Ok(()) } else { File::open(folder)?.sync_all() }
 }

@@ -1,7 +1,8 @@
-//! The text of the manifest, in the format of Python's `json.dumps(..., indent=2, sort_keys=True)`, and its seal.
+//! The text of the manifest and its seal, the SHA-256 of the text without the line of the seal.
 //!
-//! Rust and Python may print different digits for a float if two shortest forms are equally near. Therefore the seal
-//! covers the text as it is, not the parsed values.
+//! The text has the format of Python's `json.dumps(..., indent=2, sort_keys=True)`. The seal is
+//! computed from the text, not from the parsed values. Rust and Python can print different digits
+//! for the same float, if two shortest decimal numbers are equally near to it.
 
 use std::fmt::Write;
 
@@ -9,11 +10,11 @@ use serde_json::{Map, Value};
 
 use super::hex_sha256;
 
-/// Start of the line with the seal: the SHA-256 of all other lines.
+/// Start of the line that holds the seal.
 const SEAL: &str = "\n  \"sha256\": \"";
 const DIGITS: usize = 64;
 
-/// Returns the text of a manifest with its seal.
+/// Returns the text of a manifest, including its seal.
 pub(super) fn seal(mut content: Map<String, Value>) -> String {
     content.remove("sha256");
     let digest = hex_sha256(to_json_text(&content).as_bytes());
@@ -21,13 +22,13 @@ pub(super) fn seal(mut content: Map<String, Value>) -> String {
     to_json_text(&content)
 }
 
-/// Parses a sealed text, or returns a description of the error.
+/// Parses the text of a manifest and checks its seal, or returns a description of the error.
 ///
 /// The seal covers every byte, including white space.
 pub(super) fn unseal(bytes: &[u8]) -> Result<Map<String, Value>, String> {
     let text = std::str::from_utf8(bytes).map_err(|error| format!("no JSON ({error})"))?;
     let missing = || "no SHA-256".to_owned();
-    // JSON strings contain no line breaks, so a line with this indentation belongs to the outermost object.
+    // JSON strings contain no line breaks, so only a key of the outermost object can match `SEAL`.
     let (before, after) = text.split_once(SEAL).ok_or_else(missing)?;
     let (digest, after) = after.split_at_checked(DIGITS).ok_or_else(missing)?;
     let content = if let Some(after) = after.strip_prefix("\",") {
@@ -123,7 +124,7 @@ fn write_string(out: &mut String, text: &str) {
     out.push('"');
 }
 
-/// Formats a float as Python's `repr`: the shortest text that parses to the same number.
+/// Formats a float as Python's `repr` does: the shortest text that parses to the same number.
 pub(crate) fn format_float(x: f64) -> String {
     if !x.is_finite() {
         return x.to_string().to_lowercase();

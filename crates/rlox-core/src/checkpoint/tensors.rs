@@ -9,18 +9,19 @@ use crate::{
     field::{DType, Field, FieldData, FieldMut},
 };
 
-/// Size of the length field of a safetensors file. The size of the header is a multiple of it.
+/// Size in bytes of the length field of a safetensors file. The size of the header is a multiple of
+/// this size.
 const LEN: usize = 8;
 
 /// Name, shape and dtype of an array.
 pub(crate) type Named<'a> = (&'a str, &'a [usize], DType);
 
 impl Checkpoint {
-    /// Adds or replaces a member, given named arrays with their shapes.
+    /// Adds or replaces a member that consists of named arrays with the given shapes.
     ///
     /// # Errors
-    /// As [`Checkpoint::insert_safetensors`]; also [`Error::Shape`] if a shape and its number of elements differ, and
-    /// [`Error::Memory`] if the member does not fit into memory.
+    /// The errors of [`Checkpoint::insert_safetensors`]. [`Error::Shape`] if a shape and the number
+    /// of elements of its array differ. [`Error::Memory`] if the member does not fit into memory.
     pub fn insert_arrays(&mut self, member: &str, arrays: &[(&str, &[usize], FieldData<'_>)]) -> Result<()> {
         for (name, shape, data) in arrays {
             if shape.iter().try_fold(1, |len: usize, n| len.checked_mul(*n)) != Some(data.len()) {
@@ -36,21 +37,22 @@ impl Checkpoint {
         })
     }
 
-    /// Adds or replaces a member whose arrays are written in place.
+    /// Adds or replaces a member with arrays that `fill` writes in place, to save a copy.
     ///
-    /// `fill` receives the zeroed bytes of the arrays in the order of `arrays`, and writes numbers in native byte
-    /// order.
+    /// `fill` receives the zeroed bytes of each array in the order of `arrays`. It writes numbers
+    /// in native byte order.
     ///
     /// # Errors
-    /// As [`Checkpoint::insert_safetensors`] and `fill`; also [`Error::Memory`] if the member does not fit into memory.
+    /// The errors of [`Checkpoint::insert_safetensors`] and of `fill`. [`Error::Memory`] if the
+    /// member does not fit into memory.
     pub(crate) fn insert_with(
         &mut self,
         member: &str,
         arrays: &[Named<'_>],
         fill: impl FnOnce(Vec<&mut [u8]>) -> Result<()>,
     ) -> Result<()> {
-        // The bytes equal those of `safetensors::serialize`, which would need a copy of each array. That would double
-        // the memory of a replay buffer, and abort the process if memory is exhausted.
+        // The bytes equal those of `safetensors::serialize`, which copies each array. For a replay
+        // buffer, copies need too much memory, and a failed allocation would abort the process.
         let mut order: Vec<_> = (0..arrays.len()).collect();
         order.sort_by_key(|i| (std::cmp::Reverse(dtype(arrays[*i].2)), arrays[*i].0));
         let len = |i: usize| arrays[i].1.iter().product::<usize>() * arrays[i].2.size();
@@ -85,10 +87,12 @@ impl Checkpoint {
         self.insert_safetensors(member, bytes)
     }
 
-    /// Adds or replaces a member, given fields: each becomes an array `[rows, ...]`.
+    /// Adds or replaces a member that consists of fields.
+    ///
+    /// Each field becomes an array with the rows as the first axis.
     ///
     /// # Errors
-    /// As [`Checkpoint::insert_arrays`].
+    /// The errors of [`Checkpoint::insert_arrays`].
     pub fn insert_fields(&mut self, member: &str, fields: &[Field]) -> Result<()> {
         let shapes: Vec<_> = fields.iter().map(|field| [&[field.rows()], field.shape()].concat()).collect();
         let each = fields.iter().zip(&shapes);
@@ -96,11 +100,14 @@ impl Checkpoint {
         self.insert_arrays(member, &arrays)
     }
 
-    /// Returns the arrays of a member as fields, sorted by name; empty if there is no such member.
+    /// Returns the arrays of a member as fields, sorted by name.
+    ///
+    /// The result is empty if there is no such member.
     ///
     /// # Errors
-    /// [`Error::Corrupt`] if the member is not in the safetensors format, or an array has another dtype, no rows axis
-    /// or an empty row. [`Error::Memory`] if the fields do not fit into memory.
+    /// [`Error::Corrupt`] if the member is not in the safetensors format. [`Error::Corrupt`] also
+    /// if an array has a dtype that [`DType`] lacks, has no axis for rows, or has rows without
+    /// elements. [`Error::Memory`] if the fields do not fit into memory.
     pub fn fields(&self, member: &str) -> Result<Vec<Field>> {
         let Some(file) = self.tensors(member)? else { return Ok(Vec::new()) };
         let mut fields = Vec::new();
@@ -123,7 +130,7 @@ impl Checkpoint {
         Ok(fields)
     }
 
-    /// Returns the names and shapes of a member's arrays; empty if there is no such member.
+    /// Returns the names and shapes of a member's arrays, or nothing if there is no such member.
     ///
     /// # Errors
     /// [`Error::Corrupt`] if the member is not in the safetensors format.
@@ -135,8 +142,8 @@ impl Checkpoint {
     /// Copies an array of a member into `out`, which has as many elements as `shape`.
     ///
     /// # Errors
-    /// [`Error::Corrupt`] if there is no array of this name, shape and dtype, [`Error::Shape`] if the length of `out`
-    /// differs. `out` is unchanged then.
+    /// [`Error::Corrupt`] if there is no array of this name, shape and dtype. [`Error::Shape`] if
+    /// the length of `out` differs from `shape`. `out` is unchanged after an error.
     pub fn read_array(&self, member: &str, name: &str, shape: &[usize], out: FieldMut<'_>) -> Result<()> {
         let file = self.tensors(member)?.ok_or_else(|| self.corrupt(member, "no such member"))?;
         let view = file.tensor(name).map_err(|_| self.corrupt(member, format!("no array {name:?}")))?;
@@ -156,7 +163,9 @@ impl Checkpoint {
     }
 }
 
-/// Converts native elements to file format: booleans to 0 and 1, numbers to little-endian order.
+/// Converts the elements of an array to the file format, in place.
+///
+/// Booleans become 0 or 1. Numbers become little-endian.
 fn to_file_bytes(kind: DType, bytes: &mut [u8]) {
     if kind == DType::Bool {
         for byte in bytes {

@@ -1,4 +1,4 @@
-//! Tests of atomic writes and of the detection of damage.
+//! Tests of atomic writes and of the detection of damaged files.
 #![allow(clippy::unwrap_used, reason = "tests")]
 
 use std::cell::Cell;
@@ -125,7 +125,7 @@ fn flipped_bits_and_truncations_are_detected() {
     assert_eq!(steps(&path), 5);
 }
 
-/// Changes a manifest and seals it again.
+/// Changes a manifest and writes the changed manifest with a valid seal.
 fn forge(path: &Path, change: impl FnOnce(&mut Map<String, Value>)) {
     let mut manifest = Checkpoint::read(path).unwrap().manifest;
     change(&mut manifest);

@@ -5,7 +5,7 @@ use std::ops::Range;
 use crate::simd::multiversion;
 use crate::{Error, Result, Space};
 
-/// The actions of a batch of environments, row-major.
+/// Actions of a batch of environments, row-major `[N, a]`: `a` numbers for each of N environments.
 #[derive(Clone, Copy, Debug)]
 pub enum Actions<'a> {
     /// Actions of a Discrete, MultiDiscrete or MultiBinary space.
@@ -14,17 +14,19 @@ pub enum Actions<'a> {
     Continuous(&'a [f32]),
 }
 
-/// Output slice for the actions of a batch, row-major.
+/// Output slice for the actions of a batch of environments, row-major `[N, a]`.
 #[derive(Debug)]
 pub enum ActionsMut<'a> {
-    /// Actions of a Discrete (counted from 0 for every `start`), MultiDiscrete or MultiBinary space.
+    /// Actions of a Discrete, MultiDiscrete or MultiBinary space.
+    ///
+    /// Actions of a Discrete space are counted from 0, even if the `start` of the space is not 0.
     Discrete(&'a mut [i64]),
     /// Actions of a Box space. Values outside the bounds are clipped before the environment step.
     Continuous(&'a mut [f32]),
 }
 
 impl<'a> ActionsMut<'a> {
-    /// Reborrows a range of the numbers.
+    /// Reborrows the elements in the range `numbers` of the slice.
     ///
     /// # Panics
     /// Panics if the range exceeds the slice.
@@ -35,9 +37,10 @@ impl<'a> ActionsMut<'a> {
         }
     }
 
-    /// Converts the actions in place to those of the action space.
+    /// Converts the actions of a policy to valid actions of the environment, in place.
     ///
-    /// The `start` of a Discrete space is added. Actions of a Box space are clipped to the bounds.
+    /// For a Discrete space, the `start` of the space is added to each action. For a Box space,
+    /// actions are clipped to the bounds.
     ///
     /// ```
     /// use rlox_core::{Actions, ActionsMut, Space};
@@ -66,14 +69,16 @@ impl<'a> ActionsMut<'a> {
     }
 }
 
-/// A type of action. The trait is sealed: the action spaces determine the types.
+/// Type of one action.
+///
+/// The trait is sealed, because the action spaces determine the possible types.
 pub trait Action: sealed::Sealed + 'static {
-    /// Checks a batch against the space and returns one row per environment.
+    /// Checks a batch of actions against the space and returns an iterator over the N actions.
     ///
     /// # Errors
     /// [`Error::Space`] if the type of the actions does not match the space. [`Error::Shape`] if the number of values
     /// is wrong. [`Error::Action`] if a value is outside the space. [`Error::NotFinite`] if a value is NaN or infinite.
-    /// The last two carry the index of the environment.
+    /// `Error::Action` and `Error::NotFinite` carry the index of the environment.
     fn rows<'a>(actions: Actions<'a>, num_envs: usize, space: &Space) -> Result<impl Iterator<Item = &'a Self>>;
 }
 

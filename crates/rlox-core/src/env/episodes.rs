@@ -1,8 +1,10 @@
-//! Log of finished episodes: returns and lengths, drained by the caller.
+//! Log of the returns and lengths of finished episodes.
 
 use crate::{Result, alloc};
 
-/// Ring buffer of the newest finished episodes, oldest first.
+/// Ring buffer of the 16,384 newest finished episodes, oldest first.
+///
+/// An episode is stored as its return, the sum of its rewards, and its length in steps.
 ///
 /// ```
 /// let mut log = rlox_core::EpisodeLog::default();
@@ -25,7 +27,8 @@ impl Default for EpisodeLog {
 }
 
 impl EpisodeLog {
-    /// Capacity of the log. Older episodes are dropped, so that the memory use is bounded.
+    /// Maximum number of stored episodes. Older episodes are dropped, so that memory use is
+    /// bounded.
     pub(crate) const CAPACITY: usize = 16_384;
 
     /// Creates an empty log. Returns [`crate::Error::Memory`] if the allocation fails.
@@ -45,12 +48,13 @@ impl EpisodeLog {
         }
     }
 
-    /// Adds to the total a number of episodes that the log does not store.
+    /// Adds `episodes` to the total without storing these episodes.
     pub(crate) fn discard(&mut self, episodes: u64) {
         self.total += episodes;
     }
 
-    /// Moves all episodes to the end of `other` and adds the total.
+    /// Moves all stored episodes to the end of `other`, and adds the total of this log to that of
+    /// `other`.
     pub(crate) fn append_to(&mut self, other: &mut Self) {
         let (newer, older) = self.episodes.split_at(self.oldest);
         other.total += self.total - self.episodes.len() as u64;
@@ -61,7 +65,7 @@ impl EpisodeLog {
         (self.oldest, self.total) = (0, 0);
     }
 
-    /// Returns the number of stored episodes, which [`EpisodeLog::drain`] appends.
+    /// Returns the number of stored episodes, all of which [`EpisodeLog::drain`] removes.
     ///
     /// ```
     /// let mut log = rlox_core::EpisodeLog::default();
@@ -77,12 +81,14 @@ impl EpisodeLog {
         self.episodes.is_empty()
     }
 
-    /// Returns the number of episodes since construction, including dropped and drained ones.
+    /// Returns the number of episodes since construction, including dropped and drained episodes.
     pub fn total(&self) -> u64 {
         self.total
     }
 
-    /// Appends the stored episodes, at most 16,384, oldest first, and removes them from the log.
+    /// Appends the returns and lengths of the stored episodes, oldest first, and empties the log.
+    ///
+    /// The log stores at most 16,384 episodes.
     pub fn drain(&mut self, returns: &mut Vec<f64>, lengths: &mut Vec<u32>) {
         let (newer, older) = self.episodes.split_at(self.oldest);
         for (episode_return, length) in older.iter().chain(newer) {

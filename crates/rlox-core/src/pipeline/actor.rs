@@ -1,4 +1,4 @@
-//! An actor with its own environments.
+//! Actors that step environments of this process.
 
 use super::{Collect, RolloutJob};
 use crate::{
@@ -9,13 +9,13 @@ use crate::{
 /// A rollout, and the episodes that ended in it.
 #[derive(Debug)]
 pub struct Rollout {
-    /// Steps, with advantages computed from the values of the acting policy.
+    /// Steps of the rollout, with advantages computed from the values of the acting policy.
     pub steps: RolloutBuffer,
     /// Returns of the newest episodes that ended in the rollout, oldest first.
     pub returns: Vec<f64>,
-    /// Lengths of these episodes.
+    /// Lengths in steps of the episodes in `returns`.
     pub lengths: Vec<u32>,
-    /// Number of episodes that ended, including those whose returns were dropped.
+    /// Number of episodes that ended in the rollout, including episodes that `returns` lacks.
     pub episodes: u64,
 }
 
@@ -23,7 +23,7 @@ impl Rollout {
     /// Creates a rollout of `n_steps` steps of each environment; see [`RolloutBuffer::for_env`].
     ///
     /// # Errors
-    /// As [`RolloutBuffer::new`].
+    /// The errors of [`RolloutBuffer::new`].
     ///
     /// ```
     /// use rlox_core::{AutoresetMode, VecEnv, envs::CartPole, pipeline::Rollout};
@@ -36,16 +36,18 @@ impl Rollout {
         Ok(Self::from_buffer(RolloutBuffer::for_env(n_steps, env)?))
     }
 
-    /// Creates a rollout of these steps without episodes.
+    /// Creates a rollout from a buffer of steps, without finished episodes.
     pub fn from_buffer(steps: RolloutBuffer) -> Self {
-        // No more episodes can end in the rollout or be stored in the log.
+        // More episodes can neither end in the rollout nor be stored in the log of the
+        // environments.
         let most = (steps.n_steps() * steps.num_envs()).min(EpisodeLog::CAPACITY);
         Self { steps, returns: Vec::with_capacity(most), lengths: Vec::with_capacity(most), episodes: 0 }
     }
 
-    /// Moves the environments' finished episodes to the rollout.
+    /// Moves the finished episodes of the environments to the rollout.
     ///
-    /// `known` is the number of earlier episodes, and is updated.
+    /// `known` is the number of episodes that finished before the rollout. The call sets it to the
+    /// number of all finished episodes.
     pub fn drain(&mut self, env: &mut dyn VectorEnv, known: &mut u64) {
         self.returns.clear();
         self.lengths.clear();
@@ -61,7 +63,7 @@ impl Rollout {
 pub struct RolloutOptions {
     /// Discount factor.
     pub gamma: f64,
-    /// Lambda of GAE, from one-step advantages (0) to Monte Carlo (1).
+    /// Lambda of GAE, from one-step advantages (0) to Monte Carlo advantages (1).
     pub gae_lambda: f64,
 }
 
@@ -103,7 +105,7 @@ impl Default for RolloutOptions {
 /// }
 /// ```
 pub trait LearnedPolicy<W>: Policy + Send {
-    /// Loads weights.
+    /// Loads the weights that a learner has published.
     ///
     /// # Errors
     /// Any error ends the pipeline.
@@ -122,7 +124,7 @@ pub struct Actor<P> {
     env: Box<dyn VectorEnv>,
     policy: P,
     version: Option<u64>,
-    /// Base seed of the first reset.
+    /// Base seed of the reset at the start of the next rollout, or `None` for no reset.
     seed: Option<u64>,
     options: RolloutOptions,
     normalizer: Option<Normalizer>,
@@ -138,7 +140,7 @@ impl<P> std::fmt::Debug for Actor<P> {
 }
 
 impl<P: Policy> Actor<P> {
-    /// Creates an actor whose environments are reset with seeds from `seed` on.
+    /// Creates an actor. Its first rollout resets environment `i` with the seed `seed + i`.
     pub fn new(env: Box<dyn VectorEnv>, policy: P, seed: u64, options: RolloutOptions) -> Self {
         let (version, known) = (None, 0);
         Self { env, policy, version, seed: Some(seed), options, normalizer: None, rngs: Vec::new(), known }
@@ -149,7 +151,8 @@ impl<P: Policy> Actor<P> {
 pub struct ActorParts<'a> {
     /// Environments of the actor.
     pub env: &'a mut dyn VectorEnv,
-    /// Base seed of a reset at the start of the next rollout; `None` continues the current episodes.
+    /// Base seed of a reset at the start of the next rollout, or `None` to continue the current
+    /// episodes.
     pub reset: &'a mut Option<u64>,
 }
 

@@ -1,4 +1,6 @@
-//! Transfer of buffers and weights between actors and learner. No thread holds the lock while stepping or learning.
+//! Transfer of buffers and weights between actors and learner.
+//!
+//! No thread holds the lock of the state while it steps environments or learns.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -12,12 +14,12 @@ use crate::{Error, Pcg64, Result, interrupt::InterruptCheck};
 /// Interval at which the waiting learner checks for interruptions.
 const POLL_INTERVAL: Duration = Duration::from_millis(50);
 
-/// The task of an actor: to fill a buffer with a rollout.
+/// Job of an actor: to fill a buffer with a rollout.
 #[derive(Debug)]
 pub struct RolloutJob<W, B> {
     /// Identification of the rollout.
     pub ticket: RolloutTicket,
-    /// Weights of the ticket's version.
+    /// Weights of version `ticket.version`.
     pub weights: Arc<W>,
     /// Buffer to fill.
     pub buffer: B,
@@ -43,27 +45,28 @@ pub(super) type Boxed<W, B> = Box<dyn Collect<W, B>>;
 
 struct State<W, B> {
     scheduler: RolloutScheduler,
-    /// Buffers that neither an actor nor the learner holds.
+    /// Buffers by index. `None` if an actor or the learner has the buffer.
     buffers: Vec<Option<B>>,
-    /// Weights by version; the last are those of the scheduler's version.
+    /// Weights of the newest versions, oldest version first. The last weights have the version of
+    /// the scheduler.
     weights: VecDeque<Arc<W>>,
     seeds: Pcg64,
     error: Option<Error>,
     /// Number of threads that have not ended.
     alive: usize,
     stats: PipelineStats,
-    /// Actors of ended threads, with their numbers, if they are to be returned.
+    /// Actors of ended threads, with their numbers. `None` if ended threads drop their actors.
     idle_actors: Option<Vec<(usize, Boxed<W, B>)>>,
 }
 
-/// Bounded ring of buffers.
+/// Shared state of actors and learner: a bounded ring of buffers, the weights and the schedule.
 pub(super) struct Channel<W, B> {
     state: Mutex<State<W, B>>,
-    /// True after `stop` or an error. Only set with the lock held.
+    /// True after `stop` or an error. The flag changes only while the lock is held.
     stopped: AtomicBool,
-    /// Wakes actors, and waits for their end.
+    /// Notified when an actor may be able to start a rollout, and when a thread has ended.
     slot_freed: Condvar,
-    /// Wakes the learner.
+    /// Notified when the learner may be able to receive a rollout.
     rollout_ready: Condvar,
 }
 
@@ -110,7 +113,8 @@ impl<W, B> Channel<W, B> {
         }
     }
 
-    /// Accepts the buffer of an actor that has finished its job.
+    /// Takes back the buffer of a job, and marks the rollout as complete or records the job's
+    /// error.
     pub(super) fn end(&self, ticket: RolloutTicket, buffer: B, done: Result<()>) {
         let mut state = self.state();
         state.buffers[ticket.slot] = Some(buffer);
@@ -122,7 +126,7 @@ impl<W, B> Channel<W, B> {
         self.rollout_ready.notify_all();
     }
 
-    /// Records the first error, which ends the pipeline.
+    /// Records an error and ends the pipeline. Only the first error is recorded.
     pub(super) fn fail(&self, error: Error) {
         self.record_error(&mut self.state(), error);
         self.rollout_ready.notify_all();
@@ -134,10 +138,13 @@ impl<W, B> Channel<W, B> {
         self.slot_freed.notify_all();
     }
 
-    /// Waits for the next rollout and returns it with its staleness, or `None` if `stop` returns true.
+    /// Waits for the next rollout and returns its ticket, its staleness and its buffer.
+    ///
+    /// Returns `None` if `stop` returns true.
     ///
     /// # Errors
-    /// The first error of an actor; [`Error::Interrupted`]; [`Error::Closed`] if the pipeline has ended.
+    /// The first error of an actor. [`Error::Interrupted`] if the interrupt check returns true.
+    /// [`Error::Closed`] if the pipeline has ended.
     pub(super) fn take(&self, stop: &mut dyn FnMut() -> bool) -> Result<Option<(RolloutTicket, u64, B)>> {
         let (mut state, start, mut interrupt) = (self.state(), Instant::now(), InterruptCheck::default());
         state.scheduler.request();
@@ -172,7 +179,9 @@ impl<W, B> Channel<W, B> {
         }
     }
 
-    /// Accepts the buffer of a rollout from the learner, with new weights if it has learned.
+    /// Takes back the buffer of a rollout from the learner and adds a version of the weights.
+    ///
+    /// Without `weights`, the new version equals the newest version.
     pub(super) fn release(&self, ticket: RolloutTicket, buffer: B, weights: Option<W>) {
         let new = weights.map(Arc::new);
         let mut state = self.state();
@@ -191,7 +200,7 @@ impl<W, B> Channel<W, B> {
         drop(oldest);
     }
 
-    /// Returns the stream after the seeds of started and pending rollouts.
+    /// Returns a copy of the stream of seeds, with the seeds of started and pending rollouts drawn.
     pub(super) fn seeds(&self) -> Pcg64 {
         let state = self.state();
         let mut seeds = state.seeds.clone();
@@ -231,10 +240,10 @@ impl<W, B> Channel<W, B> {
         self.rollout_ready.notify_all();
     }
 
-    /// Ends the threads and requests their actors.
+    /// Requests the end of all threads, which then store their actors for [`Channel::gather`].
     ///
     /// # Errors
-    /// The first error of an actor; [`Error::Closed`] if the pipeline had already ended.
+    /// The first error of an actor. [`Error::Closed`] if the pipeline had already ended.
     pub(super) fn cancel(&self) -> Result<()> {
         let mut state = self.state();
         if self.is_stopped() || state.alive == 0 {
@@ -246,10 +255,13 @@ impl<W, B> Channel<W, B> {
         Ok(())
     }
 
-    /// Returns the requested actors in order. Rollouts that were not received are lost.
+    /// Returns the actors that the ended threads have stored, in the order of their numbers.
+    ///
+    /// Rollouts that were not received are lost.
     ///
     /// # Errors
-    /// The first error of an actor; [`Error::Backend`] if an actor has not ended. The pipeline has ended then.
+    /// The first error of an actor. [`Error::Backend`] if an actor has not ended. The pipeline has
+    /// ended after these errors.
     pub(super) fn gather(&self) -> Result<Vec<Boxed<W, B>>> {
         let mut state = self.state();
         let mut idle_actors = state.idle_actors.take().unwrap_or_default();
@@ -272,7 +284,9 @@ impl<W, B> Channel<W, B> {
         Ok(idle_actors.into_iter().map(|(_, actor)| actor).collect())
     }
 
-    /// Stores an actor if it was requested, and otherwise returns it for its thread to drop.
+    /// Stores an actor for [`Channel::gather`] after [`Channel::cancel`].
+    ///
+    /// Otherwise returns the actor, so that its thread drops the actor.
     pub(super) fn join_actors(&self, number: usize, actor: Boxed<W, B>) -> Option<Boxed<W, B>> {
         match &mut self.state().idle_actors {
             Some(idle_actors) => idle_actors.push((number, actor)),
@@ -281,7 +295,7 @@ impl<W, B> Channel<W, B> {
         None
     }
 
-    /// Restarts after `rollouts` rollouts with other weights and seeds, while there are no threads.
+    /// Sets the number of rollouts, the weights and the stream of seeds. No threads may be running.
     pub(super) fn restart_from(&self, rollouts: u64, weights: W, seeds: Pcg64) {
         let new = Arc::new(weights);
         let mut state = self.state();
@@ -292,13 +306,13 @@ impl<W, B> Channel<W, B> {
         drop(before);
     }
 
-    /// Prepares for new threads.
+    /// Clears the stop flag before new threads start.
     pub(super) fn wake(&self) {
         let _state = self.state();
         self.stopped.store(false, Ordering::Relaxed);
     }
 
-    /// Waits for the end of all threads. Returns false after the timeout.
+    /// Waits until all threads have ended. Returns false if they have not ended after the timeout.
     pub(super) fn wait_all_ended(&self, timeout: Duration) -> bool {
         let waited = self.slot_freed.wait_timeout_while(self.state(), timeout, |state| state.alive > 0);
         waited.unwrap_or_else(PoisonError::into_inner).0.alive == 0

@@ -1,12 +1,17 @@
-//! Scheduling of actors: assigns free buffers and weight versions, and picks the next rollout to learn from.
+//! Scheduler of rollouts: assigns buffers and versions of the weights to actors, and selects the
+//! next rollout for the learner.
+//!
+//! The version of the weights is the number of rollouts that the learner had returned when it
+//! published them. A slot is the index of a buffer.
 
 use crate::{Error, Pcg64, Result};
 
-/// Limit of the age of the actors' weights.
+/// Limit on the staleness of rollouts.
 ///
-/// The staleness of a rollout is the number of rollouts that were learned from between its first step and its own turn:
-/// its policy is that many updates old. There are `max_staleness + 1` buffers. With two buffers, one is filled while
-/// the learner uses the other.
+/// The staleness of a rollout is the number of updates between the policy that collected it and the
+/// policy that learns from it. The learner makes one update per rollout. There is one buffer more
+/// than `max_staleness`. With two buffers, an actor fills one buffer while the learner uses the
+/// other.
 ///
 /// ```
 /// let staleness_policy = rlox_core::pipeline::StalenessPolicy::default();
@@ -14,12 +19,15 @@ use crate::{Error, Pcg64, Result};
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StalenessPolicy {
-    /// Maximum staleness of a rollout. At the limit actors wait, and the learner waits for a slow actor.
-    pub max_staleness: usize,
-    /// If true, runs are repeatable, independent of the speed of actors and learner.
+    /// Maximum staleness of a rollout.
     ///
-    /// Actors start rollouts in turn, and the learner receives them in that order. The weights are always
-    /// `max_staleness` versions old. With 0, actors and learner take turns; otherwise they work concurrently.
+    /// At the limit, actors wait for a free buffer, and the learner waits for a slow actor.
+    pub max_staleness: usize,
+    /// True if runs are repeatable, independent of the speed of actors and learner.
+    ///
+    /// Actors start rollouts in turn, and the learner receives the rollouts in that order. After
+    /// the first rollouts, the weights are always `max_staleness` versions old. With
+    /// `max_staleness` 0, actors and learner work alternately, otherwise concurrently.
     pub deterministic: bool,
 }
 
@@ -30,7 +38,7 @@ impl Default for StalenessPolicy {
 }
 
 impl StalenessPolicy {
-    /// Checks that `actors` actors can work.
+    /// Checks that this policy lets each of `actors` actors collect rollouts.
     ///
     /// # Errors
     /// [`Error::Config`] if `actors` is 0, or if `max_staleness` is 0 or below `actors` without `deterministic`.
@@ -54,18 +62,19 @@ impl StalenessPolicy {
     }
 }
 
-/// Identification of a rollout.
+/// Identification of a rollout, assigned at its start.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RolloutTicket {
     /// Index of the buffer.
     pub slot: usize,
-    /// Number of rollouts that were started before.
+    /// Number of rollouts that were started before this rollout.
     pub number: u64,
     /// Index of the actor that fills the buffer.
     pub actor: usize,
-    /// Version of the weights: the number of rollouts that were returned before they were published.
+    /// Version of the weights: the number of rollouts that had been returned when they were
+    /// published.
     pub version: u64,
-    /// Seed of the rollout's randomness.
+    /// Seed of the random streams of the rollout.
     pub seed: u64,
 }
 
@@ -73,18 +82,18 @@ pub struct RolloutTicket {
 enum Slot {
     Free,
     Filling(RolloutTicket),
-    /// The count is the position in the order of completion.
+    /// A complete rollout and its position in the order of completion.
     Ready(RolloutTicket, u64),
     Learning,
 }
 
-/// State of all buffers.
+/// State of all buffers, and counters of rollouts.
 #[derive(Debug)]
 pub(super) struct RolloutScheduler {
     staleness_policy: StalenessPolicy,
     actors: usize,
     slots: Vec<Slot>,
-    /// Numbers of started, completed, received and returned rollouts.
+    /// Number of started rollouts. The next fields count complete, received and returned rollouts.
     num_started: u64,
     num_ready: u64,
     num_received: u64,
@@ -93,7 +102,7 @@ pub(super) struct RolloutScheduler {
     num_requested: u64,
     /// Initial value of the counters after `new` or `restart`.
     first: u64,
-    /// Scratch memory for the versions of pending rollouts.
+    /// Memory for the versions of rollouts that wait for the learner, reused between calls.
     waiting: Vec<u64>,
 }
 
@@ -120,28 +129,30 @@ impl RolloutScheduler {
         Ok(scheduler)
     }
 
-    /// Restarts after `rollouts` rollouts, when all buffers are free.
+    /// Marks all buffers as free and sets all counters to `rollouts`.
     pub(super) fn restart(&mut self, rollouts: u64) {
         self.slots.fill(Slot::Free);
         (self.num_started, self.num_ready, self.num_received) = (rollouts, rollouts, rollouts);
         (self.version, self.num_requested, self.first) = (rollouts, rollouts, rollouts);
     }
 
-    /// Returns true if actors also wait for each other.
+    /// Returns true if several actors start rollouts in turn, so that they wait for each other.
     pub(super) fn is_round_robin(&self) -> bool {
         self.staleness_policy.deterministic && self.actors > 1
     }
 
-    /// Returns the number of returned rollouts.
+    /// Returns the number of returned rollouts, which is the version of the newest weights.
     pub(super) fn version(&self) -> u64 {
         self.version
     }
 
-    /// Starts the next rollout of an actor, with the next seed, if the actor may start.
+    /// Starts the next rollout for an actor with the next seed, or returns `None` if the actor must
+    /// wait.
     pub(super) fn begin(&mut self, actor: usize, seeds: &mut Pcg64) -> Option<RolloutTicket> {
         let (number, max_staleness) = (self.num_started, self.staleness_policy.max_staleness as u64);
         let version = if self.staleness_policy.deterministic {
-            // Only requested rollouts within the limit start, so that a learner can stop between two rollouts.
+            // At most `max_staleness` rollouts that were not requested start, so that the learner
+            // can stop between two rollouts.
             let is_next = number % self.actors as u64 == actor as u64 && number < self.num_requested + max_staleness;
             if !is_next {
                 return None;
@@ -162,7 +173,9 @@ impl RolloutScheduler {
         seeds.integers_inclusive(0, i64::MAX).cast_unsigned()
     }
 
-    /// Draws the seeds of pending rollouts, which are known in advance if `deterministic` is true.
+    /// Draws the seeds of pending rollouts, if `deterministic` is true.
+    ///
+    /// A pending rollout has not started, but may start without a further request of the learner.
     pub(super) fn draw_pending(&self, seeds: &mut Pcg64) {
         if self.staleness_policy.deterministic {
             for _ in self.num_started..self.num_requested + self.staleness_policy.max_staleness as u64 {
@@ -171,7 +184,7 @@ impl RolloutScheduler {
         }
     }
 
-    /// Marks a rollout as complete.
+    /// Marks the rollout in buffer `slot` as complete.
     pub(super) fn mark_ready(&mut self, slot: usize) {
         if let Slot::Filling(ticket) = self.slots[slot] {
             self.slots[slot] = Slot::Ready(ticket, self.num_ready);
@@ -184,7 +197,7 @@ impl RolloutScheduler {
         self.num_requested = self.num_received + 1;
     }
 
-    /// Returns the next rollout to learn from and its staleness, if it is complete.
+    /// Returns the next rollout for the learner and its staleness, or `None` if it is not complete.
     pub(super) fn take(&mut self) -> Option<(RolloutTicket, u64)> {
         let ready = |slot: &Slot| if let Slot::Ready(ticket, order) = *slot { Some((order, ticket)) } else { None };
         let next = if self.staleness_policy.deterministic {
@@ -211,12 +224,15 @@ impl RolloutScheduler {
         })
     }
 
-    /// Returns the pending rollout with the oldest weights.
+    /// Returns the rollout with the oldest weights among those that the learner has not received.
     fn oldest(&self) -> Option<RolloutTicket> {
         self.in_flight().min_by_key(|ticket| (ticket.version, ticket.number))
     }
 
-    /// Returns true if all other pending rollouts can be received after `slot` within the limit.
+    /// Returns true if the rollout in buffer `slot` can be received next.
+    ///
+    /// The condition is that all other started rollouts stay within the staleness limit when they
+    /// are received later.
     fn others_can_wait(&mut self, slot: usize) -> bool {
         let mut waiting = std::mem::take(&mut self.waiting);
         waiting.clear();
@@ -228,7 +244,7 @@ impl RolloutScheduler {
         fit
     }
 
-    /// Frees the buffer of a rollout that the learner has returned.
+    /// Frees the buffer `slot` of a rollout that the learner has returned.
     pub(super) fn release(&mut self, slot: usize) {
         if matches!(self.slots[slot], Slot::Learning) {
             self.slots[slot] = Slot::Free;
@@ -322,7 +338,8 @@ mod tests {
             let mut learned = std::collections::BTreeSet::new();
             for (i, choice) in choices.iter().enumerate() {
                 let mut moved = false;
-                // All parties in an order that differs per round; the first that can act does.
+                // Actors and learner are tried in an order that differs per round. The first that
+                // can act does.
                 for who in (0..=actors).map(|k| (k + choice + i) % (actors + 1)) {
                     if let Some(actor) = who.checked_sub(1) {
                         if let Some(turn) = filling[actor].take() {

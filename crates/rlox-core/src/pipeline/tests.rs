@@ -7,7 +7,8 @@ use crate::envs::CartPole;
 use crate::testing::assert_rejects;
 use crate::{AutoresetMode, Error, RandomPolicy, VecEnv, VectorEnv, field::FieldData};
 
-/// Actor that writes its number, the rollout's number, the weights and their version.
+/// Actor that fills the buffer with its number, the rollout's number, the weights and their
+/// version.
 struct Writer {
     number: usize,
     pause: Duration,
@@ -57,7 +58,7 @@ fn ring(actors: usize, staleness_policy: StalenessPolicy, change: impl Fn(&mut W
     (Ring::new(actors, staleness_policy, 0, Pcg64::seed_from(1), || Ok(Vec::with_capacity(4))).unwrap(), live)
 }
 
-/// Sets every weight to its version, so that mixed-up weights are detected.
+/// Publishes weights that equal their version, so that mixed-up weights are detected.
 fn learn(ring: &mut Ring, rounds: u64) -> Vec<(Vec<u64>, u64)> {
     (1..=rounds)
         .map(|version| {
@@ -341,7 +342,7 @@ fn actors_and_learner_do_not_allocate_per_step() {
             (acted.join().unwrap(), learned.count_total)
         })
     };
-    // Allocations of 100 rollouts after the first 100.
+    // Allocations in 100 rollouts, after the first 100 rollouts.
     let [short, long] = [16, 64].map(|n_steps| {
         let (one, both) = (counted(n_steps, 100), counted(n_steps, 200));
         (both.0 - one.0, both.1 - one.1)

@@ -1,4 +1,4 @@
-//! C interface of plugins: slices, and 64-bit words that encode all other values.
+//! C interface of plugins: slices, and 64-bit words that encode all values other than slices.
 
 use std::ffi::c_void;
 use std::marker::PhantomData;
@@ -6,7 +6,8 @@ use std::marker::PhantomData;
 use super::codec;
 use crate::{Error, Result};
 
-/// Shared slice. Only constructed from a slice, so that the conversion back is valid.
+/// Shared slice with the layout of C. It is always constructed from a Rust slice, so that the
+/// conversion back is valid.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub(super) struct Input<'a, T> {
@@ -34,7 +35,7 @@ impl<T> Default for Input<'_, T> {
     }
 }
 
-/// Mutable slice.
+/// Mutable slice with the layout of C.
 #[repr(C)]
 pub(super) struct Output<'a, T> {
     start: *mut T,
@@ -43,7 +44,7 @@ pub(super) struct Output<'a, T> {
 }
 
 impl<'a, T> Output<'a, T> {
-    /// Returns the slice and leaves an empty one.
+    /// Returns the slice and leaves an empty slice in its place.
     pub(super) fn take(&mut self) -> &'a mut [T] {
         let Self { start, len, .. } = std::mem::take(self);
         // SAFETY: pointer and length are those of a slice borrowed mutably for 'a, and are returned only once.
@@ -63,8 +64,10 @@ impl<T> Default for Output<'_, T> {
     }
 }
 
-/// Numbers of the methods of an environment. Not an enum, since a later version may send unknown numbers, which are
-/// rejected.
+/// Numbers of the methods of an environment.
+///
+/// The numbers are constants, not an enum, because a host of a later version may send unknown
+/// numbers. Unknown numbers are rejected.
 pub(super) mod method {
     pub(in crate::plugin) const DESCRIBE: u32 = 0;
     pub(in crate::plugin) const RESET: u32 = 1;
@@ -83,7 +86,7 @@ pub(super) mod method {
     pub(in crate::plugin) const FINAL_ACTION_MASKS: u32 = 14;
 }
 
-/// Call with the arguments of all methods. Each method reads the fields that it needs.
+/// Arguments of a call, for all methods. Each method reads the fields that it needs.
 #[repr(C)]
 #[derive(Default)]
 pub(super) struct Call<'a> {
@@ -100,7 +103,9 @@ pub(super) struct Call<'a> {
     pub(super) action_masks: Output<'a, bool>,
 }
 
-/// Output for the words of a result, in memory that the caller allocates.
+/// Output for the words of a result.
+///
+/// The caller allocates the memory of the words, because the libraries share no allocator.
 #[repr(C)]
 pub(super) struct Reply {
     into: *mut c_void,
@@ -119,7 +124,7 @@ unsafe extern "C" fn push(into: *mut c_void, words: Input<'_, u64>) {
     unsafe { &mut *into.cast::<Vec<u64>>() }.extend_from_slice(words.slice());
 }
 
-/// Status of a call: 0 for success, 1 for an error, which the reply contains.
+/// Status of a call: 0 for success, 1 for an error that the reply encodes.
 pub(super) type Status = u32;
 pub(super) type CallFn = unsafe extern "C" fn(*mut c_void, *mut Call<'_>, *mut Reply) -> Status;
 pub(super) type FreeFn = unsafe extern "C" fn(*mut c_void);
@@ -133,7 +138,7 @@ pub(super) struct EnvHandle {
     pub(super) free: FreeFn,
 }
 
-/// Makes a call. Returns the words of the reply, or the error that they encode.
+/// Makes a call and returns the words of the reply, or the error that the words encode.
 pub(super) fn request(call: impl FnOnce(*mut Reply) -> Status) -> Result<Vec<u64>> {
     let mut words = Vec::new();
     let mut reply = Reply { into: (&raw mut words).cast(), push };
@@ -154,7 +159,8 @@ mod tests {
 
     #[test]
     fn the_border_is_that_of_its_name() {
-        // Libraries compiled before a change here are only rejected if the name changes too.
+        // Libraries compiled before a change of these sizes are only rejected if the name changes
+        // as well.
         assert_eq!(EnvPlugin::NAME, c"rlox.EnvPlugin.2");
         let word = size_of::<usize>();
         assert_eq!((size_of::<Input<'_, u8>>(), size_of::<Output<'_, u8>>()), (2 * word, 2 * word));

@@ -7,7 +7,9 @@ use crate::{
     error::{Location, Mismatch},
 };
 
-/// Reader of words from the front. Methods return `None` if words are missing or invalid.
+/// Decoder of values from the front of a slice of words.
+///
+/// Its methods return `None` if words are missing or invalid.
 pub(super) struct Reader<'a>(pub(super) &'a [u64]);
 
 impl<'a> Reader<'a> {
@@ -97,7 +99,7 @@ pub(super) fn encode_options(options: &MakeOptions<'_>) -> Vec<u64> {
     words
 }
 
-/// Returns the options without arguments, and the arguments.
+/// Decodes the options. The arguments are returned separately, because the options borrow them.
 pub(super) fn decode_options(words: &[u64]) -> Option<(MakeOptions<'static>, Vec<(String, f64)>)> {
     let mut reader = Reader(words);
     let options = MakeOptions {
@@ -161,7 +163,7 @@ fn decode_space(reader: &mut Reader<'_>) -> Option<Space> {
     })
 }
 
-/// Encodes seeds and options of a reset, and the presence of a mask.
+/// Encodes the seeds and options of a reset, and a flag that tells if a mask is passed.
 pub(super) fn encode_reset(seeds: Seeds<'_>, masked: bool, options: &ResetOptions) -> Vec<u64> {
     let mut words = vec![u64::from(masked)];
     match seeds {
@@ -220,7 +222,7 @@ pub(super) fn encode_rngs(rngs: &[Pcg64]) -> Result<Vec<u64>> {
     Ok(all)
 }
 
-/// Decodes random streams. Returns `None` if the words are invalid.
+/// Decodes random streams. Returns `Ok(None)` if the words are invalid.
 pub(super) fn decode_rngs(words: &[u64]) -> Result<Option<Vec<Pcg64>>> {
     let (words, []) = words.as_chunks::<{ Pcg64::STATE_LEN }>() else { return Ok(None) };
     let mut rngs = alloc::with_capacity("rngs", words.len())?;
@@ -264,7 +266,7 @@ pub(super) fn encode_error(error: &Error) -> Vec<u64> {
     for text in [&mismatch.argument, mismatch.expected.as_str(), &mismatch.got, &mismatch.hint] {
         write_text(&mut words, text);
     }
-    // Timesteps and workers only exist in the host.
+    // Timesteps and workers exist only in errors of the host.
     let Location { env, row, column, index, step, timesteps: _, section, worker: _ } = &mismatch.at;
     for index in [env, row, column, index, step] {
         write_option(&mut words, index.map(|index| index as u64));

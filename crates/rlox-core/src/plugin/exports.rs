@@ -1,4 +1,4 @@
-//! Guest side of a plugin: calls of the interface become calls of [`VectorEnv`].
+//! Library side of a plugin: calls through the C interface become calls of [`VectorEnv`].
 
 use std::any::Any;
 use std::ffi::c_void;
@@ -9,10 +9,10 @@ use super::codec::{self, Reader};
 use crate::envs::MakeOptions;
 use crate::{Actions, Error, Result, StepOut, VectorEnv};
 
-/// Environments behind the interface.
+/// Environments of a library that the host calls through the interface.
 struct Guest {
     env: Box<dyn VectorEnv>,
-    /// True if a call has panicked or is running.
+    /// True while a call runs, and after a call has panicked.
     broken: bool,
 }
 
@@ -41,7 +41,7 @@ where
     })
 }
 
-/// Frees a value of `Box::into_raw`. A panic of its destructor does not propagate.
+/// Drops a value of `Box::into_raw`. A panic of its destructor does not propagate.
 ///
 /// # Safety
 /// `value` must be a `T` from `Box::into_raw` that is not used again.
@@ -71,7 +71,7 @@ unsafe extern "C" fn call(env: *mut c_void, call: *mut Call<'_>, reply: *mut Rep
     })
 }
 
-/// Writes the words or the error of `f` to the reply. A panic becomes an error.
+/// Writes the words or the error that `f` returns to the reply. A panic of `f` becomes an error.
 fn write_reply(reply: &mut Reply, f: impl FnOnce() -> Result<Vec<u64>>) -> Status {
     let error = match catch_unwind(AssertUnwindSafe(f)) {
         Ok(Ok(words)) => {
@@ -163,7 +163,7 @@ fn out<'a>(call: &mut Call<'a>) -> StepOut<'a> {
     }
 }
 
-/// Returns the total of the log, and return and length of each drained episode.
+/// Returns the total number of episodes, then the return and the length of each drained episode.
 fn episodes(env: &mut dyn VectorEnv) -> Vec<u64> {
     let (mut returns, mut lengths) = (Vec::new(), Vec::new());
     let log = env.episodes();

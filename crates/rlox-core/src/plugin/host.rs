@@ -29,7 +29,7 @@ impl Drop for Hosted {
 }
 
 impl Hosted {
-    /// Creates the host side of the environments of `handle`.
+    /// Creates the host side for the environments of `handle`, which a library has created.
     ///
     /// # Errors
     /// The errors of [`super::EnvPlugin::make`].
@@ -137,7 +137,7 @@ impl VectorEnv for Hosted {
     }
 
     fn episodes(&mut self) -> &mut EpisodeLog {
-        // Environments that have panicked return no episodes.
+        // After a panic of an environment, the request is an error, and no episodes are added.
         let words = self.request_words(method::EPISODES, &[]).unwrap_or_default();
         if let Some((total, pairs)) = words.split_first() {
             let known = self.log.total() + pairs.len() as u64 / 2;

@@ -12,7 +12,8 @@ use crate::{Pcg64, Result, field::Field};
 
 /// One of the samplers of this crate, for buffers whose sampler is selected at run time.
 ///
-/// All calls are forwarded to the inner sampler. Functions of a single sampler, such as new priorities, need a match.
+/// All calls are forwarded to the inner sampler. Methods that only one sampler has, such as
+/// [`Prioritized::update_priorities`], need a match on the variant.
 ///
 /// ```
 /// use rlox_core::field::DType;
@@ -58,7 +59,7 @@ impl From<Hindsight> for AnySampler {
     }
 }
 
-/// Forwards a call to the inner sampler without a virtual table.
+/// Forwards a call to the inner sampler without dynamic dispatch.
 macro_rules! inside {
     ($sampler:expr, $it:ident => $done:expr) => {
         match $sampler {

@@ -1,4 +1,7 @@
 //! Batches of sampled transitions: their indices, and their columns in the caller's memory.
+//!
+//! In shapes, B is the number of sampled transitions. A row is the place of a transition in the
+//! ring buffer of a [`ReplayStorage`].
 
 use std::ops::Range;
 
@@ -13,18 +16,22 @@ use crate::{
     interrupt::InterruptCheck,
 };
 
-/// Bytes of a row and the next one that are prefetched. The hardware prefetches longer rows.
+/// Maximum number of bytes that are prefetched per transition. The hardware prefetches the rest of
+/// longer rows.
 const PREFETCH_BYTES: usize = 512;
+/// Size of a cache line in bytes.
 const CACHE_LINE: usize = 64;
-/// Maximum number of rows, and of bytes of a column, between two interruption checks.
+/// Maximum numbers of rows and of bytes of a column that are copied between two interrupt checks.
 const MAX_PIECE: (usize, usize) = (1 << 14, 1 << 20);
 
-/// A stored column of transitions.
+/// A column of stored transitions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Column {
     /// A field of the observation, by its position in the schema.
     Obs(usize),
-    /// The same field of the next observation; of the final observation if the episode ended.
+    /// A field of the next observation, by the position of the field in the schema.
+    ///
+    /// For the last step of an episode, the next observation is the final observation.
     NextObs(usize),
     /// Action.
     Action,
@@ -32,16 +39,16 @@ pub enum Column {
     Extra(usize),
     /// Reward, f32.
     Reward,
-    /// True if the task ended.
+    /// Flag, true if the step reached a terminal state of the task.
     Terminated,
-    /// True if the episode was truncated.
+    /// Flag, true if the episode was truncated after the step.
     Truncated,
 }
 
 impl TransitionSchema {
-    /// Returns the columns in the order of the schema: name, row shape, dtype and column.
+    /// Returns the name, the shape per transition, the dtype and the [`Column`] of each column.
     ///
-    /// The names of next observations are those of observations with the prefix `next_`.
+    /// The name of a next observation is the name of the observation with the prefix `next_`.
     pub fn columns(&self) -> Vec<(String, Vec<usize>, DType, Column)> {
         let schema = self;
         let each = |spec: &FieldSpec, name: String, column| (name, spec.shape.clone(), spec.dtype, column);
@@ -63,7 +70,7 @@ impl TransitionSchema {
     }
 }
 
-/// Positions of the observation fields that hold goals.
+/// Positions in the schema of the observation fields that hold goals.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct GoalRelabel {
     /// Field of the achieved goal.
@@ -72,7 +79,7 @@ pub struct GoalRelabel {
     pub desired: usize,
 }
 
-/// Indices of sampled transitions, with their weights and locations.
+/// Indices of sampled transitions, with their importance weights and their rows.
 #[derive(Clone, Debug, Default)]
 pub struct SampleIndices {
     pub(crate) indices: Vec<usize>,
@@ -80,13 +87,14 @@ pub struct SampleIndices {
     rows: Vec<usize>,
     spans: Spans,
     n_step: Option<NStep>,
-    /// Transitions whose next observations hold the new goals of the first samples.
+    /// Index of the transition whose next observation holds the new goal, for each of the first
+    /// samples.
     pub(crate) goals: Vec<usize>,
     goal_rows: Vec<usize>,
     pub(crate) relabel: Option<GoalRelabel>,
-    /// Bytes of the transitions, if they were read from a file.
+    /// Bytes of the transitions, if the transitions were read from a file.
     pub(crate) records: Vec<u8>,
-    /// State of the storage when all rows were located; `None` before.
+    /// Generation of the storage when all rows were found, or `None` before that.
     generation: Option<(usize, usize)>,
 }
 
@@ -96,24 +104,26 @@ impl SampleIndices {
         &self.indices
     }
 
-    /// Returns the importance weights, `[B]`; all 1 for uniform sampling.
+    /// Returns the importance weights, `[B]`, which are all 1 for uniform sampling.
     pub fn weights(&self) -> &[f32] {
         &self.weights
     }
 
-    /// Returns the discounts of the next observation's value, `[B]`; empty without [`NStep`].
+    /// Returns the discount of the value of each next observation, `[B]`, or nothing without
+    /// [`NStep`].
     ///
-    /// The discount after k steps is `gamma^k`.
+    /// The discount of a transition that spans k steps is `gamma^k`.
     pub fn discounts(&self) -> &[f32] {
         if self.n_step.is_some() { &self.spans.discounts } else { &[] }
     }
 
-    /// Returns the number of transitions with a new goal. These are the first ones.
+    /// Returns the number of transitions with a new goal, which are the first transitions of the
+    /// batch.
     pub fn relabelled(&self) -> usize {
         self.goals.len()
     }
 
-    /// Returns the allocated bytes, which the next sample reuses.
+    /// Returns the number of allocated bytes. The next sample reuses this memory.
     pub fn memory(&self) -> usize {
         let numbers = [&self.indices, &self.rows, &self.goals, &self.goal_rows].map(alloc::allocated_bytes);
         let own = numbers.iter().sum::<usize>()
@@ -122,7 +132,7 @@ impl SampleIndices {
         own + self.spans.memory()
     }
 
-    /// Resizes the arrays for `count` transitions.
+    /// Resizes the arrays for `count` transitions and clears the results of the previous sample.
     pub(crate) fn prepare(&mut self, count: usize) -> Result<()> {
         self.generation = None;
         self.records.clear();
@@ -138,7 +148,7 @@ impl SampleIndices {
         Ok(())
     }
 
-    /// Locates the rows of the indices.
+    /// Finds the rows of the transitions and, with `n_step`, the steps that each transition spans.
     pub(crate) fn locate(&mut self, storage: &ReplayStorage, n_step: Option<NStep>) -> Result<()> {
         storage.locate(&self.indices, &mut self.rows)?;
         storage.locate(&self.goals, &mut self.goal_rows)?;
@@ -148,7 +158,7 @@ impl SampleIndices {
         Ok(())
     }
 
-    /// Reads the transitions of the indices into `records` with the given function.
+    /// Fills `records` with the bytes of the transitions, which `read` reads from a file.
     pub(crate) fn fetch(&mut self, read: impl FnOnce(&[usize], &mut Vec<u8>) -> Result<()>) -> Result<()> {
         self.records.clear();
         read(&self.indices, &mut self.records)?;
@@ -156,7 +166,7 @@ impl SampleIndices {
         Ok(())
     }
 
-    /// Keeps the transitions whose flag in `keep`, `[B]`, is true, in their order.
+    /// Keeps the transitions whose flag in `keep`, `[B]`, is true, and removes the others.
     ///
     /// # Errors
     /// [`Error::Shape`] if the number of flags is wrong.
@@ -173,7 +183,7 @@ impl SampleIndices {
         Ok(())
     }
 
-    /// Returns true if all transitions are located and can be read.
+    /// Returns true if the rows of all transitions are found, so that the transitions can be read.
     pub(crate) fn is_found(&self) -> bool {
         self.generation.is_some()
     }
@@ -186,10 +196,11 @@ impl SampleIndices {
         Err(Error::config("sample_indices", "a sample of the storage's current state", "another sample", hint))
     }
 
-    /// Copies one column of the transitions, `[B, ...]`.
+    /// Copies one column of the transitions, `[B, ...]`, to `out`.
     ///
     /// # Errors
-    /// As [`ReplayStorage::gather`]; also [`Error::Config`] for another storage, or after another push.
+    /// The errors of [`ReplayStorage::gather`]. [`Error::Config`] if `storage` is another storage,
+    /// or has changed since the indices were sampled.
     pub fn read(&self, storage: &ReplayStorage, column: Column, out: FieldMut<'_>) -> Result<()> {
         self.check(storage)?;
         match (column, self.n_step, out) {
@@ -205,12 +216,12 @@ impl SampleIndices {
         }
     }
 
-    /// Returns true if a field of the observation contains new goals.
+    /// Returns true if `part` is the observation field whose goals are replaced.
     fn is_relabelled(&self, part: usize) -> bool {
         self.relabel.is_some_and(|relabel| relabel.desired == part)
     }
 
-    /// Copies the desired goals. The first ones are goals that other steps achieved.
+    /// Copies the desired goals, with goals that other steps achieved for the first samples.
     fn read_goals(&self, storage: &ReplayStorage, column: Column, out: FieldMut<'_>) -> Result<()> {
         let Some(relabel) = self.relabel else { return Ok(()) };
         let (count, rows) = (self.goal_rows.len(), self.rows_of(storage, column));
@@ -220,10 +231,10 @@ impl SampleIndices {
         storage.read_bytes(column, &rows[count..], rest)
     }
 
-    /// Copies one column of booleans as [`SampleIndices::read`] does.
+    /// Copies one Boolean column as [`SampleIndices::read`] does.
     ///
     /// # Errors
-    /// As [`SampleIndices::read`].
+    /// The errors of [`SampleIndices::read`].
     pub fn read_bools(&self, storage: &ReplayStorage, column: Column, out: &mut [bool]) -> Result<()> {
         self.check(storage)?;
         storage.read_bools(column, self.rows_of(storage, column), out)?;
@@ -238,7 +249,10 @@ impl SampleIndices {
         }
     }
 
-    /// Returns the rows of a column: the last step's for next states, else the first step's.
+    /// Returns the rows that hold a column.
+    ///
+    /// With n-step returns, a transition has the next observation, the flags and the `next_` fields
+    /// of its last step. All other columns are those of its first step.
     fn rows_of(&self, storage: &ReplayStorage, column: Column) -> &[usize] {
         let last = match column {
             Column::Obs(_) | Column::Action | Column::Reward => false,
@@ -260,10 +274,10 @@ impl SampleIndices {
     }
 }
 
-/// A batch of B transitions, whose memory the next sample reuses.
+/// Batch of B sampled transitions. The next sample reuses the memory of the batch.
 ///
-/// The fields are `obs`, `next_obs`, `actions`, `rewards`, `terminated` and `truncated`, or have the names of the
-/// [`TransitionSchema`]; each is `[B, ...]`.
+/// Each field is an array `[B, ...]`. The fields have the names of [`TransitionSchema::columns`],
+/// usually `obs`, `next_obs`, `actions`, `rewards`, `terminated` and `truncated`.
 #[derive(Clone, Debug, Default)]
 pub struct SampledBatch {
     pub(crate) sample_indices: SampleIndices,
@@ -272,7 +286,7 @@ pub struct SampledBatch {
 }
 
 impl SampledBatch {
-    /// Removes the transitions and keeps the memory.
+    /// Removes the transitions and keeps the allocated memory.
     pub fn clear(&mut self) {
         self.sample_indices.clear();
         self.fields.iter_mut().for_each(Field::clear);
@@ -288,7 +302,7 @@ impl SampledBatch {
         self.len() == 0
     }
 
-    /// Returns the sampled indices with weights and locations.
+    /// Returns the sampled indices, with importance weights and rows.
     pub fn sample_indices(&self) -> &SampleIndices {
         &self.sample_indices
     }
@@ -303,22 +317,23 @@ impl SampledBatch {
         self.sample_indices.weights()
     }
 
-    /// Returns the discounts of the next observation's value, `[B]`; empty without [`NStep`].
+    /// Returns the discount of the value of each next observation, `[B]`, or nothing without
+    /// [`NStep`].
     pub fn discounts(&self) -> &[f32] {
         self.sample_indices.discounts()
     }
 
-    /// Returns a field by its name.
+    /// Returns a field by its name, or `None` if there is no such field.
     pub fn field(&self, name: &str) -> Option<&Field> {
         self.fields.iter().find(|field| field.name() == name)
     }
 
-    /// Returns the elements of a field for changes in place, such as normalisation.
+    /// Returns the elements of a field mutably, for example for normalisation in place.
     pub fn field_mut(&mut self, name: &str) -> Option<FieldMut<'_>> {
         self.fields.iter_mut().find(|field| field.name() == name).map(Field::data_mut)
     }
 
-    /// Returns the numbers of an f32 field; empty if there is no such field.
+    /// Returns the numbers of an f32 field, or an empty slice if there is no such field.
     pub fn f32s(&self, name: &str) -> &[f32] {
         match self.field(name).map(Field::data) {
             Some(FieldData::F32(numbers)) => numbers,
@@ -326,7 +341,7 @@ impl SampledBatch {
         }
     }
 
-    /// Returns the numbers of an i64 field; empty if there is no such field.
+    /// Returns the numbers of an i64 field, or an empty slice if there is no such field.
     pub fn i64s(&self, name: &str) -> &[i64] {
         match self.field(name).map(Field::data) {
             Some(FieldData::I64(numbers)) => numbers,
@@ -334,7 +349,7 @@ impl SampledBatch {
         }
     }
 
-    /// Returns the flags of a boolean field as bytes; empty if there is no such field.
+    /// Returns the flags of a Boolean field as bytes, or an empty slice if there is no such field.
     pub fn flags(&self, name: &str) -> &[u8] {
         match self.field(name).map(Field::data) {
             Some(FieldData::Bool(flags)) => flags,
@@ -342,7 +357,7 @@ impl SampledBatch {
         }
     }
 
-    /// Resizes the fields for `count` transitions of a schema.
+    /// Resizes the fields for `count` transitions with this schema.
     pub(crate) fn prepare(&mut self, schema: &TransitionSchema, count: usize) -> Result<()> {
         if !self.fits(schema) {
             let columns = schema.columns();
@@ -356,7 +371,7 @@ impl SampledBatch {
         self.sample_indices.prepare(count)
     }
 
-    /// Returns true if the fields match a schema. Does not allocate.
+    /// Returns true if the fields match a schema, without an allocation.
     fn fits(&self, schema: &TransitionSchema) -> bool {
         let next = |name: &str, base: &str| name.strip_prefix("next_") == Some(base);
         let fit = |(field, column): (&Field, &Column)| {
@@ -376,7 +391,7 @@ impl SampledBatch {
             && self.fields.iter().zip(&self.columns).all(fit)
     }
 
-    /// Fills each field with the given function.
+    /// Fills the memory of each field by a call of `read`.
     pub(crate) fn fill_by(&mut self, read: impl Fn(&SampleIndices, Column, FieldMut<'_>) -> Result<()>) -> Result<()> {
         let Self { sample_indices, columns, fields } = self;
         columns.iter().zip(fields).try_for_each(|(column, field)| read(sample_indices, *column, field.data_mut()))
@@ -389,10 +404,11 @@ impl ReplayStorage {
         self.schema.columns()
     }
 
-    /// Replaces `rows` by the rows of the transitions, for [`ReplayStorage::read`].
+    /// Replaces the contents of `rows` by the rows of the transitions, for [`ReplayStorage::read`].
     ///
     /// # Errors
-    /// - [`Error::Config`] that names an index outside [`ReplayStorage::indices`];
+    /// - [`Error::Config`] if an index is outside [`ReplayStorage::indices`]; the error names the
+    ///   index;
     /// - [`Error::Memory`] if an allocation fails;
     /// - [`Error::Interrupted`] if the interrupt check of the process stops the call.
     pub(crate) fn locate(&self, indices: &[usize], rows: &mut Vec<usize>) -> Result<()> {
@@ -403,7 +419,8 @@ impl ReplayStorage {
             return Err(invalid_index(*invalid, &valid));
         }
         let (all, stride) = (self.capacity_steps() * self.num_envs, self.row_layout.stride);
-        // Stored transitions are at most one lap behind.
+        // The index minus `base` is less than two laps of the ring, so a subtraction replaces a
+        // division.
         let base = valid.start / all * all;
         let mut interrupt = InterruptCheck::default();
         for (i, indices) in indices.chunks(MAX_PIECE.0).enumerate() {
@@ -414,7 +431,8 @@ impl ReplayStorage {
                 let row = index - base;
                 let row = if row >= all { row - all } else { row };
                 rows.push(row);
-                // Prefetches a small row and the start of the next one.
+                // Prefetches the start of the row and of the next row, which may hold the next
+                // observation.
                 let from = row * stride;
                 for line in (from..(from + 2 * stride).min(from + PREFETCH_BYTES)).step_by(CACHE_LINE) {
                     if let Some(place) = self.data.get(line) {
@@ -426,27 +444,30 @@ impl ReplayStorage {
         Ok(())
     }
 
-    /// Copies one column of the transitions with the given indices, `[B, ...]`.
+    /// Copies one column of the transitions with the given indices, `[B, ...]`, to `out`.
     ///
     /// # Errors
-    /// - [`Error::Config`] that names an index outside [`ReplayStorage::indices`] or an unknown column;
+    /// - [`Error::Config`] if an index is outside [`ReplayStorage::indices`] or the column is
+    ///   unknown;
     /// - [`Error::Space`] if the dtype of `out` differs, [`Error::Shape`] if its length differs;
     /// - [`Error::Memory`] if an allocation fails;
     /// - [`Error::Interrupted`] if the interrupt check of the process stops the call.
     ///
-    /// Nothing is written then, except that an interrupted call may have written the first rows.
+    /// After an error, `out` is unchanged, except that an interrupted call may have written the
+    /// first rows.
     pub fn gather(&self, column: Column, indices: &[usize], out: FieldMut<'_>) -> Result<()> {
         let mut rows = Vec::new();
         self.locate(indices, &mut rows)?;
         self.read(column, &rows, out)
     }
 
-    /// Copies one column of located rows.
+    /// Copies one column of the given rows to `out`.
     pub(crate) fn read(&self, column: Column, rows: &[usize], out: FieldMut<'_>) -> Result<()> {
         self.read_bytes(column, rows, self.memory_of(column, rows.len(), out)?)
     }
 
-    /// Checks the memory for `rows` rows of a column, and returns its bytes.
+    /// Checks the dtype and the length of `out` for `rows` rows of a column, and returns the bytes
+    /// of `out`.
     pub(super) fn memory_of<'a>(&self, column: Column, rows: usize, out: FieldMut<'a>) -> Result<&'a mut [u8]> {
         let (dtype, width) = self.shape_of(column)?;
         if out.dtype() != dtype {
@@ -456,10 +477,13 @@ impl ReplayStorage {
         Ok(out.into_bytes())
     }
 
-    /// Copies an existing column into memory of the right size.
+    /// Copies one column of the given rows to `out`.
+    ///
+    /// The caller has checked that the column exists and that `out` has the right size.
     ///
     /// # Errors
-    /// [`Error::Interrupted`]; the first rows may be written then.
+    /// [`Error::Interrupted`] if the interrupt check returns true. The first rows may have been
+    /// written.
     pub(super) fn read_bytes(&self, column: Column, rows: &[usize], out: &mut [u8]) -> Result<()> {
         if rows.is_empty() {
             return Ok(());
@@ -497,7 +521,7 @@ impl ReplayStorage {
         }
     }
 
-    /// Copies a column of booleans of located rows.
+    /// Copies one Boolean column of the given rows to `out`.
     pub(crate) fn read_bools(&self, column: Column, rows: &[usize], out: &mut [bool]) -> Result<()> {
         let (dtype, width) = self.shape_of(column)?;
         if dtype != DType::Bool {
@@ -520,7 +544,7 @@ impl ReplayStorage {
         })
     }
 
-    /// Returns the dtype and the number of elements per row of a column.
+    /// Returns the dtype of a column and its number of elements per row.
     pub(crate) fn shape_of(&self, column: Column) -> Result<(DType, usize)> {
         let schema = &self.schema;
         let spec = match column {
@@ -534,7 +558,8 @@ impl ReplayStorage {
         Ok((spec.dtype, spec.width()))
     }
 
-    /// Returns the offset of a column in a row. Flags and next observations have no offset.
+    /// Returns the byte offset of a column in a row, for columns other than flags and next
+    /// observations.
     fn offset_of(&self, column: Column) -> usize {
         let (schema, row_layout) = (&self.schema, &self.row_layout);
         let bytes = |specs: &[FieldSpec]| specs.iter().map(FieldSpec::bytes).sum::<usize>();
@@ -571,10 +596,14 @@ impl ReplayStorage {
     }
 }
 
-/// Calls `read` for pieces of rows of `each` elements, with an interruption check before each piece.
+/// Calls `read` with the range and the output of consecutive pieces of rows.
+///
+/// A row has `each` elements in `out`. If there are several pieces, an interrupt check precedes
+/// each piece.
 ///
 /// # Errors
-/// [`Error::Interrupted`]; the first rows may be written then.
+/// [`Error::Interrupted`] if the interrupt check returns true. The first rows may have been
+/// written.
 pub(super) fn for_each_piece<T>(
     rows: usize,
     each: usize,
@@ -601,7 +630,7 @@ pub(super) fn unknown_column(schema: &TransitionSchema, column: Column) -> Error
     Error::config("column", expected, format!("{column:?}"), "pass a position counted from 0")
 }
 
-/// Returns the error for an output of another dtype than the column's.
+/// Returns the error for an output array whose dtype is not that of the column.
 #[cold]
 pub(super) fn dtype_mismatch(dtype: DType, out: DType) -> Error {
     Error::space("out", format!("{dtype:?}"), format!("{out:?}"), "pass an array of the column's dtype")
@@ -614,7 +643,9 @@ pub(crate) fn invalid_index(index: usize, valid: &Range<usize>) -> Error {
     Error::config("indices", expected, index.to_string(), "pass indices from a sample")
 }
 
-/// Copies `width` bytes per row from the slices of `at`. Small widths are copied without a call.
+/// Copies the first `width` bytes of the slice `at(row)` for each row.
+///
+/// For frequent widths, the compiler knows the width, so that no function is called for the copy.
 #[inline(always)]
 pub(super) fn copy<'a>(
     rows: impl Iterator<Item = usize>,

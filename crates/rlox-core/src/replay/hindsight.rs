@@ -1,4 +1,4 @@
-//! Hindsight experience replay: sampling with goals that were achieved later.
+//! Hindsight experience replay: transitions are sampled with goals that their episodes achieved.
 
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -11,7 +11,7 @@ use super::state::{PersistSampler, SamplerConfig, check_sampler, invalid_field, 
 use super::storage::{ReplayStorage, draw};
 use crate::{Error, Pcg64, Result, alloc, field::Field, interrupt::InterruptCheck};
 
-/// Goals between two interruption checks.
+/// Number of goals between two interrupt checks.
 const POLL_EVERY_ROWS: usize = 1 << 12;
 
 /// Selection of the new goals (Andrychowicz et al. 2017, section 4.5).
@@ -47,13 +47,15 @@ impl Strategy {
 
 /// Uniform sampling with hindsight goals.
 ///
-/// The method is that of Andrychowicz et al. 2017, "Hindsight Experience Replay", <https://arxiv.org/abs/1707.01495>.
-/// Of every `n_sampled_goal + 1` transitions, all but one get a goal that their own episode achieved.
+/// The method is that of Andrychowicz et al. 2017, "Hindsight Experience Replay",
+/// <https://arxiv.org/abs/1707.01495>. All transitions that can be sampled are equally likely.
 ///
-/// These transitions are the first of a batch, `B * n / (n + 1)` rounded down ([`super::SampleIndices::relabelled`]).
-/// The caller must recompute their rewards, and the flags that depend on the goal. Transitions of all stored episodes
-/// are equally likely. An unfinished episode counts up to its newest step, a partly overwritten one from its oldest
-/// stored step.
+/// With `n = n_sampled_goal`, the first `B * n / (n + 1)` (rounded down) of B sampled transitions
+/// get a goal that their own episode achieved ([`super::SampleIndices::relabelled`]). The caller
+/// must recompute the rewards of these transitions, and the flags that depend on the goal.
+///
+/// The goals of an unfinished episode are those up to its newest step. The goals of a partly
+/// overwritten episode are those from its oldest stored step on.
 ///
 /// ```
 /// use rlox_core::replay::{FieldSpec, Hindsight, Replay, ReplayStorage, SampledBatch, Strategy};
@@ -99,11 +101,12 @@ pub type HindsightReplayBuffer = Replay<Hindsight>;
 impl Hindsight {
     /// Creates a sampler for a storage.
     ///
-    /// `parts` are the positions of the observation fields that hold the achieved and the desired goal.
+    /// `parts` are the positions in the schema of the observation fields that hold the achieved and
+    /// the desired goal.
     ///
     /// # Errors
-    /// [`Error::Config`] for a field that does not exist, [`Error::Space`] if the fields are the same or differ in
-    /// shape or dtype, [`Error::Memory`] if an allocation fails.
+    /// [`Error::Config`] if a field does not exist. [`Error::Space`] if the fields are the same or
+    /// differ in shape or dtype. [`Error::Memory`] if an allocation fails.
     pub fn new(
         storage: &ReplayStorage,
         parts: (usize, usize),
@@ -127,7 +130,8 @@ impl Hindsight {
         Ok(Self { relabel, strategy, n_sampled_goal, starts })
     }
 
-    /// Returns the samplable time steps of the episode that contains a time step of an environment.
+    /// Returns the time steps, within `valid`, of the episode that contains `step` of environment
+    /// `env`.
     fn episode(&self, env: usize, step: usize, valid: &Range<usize>) -> Range<usize> {
         let (starts, n) = (&self.starts[env], self.starts.len());
         let after = starts.partition_point(|start| *start <= step);
@@ -136,7 +140,9 @@ impl Hindsight {
         first.max(valid.start / n)..end.min(valid.end / n)
     }
 
-    /// Returns the settings that a state must share. The strategy is its position in `Strategy::NAMES`.
+    /// Returns the settings that must equal those of a loaded state.
+    ///
+    /// The number of the strategy is its position in `Strategy::NAMES`.
     fn settings(&self) -> [(&'static str, usize); 4] {
         let GoalRelabel { achieved, desired } = self.relabel;
         let strategy = Strategy::NAMES.iter().position(|named| named.0 == self.strategy).unwrap_or(0);
@@ -244,7 +250,7 @@ impl Sampler for Hindsight {
 impl PersistSampler for Hindsight {
     fn to_config(&self) -> SamplerConfig {
         let names = [("sampler", "hindsight"), ("strategy", self.strategy.name())];
-        // The name of the strategy comes last and replaces its position.
+        // The name of the strategy comes last and replaces the number of the strategy.
         let numbers = self.settings().map(|(key, number)| (key.to_owned(), number.into()));
         numbers.into_iter().chain(names.map(|(key, name)| (key.to_owned(), name.into()))).collect()
     }

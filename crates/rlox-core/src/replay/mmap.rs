@@ -1,4 +1,7 @@
 //! A replay buffer in a file: larger than memory and persistent.
+//!
+//! The newest rows are in memory as well ("hot"). A row is one transition. Its bytes in the file
+//! are a record.
 
 mod back;
 mod file;
@@ -24,27 +27,31 @@ use crate::{
     field::{FieldData, FieldMut},
 };
 
-/// Size in bytes of the pending rows that triggers a write.
+/// Maximum number of bytes in rows that the file lacks. A push that would exceed the
+/// maximum first writes these rows.
 const WRITE_BATCH_BYTES: usize = 1 << 18;
-/// Minimum and maximum bytes of rows between two commits; in between, an eighth of the capacity.
+/// Minimum and maximum number of bytes of rows between two commits. Within these limits, a commit
+/// is written after an eighth of the capacity.
 const SLACK_BYTES: (usize, usize) = (1 << 22, 1 << 26);
-/// Bytes, and maximum rows, copied from memory between two interruption checks.
+/// Maximum bytes and maximum rows that are copied in memory between two interrupt checks.
 const POLL_EVERY_BYTES: usize = 1 << 22;
 const POLL_EVERY_ROWS: usize = 1 << 10;
-/// Rows read from the file between two interruption checks.
+/// Number of rows that are read from the file between two interrupt checks.
 const POLL_EVERY_READS: usize = 8;
 
 /// Replay buffer with the newest rows in memory and all rows in a file, sampled uniformly.
 ///
-/// Rows are written to the file in batches, before they leave memory. [`MmapReplayBuffer::flush`] writes all rows to
-/// the disk. After a crash, [`MmapReplayBuffer::open`] finds every flushed row that newer rows have not replaced, and
+/// Rows are written to the file in batches, before newer rows replace them in memory.
+/// [`MmapReplayBuffer::flush`] writes all rows to the disk. After a crash,
+/// [`MmapReplayBuffer::open`] finds every flushed row that newer rows have not replaced, and
 /// possibly some newer rows. Dropping the buffer flushes it and ignores errors.
 ///
-/// Each row stores its index and a checksum, which are verified at every read. The file of an open buffer is locked, so
-/// that no other buffer can open it.
+/// Each record contains the index of its row and a checksum, which are verified at every read. The
+/// file of an open buffer is locked, so that no other buffer can open it.
 ///
-/// The file is not mapped into memory, but read and written by position. If another program truncates the file, calls
-/// return errors, and no signal ends the process. The system caches the file either way.
+/// Despite the name of this type, the file is not mapped into memory, but read and written at byte
+/// offsets. If another program truncates the file, calls return errors, where an access to a
+/// mapping would end the process by a signal. The system caches the file in both cases.
 ///
 /// The index of a transition is its position in the order of pushes, counted from 0.
 ///
@@ -75,10 +82,10 @@ pub struct MmapReplayBuffer {
     schema: TransitionSchema,
     total_capacity: usize,
     cold: Cold,
-    /// Ring of records, `[hot_capacity]`.
+    /// Ring of the records of the newest rows, `[hot_capacity]`.
     hot: Vec<u8>,
     hot_capacity: usize,
-    /// Index of the first row in memory.
+    /// Index of the oldest row in memory.
     hot_from: usize,
     /// Number of rows pushed so far.
     pushed: usize,
@@ -94,9 +101,10 @@ impl MmapReplayBuffer {
     /// # Errors
     /// - [`Error::Config`] if a capacity is 0, `hot_capacity` exceeds `total_capacity`, or the schema is invalid or
     ///   stacks frames;
-    /// - [`Error::Shape`] for a row without elements or with too many axes;
+    /// - [`Error::Shape`] if a row has no elements or too many axes;
     /// - [`Error::Memory`] with the number of bytes if the rows in memory do not fit;
-    /// - [`Error::Io`] if `path` exists, which leaves it unchanged, or the system reports an error.
+    /// - [`Error::Io`] if `path` exists, where the existing file is unchanged, or if the system
+    ///   reports an error.
     pub fn create(
         path: impl AsRef<Path>,
         hot_capacity: usize,
@@ -137,14 +145,17 @@ impl MmapReplayBuffer {
 
     /// Opens the buffer whose file is at `path`.
     ///
-    /// `hot_capacity` rows stay in memory; `None` stands for the capacity at creation. Rows in memory are verified now,
-    /// all others when they are read.
+    /// The newest `hot_capacity` rows stay in memory. `None` selects the capacity at creation. This
+    /// call verifies the rows that it loads into memory. All other rows are verified when they are
+    /// read.
     ///
     /// # Errors
     /// - [`Error::Io`] if there is no file or the system reports an error;
     /// - [`Error::Closed`] if another buffer has opened the file;
-    /// - [`Error::Corrupt`] that names the file and its damaged or missing section;
-    /// - [`Error::Config`] for another version of the format, another byte order, or an invalid capacity;
+    /// - [`Error::Corrupt`] if the file is damaged; the error names the file and the damaged or
+    ///   missing section;
+    /// - [`Error::Config`] if the file has another version of the format or another byte order, or
+    ///   if a capacity is invalid;
     /// - [`Error::Memory`] if the rows in memory do not fit;
     /// - [`Error::Interrupted`] if the interrupt check of the process stops the call.
     pub fn open(path: impl AsRef<Path>, hot_capacity: impl Into<Option<usize>>) -> Result<Self> {
@@ -198,27 +209,28 @@ impl MmapReplayBuffer {
         self.pushed - self.len()..self.pushed
     }
 
-    /// Returns the allocated bytes.
+    /// Returns the number of allocated bytes.
     pub fn memory(&self) -> usize {
         self.hot.len()
     }
 
     /// Appends any number of rows, each with its next observation.
     ///
-    /// More rows than fit into memory are stored in pieces. If a piece fails, the pieces before it are stored, which
-    /// [`MmapReplayBuffer::indices`] shows. The text of an [`Error::Io`] then contains their number of rows.
+    /// If the rows do not fit into memory, they are stored in pieces of `hot_capacity` rows. If a
+    /// piece fails, the earlier pieces are stored, and [`MmapReplayBuffer::indices`] includes them.
+    /// The text of an [`Error::Io`] contains the number of rows in the earlier pieces.
     ///
     /// # Errors
-    /// - [`Error::Shape`] for a wrong number of rows or elements;
-    /// - [`Error::Space`] for wrong dtypes;
-    /// - [`Error::NotFinite`] for numbers that are not finite;
+    /// - [`Error::Shape`] if a number of rows or elements is wrong;
+    /// - [`Error::Space`] if a dtype is wrong;
+    /// - [`Error::NotFinite`] if a number is not finite;
     /// - [`Error::Config`] if next observations are missing;
     /// - [`Error::Closed`] in a forked process;
     /// - [`Error::Io`] if the system cannot write earlier rows, as on a full disk. These rows stay in memory, and the
     ///   next push tries again;
     /// - [`Error::Interrupted`] if the interrupt check of the process stops the call.
     ///
-    /// Nothing of the failed piece is stored.
+    /// No row of the failed piece is stored.
     pub fn push_batch(&mut self, batch: &TransitionBatch<'_>) -> Result<()> {
         let mut interrupt = InterruptCheck::default();
         batch.check(&self.schema, &mut interrupt)?;
@@ -243,7 +255,7 @@ impl MmapReplayBuffer {
         (self.pushed - self.cold.written).saturating_add(rows) > batch
     }
 
-    /// Appends all rows of a piece or none. A piece has at most as many rows as fit into memory.
+    /// Appends all rows of a piece or none. A piece has at most `hot_capacity` rows.
     fn push_piece(
         &mut self,
         batch: &TransitionBatch<'_>,
@@ -261,7 +273,8 @@ impl MmapReplayBuffer {
             self.pushed += 1;
             self.hot_from = self.hot_from.max(self.pushed.saturating_sub(self.hot_capacity));
             if self.pushed.is_multiple_of(poll_rows) {
-                // The file holds the rows that were replaced in memory.
+                // The rows that were replaced in memory are in the file, so that `pushed` can be
+                // reset.
                 interrupt.check().inspect_err(|_| self.pushed = before)?;
             }
         }
@@ -271,7 +284,7 @@ impl MmapReplayBuffer {
     /// Appends one transition.
     ///
     /// # Errors
-    /// As [`MmapReplayBuffer::push_batch`].
+    /// The errors of [`MmapReplayBuffer::push_batch`].
     pub fn push_slices(
         &mut self,
         obs: &[f32],
@@ -295,7 +308,7 @@ impl MmapReplayBuffer {
     /// Appends one transition.
     ///
     /// # Errors
-    /// As [`MmapReplayBuffer::push_batch`].
+    /// The errors of [`MmapReplayBuffer::push_batch`].
     pub fn push(&mut self, record: &ExperienceRecord) -> Result<()> {
         let ExperienceRecord { obs, next_obs, action, reward, terminated, truncated } = record;
         self.push_slices(obs, next_obs, action, *reward, *terminated, *truncated)
@@ -314,7 +327,9 @@ impl MmapReplayBuffer {
         self.cold.commit()
     }
 
-    /// Returns true if the disk has all rows: after a flush, or without a push since the file was opened.
+    /// Returns true if all rows are on the disk.
+    ///
+    /// The result is true after a flush and after the file is opened, until the next push.
     pub fn is_flushed(&self) -> bool {
         self.cold.safe == self.pushed
     }
@@ -322,7 +337,8 @@ impl MmapReplayBuffer {
     /// Reads and verifies the complete file: header, commits and every stored transition.
     ///
     /// # Errors
-    /// - [`Error::Corrupt`] that names the file and its damaged section;
+    /// - [`Error::Corrupt`] if the file is damaged; the error names the file and the damaged
+    ///   section;
     /// - [`Error::Io`] if the system reports an error;
     /// - [`Error::Closed`] in a forked process;
     /// - [`Error::Interrupted`] if the interrupt check of the process stops the call.
@@ -340,7 +356,7 @@ impl MmapReplayBuffer {
     /// The same seed samples the same transitions from the same buffer, in memory or in the file.
     ///
     /// # Errors
-    /// As [`MmapReplayBuffer::sample_indices`].
+    /// The errors of [`MmapReplayBuffer::sample_indices`].
     pub fn sample_into(&self, batch: &mut SampledBatch, batch_size: usize, seed: u64) -> Result<()> {
         self.sample_with(batch, batch_size, &mut Pcg64::seed_from(seed.into()))
     }
@@ -348,7 +364,7 @@ impl MmapReplayBuffer {
     /// Samples `batch_size` transitions with the given generator.
     ///
     /// # Errors
-    /// As [`MmapReplayBuffer::sample_indices`].
+    /// The errors of [`MmapReplayBuffer::sample_indices`].
     pub fn sample_with(&self, batch: &mut SampledBatch, batch_size: usize, rng: &mut Pcg64) -> Result<()> {
         self.check_batch_size(batch_size)?;
         let before = rng.clone();
@@ -362,31 +378,32 @@ impl MmapReplayBuffer {
             })
     }
 
-    /// Samples `batch_size` transitions uniformly and reads their records.
+    /// Samples `batch_size` transitions uniformly and reads their records into `sample_indices`.
     ///
-    /// [`MmapReplayBuffer::read`] copies the columns.
+    /// [`MmapReplayBuffer::read`] copies columns of these records.
     ///
     /// # Errors
     /// - [`Error::Config`] if `batch_size` is 0 or exceeds the number of stored transitions;
     /// - [`Error::Memory`] if an allocation fails;
-    /// - [`Error::Corrupt`] that names the file and a damaged record;
+    /// - [`Error::Corrupt`] if a record is damaged; the error names the file and the record;
     /// - [`Error::Io`] if the system reports an error;
     /// - [`Error::Closed`] in a forked process;
     /// - [`Error::Interrupted`] if the interrupt check of the process stops the call.
     ///
-    /// The generator is unchanged then.
+    /// The generator is unchanged after an error.
     pub fn sample_indices(&self, sample_indices: &mut SampleIndices, batch_size: usize, rng: &mut Pcg64) -> Result<()> {
         let before = rng.clone();
         self.draw(sample_indices, batch_size, rng)?;
         self.find(sample_indices).inspect_err(|_| *rng = before)
     }
 
-    /// Draws indices: the first half of [`MmapReplayBuffer::sample_indices`].
+    /// Draws indices, the first part of [`MmapReplayBuffer::sample_indices`].
     ///
-    /// This half alone uses the generator, so threads that share a generator can release it afterwards.
+    /// Only this part uses the generator. Threads that share a generator can release it before they
+    /// call [`MmapReplayBuffer::find`], the second part.
     ///
     /// # Errors
-    /// As [`MmapReplayBuffer::sample_indices`], except for errors of reading.
+    /// The errors of [`MmapReplayBuffer::sample_indices`], except the errors of reads.
     pub fn draw(&self, sample_indices: &mut SampleIndices, batch_size: usize, rng: &mut Pcg64) -> Result<()> {
         self.check_batch_size(batch_size)?;
         self.cold.disk.check_process()?;
@@ -396,16 +413,17 @@ impl MmapReplayBuffer {
         Ok(())
     }
 
-    /// Reads drawn transitions: the second half of [`MmapReplayBuffer::sample_indices`].
+    /// Reads the records of drawn transitions, the second part of
+    /// [`MmapReplayBuffer::sample_indices`].
     ///
     /// # Errors
-    /// As [`MmapReplayBuffer::sample_indices`]; also [`Error::Config`] if a transition is no longer stored. The indices
-    /// are cleared then.
+    /// The errors of [`MmapReplayBuffer::sample_indices`]. [`Error::Config`] if a transition is no
+    /// longer stored. The indices are cleared after an error.
     pub fn find(&self, sample_indices: &mut SampleIndices) -> Result<()> {
         sample_indices.fetch(|indices, records| self.fetch(indices, records)).inspect_err(|_| sample_indices.clear())
     }
 
-    /// Appends the records of transitions to `records`.
+    /// Appends the records of the transitions with these indices to `records`.
     fn fetch(&self, indices: &[usize], records: &mut Vec<u8>) -> Result<()> {
         self.cold.disk.check_process()?;
         let (valid, len) = (self.indices(), self.cold.record.len);
@@ -430,23 +448,24 @@ impl MmapReplayBuffer {
         Ok(())
     }
 
-    /// Copies one column of the transitions that this buffer sampled, `[B, ...]`.
+    /// Copies one column of the transitions that this buffer sampled, `[B, ...]`, to `out`.
     ///
     /// # Errors
-    /// - [`Error::Config`] for an unknown column;
+    /// - [`Error::Config`] if the column is unknown;
     /// - [`Error::Space`] if the dtype of `out` differs;
-    /// - [`Error::Shape`] if the length of `out` differs, or for a sample of another buffer;
+    /// - [`Error::Shape`] if the length of `out` differs, or if another buffer drew the sample;
     /// - [`Error::Interrupted`] if the interrupt check of the process stops the call.
     ///
-    /// Nothing is written then, except that an interrupted call may have written the first rows.
+    /// After an error, `out` is unchanged, except that an interrupted call may have written the
+    /// first rows.
     pub fn read(&self, sample_indices: &SampleIndices, column: Column, out: FieldMut<'_>) -> Result<()> {
         self.cold.record.read(&self.schema, self.records(sample_indices)?, column, out)
     }
 
-    /// Copies one column of booleans as [`MmapReplayBuffer::read`] does.
+    /// Copies one Boolean column as [`MmapReplayBuffer::read`] does.
     ///
     /// # Errors
-    /// As [`MmapReplayBuffer::read`].
+    /// The errors of [`MmapReplayBuffer::read`].
     pub fn read_bools(&self, sample_indices: &SampleIndices, column: Column, out: &mut [bool]) -> Result<()> {
         self.cold.record.read_bools(&self.schema, self.records(sample_indices)?, column, out)
     }
@@ -468,7 +487,8 @@ impl MmapReplayBuffer {
 
 impl Drop for MmapReplayBuffer {
     fn drop(&mut self) {
-        // A buffer that was only read leaves its file unchanged, and a forked process leaves it to its parent.
+        // After reads only, the file stays unchanged. In a forked process, the write fails, so that
+        // the file is left to the parent.
         if !self.is_flushed() && self.cold.write(&self.hot, self.hot_from..self.pushed, &mut || Ok(())).is_ok() {
             let _ = self.cold.commit();
         }
@@ -488,13 +508,13 @@ fn check_capacities(hot: usize, total: usize) -> Result<()> {
     Ok(())
 }
 
-/// Allocates the memory of the newest rows.
+/// Allocates the memory for the newest rows.
 fn hot_memory(rows: usize, bytes_each: usize) -> Result<Vec<u8>> {
     alloc::check_available("hot_capacity", rows, bytes_each)?;
     alloc::zeroed("hot_capacity", rows.saturating_mul(bytes_each))
 }
 
-/// Adds the number of stored rows to the error of a push in pieces.
+/// Adds the number of stored rows to the text of an error of a push in pieces.
 fn with_progress(error: Error, num_pushed: usize, rows: usize) -> Error {
     match error {
         Error::Io { path, source } if num_pushed > 0 => {

@@ -5,10 +5,13 @@ use crate::{Error, Result, alloc, interrupt::InterruptCheck};
 
 /// Settings of n-step returns (Sutton 1988; Hessel et al. 2018, "Rainbow").
 ///
-/// The reward of a sampled transition is the discounted sum over up to n steps, and its next observation is that of the
-/// last of these steps. Transitions end with their episode, and with the last step that is stored. A truncated or
-/// unfinished episode bootstraps from the observation where it stops; a terminated one does not bootstrap. Extra fields
-/// whose names begin with `next_` come from the last step, all others from the first step.
+/// The reward of a sampled transition is the discounted sum of the rewards of up to n steps. Its
+/// next observation is the next observation of the last of these steps. A transition has fewer
+/// steps if its episode ends or if fewer steps are stored. The value of the next observation is
+/// bootstrapped, unless the last step terminated the episode.
+///
+/// Extra fields with the prefix `next_` come from the last step, all other extra fields from the
+/// first step.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct NStep {
     /// Number of steps, at least 1.
@@ -34,14 +37,14 @@ impl NStep {
     }
 }
 
-/// Sampled transitions that span several steps.
+/// Spans of sampled transitions: the steps that each transition covers, and their n-step returns.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Spans {
     /// Row of the last step of each transition.
     pub(crate) last_rows: Vec<usize>,
     /// Discounted sums of rewards.
     pub(crate) returns: Vec<f32>,
-    /// Discounts of the next observation's value: `gamma^k` after k steps.
+    /// Discounts of the value of the next observation: `gamma^k` after k steps.
     pub(crate) discounts: Vec<f32>,
 }
 
@@ -52,25 +55,25 @@ impl Spans {
         self.discounts.clear();
     }
 
-    /// Keeps the transitions whose flag is true.
+    /// Keeps the transitions whose flag in `keep` is true.
     pub(crate) fn retain(&mut self, keep: &[bool]) {
         retain(&mut self.last_rows, keep);
         retain(&mut self.returns, keep);
         retain(&mut self.discounts, keep);
     }
 
-    /// Returns the allocated bytes.
+    /// Returns the number of allocated bytes.
     pub(crate) fn memory(&self) -> usize {
         alloc::allocated_bytes(&self.last_rows)
             + alloc::allocated_bytes(&self.returns)
             + alloc::allocated_bytes(&self.discounts)
     }
 
-    /// Computes the spans that start at located rows.
+    /// Computes the spans of the transitions that start in `rows`.
     ///
     /// # Errors
-    /// As [`NStep::check`]; [`Error::Memory`] if an allocation fails; [`Error::Interrupted`] if the interrupt check of
-    /// the process stops the call.
+    /// The errors of [`NStep::check`]. [`Error::Memory`] if an allocation fails.
+    /// [`Error::Interrupted`] if the interrupt check of the process stops the call.
     pub(crate) fn find(&mut self, storage: &ReplayStorage, n_step: NStep, rows: &[usize]) -> Result<()> {
         n_step.check()?;
         self.clear();

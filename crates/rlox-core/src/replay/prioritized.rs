@@ -20,22 +20,23 @@ const EPS: f32 = 1e-6;
 
 /// Proportional prioritized sampling.
 ///
-/// The method is that of Schaul et al. 2016, "Prioritized Experience Replay", section 3.3. A transition of priority p
-/// is drawn with probability `P = p^alpha / sum(p^alpha)`. Its weight is `(N P)^-beta`, divided by the largest weight
-/// of all stored transitions. New transitions have the largest priority so far. A batch is stratified: one draw from
-/// each of B equal parts of the sum, in ascending order of the rows.
+/// The method is that of Schaul et al. 2016, "Prioritized Experience Replay", section 3.3. A
+/// transition of priority p is drawn with probability `P = p^alpha / sum(p^alpha)`. Its importance
+/// weight is `(N P)^-beta` for N transitions, divided by the largest weight of all stored
+/// transitions. A new transition gets the largest priority so far. A batch of B draws is
+/// stratified: the sum is divided into B equal parts, and one transition is drawn from each part.
 #[derive(Debug)]
 pub struct Prioritized {
     tree: SumTree,
     alpha: f32,
     beta: f32,
-    /// Largest priority so far.
+    /// Largest priority so far, before the exponent `alpha` is applied.
     largest: f32,
-    /// Transitions below this index have, or had, a priority.
+    /// Transitions with a smaller index have, or had, a priority in the tree.
     known: usize,
-    /// Transitions below this index have lost their priority.
+    /// Transitions with a smaller index have no priority in the tree any more.
     gone: usize,
-    /// Work memory of an update: leaves and their new priorities.
+    /// Leaves and new priorities of an update, in memory that is reused between calls.
     changes: (Vec<usize>, Vec<f32>),
 }
 
@@ -55,14 +56,15 @@ impl PrioritizedReplayBuffer {
     /// buffer.update_priorities(&[0, 1, 2], &[0.0; 3])?;
     /// let mut batch = SampledBatch::default();
     /// buffer.sample_into(&mut batch, 4, 0)?;
-    /// // Nearly all of the sum belongs to the last transition, which is drawn most often and has the least weight.
+    /// Nearly all of the sum belongs to the last transition. It is drawn most often and has the
+    /// least weight.
     /// assert_eq!(batch.indices(), [3; 4]);
     /// assert!(batch.weights().iter().all(|weight| *weight < 0.1));
     /// # Ok::<(), rlox_core::Error>(())
     /// ```
     ///
     /// # Errors
-    /// As [`ReplayStorage::new`] and [`Prioritized::new`].
+    /// The errors of [`ReplayStorage::new`] and [`Prioritized::new`].
     pub fn new(capacity: usize, obs_dim: usize, act_dim: usize, alpha: f32, beta: f32) -> Result<Self> {
         let field = |name, dim| FieldSpec::new(name, &[dim], DType::F32);
         let schema = TransitionSchema::new(field("obs", obs_dim), field("actions", act_dim));
@@ -71,17 +73,18 @@ impl PrioritizedReplayBuffer {
         Self::from_parts(storage, sampler)
     }
 
-    /// Sets the priorities of transitions, `[B]` each.
+    /// Sets the priorities of transitions. Both arrays are `[B]`.
     ///
     /// Transitions that are no longer stored are ignored. If an index is repeated, its last priority counts.
     ///
     /// # Errors
     /// - [`Error::Shape`] if the lengths differ;
-    /// - [`Error::Config`] that names an index that was never stored, or a negative priority;
-    /// - [`Error::NotFinite`] that names a priority that is not finite;
+    /// - [`Error::Config`] if an index has never been available for sampling or a priority is
+    ///   negative;
+    /// - [`Error::NotFinite`] if a priority is not finite;
     /// - [`Error::Memory`] if an allocation fails.
     ///
-    /// Nothing has changed then.
+    /// Nothing has changed after an error.
     pub fn update_priorities(&mut self, indices: &[usize], priorities: &[f32]) -> Result<()> {
         let (storage, sampler) = self.parts_mut();
         sampler.update_priorities(storage, indices, priorities)
@@ -92,8 +95,8 @@ impl Prioritized {
     /// Creates a sampler for a storage.
     ///
     /// # Errors
-    /// [`Error::Config`] if `alpha` or `beta` is outside [0, 1], [`Error::Memory`] if the tree does not fit into
-    /// memory.
+    /// [`Error::Config`] if `alpha` or `beta` is outside [0, 1]. [`Error::Memory`] if the tree does
+    /// not fit into memory.
     pub fn new(storage: &ReplayStorage, alpha: f32, beta: f32) -> Result<Self> {
         check_share("alpha", alpha)?;
         check_share("beta", beta)?;
@@ -117,7 +120,7 @@ impl Prioritized {
     /// Sets the exponent of the importance weights, usually raised from 0.4 to 1 over a run.
     ///
     /// # Errors
-    /// [`Error::Config`] if the number is outside [0, 1].
+    /// [`Error::Config`] if `beta` is outside [0, 1].
     pub fn set_beta(&mut self, beta: f32) -> Result<()> {
         check_share("beta", beta)?;
         self.beta = beta;
@@ -129,10 +132,11 @@ impl Prioritized {
         self.alpha
     }
 
-    /// Sets priorities as [`Replay::update_priorities`] does, for the storage that the sampler belongs to.
+    /// Sets priorities as [`Replay::update_priorities`] does. `storage` is the storage of the
+    /// sampler.
     ///
     /// # Errors
-    /// As [`Replay::update_priorities`].
+    /// The errors of [`Replay::update_priorities`].
     pub fn update_priorities(&mut self, storage: &ReplayStorage, indices: &[usize], priorities: &[f32]) -> Result<()> {
         check_len("priorities", priorities.len(), indices.len())?;
         let valid = storage.indices();
@@ -163,7 +167,9 @@ impl Prioritized {
         Ok(())
     }
 
-    /// Returns the fields of a state with `count` samplable transitions. Priorities are those of the tree.
+    /// Returns the fields of a state with `count` transitions that can be sampled.
+    ///
+    /// The priorities in a state are those of the tree, after the exponent `alpha` was applied.
     fn descriptor(count: usize) -> [FieldDescriptor; 4] {
         let number = |name| FieldDescriptor::new(name, &[], DType::F32, 1);
         [
@@ -174,7 +180,8 @@ impl Prioritized {
         ]
     }
 
-    /// Returns the priority in the tree: a positive finite number.
+    /// Returns the priority that the tree stores, `(priority + EPS)^alpha`, which is positive and
+    /// finite.
     fn power(&self, priority: f32) -> f32 {
         (priority + EPS).powf(self.alpha).clamp(f32::MIN_POSITIVE, f32::MAX)
     }
@@ -198,7 +205,7 @@ impl Sampler for Prioritized {
         self.tree.sample_stratified(rng, indices)?;
         let least = self.tree.min().unwrap_or(1.0);
         for (index, weight) in indices.iter_mut().zip(weights) {
-            // The count and the sum of priorities cancel out in the ratio of the weights.
+            // The number of transitions and the sum cancel out in the quotient of two weights.
             *weight = (self.tree.priorities()[*index] / least).powf(-self.beta);
             *index = storage.index_of(*index);
         }
@@ -208,7 +215,8 @@ impl Sampler for Prioritized {
     fn on_push(&mut self, storage: &ReplayStorage, _: Range<usize>) -> Result<()> {
         let valid = storage.indices();
         let rows = storage.capacity_steps() * storage.num_envs();
-        // Rows that were overwritten since the last push belong to other transitions now.
+        // A transition that was removed more than one lap of the ring ago shares its leaf with a
+        // newer one.
         let gone = self.gone.max(valid.start.saturating_sub(rows))..valid.start;
         let fresh = self.known.max(valid.start)..valid.end;
         let largest = self.power(self.largest);

@@ -1,10 +1,14 @@
-//! Pushes of transitions into the ring: by row, or by column for environments whose episodes continue.
+//! Pushes of transitions into the ring buffer of a [`ReplayStorage`].
+//!
+//! Rows are written one by one, or column by column for environments whose episodes continue. The
+//! overflow pool holds next observations that no row of the ring holds. The pool of frame heads
+//! holds older frames of stacked observations that no row of the ring holds.
 
 use super::schema::{TransitionBatch, next_obs_matches, observation, row_bytes};
 use super::storage::{CONTINUES, HEAD, NextObs, ReplayStorage, STORED, TERMINATED, TRUNCATED};
 use crate::{Error, Result, alloc, error::check_len, interrupt::InterruptCheck};
 
-/// Rows between two interruption checks.
+/// Number of rows between two interrupt checks.
 const ROWS: usize = 1 << 6;
 
 /// Relation between the rows of a batch.
@@ -21,29 +25,33 @@ enum Order {
 impl ReplayStorage {
     /// Appends a time step: one row per environment, in the order of the environments.
     ///
-    /// A storage of one environment accepts any number of rows; several rows are treated as independent transitions.
-    /// The push compares observations to detect that a row continues the environment's last one. After a row without a
-    /// next observation the storage cannot check this, and assumes that the row belongs to the same environment.
+    /// A storage of one environment accepts any number of rows. Several rows are treated as
+    /// independent transitions. The push compares observations to detect that a row continues the
+    /// episode of the environment's last row. If the last row was pushed without a next
+    /// observation, the storage cannot compare. It assumes that the new row is the next step of the
+    /// last row.
     ///
     /// # Errors
-    /// - [`Error::Shape`] for a wrong number of rows or elements;
-    /// - [`Error::Space`] for wrong dtypes;
-    /// - [`Error::NotFinite`] for numbers that are not finite;
-    /// - [`Error::Config`] if a required next observation is missing, or if independent rows follow a row without one;
+    /// - [`Error::Shape`] if a number of rows or elements is wrong;
+    /// - [`Error::Space`] if a dtype is wrong;
+    /// - [`Error::NotFinite`] if a number is not finite;
+    /// - [`Error::Config`] if a required next observation is missing, or if independent rows follow
+    ///   a row without a next observation;
     /// - [`Error::Memory`] if the memory outside the ring does not suffice;
     /// - [`Error::Interrupted`] if the interrupt check of the process stops the call.
     ///
-    /// The storage is unchanged then, except that an interrupted push of many rows may have stored the first ones,
-    /// which [`ReplayStorage::indices`] shows.
+    /// The storage is unchanged after an error. Only an interrupted push of many rows may have
+    /// stored the first rows, which [`ReplayStorage::indices`] then includes.
     pub fn push(&mut self, batch: &TransitionBatch<'_>) -> Result<()> {
         let order = if self.num_envs == 1 && batch.rows() != 1 { Order::Independent } else { Order::Environments };
         self.push_as(batch, order)
     }
 
-    /// Appends consecutive time steps of the only environment, as they were recorded.
+    /// Appends consecutive time steps of the only environment, in the order of the steps.
     ///
     /// # Errors
-    /// As [`ReplayStorage::push`]; also [`Error::Config`] if the storage has several environments.
+    /// The errors of [`ReplayStorage::push`]. [`Error::Config`] if the storage has several
+    /// environments.
     pub fn push_in_order(&mut self, batch: &TransitionBatch<'_>) -> Result<()> {
         if self.num_envs != 1 {
             let hint = "push one row per environment at a time";
@@ -63,7 +71,9 @@ impl ReplayStorage {
         written
     }
 
-    /// Returns the scratch row for observations of several fields. A push that panicked may have lost it.
+    /// Returns the memory in which the fields of an observation are concatenated.
+    ///
+    /// The memory is allocated by the first push, and again after a push that panicked.
     fn take_scratch_row(&mut self) -> Result<Vec<u8>> {
         let len = if self.schema.obs.len() > 1 { 2 * self.row_layout.obs } else { 0 };
         if self.scratch_row.len() == len {
@@ -111,7 +121,7 @@ impl ReplayStorage {
             check_deferred(batch, order)?;
         }
         if order == Order::Independent && batch.rows() > 0 && self.last_next_obs[0] == NextObs::Deferred {
-            // The first row would be mistaken for the next step of the last one.
+            // The first row would be taken for the next step of the last stored row.
             let expected = "the next step first, because the last row was pushed without next_obs";
             let got = format!("{} independent rows", batch.rows());
             let hint = "push that step alone, push these rows in order if they continue it, or always pass next_obs";
@@ -120,7 +130,10 @@ impl ReplayStorage {
         Ok(())
     }
 
-    /// Finds observations that equal the stored next observations, and checks the others.
+    /// Marks the environments whose observation equals the stored next observation.
+    ///
+    /// Stored observations are known to be finite. If any observation differs, all observations are
+    /// checked.
     fn find_links(
         &mut self,
         batch: &TransitionBatch<'_>,
@@ -143,7 +156,7 @@ impl ReplayStorage {
         if known { Ok(()) } else { batch.check_obs(&self.schema, interrupt) }
     }
 
-    /// Returns true if an observation equals the next observation in an environment's next row.
+    /// Returns true if `obs` equals the stored next observation that has its newest frame in `row`.
     fn follows(&self, row: usize, obs: &[u8]) -> bool {
         let (older, newest) = obs.split_at(obs.len() - self.row_layout.frame);
         newest == self.newest(row) && self.shifts(self.row_before(row), older)
@@ -159,7 +172,7 @@ impl ReplayStorage {
         frames.enumerate().all(|(i, frame)| frame == self.frame(row, count - 1 - i))
     }
 
-    /// Reserves the maximum memory outside the ring that the rows need, limited to what a full ring needs.
+    /// Reserves the memory in the pools that the rows may need, at most the memory for a full ring.
     fn reserve(&mut self, batch: &TransitionBatch<'_>, order: Order, interrupt: &mut InterruptCheck) -> Result<()> {
         let (num_overflow, num_heads) = match order {
             Order::Sequential => self.max_overflow(batch, interrupt)?,
@@ -175,7 +188,7 @@ impl ReplayStorage {
         self.frame_heads.reserve(num_heads.min((most + 1).saturating_sub(self.frame_heads.in_use())), promised)
     }
 
-    /// Returns the maximum numbers of next observations and older frames outside the ring.
+    /// Returns the maximum numbers of next observations and of older frames that go to the pools.
     fn max_overflow(&self, batch: &TransitionBatch<'_>, interrupt: &mut InterruptCheck) -> Result<(usize, usize)> {
         let (mut num_overflow, mut num_heads) = (0_usize, 0_usize);
         for index in 0..batch.rows() {
@@ -191,7 +204,7 @@ impl ReplayStorage {
         Ok((num_overflow, num_heads))
     }
 
-    /// Reserves memory for the episodes that end.
+    /// Reserves memory in the index of episodes for the episodes that end in the batch.
     fn reserve_episodes(&mut self, batch: &TransitionBatch<'_>, order: Order) -> Result<()> {
         let mut ended = (0..batch.rows()).filter(|row| batch.is_done(*row));
         if order == Order::Environments {
@@ -201,7 +214,7 @@ impl ReplayStorage {
         self.episodes.reserve(0, ended.min(self.capacity_steps()))
     }
 
-    /// Returns true if the older frames of a row are those of the previous row.
+    /// Returns true if the older frames of a row are the newest frames of the previous row.
     fn is_shifted(&self, batch: &TransitionBatch<'_>, row: usize) -> bool {
         let older = self.row_layout.obs - self.row_layout.frame;
         older == 0 || {
@@ -210,7 +223,7 @@ impl ReplayStorage {
         }
     }
 
-    /// Returns true if the ring's next row can hold the next observation of a row.
+    /// Returns true if the next row of the ring can hold the next observation of `row`.
     fn continues(&self, batch: &TransitionBatch<'_>, row: usize) -> bool {
         let Some(next_obs) = batch.next_obs else { return true };
         let older = self.row_layout.obs - self.row_layout.frame;
@@ -221,7 +234,7 @@ impl ReplayStorage {
         shifted && !batch.is_done(row)
     }
 
-    /// Writes a checked row of an environment.
+    /// Writes row `index` of a checked batch to `row` of the ring.
     fn write(
         &mut self,
         batch: &TransitionBatch<'_>,
@@ -243,7 +256,7 @@ impl ReplayStorage {
         self.episodes.record_step(env, self.pushed, self.oldest_step(), (first, batch.is_done(index)));
     }
 
-    /// Releases the pool slots of the row that is overwritten.
+    /// Releases the pool slots of the transition that `row` holds, before the row is overwritten.
     fn evict(&mut self, row: usize) {
         if self.pushed < self.capacity_steps() {
             return;
@@ -257,7 +270,7 @@ impl ReplayStorage {
         }
     }
 
-    /// Writes the observation, and returns the `HEAD` flag if its older frames are in the pool.
+    /// Writes the observation of a row. Returns `HEAD` if the older frames are in the pool, else 0.
     fn begin_row(&mut self, row: usize, env: usize, obs: &[u8], order: Order) -> u8 {
         let before = self.row_before(row);
         let (older, newest) = obs.split_at(obs.len() - self.row_layout.frame);
@@ -270,7 +283,8 @@ impl ReplayStorage {
             NextObs::None => false,
             NextObs::InNextRow if is_contiguous => true,
             NextObs::InNextRow => {
-                // Another observation overwrites the stored next observation, so that moves to the pool.
+                // The new observation overwrites the stored next observation, which moves to the
+                // pool first.
                 let slot = self.overflow_obs.acquire();
                 self.move_next_to_overflow(before, slot);
                 false
@@ -303,7 +317,8 @@ impl ReplayStorage {
         HEAD
     }
 
-    /// Copies the next observation of a row, whose newest frame is in the next row, to the pool.
+    /// Copies the next observation of `row`, with its newest frame in the next row, to the overflow
+    /// pool.
     fn move_next_to_overflow(&mut self, row: usize, slot: u32) {
         let (frames, size) = (self.schema.frame_stack, self.row_layout.frame);
         let mut overflow_obs = std::mem::take(&mut self.overflow_obs);
@@ -322,7 +337,7 @@ impl ReplayStorage {
         *self.flags_mut(row) |= STORED;
     }
 
-    /// Writes action, extra fields and reward.
+    /// Writes the action, the extra fields and the reward of a row.
     fn write_fields(&mut self, row: usize, batch: &TransitionBatch<'_>, index: usize) {
         let (mut from, end, rows) = (self.row_layout.action, self.row_layout.reward, batch.rows());
         for data in std::iter::once(&batch.actions).chain(batch.extra) {
@@ -339,7 +354,7 @@ impl ReplayStorage {
         self.bytes_mut(row, end, 4).copy_from_slice(&batch.rewards[index].to_ne_bytes());
     }
 
-    /// Writes the flags, and the next observation to its location.
+    /// Writes the flags of a row, and its next observation to the next row or to the overflow pool.
     fn end_row(&mut self, row: usize, env: usize, (obs, next): (&[u8], Option<&[u8]>), flags: u8, independent: bool) {
         *self.flags_mut(row) = flags;
         let Some(next) = next else {
@@ -370,9 +385,10 @@ impl ReplayStorage {
         self.schema.obs.len() == 1 && self.schema.frame_stack == 1 && self.schema.extra.is_empty()
     }
 
-    /// Finds observations that equal the stored next observations, and continuing episodes.
+    /// Marks environments whose observation equals the stored next observation, and continuing
+    /// episodes.
     ///
-    /// Returns true if all observations equal the stored ones.
+    /// Returns true if all observations equal the stored next observations.
     fn find_plain_links(&mut self, batch: &TransitionBatch<'_>) -> bool {
         let Self { data, is_contiguous, continues, last_next_obs, row_layout, num_envs, .. } = self;
         let bytes = row_layout.stride * *num_envs;
@@ -428,7 +444,8 @@ impl ReplayStorage {
     }
 }
 
-/// Checks that next observations may be deferred: the next row of each environment will hold them.
+/// Checks that next observations may be omitted, because the next row of each environment holds
+/// them.
 fn check_deferred(batch: &TransitionBatch<'_>, order: Order) -> Result<()> {
     let hint = "pass next_obs; it may be omitted only if the next row of the same environment follows";
     if order == Order::Independent && batch.rows() > 0 {
@@ -444,7 +461,7 @@ fn check_deferred(batch: &TransitionBatch<'_>, order: Order) -> Result<()> {
     }
 }
 
-/// Compares bytes; 16 bytes are compared without a call.
+/// Returns true if the bytes are equal. 16 bytes are compared without a function call.
 #[inline]
 fn is_same(one: &[u8], other: &[u8]) -> bool {
     match (<&[u8; 16]>::try_from(one), <&[u8; 16]>::try_from(other)) {
@@ -453,7 +470,7 @@ fn is_same(one: &[u8], other: &[u8]) -> bool {
     }
 }
 
-/// Copies bytes; small sizes are copied without a call.
+/// Copies bytes. Frequent small sizes are copied without a function call.
 #[inline]
 fn copy(to: &mut [u8], from: &[u8]) {
     match from.len() {

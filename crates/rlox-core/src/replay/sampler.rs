@@ -8,12 +8,13 @@ use crate::{Error, Pcg64, Result, field::Field};
 
 /// Strategy that selects transitions of a storage.
 pub trait Sampler: Send + Sync {
-    /// Writes the indices of transitions and their importance weights, `[B]` each.
+    /// Draws transitions: writes their indices and their importance weights, `[B]` each.
     ///
     /// At least one transition can be sampled when this method is called.
     ///
     /// # Errors
-    /// Any error of the sampler, before any write.
+    /// Any error of the sampler. The contents of `indices` and `weights` are unspecified after an
+    /// error.
     fn sample_indices(
         &self,
         storage: &ReplayStorage,
@@ -24,11 +25,12 @@ pub trait Sampler: Send + Sync {
 
     /// Appends to `goals` the indices of transitions whose next observations provide new goals.
     ///
-    /// Element i of `goals` belongs to element i of `indices`. Returns the observation fields that hold goals, or
-    /// `None` if the sampler relabels no goals, as by default.
+    /// Element i of `goals` belongs to element i of `indices`. Returns the observation fields that
+    /// hold goals. The default implementation returns `None`, because it relabels no goals.
     ///
     /// # Errors
-    /// [`Error::Memory`] if an allocation fails.
+    /// [`Error::Memory`] if an allocation fails. [`Error::Interrupted`] if the interrupt check of
+    /// the process stops the call.
     fn relabel_goals(
         &self,
         storage: &ReplayStorage,
@@ -48,18 +50,18 @@ pub trait Sampler: Send + Sync {
     /// Updates the sampler after a push of the given transitions.
     ///
     /// # Errors
-    /// None is expected, because the transitions are already stored.
+    /// Implementations should return no error, because the transitions are already stored.
     fn on_push(&mut self, storage: &ReplayStorage, indices: Range<usize>) -> Result<()> {
         let _ = (storage, indices);
         Ok(())
     }
 
-    /// Returns the allocated bytes; 0 by default.
+    /// Returns the number of allocated bytes. The default is 0.
     fn memory(&self) -> usize {
         0
     }
 
-    /// Returns the sampler's state as named fields; empty by default.
+    /// Returns the sampler's state as named fields. By default, there are no fields.
     ///
     /// # Errors
     /// [`Error::Memory`] if an allocation fails.
@@ -71,15 +73,18 @@ pub trait Sampler: Send + Sync {
     /// Removes the state of all transitions, after the storage was cleared.
     ///
     /// # Errors
-    /// None is expected.
+    /// Implementations should return no error.
     fn clear(&mut self) -> Result<()> {
         Ok(())
     }
 
-    /// Checks the sampler's fields of a state with `count` samplable transitions, and returns their names.
+    /// Checks the sampler's fields of a state, and returns the names of these fields.
+    ///
+    /// `count` is the number of transitions in the state that can be sampled.
     ///
     /// # Errors
-    /// [`Error::Config`], [`Error::Space`] or [`Error::Shape`] that names the invalid field.
+    /// [`Error::Config`], [`Error::Space`] or [`Error::Shape`] if a field is invalid. The error
+    /// names the field.
     fn check_state(&self, count: usize, state: &[Field]) -> Result<Vec<String>> {
         let _ = (count, state);
         Ok(Vec::new())
@@ -88,7 +93,7 @@ pub trait Sampler: Send + Sync {
     /// Loads a checked state into a cleared sampler. The storage has already loaded its state.
     ///
     /// # Errors
-    /// None is expected.
+    /// Implementations should return no error.
     fn load_state(&mut self, storage: &ReplayStorage, state: &[Field]) -> Result<()> {
         let _ = (storage, state);
         Ok(())
@@ -113,7 +118,10 @@ impl Sampler for Uniform {
     }
 }
 
-/// Checks `batch_size` against the numbers of samplable and of stored transitions.
+/// Checks that `batch_size` is at least 1 and at most `sampleable`.
+///
+/// `sampleable` and `stored` are the numbers of transitions that can be sampled and that are
+/// stored.
 pub(super) fn check_count(sampleable: usize, stored: usize, batch_size: usize) -> Result<()> {
     if (1..=sampleable).contains(&batch_size) {
         return Ok(());

@@ -1,4 +1,5 @@
-//! The schema of transitions, the layout of a row, and the checks of pushed batches.
+//! The schema of transitions, the layout of a stored row in bytes, and the checks of pushed
+//! batches.
 
 use std::cmp::Ordering;
 
@@ -14,7 +15,7 @@ use crate::{
 
 /// Names of columns that every sample has.
 const RESERVED_NAMES: [&str; 6] = ["rewards", "terminated", "truncated", "discounts", "weights", "indices"];
-/// Names that samples of sequences add.
+/// Names of columns that only samples of sequences have.
 const SEQUENCE_NAMES: [&str; 3] = ["mask", "episode_starts", "lengths"];
 
 const DTYPES: [(DType, &str); 5] =
@@ -33,7 +34,7 @@ const DTYPES: [(DType, &str); 5] =
 pub struct FieldSpec {
     /// Name of the field.
     pub name: String,
-    /// Shape of one row; empty for a single number.
+    /// Shape of the field in one transition. Empty for a single number.
     pub shape: Vec<usize>,
     /// Element type.
     pub dtype: DType,
@@ -45,17 +46,17 @@ impl FieldSpec {
         Self { name: name.into(), shape: shape.to_vec(), dtype }
     }
 
-    /// Returns the number of elements of a row; `usize::MAX` if it overflows.
+    /// Returns the number of elements of a row, or `usize::MAX` on overflow.
     pub fn width(&self) -> usize {
         self.shape.iter().fold(1, |width: usize, n| width.saturating_mul(*n))
     }
 
-    /// Returns the number of bytes of a row without overflow of `usize`.
+    /// Returns the number of bytes of a row, even if the number exceeds `usize`.
     fn all_bytes(&self) -> u128 {
         self.shape.iter().fold(self.dtype.size() as u128, |bytes, n| bytes.saturating_mul(*n as u128))
     }
 
-    /// Returns the number of bytes of a row; `usize::MAX` if it overflows.
+    /// Returns the number of bytes of a row, or `usize::MAX` on overflow.
     pub fn bytes(&self) -> usize {
         self.width().saturating_mul(self.dtype.size())
     }
@@ -63,8 +64,9 @@ impl FieldSpec {
 
 /// Schema of a transition.
 ///
-/// An observation has one field, or several as in Gymnasium's `Dict` spaces. Rewards (f32) and the flags `terminated`
-/// and `truncated` are part of every transition.
+/// An observation has one field, or several fields as in Gymnasium's `Dict` spaces. Rewards (f32)
+/// and the flags `terminated` and `truncated` are part of every transition without a field in the
+/// schema.
 ///
 /// ```
 /// use rlox_core::field::DType;
@@ -84,7 +86,7 @@ pub struct TransitionSchema {
     pub extra: Vec<FieldSpec>,
     /// Number of frames that an observation stacks along its first axis, oldest first.
     ///
-    /// If it exceeds 1, shared frames are stored once.
+    /// If the number exceeds 1, a frame that several observations share is stored once.
     pub frame_stack: usize,
 }
 
@@ -94,7 +96,7 @@ impl TransitionSchema {
         Self { obs: vec![obs], action, extra: Vec::new(), frame_stack: 1 }
     }
 
-    /// Returns all fields whose rows callers pass.
+    /// Returns the fields of the observation and the action, and the extra fields.
     pub(crate) fn fields(&self) -> impl Iterator<Item = &FieldSpec> {
         self.obs.iter().chain([&self.action]).chain(&self.extra)
     }
@@ -107,7 +109,7 @@ impl TransitionSchema {
         let mut names: Vec<&str> = RESERVED_NAMES.to_vec();
         let following: Vec<_> = self.obs.iter().map(|spec| format!("next_{}", spec.name)).collect();
         names.extend(following.iter().map(String::as_str));
-        // The dotted fields of an observation share their prefix as a name.
+        // Fields with dotted names, such as `obs.camera`, also reserve the prefix as a name.
         let prefixes = self.obs.iter().filter_map(|spec| Some(spec.name.split_once('.')?.0.to_owned()));
         let prefixes: Vec<_> = prefixes.flat_map(|name| [format!("next_{name}"), name]).collect();
         names.extend(prefixes.iter().map(String::as_str));
@@ -144,7 +146,7 @@ impl TransitionSchema {
         clash.map_or(Ok(()), |spec| Err(reserved_name("extra", &SEQUENCE_NAMES, spec)))
     }
 
-    /// Checks that the size of a row can be represented.
+    /// Checks that the number of bytes of a row does not overflow.
     fn check_bytes(&self) -> Result<()> {
         let bytes = |parts: &[FieldSpec]| parts.iter().fold(0, |sum: u128, spec| sum.saturating_add(spec.all_bytes()));
         let parts: [(_, &[FieldSpec]); 3] =
@@ -176,7 +178,9 @@ impl TransitionSchema {
     }
 }
 
-/// Steps of B environments, or B steps of one environment, in rows of a [`TransitionSchema`].
+/// Batch of B transitions: one step of each of B environments, or B steps of one environment.
+///
+/// The arrays have the shapes and dtypes of a [`TransitionSchema`].
 #[derive(Clone, Copy, Debug)]
 pub struct TransitionBatch<'a> {
     /// Observations before the step, one `[B, ...]` array per field.
@@ -185,15 +189,18 @@ pub struct TransitionBatch<'a> {
     pub actions: FieldData<'a>,
     /// Rewards, `[B]`.
     pub rewards: &'a [f32],
-    /// True if the task ended, `[B]`.
+    /// True if the step reached a terminal state of the task, `[B]`.
     pub terminated: &'a [bool],
-    /// True if the episode was truncated, `[B]`.
+    /// True if the episode was truncated after the step, `[B]`.
     pub truncated: &'a [bool],
     /// Observations after the step, one `[B, ...]` array per field, or `None`.
     ///
-    /// If an episode ended, this is its final observation, never one after a reset. `None` declares that the next row
-    /// of each environment will hold the next observation. If rows of several environments are pushed in turns to a
-    /// storage of one environment, the rows cannot be told apart; pass the next observations in that case.
+    /// After the last step of an episode, this is the final observation, never the observation
+    /// after a reset. `None` declares that the next row of each environment will hold the next
+    /// observation.
+    ///
+    /// If several environments push in turns to a storage of one environment, the storage cannot
+    /// tell their rows apart. Pass the next observations in that case.
     pub next_obs: Option<&'a [FieldData<'a>]>,
     /// Extra fields, one `[B, ...]` array per field.
     pub extra: &'a [FieldData<'a>],
@@ -204,7 +211,7 @@ impl TransitionBatch<'_> {
         self.rewards.len()
     }
 
-    /// Checks everything except finite observations and missing next observations.
+    /// Checks the lengths and dtypes, and that all numbers except the observations are finite.
     pub(super) fn check(&self, schema: &TransitionSchema, interrupt: &mut InterruptCheck) -> Result<()> {
         let rows = self.rows();
         check_len("terminated", self.terminated.len(), rows)?;
@@ -238,22 +245,25 @@ impl TransitionBatch<'_> {
 
 // Layout of a row in bytes.
 
-/// Byte offsets of the fields in a row.
+/// Layout of a row of the ring: byte offsets and sizes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct RowLayout {
     /// Size of a complete observation: all frames of all fields.
     pub(crate) obs: usize,
-    /// Size of the part of the observation that a row stores at its start: the newest frame.
+    /// Size of the observation's part at the start of a row: the newest of stacked frames, or
+    /// everything.
     pub(crate) frame: usize,
-    /// Offset of the action. The extra fields follow it.
+    /// Offset of the action. The extra fields follow the action.
     pub(crate) action: usize,
     pub(crate) reward: usize,
-    /// Offset of a `u32`: the pool slot of a [`super::storage::STORED`] next observation.
+    /// Offset of a `u32`: the slot of the next observation in the overflow pool, with the flag
+    /// [`super::storage::STORED`].
     pub(crate) stored: usize,
-    /// Offset of a `u32`: the pool slot of the older frames of a [`super::storage::HEAD`] row.
+    /// Offset of a `u32`: the slot of the older frames in the pool of heads, with the flag
+    /// [`super::storage::HEAD`].
     pub(crate) head: usize,
     pub(crate) flags: usize,
-    /// Distance between two rows.
+    /// Distance between the starts of two rows.
     pub(crate) stride: usize,
 }
 
@@ -261,8 +271,8 @@ impl RowLayout {
     /// Computes the layout of a schema.
     ///
     /// # Errors
-    /// [`Error::Config`] and [`Error::Shape`] for an invalid schema, [`Error::Memory`] if the size of a row cannot be
-    /// represented.
+    /// [`Error::Config`] or [`Error::Shape`] if the schema is invalid. [`Error::Memory`] if the
+    /// size of a row overflows.
     pub(crate) fn new(schema: &TransitionSchema) -> Result<Self> {
         schema.check()?;
         schema.check_bytes()?;
@@ -290,7 +300,7 @@ impl FieldSpec {
         json!({"name": self.name, "shape": self.shape, "dtype": dtype_name(self.dtype)})
     }
 
-    /// Parses a field, or returns `None` if the entry is invalid.
+    /// Parses the JSON form of a field, or returns `None` if the form is invalid.
     pub(super) fn from_json(entry: &Value) -> Option<Self> {
         let shape = entry.get("shape")?.as_array()?;
         let shape: Option<Vec<_>> = shape.iter().map(|n| usize::try_from(n.as_u64()?).ok()).collect();
@@ -315,7 +325,7 @@ impl TransitionSchema {
         .collect()
     }
 
-    /// Parses a schema, or returns a description of the invalid entry.
+    /// Parses the JSON form of a schema, or returns a description of the invalid entry.
     ///
     /// `frame_stack` is optional and defaults to 1.
     pub(super) fn from_json(entries: &Map<String, Value>) -> std::result::Result<Self, String> {
@@ -330,7 +340,7 @@ impl TransitionSchema {
     }
 }
 
-/// Parses a count, or returns a description of the invalid entry.
+/// Returns the count with the name `key`, or a description of the invalid entry.
 pub(super) fn count(entries: &Map<String, Value>, key: &str) -> std::result::Result<usize, String> {
     let number = entries.get(key).and_then(Value::as_u64).ok_or(format!("no number {key:?}"))?;
     usize::try_from(number).map_err(|error| error.to_string())
@@ -338,21 +348,22 @@ pub(super) fn count(entries: &Map<String, Value>, key: &str) -> std::result::Res
 
 // Pushed rows as bytes.
 
-/// Returns true if the next row's observation is this row's next observation, or none was passed.
+/// Returns true if row `row + 1` has the next observation of `row`, or no next observations were
+/// passed.
 pub(super) fn next_obs_matches(batch: &TransitionBatch<'_>, row: usize) -> bool {
     let rows = batch.rows();
     let pairs = batch.next_obs.map(|next_obs| next_obs.iter().zip(batch.obs));
     pairs.is_none_or(|mut pairs| pairs.all(|(next, obs)| row_bytes(*next, row, rows) == row_bytes(*obs, row + 1, rows)))
 }
 
-/// Returns the bytes of a row of one field.
+/// Returns the bytes of row `row` of a field that has `rows` rows.
 pub(super) fn row_bytes(data: FieldData<'_>, row: usize, rows: usize) -> &[u8] {
     let bytes = data.bytes();
     let each = bytes.len() / rows;
     &bytes[row * each..][..each]
 }
 
-/// Returns the bytes of a row's observation: its fields, concatenated.
+/// Returns the bytes of the observation in row `row`: all fields, concatenated in `scratch_row`.
 pub(super) fn observation<'a>(
     parts: &[FieldData<'a>],
     row: usize,
@@ -381,7 +392,7 @@ pub(super) fn next_name(spec: &FieldSpec) -> String {
     format!("next_{}", spec.name)
 }
 
-/// Checks the number of arrays, and their dtypes and lengths.
+/// Checks the number of arrays, and the dtypes and lengths of the arrays, against the schema.
 fn check_parts(name: &'static str, parts: &[FieldSpec], data: &[FieldData<'_>], rows: usize) -> Result<()> {
     if parts.len() != data.len() {
         let (expected, got) = (format!("{} arrays", parts.len()), data.len().to_string());
@@ -402,7 +413,9 @@ fn check_parts(name: &'static str, parts: &[FieldSpec], data: &[FieldData<'_>], 
     Ok(())
 }
 
-/// Checks that the numbers are finite, in rows of `width` numbers.
+/// Checks that the numbers are finite.
+///
+/// Rows have `width` numbers. An error names the row.
 pub(super) fn check_finite(
     name: &str,
     data: FieldData<'_>,
@@ -412,7 +425,7 @@ pub(super) fn check_finite(
     check_finite_as(|| name.to_owned(), data, width, interrupt)
 }
 
-/// Checks as [`check_finite`], and computes the name only for an error.
+/// Checks as [`check_finite`] does, and computes the name only for an error.
 fn check_finite_as(
     name: impl Fn() -> String,
     data: FieldData<'_>,

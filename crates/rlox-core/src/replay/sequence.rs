@@ -1,4 +1,6 @@
 //! Sampling of sequences, for recurrent policies.
+//!
+//! In shapes, B is the number of sequences and T the number of steps, `burn_in + length`.
 
 use std::ops::Range;
 
@@ -12,14 +14,15 @@ use crate::{
     interrupt::InterruptCheck,
 };
 
-/// Steps between two interruption checks.
+/// Number of steps between two interrupt checks.
 const POLL_EVERY_STEPS: usize = 1 << 6;
 
 /// Sampler of sequences: consecutive stored steps of one environment within one episode.
 ///
-/// Every transition that can be sampled is equally likely as a start. A sequence has up to `length` steps from its
-/// start, fewer if the episode ends or is still running. Up to `burn_in` stored steps of the episode precede the start,
-/// to warm up a recurrent state (Kapturowski et al. 2019, "Recurrent Experience Replay in Distributed Reinforcement
+/// Every transition that can be sampled is equally likely as the start of a sequence. From its
+/// start on, a sequence has up to `length` steps, fewer if the episode ends or is still running. Up
+/// to `burn_in` stored steps of the episode precede the start, for the computation of the recurrent
+/// state (Kapturowski et al. 2019, "Recurrent Experience Replay in Distributed Reinforcement
 /// Learning").
 ///
 /// ```
@@ -46,11 +49,12 @@ pub struct Sequences {
     pub burn_in: usize,
     /// If true, the starts are the first steps of complete episodes, all equally likely.
     ///
-    /// An episode is complete if all its steps are stored. A sequence contains at most its first `length` steps.
+    /// An episode is complete if all its steps are stored. A sequence contains at most the first
+    /// `length` steps of its episode.
     pub whole_episodes: bool,
 }
 
-/// Sampled sequences: B of T = `burn_in + length` steps, `[T, B]`.
+/// Sampled sequences: B sequences of T steps, as arrays `[T, B]`.
 #[derive(Clone, Debug, Default)]
 pub struct SequenceIndices {
     indices: Vec<usize>,
@@ -58,9 +62,9 @@ pub struct SequenceIndices {
     rows: Vec<usize>,
     mask: Vec<bool>,
     starts: Vec<bool>,
-    /// Cumulative numbers of complete episodes, per environment.
+    /// Numbers of complete episodes, cumulative over the environments.
     counts: Vec<usize>,
-    /// State of the storage when all steps were located; `None` before.
+    /// Generation of the storage when all steps were found, or `None` before that.
     generation: Option<(usize, usize)>,
 }
 
@@ -73,7 +77,7 @@ impl Sequences {
     /// - [`Error::Memory`] if an allocation fails;
     /// - [`Error::Interrupted`] if the interrupt check of the process stops the call.
     ///
-    /// The generator is unchanged then, and nothing can be read from `sequence_indices`.
+    /// After an error, the generator is unchanged, and nothing can be read from `sequence_indices`.
     pub fn sample_indices(
         self,
         storage: &ReplayStorage,
@@ -86,12 +90,13 @@ impl Sequences {
         self.find(storage, sequence_indices).inspect_err(|_| *rng = before)
     }
 
-    /// Draws the starts: the first half of [`Sequences::sample_indices`].
+    /// Draws the starts of sequences, the first part of [`Sequences::sample_indices`].
     ///
-    /// This half alone uses the generator, so threads that share a generator can release it afterwards.
+    /// Only this part uses the generator. Threads that share a generator can release it before they
+    /// call [`Sequences::find`], the second part.
     ///
     /// # Errors
-    /// As [`Sequences::sample_indices`].
+    /// The errors of [`Sequences::sample_indices`].
     pub fn draw(
         self,
         storage: &ReplayStorage,
@@ -109,14 +114,14 @@ impl Sequences {
         Ok(())
     }
 
-    /// Locates the steps of drawn sequences: the second half of [`Sequences::sample_indices`].
+    /// Finds the steps of drawn sequences, the second part of [`Sequences::sample_indices`].
     ///
     /// # Errors
     /// - [`Error::Config`] if a start is no longer stored;
     /// - [`Error::Memory`] if an allocation fails;
     /// - [`Error::Interrupted`] if the interrupt check of the process stops the call.
     ///
-    /// Nothing can be read from `sequence_indices` then.
+    /// After an error, nothing can be read from `sequence_indices`.
     pub fn find(self, storage: &ReplayStorage, sequence_indices: &mut SequenceIndices) -> Result<()> {
         sequence_indices.generation = None;
         let valid = storage.indices();
@@ -128,10 +133,12 @@ impl Sequences {
         Ok(())
     }
 
-    /// Checks that `batch_size` sequences can be sampled, except that complete episodes exist.
+    /// Checks that `batch_size` sequences can be sampled.
+    ///
+    /// The check does not include that complete episodes exist.
     ///
     /// # Errors
-    /// As [`Sequences::sample_indices`].
+    /// The errors of [`Sequences::sample_indices`].
     pub fn check(self, storage: &ReplayStorage, batch_size: usize) -> Result<()> {
         if self.length == 0 {
             return Err(Error::config("length", "at least 1", "0", "pass a positive number"));
@@ -140,7 +147,7 @@ impl Sequences {
             let hint = "set burn_in to 0, because no step precedes the first step of an episode";
             return Err(Error::config("burn_in", "0 with whole_episodes", self.burn_in.to_string(), hint));
         }
-        // An empty buffer also rejects sequences that do not fit into memory.
+        // Sequences that do not fit into memory are rejected even if the buffer is empty.
         self.check_memory(1)?;
         check_count(storage.indices().len(), storage.len(), batch_size)?;
         self.check_memory(batch_size)
@@ -161,7 +168,8 @@ impl Sequences {
 }
 
 impl ReplayStorage {
-    /// Returns the environment's next transition, if it belongs to the same episode and can be sampled.
+    /// Returns the environment's next transition, if it belongs to the same episode and can be
+    /// sampled.
     pub(super) fn next_in_episode(&self, index: usize, valid: &Range<usize>) -> Option<usize> {
         let next = index + self.num_envs;
         (next < valid.end && self.flags(self.row_of(index)) & CONTINUES != 0).then_some(next)
@@ -169,27 +177,28 @@ impl ReplayStorage {
 }
 
 impl SequenceIndices {
-    /// Returns the indices of the transitions at the starts, `[B]`.
+    /// Returns the index of the transition at the start of each sequence, `[B]`.
     pub fn indices(&self) -> &[usize] {
         &self.indices
     }
 
-    /// Returns the numbers of steps from the start on, `[B]`.
+    /// Returns the number of steps of each sequence from the start on, `[B]`.
     pub fn lengths(&self) -> &[usize] {
         &self.lengths
     }
 
-    /// Returns the mask of existing steps, `[T, B]`; all others are zeros.
+    /// Returns the mask, `[T, B]`: true for each step that exists. [`SequenceIndices::read`] writes
+    /// zeros for all other steps.
     pub fn mask(&self) -> &[bool] {
         &self.mask
     }
 
-    /// Returns flags of the first steps of episodes, `[T, B]`.
+    /// Returns the flags, `[T, B]`: true for each step that is the first step of its episode.
     pub fn episode_starts(&self) -> &[bool] {
         &self.starts
     }
 
-    /// Returns the allocated bytes, which the next sample reuses.
+    /// Returns the number of allocated bytes. The next sample reuses this memory.
     pub fn memory(&self) -> usize {
         let numbers = [&self.indices, &self.lengths, &self.rows, &self.counts].map(alloc::allocated_bytes);
         numbers.iter().sum::<usize>() + alloc::allocated_bytes(&self.mask) + alloc::allocated_bytes(&self.starts)
@@ -209,7 +218,7 @@ impl SequenceIndices {
         refill(&mut self.starts, all, false, interrupt)
     }
 
-    /// Locates the steps of each sequence.
+    /// Finds the rows of the steps of each sequence, and sets the mask, the flags and the lengths.
     fn fill_rows(&mut self, storage: &ReplayStorage, valid: &Range<usize>, config: Sequences) -> Result<()> {
         let (batch, mut interrupt) = (self.indices.len(), InterruptCheck::default());
         self.clear_steps(config.burn_in.saturating_add(config.length).saturating_mul(batch), &mut interrupt)?;
@@ -249,14 +258,16 @@ impl SequenceIndices {
         Ok(())
     }
 
-    /// Copies one column of the steps, `[T, B, ...]`; zeros for missing steps.
+    /// Copies one column of the steps, `[T, B, ...]`, to `out`, with zeros for missing steps.
     ///
     /// # Errors
-    /// - [`Error::Config`] for another storage, after another push, or for an unknown column;
+    /// - [`Error::Config`] if `storage` is another storage or has changed since the sample, or if
+    ///   the column is unknown;
     /// - [`Error::Space`] if the dtype of `out` differs, [`Error::Shape`] if its length differs;
     /// - [`Error::Interrupted`] if the interrupt check of the process stops the call.
     ///
-    /// Nothing is written then, except that an interrupted call may have written some rows.
+    /// After an error, `out` is unchanged, except that an interrupted call may have written some
+    /// rows.
     pub fn read(&self, storage: &ReplayStorage, column: Column, out: FieldMut<'_>) -> Result<()> {
         self.check(storage)?;
         let bytes = storage.memory_of(column, self.rows.len(), out)?;
@@ -268,10 +279,10 @@ impl SequenceIndices {
         })
     }
 
-    /// Copies one column of booleans as [`SequenceIndices::read`] does.
+    /// Copies one Boolean column as [`SequenceIndices::read`] does.
     ///
     /// # Errors
-    /// As [`SequenceIndices::read`].
+    /// The errors of [`SequenceIndices::read`].
     pub fn read_bools(&self, storage: &ReplayStorage, column: Column, out: &mut [bool]) -> Result<()> {
         self.check(storage)?;
         let (dtype, width) = storage.shape_of(column)?;

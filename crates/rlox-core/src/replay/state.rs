@@ -1,7 +1,11 @@
 //! State of replay buffers, as named fields and in checkpoints.
 //!
-//! A buffer that loads a state continues exactly as the original. The fields do not depend on the layout of a row in
-//! memory, so that other versions can read them. Duplicates and rows that are no longer stored are omitted.
+//! A buffer that loads a state continues exactly like the original buffer. The fields do not depend
+//! on the layout of a row in memory, so that other versions can read them. Overwritten rows are
+//! omitted, and so are next observations that equal a stored observation.
+//!
+//! A row is a transition in the ring buffer of a [`ReplayStorage`]. Next observations and older
+//! frames that no row holds are outside the ring, in pools.
 
 use std::fmt::Display;
 use std::ops::Range;
@@ -21,28 +25,32 @@ use crate::{
     interrupt::InterruptCheck,
 };
 
-/// Member of a checkpoint that holds a buffer, and manifest entry of the buffer's configuration.
+/// Name of the checkpoint member that holds a buffer, and of the manifest entry with its
+/// configuration.
 const MEMBER: &str = "replay";
-/// Field of a random stream, which callers may add to the fields of a buffer.
+/// Name of a field for a random stream, which callers may add to the fields of a buffer.
 const STREAM: &str = "stream";
 
 const HINT: &str = "pass the state of a buffer with the same arguments";
-/// Rows, and bytes of rows, between two interruption checks.
+/// Numbers of rows, and of bytes of rows, between two interrupt checks.
 const POLL_EVERY_ROWS: usize = 1 << 12;
 const POLL_EVERY_BYTES: usize = 1 << 20;
 
-/// Names and flags of stored transitions.
+/// Names of the fields with flags of transitions, and the bits of these flags in a row.
 const FLAGS: [(&str, u8); 4] = [
     ("step.terminated", TERMINATED),
     ("step.truncated", TRUNCATED),
     ("continues", CONTINUES),
     ("next_is_stored", STORED),
 ];
-/// Name of the flags of rows whose older frames are in `older.obs`.
+/// Name of the field whose flags mark rows with older frames in the fields `older.*`.
 const OLDER: &str = "older_is_stored";
-/// Name of the flags of environments whose oldest stored transition continues an overwritten one.
+/// Name of the field with one flag per environment.
+///
+/// The flag is true if the oldest stored transition continues an episode whose start is
+/// overwritten.
 const CUT: &str = "cut";
-/// Codes of the locations of the last next observations: their positions in this list.
+/// Locations of last next observations. A state stores the position of a location in this list.
 const NEXT_OBS_CODES: [NextObs; 4] = [NextObs::None, NextObs::InNextRow, NextObs::Overflow, NextObs::Deferred];
 
 /// Configuration of a buffer, as entries of a manifest.
@@ -50,13 +58,13 @@ pub type SamplerConfig = Map<String, Value>;
 
 /// A sampler that can be recreated from a file.
 pub trait PersistSampler: Sampler + Sized {
-    /// Returns the name, as `sampler`, and the settings.
+    /// Returns the settings of the sampler, with its name as the entry `sampler`.
     fn to_config(&self) -> SamplerConfig;
 
-    /// Creates the sampler of a configuration.
+    /// Creates a sampler with the settings of a configuration.
     ///
     /// # Errors
-    /// [`Error::Config`] if the configuration is invalid or that of another sampler.
+    /// [`Error::Config`] if the configuration is invalid or belongs to another sampler.
     fn from_config(config: &SamplerConfig, storage: &ReplayStorage) -> Result<Self>;
 }
 
@@ -93,15 +101,16 @@ impl<S: Sampler> Replay<S> {
     /// ```
     ///
     /// # Errors
-    /// [`Error::Memory`] if an allocation fails; [`Error::Interrupted`] if the interrupt check of the process stops the
-    /// call.
+    /// [`Error::Memory`] if an allocation fails. [`Error::Interrupted`] if the interrupt check of
+    /// the process stops the call.
     pub fn state(&self) -> Result<Vec<Field>> {
         let mut fields = self.storage().state()?;
         fields.extend(self.settings()?);
         Ok(fields)
     }
 
-    /// Returns the fields of a state besides the storage's.
+    /// Returns the fields of a state that do not come from the storage: n-step settings and sampler
+    /// state.
     fn settings(&self) -> Result<Vec<Field>> {
         let mut fields = Vec::new();
         let (n, gamma) = self.n_step().map_or((0, 0.0), |n_step| (n_step.n, n_step.gamma));
@@ -113,15 +122,18 @@ impl<S: Sampler> Replay<S> {
         Ok(fields)
     }
 
-    /// Loads a state of a buffer with the same arguments. Later samples and pushes continue exactly.
+    /// Loads the state of a buffer that was created with the same arguments.
+    ///
+    /// Later samples and pushes have the same results as those of the original buffer.
     ///
     /// # Errors
-    /// - [`Error::Config`], [`Error::Space`], [`Error::Shape`] or [`Error::NotFinite`] that names the missing,
-    ///   additional or invalid array;
+    /// - [`Error::Config`], [`Error::Space`], [`Error::Shape`] or [`Error::NotFinite`] if an array
+    ///   is missing, unknown or invalid; the error names the array;
     /// - [`Error::Memory`] if an allocation fails;
     /// - [`Error::Interrupted`] if the interrupt check of the process stops the call.
     ///
-    /// Nothing has changed then, except that an interruption after the checks leaves the buffer empty.
+    /// After an error, the buffer is unchanged, except that an interruption after the checks leaves
+    /// it empty.
     pub fn load_state(&mut self, state: &[Field]) -> Result<()> {
         let checked = self.storage().check_state(state)?;
         let (n, gamma) = self.n_step().map_or((0, 0.0), |n_step| (n_step.n, n_step.gamma));
@@ -170,8 +182,8 @@ impl<S: PersistSampler> Replay<S> {
     /// Creates an empty buffer from a configuration.
     ///
     /// # Errors
-    /// [`Error::Config`] or [`Error::Shape`] for an invalid configuration, [`Error::Memory`] if it does not fit into
-    /// memory.
+    /// [`Error::Config`] or [`Error::Shape`] if the configuration is invalid. [`Error::Memory`] if
+    /// the buffer does not fit into memory.
     pub fn from_config(config: &SamplerConfig) -> Result<Self> {
         let invalid = |got: String| Error::config("replay", "the settings of a replay buffer", got, "use another copy");
         let number = |key| count(config, key).map_err(invalid);
@@ -185,10 +197,12 @@ impl<S: PersistSampler> Replay<S> {
         Ok(buffer)
     }
 
-    /// Writes the buffer and the fields `beside` to a checkpoint, without a second copy of the buffer.
+    /// Adds the state of the buffer and the fields `beside` to a checkpoint.
+    ///
+    /// The transitions are copied once, directly into the checkpoint.
     ///
     /// # Errors
-    /// As [`Replay::state`].
+    /// The errors of [`Replay::state`].
     pub fn write_to_checkpoint(&self, checkpoint: &mut Checkpoint, beside: Vec<Field>) -> Result<()> {
         let mut fields = self.storage().counters()?;
         fields.extend(self.settings()?);
@@ -217,8 +231,8 @@ impl<S: PersistSampler> Replay<S> {
     /// Reads a buffer and the fields named in `beside` from a checkpoint.
     ///
     /// # Errors
-    /// - [`Error::Corrupt`] that names the file and its invalid section;
-    /// - [`Error::Config`] for another sampler;
+    /// - [`Error::Corrupt`] if a section is invalid; the error names the file and the section;
+    /// - [`Error::Config`] if the stored buffer has another sampler;
     /// - [`Error::Memory`] if the buffer does not fit into memory.
     pub fn from_checkpoint(checkpoint: &Checkpoint, beside: &[&str]) -> Result<(Self, Vec<Field>)> {
         let damaged = |error: Error| match error {
@@ -232,7 +246,7 @@ impl<S: PersistSampler> Replay<S> {
         Ok((buffer, others))
     }
 
-    /// Writes the folder `path` as [`Checkpoint::write`] does: `manifest.json` and the member `replay`.
+    /// Writes the buffer to the folder `path` as a checkpoint ([`Checkpoint::write`]).
     ///
     /// ```
     /// use rlox_core::replay::ReplayBuffer;
@@ -247,8 +261,8 @@ impl<S: PersistSampler> Replay<S> {
     /// ```
     ///
     /// # Errors
-    /// [`Error::Io`] if `path` exists and is not a checkpoint, or the system reports an error; existing files are
-    /// unchanged then. [`Error::Memory`] if an allocation fails.
+    /// [`Error::Io`] if `path` exists and is neither a checkpoint nor an empty folder, or if the
+    /// system reports an error. [`Error::Memory`] if an allocation fails.
     pub fn save(&self, path: impl AsRef<Path>) -> Result<()> {
         let mut checkpoint = Checkpoint::default();
         self.write_to_checkpoint(&mut checkpoint, Vec::new())?;
@@ -258,19 +272,19 @@ impl<S: PersistSampler> Replay<S> {
     /// Reads a buffer that [`Replay::save`] or the Python package has written.
     ///
     /// # Errors
-    /// As [`Checkpoint::read`] and [`Replay::from_checkpoint`].
+    /// The errors of [`Checkpoint::read`] and [`Replay::from_checkpoint`].
     pub fn load(path: impl AsRef<Path>) -> Result<Self> {
         Ok(Self::from_checkpoint(&Checkpoint::read(path)?, &[STREAM])?.0)
     }
 }
 
-/// Checks that a configuration is that of the named sampler.
+/// Checks that a configuration belongs to the sampler `name`.
 pub(super) fn check_sampler(config: &SamplerConfig, name: &str) -> Result<()> {
     let got = config.get("sampler").and_then(Value::as_str).unwrap_or("none");
     if got == name { Ok(()) } else { Err(Error::config("sampler", name, got, "load it with that sampler")) }
 }
 
-/// Returns a number of a configuration.
+/// Returns the number `name` of a configuration.
 pub(super) fn float(config: &SamplerConfig, name: &'static str) -> Result<f64> {
     let entry = config.get(name);
     entry
@@ -278,7 +292,7 @@ pub(super) fn float(config: &SamplerConfig, name: &'static str) -> Result<f64> {
         .ok_or_else(|| Error::config(name, "a number", format!("{entry:?}"), "use another copy"))
 }
 
-/// Returns the text for a number of steps; a state stores 0 if n-step returns are not used.
+/// Returns the error text for `n` of n-step returns, which is 0 in a state without n-step returns.
 fn describe_n_step(n: usize) -> String {
     match n {
         0 => "1".to_owned(),
@@ -312,10 +326,11 @@ impl FieldDescriptor {
         self.shape.iter().product::<usize>() * self.dtype.size()
     }
 
-    /// Returns the elements of this field in a state.
+    /// Returns the elements that a state has for this field.
     ///
     /// # Errors
-    /// [`Error::Config`] if the field is missing, [`Error::Space`] or [`Error::Shape`] if its dtype or shape differs.
+    /// [`Error::Config`] if the field is missing. [`Error::Space`] or [`Error::Shape`] if its dtype
+    /// or shape differs.
     pub(crate) fn lookup<'a>(&self, state: &'a [Field]) -> Result<FieldData<'a>> {
         let Some(field) = state.iter().find(|field| field.name() == self.name) else {
             return Err(Error::config(key(&self.name), "an array", "none", HINT));
@@ -333,7 +348,7 @@ impl FieldDescriptor {
     }
 }
 
-/// Returns the name of an array of a state in errors.
+/// Returns the argument name that errors have for an array of a state.
 pub(crate) fn key(name: &str) -> String {
     format!("arrays[{name:?}]")
 }
@@ -343,44 +358,47 @@ pub(crate) fn invalid_field(name: &str, expected: impl Display, got: impl Displa
     Error::config(key(name), expected.to_string(), got.to_string(), HINT)
 }
 
-/// Returns an integer of a state that is at least 0.
+/// Returns the integer that a state has for the field `name`, which must be at least 0.
 pub(crate) fn number(state: &[Field], name: &str) -> Result<usize> {
     let FieldData::I64(&[number]) = FieldDescriptor::new(name, &[], DType::I64, 1).lookup(state)? else { return Ok(0) };
     usize::try_from(number).map_err(|_| invalid_field(name, "at least 0", number))
 }
 
-/// Creates a field that holds an integer.
+/// Creates a field that holds one integer.
 pub(crate) fn number_field(name: &str, number: usize) -> Result<Field> {
     let mut field = FieldDescriptor::new(name, &[], DType::I64, 1).field()?;
     field.write_at(0, FieldData::I64(&[number as i64]));
     Ok(field)
 }
 
-/// Ranges of transitions that a state contains.
+/// Ranges of the indices of transitions that a state contains.
 struct Ranges {
-    /// Stored transitions, including those whose next observation is deferred.
+    /// Stored transitions, including those whose next observation the next push will provide.
     transitions: Range<usize>,
-    /// Transitions whose newest frame is stored.
+    /// Transitions whose newest frame the state contains.
+    ///
+    /// With stacked frames, these include earlier transitions, which provide older frames of stored
+    /// transitions.
     frame_rows: Range<usize>,
 }
 
-/// Name, flag and transitions of a field of flags.
+/// Name of a field of flags, the bit of its flag in a row, and the transitions that it covers.
 type Flagged = (&'static str, u8, Range<usize>);
 
 impl ReplayStorage {
-    /// Returns the ranges after `pushed` time steps.
+    /// Returns the ranges of a storage to which `pushed` time steps have been pushed.
     fn ranges(&self, pushed: usize) -> Ranges {
         let steps = self.capacity() / self.num_envs;
         let from = |steps: usize| pushed.saturating_sub(steps) * self.num_envs..pushed * self.num_envs;
         Ranges { transitions: from(steps), frame_rows: from(steps + self.schema.frame_stack - 1) }
     }
 
-    /// Returns the settings that a state must share.
+    /// Returns the settings that must equal those of a loaded state.
     fn settings(&self) -> [(&'static str, usize); 3] {
         [("capacity", self.capacity()), ("num_envs", self.num_envs), ("frame_stack", self.schema.frame_stack)]
     }
 
-    /// Returns the flags that a state contains.
+    /// Returns the fields of flags that a state contains.
     fn flagged(&self, ranges: &Ranges) -> Vec<Flagged> {
         let mut all: Vec<_> = FLAGS.iter().map(|(name, flag)| (*name, *flag, ranges.transitions.clone())).collect();
         if self.schema.frame_stack > 1 {
@@ -389,7 +407,7 @@ impl ReplayStorage {
         all
     }
 
-    /// Returns the fields of a transition besides observations and flags, in the order of a row.
+    /// Returns the fields of a transition except observations and flags, in the order of a row.
     fn row_fields(&self, rows: usize) -> Vec<FieldDescriptor> {
         let parts = std::iter::once(&self.schema.action).chain(&self.schema.extra);
         let named =
@@ -397,7 +415,7 @@ impl ReplayStorage {
         named.chain([FieldDescriptor::new("step.rewards", &[], DType::F32, rows)]).collect()
     }
 
-    /// Returns the fields for `rows` rows of observations with `frames` frames each.
+    /// Returns the fields `kind.*` for `rows` rows of observations with `frames` frames each.
     fn obs_fields(&self, kind: &str, frames: usize, rows: usize) -> Vec<FieldDescriptor> {
         let stacked = self.schema.frame_stack;
         let descriptor = |spec: &FieldSpec| {
@@ -412,11 +430,11 @@ impl ReplayStorage {
 
     /// Returns the storage's fields of a state, which [`Replay::load_state`] reads.
     ///
-    /// Next observations are included only if no row holds them.
+    /// Next observations are included only if no row of the ring holds them.
     ///
     /// # Errors
-    /// [`Error::Memory`] if an allocation fails, [`Error::Interrupted`] if the process's interrupt check stops the
-    /// call.
+    /// [`Error::Memory`] if an allocation fails. [`Error::Interrupted`] if the interrupt check of
+    /// the process stops the call.
     fn state(&self) -> Result<Vec<Field>> {
         let mut fields = self.counters()?;
         for (descriptors, rows) in self.rows() {
@@ -430,7 +448,7 @@ impl ReplayStorage {
         Ok(fields)
     }
 
-    /// Returns the fields of a state besides the bytes of transitions.
+    /// Returns the counters and flags of a state: all fields except those of [`Self::rows`].
     fn counters(&self) -> Result<Vec<Field>> {
         let ranges = self.ranges(self.pushed);
         let mut fields = Vec::new();
@@ -451,12 +469,16 @@ impl ReplayStorage {
         Ok(fields)
     }
 
-    /// Returns true if a transition continues the previous one of its environment, stored or not.
+    /// Returns true if the previous transition of the environment belongs to the same episode.
+    ///
+    /// The previous transition need not be stored any more.
     pub(super) fn is_cut(&self, index: usize) -> bool {
         index >= self.num_envs && self.flags(self.row_of(index - self.num_envs)) & CONTINUES != 0
     }
 
-    /// Returns the fields with bytes of transitions, and their rows.
+    /// Returns the fields with observations, actions, extra fields and rewards, in groups.
+    ///
+    /// Each group consists of the descriptors of its fields and an iterator over its rows.
     fn rows(&self) -> Vec<(Vec<FieldDescriptor>, RowBytes<'_>)> {
         let (row_layout, frames) = (&self.row_layout, self.schema.frame_stack);
         let Ranges { transitions, frame_rows } = self.ranges(self.pushed);
@@ -492,10 +514,10 @@ impl ReplayStorage {
     }
 }
 
-/// Bytes of each row of some fields, concatenated; empty for a row of zeros.
+/// Bytes of each row of a group of fields, which are concatenated. Empty for a row of zeros.
 type RowBytes<'a> = Box<dyn Iterator<Item = &'a [u8]> + 'a>;
 
-/// Copies rows into the zeroed memory of fields.
+/// Copies the rows of a group of fields into the zeroed memory of these fields.
 fn copy_rows(descriptors: &[FieldDescriptor], rows: RowBytes<'_>, mut memory: Vec<&mut [u8]>) -> Result<()> {
     let each: Vec<_> = descriptors.iter().map(FieldDescriptor::bytes_each).collect();
     let mut interrupt = InterruptCheck::default();
@@ -512,7 +534,7 @@ fn copy_rows(descriptors: &[FieldDescriptor], rows: RowBytes<'_>, mut memory: Ve
     Ok(())
 }
 
-/// Creates a field of bytes.
+/// Creates a field with one byte per row.
 fn bytes_field(name: &str, dtype: DType, bytes: impl ExactSizeIterator<Item = u8>) -> Result<Field> {
     let mut field = FieldDescriptor::new(name, &[], dtype, bytes.len()).field()?;
     let (memory, mut interrupt) = (field.data_mut().into_bytes(), InterruptCheck::default());
@@ -532,12 +554,13 @@ fn poll_interrupt(row: usize, interrupt: &mut InterruptCheck) -> Result<()> {
     if row.is_multiple_of(POLL_EVERY_ROWS) { interrupt.check() } else { Ok(()) }
 }
 
-/// State that belongs to a storage.
+/// Checked content of a state, for use by the load that follows the checks.
 struct Checked {
     pushed: usize,
     ranges: Ranges,
     last_next_obs: Vec<NextObs>,
-    /// Numbers of next observations and of older frames outside the ring.
+    /// Number of next observations outside the ring. `heads` is the number of rows with older
+    /// frames outside.
     stored: usize,
     heads: usize,
     names: Vec<String>,
@@ -545,7 +568,7 @@ struct Checked {
 }
 
 impl Checked {
-    /// Returns the names of all fields.
+    /// Returns the names of all fields of the storage.
     fn names(&self) -> &[String] {
         &self.names
     }
@@ -557,9 +580,10 @@ impl Checked {
     }
 }
 
-/// Descriptors of the fields with bytes of transitions.
+/// Descriptors of the fields with observations, actions, extra fields and rewards.
 ///
-/// They are created before the first change, so that no allocation can fail later.
+/// They are created before the storage changes, so that no allocation can fail after the first
+/// change.
 #[derive(Default)]
 struct Kinds {
     row: Vec<FieldDescriptor>,
@@ -570,7 +594,7 @@ struct Kinds {
     older: Vec<FieldDescriptor>,
 }
 
-/// Returns the flags of a state by name: bytes, all of which except 0 are true.
+/// Returns the flags of the field `name`, one byte each. Every byte except 0 is true.
 fn read_flags<'a>(state: &'a [Field], name: &str, rows: usize) -> Result<&'a [u8]> {
     match FieldDescriptor::new(name, &[], DType::Bool, rows).lookup(state)? {
         FieldData::Bool(flags) => Ok(flags),
@@ -578,7 +602,7 @@ fn read_flags<'a>(state: &'a [Field], name: &str, rows: usize) -> Result<&'a [u8
     }
 }
 
-/// Returns an iterator over the positions of set flags.
+/// Returns an iterator over the positions of true flags.
 fn set_indices(flags: &[u8]) -> impl Iterator<Item = usize> {
     flags.iter().enumerate().filter(|(_, flag)| **flag != 0).map(|(i, _)| i)
 }
@@ -587,7 +611,8 @@ impl ReplayStorage {
     /// Checks that a state can replace the stored transitions.
     ///
     /// # Errors
-    /// [`Error::Config`], [`Error::Space`], [`Error::Shape`] or [`Error::NotFinite`] that names the invalid array.
+    /// [`Error::Config`], [`Error::Space`], [`Error::Shape`] or [`Error::NotFinite`] if an array is
+    /// invalid. The error names the array.
     fn check_state(&self, state: &[Field]) -> Result<Checked> {
         for (name, expected) in self.settings() {
             let got = number(state, name)?;
@@ -611,7 +636,8 @@ impl ReplayStorage {
         Ok(checked)
     }
 
-    /// Returns the flags of rows whose older frames are outside the ring; empty if frames are not stacked.
+    /// Returns the flags that mark rows with older frames outside the ring, or nothing without
+    /// stacked frames.
     fn older<'a>(&self, state: &'a [Field], ranges: &Ranges) -> Result<&'a [u8]> {
         if self.schema.frame_stack > 1 { read_flags(state, OLDER, ranges.frame_rows.len()) } else { Ok(&[]) }
     }
@@ -628,7 +654,7 @@ impl ReplayStorage {
         Ok(all)
     }
 
-    /// Checks that the flags are possible results of pushes.
+    /// Checks that pushes can produce these flags.
     fn check_flags(&self, state: &[Field], checked: &Checked) -> Result<()> {
         let transitions = &checked.ranges.transitions;
         let [terminated, truncated, continues, stored] =
@@ -658,7 +684,7 @@ impl ReplayStorage {
         Ok(())
     }
 
-    /// Checks the locations of the last next observations.
+    /// Checks that the locations of the last next observations agree with the flags.
     fn check_last_next_obs(&self, state: &[Field], checked: &Checked) -> Result<()> {
         let (last_next_obs, n) = (&checked.last_next_obs, self.num_envs);
         let promised = last_next_obs.iter().filter(|location| **location == NextObs::Deferred).count();
@@ -681,7 +707,8 @@ impl ReplayStorage {
         Ok(())
     }
 
-    /// Checks all fields with bytes of transitions, and collects the names of all fields.
+    /// Checks all fields of observations, actions, extra fields and rewards, and collects all field
+    /// names.
     fn check_rows(&self, state: &[Field], checked: &mut Checked) -> Result<()> {
         let frames = self.schema.frame_stack;
         let Checked { ranges: Ranges { transitions, frame_rows }, stored, heads, .. } = &*checked;
@@ -707,10 +734,11 @@ impl ReplayStorage {
         Ok(())
     }
 
-    /// Reserves the memory outside the ring.
+    /// Reserves the memory outside the ring that a checked state needs.
     ///
     /// # Errors
-    /// [`Error::Memory`] if the memory does not suffice; the stored transitions are unchanged then.
+    /// [`Error::Memory`] if the memory does not suffice. The stored transitions are unchanged after
+    /// an error.
     fn reserve_state(&mut self, state: &[Field], checked: &Checked) -> Result<()> {
         let (rows, mut ended) = (checked.ranges.transitions.len(), alloc::zeroed("num_envs", self.num_envs)?);
         let [terminated, truncated] = [FLAGS[0], FLAGS[1]].map(|(name, _)| read_flags(state, name, rows));
@@ -740,7 +768,7 @@ impl ReplayStorage {
         Ok(())
     }
 
-    /// Removes all transitions and keeps the memory.
+    /// Removes all transitions and keeps the allocated memory.
     fn clear(&mut self) {
         self.pushed = 0;
         self.last_next_obs.fill(NextObs::None);
@@ -752,7 +780,8 @@ impl ReplayStorage {
     /// Writes the flags of a state to the rows of its transitions.
     fn restore_flags(&mut self, state: &[Field], ranges: &Ranges, interrupt: &mut InterruptCheck) -> Result<()> {
         let n = self.num_envs;
-        // Clears all rows first, because pool slots of former transitions are released.
+        // All flags are cleared first, because the pool slots to which old flags refer are
+        // released.
         for index in ranges.transitions.end.saturating_sub(self.capacity_steps() * n)..ranges.transitions.end {
             let row = self.row_of(index);
             *self.flags_mut(row) = 0;
@@ -778,7 +807,8 @@ impl ReplayStorage {
     /// Loads a checked state, for which memory is reserved, into a cleared storage.
     ///
     /// # Errors
-    /// [`Error::Interrupted`] if the interrupt check of the process stops the call; the storage must be cleared then.
+    /// [`Error::Interrupted`] if the interrupt check of the process stops the call. The caller must
+    /// clear the storage after an error.
     fn restore_state(&mut self, state: &[Field], checked: Checked) -> Result<()> {
         let mut interrupt = InterruptCheck::default();
         self.restore_flags(state, &checked.ranges, &mut interrupt)?;
@@ -819,7 +849,7 @@ impl ReplayStorage {
     }
 }
 
-/// Calls `to` with the row number, the byte offset and the bytes of each row of the fields.
+/// Calls `to` with row number, byte offset and bytes, for each field and each row of a group.
 fn copy_fields(
     descriptors: &[FieldDescriptor],
     state: &[Field],

@@ -1,4 +1,8 @@
-//! The ring buffer of transitions, the pools for rows outside the ring, and the index of complete episodes.
+//! Storage of transitions: a ring buffer, pools for data outside the ring, and an index of
+//! episodes.
+//!
+//! A time step is one transition of each environment. A row is the place of one transition in the
+//! ring. A lap is one pass of the pushes through all rows of the ring.
 
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -6,15 +10,15 @@ use std::ops::Range;
 use super::schema::{RowLayout, TransitionSchema};
 use crate::{Error, Pcg64, Result, alloc};
 
-/// Flag: the task ended after this step.
+/// Flag: the step reached a terminal state of the task.
 pub(crate) const TERMINATED: u8 = 1;
 /// Flag: the episode was truncated after this step.
 pub(crate) const TRUNCATED: u8 = 2;
-/// Flag: the next observation is in the overflow pool, not in the environment's next row.
+/// Flag: the next observation is in the pool `overflow_obs`, not in the environment's next row.
 pub(crate) const STORED: u8 = 4;
 /// Flag: the environment's next row belongs to the same episode.
 pub(crate) const CONTINUES: u8 = 8;
-/// Flag: the older frames are in the pool of heads, not in the environment's previous rows.
+/// Flag: the older frames are in the pool `frame_heads`, not in the environment's previous rows.
 pub(crate) const HEAD: u8 = 16;
 
 /// Size in bytes up to which growth skips the check of the free memory, which takes about 20 us.
@@ -22,13 +26,14 @@ const MEMINFO_CHECK_ABOVE: usize = 1 << 20;
 
 /// Ring buffer of transitions of one environment, or of several environments that step together.
 ///
-/// A row holds a complete transition, so that sampling reads one place. A next observation that equals the
-/// environment's next row is stored once, and so are the frames that stacked observations share. The push compares
-/// bytes to find them, so sampled observations always equal the pushed ones. `terminated` and `truncated` are never
-/// merged.
+/// A row holds all fields of a transition except the next observation, so that sampling reads one
+/// place. A next observation that equals the observation in the environment's next row is stored
+/// only there. Frames that stacked observations share are stored once. Pushes compare bytes to find
+/// such duplicates, so that sampled observations always equal the pushed observations. `terminated`
+/// and `truncated` are separate flags.
 ///
-/// The index of a transition is its position in the order of pushes, counted from 0. Indices are never reused, so a
-/// late priority update cannot change another transition.
+/// The index of a transition is its position in the order of pushes, counted from 0. Indices are
+/// never reused, so that a late update of priorities cannot change another transition.
 ///
 /// ```
 /// use rlox_core::field::{DType, FieldData};
@@ -55,39 +60,46 @@ pub struct ReplayStorage {
     pub(crate) schema: TransitionSchema,
     pub(crate) row_layout: RowLayout,
     pub(crate) num_envs: usize,
-    /// Time steps that can be sampled.
+    /// Maximum number of stored time steps.
     steps: usize,
-    /// Time steps of the ring: one more for the next observation, and more for stacked frames.
+    /// Number of time steps in the ring: `steps`, one for next observations, and more for stacked
+    /// frames.
     pub(crate) capacity_steps: usize,
-    /// Rows, `[capacity_steps, num_envs, stride]`.
+    /// Bytes of the rows, `[capacity_steps, num_envs, stride]`.
     pub(crate) data: Vec<u8>,
     /// Next observations that no row of the ring holds.
     pub(crate) overflow_obs: RowPool,
     /// Older frames that no row of the ring holds.
     pub(crate) frame_heads: RowPool,
-    /// Time steps pushed so far.
+    /// Number of time steps pushed so far.
     pub(crate) pushed: usize,
+    /// Location of the last next observation of each environment.
     pub(crate) last_next_obs: Vec<NextObs>,
     pub(crate) episodes: Episodes,
     /// Per environment: true if the observation being pushed equals the last next observation.
     pub(crate) is_contiguous: Vec<bool>,
-    /// Per environment: true if `is_contiguous` is true and the episode continues (plain rows only).
+    /// Per environment: true if `is_contiguous` is true and the episode continues.
+    ///
+    /// Only used for rows with one observation field, without stacked frames and extra fields.
     pub(crate) continues: Vec<bool>,
-    /// Scratch row for observations of several fields, allocated by the first push.
+    /// Memory in which the fields of an observation are concatenated, allocated by the first push.
     pub(crate) scratch_row: Vec<u8>,
 }
 
 impl ReplayStorage {
     /// Creates a storage for `capacity` transitions of `num_envs` environments.
     ///
-    /// The capacity is rounded down to full time steps, at least one. The system provides the ring's memory when rows
-    /// are first written. Memory outside the ring depends on the transitions: none for consecutive rows except at the
-    /// ends of episodes, and one next observation for each independent row. That memory is not reserved here. A push
-    /// fails if it does not fit beside the unwritten rows of the ring.
+    /// The capacity is rounded down to full time steps, at least one. The operating system provides
+    /// the memory of the ring when rows are first written.
+    ///
+    /// Next observations that equal no later observation need memory outside the ring: one for each
+    /// end of an episode, and one for each independent row. This function does not reserve that
+    /// memory. A push fails if that memory does not fit in addition to the unwritten rows of the
+    /// ring.
     ///
     /// # Errors
     /// - [`Error::Config`] if `capacity` or `num_envs` is 0, or the schema is invalid;
-    /// - [`Error::Shape`] for a row without elements or with too many axes;
+    /// - [`Error::Shape`] if a row has no elements or too many axes;
     /// - [`Error::Memory`] with the number of bytes if the ring does not fit into memory.
     pub fn new(capacity: usize, num_envs: usize, schema: TransitionSchema) -> Result<Self> {
         for (name, count) in [("capacity", capacity), ("num_envs", num_envs)] {
@@ -139,7 +151,9 @@ impl ReplayStorage {
         self.steps * self.num_envs
     }
 
-    /// Returns the number of stored transitions, including those whose next observation is deferred.
+    /// Returns the number of stored transitions.
+    ///
+    /// The number includes transitions whose next observation the next push will provide.
     pub fn len(&self) -> usize {
         self.pushed.min(self.steps) * self.num_envs
     }
@@ -171,17 +185,19 @@ impl ReplayStorage {
         self.pushed * self.num_envs
     }
 
-    /// Returns the number of rows and the next index, which identify a state of the storage.
+    /// Returns the generation of the storage, which a push changes: the number of rows and the next
+    /// index.
     pub(crate) fn generation(&self) -> (usize, usize) {
         (self.capacity_steps * self.num_envs, self.next_index())
     }
 
-    /// Returns true if the next observations of the last time step are deferred.
+    /// Returns true if the next observations of the last time step are deferred
+    /// ([`NextObs::Deferred`]).
     fn is_waiting(&self) -> bool {
         self.last_next_obs.first() == Some(&NextObs::Deferred)
     }
 
-    /// Returns the rows whose next observations are deferred.
+    /// Returns the rows whose next observations are deferred ([`NextObs::Deferred`]).
     pub(crate) fn waiting(&self) -> Range<usize> {
         if !self.is_waiting() {
             return 0..0;
@@ -190,14 +206,14 @@ impl ReplayStorage {
         first..first + self.num_envs
     }
 
-    /// Returns the allocated bytes: the ring, the overflow pools and the index of episodes.
+    /// Returns the number of allocated bytes: the ring, the pools and the index of episodes.
     ///
     /// The size of the ring is constant, but the system provides its memory only when rows are first written.
     pub fn memory(&self) -> usize {
         self.data.len() + self.overflow_obs.bytes() + self.frame_heads.bytes() + self.episodes.bytes()
     }
 
-    /// Returns the bytes of unwritten rows, which the system still counts as free.
+    /// Returns the number of bytes in unwritten rows, which the system still counts as free.
     pub(crate) fn promised(&self) -> usize {
         self.capacity_steps.saturating_sub(self.pushed) * self.num_envs * self.row_layout.stride
     }
@@ -207,20 +223,21 @@ impl ReplayStorage {
         self.capacity_steps
     }
 
-    /// Returns the row of a transition.
+    /// Returns the row of the transition with this index.
     pub(crate) fn row_of(&self, index: usize) -> usize {
         index % (self.capacity_steps * self.num_envs)
     }
 
-    /// Returns the index of the last transition that was stored in a row.
+    /// Returns the index of the last transition that was stored in this row.
     pub(crate) fn index_of(&self, row: usize) -> usize {
         let rows = self.capacity_steps * self.num_envs;
         let (lap, next_row) = (self.next_index() / rows, self.next_index() % rows);
-        // Rows from the next one on belong to the previous lap.
+        // Rows from `next_row` on were last written in the previous lap.
         lap * rows + row - if row < next_row { 0 } else { rows.min(lap * rows) }
     }
 
-    /// Returns the rows of consecutive transitions: a range, and a second range after the wrap of the ring.
+    /// Returns the rows of consecutive transitions: a range, and the rest after the end of the
+    /// ring.
     pub(crate) fn rows_of(&self, indices: Range<usize>) -> [Range<usize>; 2] {
         let (rows, len) = (self.capacity_steps * self.num_envs, indices.len());
         let first = self.row_of(indices.start);
@@ -272,7 +289,8 @@ impl ReplayStorage {
         &mut self.data[row * self.row_layout.stride + from..][..len]
     }
 
-    /// Returns the part of the observation that a row stores: all of it, or the newest frame.
+    /// Returns the part of the observation that a row stores: everything, or the newest of stacked
+    /// frames.
     pub(crate) fn newest(&self, row: usize) -> &[u8] {
         self.bytes(row, 0, self.row_layout.frame)
     }
@@ -283,7 +301,8 @@ impl ReplayStorage {
         for back in 0..older {
             if self.flags(row) & HEAD != 0 {
                 let head = self.frame_heads.row(self.slot(row, self.row_layout.head));
-                // Oldest frame first: the last frame of the head is one step older than the row's.
+                // A head lists its frames from old to new. Its last frame precedes the frame of the
+                // row.
                 let index = self.schema.frame_stack - 1 - (older - back);
                 return &head[index * size..][..size];
             }
@@ -296,17 +315,22 @@ impl ReplayStorage {
 /// Location of an environment's last next observation, until the environment's next row is pushed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum NextObs {
-    /// No next observation: no row yet, or the episode has ended.
+    /// Nowhere in reach of the next row: no row exists, the episode has ended, or the row is
+    /// independent.
     None,
-    /// In the place of the next row.
+    /// In the ring, at the start of the environment's next row.
     InNextRow,
-    /// In the overflow pool, because its older frames differ from the last row's.
+    /// In the overflow pool, because its older frames differ from the newest frames of the last
+    /// row.
     Overflow,
-    /// Not yet known: the caller omitted the next observation, which the next row will hold.
+    /// Not known: the push omitted the next observation, which the environment's next row will
+    /// hold.
     Deferred,
 }
 
-/// Pool of rows of one size. The memory grows with the maximum number of rows in use.
+/// Pool of rows of one size, outside the ring. A slot is the number of a row in the pool.
+///
+/// The memory grows with the maximum number of rows in use.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct RowPool {
     bytes_each: usize,
@@ -321,12 +345,13 @@ impl RowPool {
         Self { bytes_each, ..Self::default() }
     }
 
-    /// Ensures `count` free rows. The pool grows by at least an eighth.
+    /// Ensures that `count` rows are free. If the pool grows, it grows by at least an eighth.
     ///
     /// `promised` is the size in bytes of memory that the ring has allocated but not yet written.
     ///
     /// # Errors
-    /// [`crate::Error::Memory`] if the memory does not suffice; the pool is unchanged then.
+    /// [`crate::Error::Memory`] if the memory does not suffice. The pool is unchanged after an
+    /// error.
     pub(crate) fn reserve(&mut self, count: usize, promised: usize) -> Result<()> {
         if self.free.len() >= count {
             return Ok(());
@@ -351,13 +376,14 @@ impl RowPool {
         Ok(())
     }
 
-    /// Ensures a total of `count` rows.
+    /// Ensures that the pool has at least `count` rows, in use or free.
     ///
     /// # Errors
-    /// As [`RowPool::reserve`].
+    /// The errors of [`RowPool::reserve`].
     pub(crate) fn reserve_all(&mut self, count: usize, promised: usize) -> Result<()> {
         self.reserve(count.saturating_sub(self.in_use()), promised)?;
-        // A cloned pool has capacity only for the slots that were free.
+        // All rows may become free, and the list of free rows in a cloned pool lacks capacity for
+        // that.
         let more = self.rows - self.free.len();
         self.free.try_reserve(more).map_err(|_| alloc::out_of_memory("capacity", self.rows, 4))
     }
@@ -369,10 +395,11 @@ impl RowPool {
         self.free.extend((0..rows).rev());
     }
 
-    /// Returns a row for exclusive use, one of those that [`RowPool::reserve`] ensured.
+    /// Takes a free row, which [`RowPool::reserve`] has ensured, and returns its slot.
     pub(crate) fn acquire(&mut self) -> u32 {
         self.free.pop().unwrap_or_else(|| {
-            // Grow without a reservation: returning a row twice would corrupt data.
+            // Without a reservation the pool grows, because returning a row twice would corrupt
+            // data.
             let there = self.rows;
             self.data.resize(self.data.len() + self.bytes_each, 0);
             self.rows += 1;
@@ -402,21 +429,25 @@ impl RowPool {
         &mut self.data[slot as usize * self.bytes_each..][..self.bytes_each]
     }
 
-    /// Returns the allocated bytes.
+    /// Returns the number of allocated bytes.
     pub(crate) fn bytes(&self) -> usize {
         self.data.len() + 4 * self.free.capacity()
     }
 }
 
-/// First time steps of complete episodes, per environment.
+/// Index of complete episodes: their first time steps, per environment.
 ///
-/// An episode is complete if it has ended and all its steps were pushed. Pushes update the index, so sampling does not
-/// search the ring.
+/// An episode is complete if it has ended and all its steps were pushed. Pushes update the index,
+/// so that sampling does not search the ring.
 #[derive(Clone, Debug)]
 pub(crate) struct Episodes {
-    /// First step of each environment's current episode; 0 if unknown, when step 0 is not stored.
+    /// First time step of each environment's current episode.
+    ///
+    /// The value is 0 if that step is unknown. Step 0 is no longer stored then, so that the episode
+    /// does not count as complete.
     current_starts: Vec<usize>,
-    /// First steps in ascending order. Later pushes remove those that are no longer stored.
+    /// First time steps of complete episodes, ascending. Pushes remove episodes that are no longer
+    /// stored.
     complete_starts: Vec<VecDeque<usize>>,
 }
 
@@ -431,7 +462,7 @@ impl Episodes {
     /// Reserves memory for `more` episodes of an environment.
     ///
     /// # Errors
-    /// [`Error::Memory`] if the allocation fails; the index is unchanged then.
+    /// [`Error::Memory`] if the allocation fails. The index is unchanged after an error.
     pub(super) fn reserve(&mut self, env: usize, more: usize) -> Result<()> {
         let starts = &mut self.complete_starts[env];
         starts.try_reserve(more).map_err(|_| alloc::out_of_memory("capacity", starts.len() + more, size_of::<usize>()))
@@ -439,7 +470,8 @@ impl Episodes {
 
     /// Records a time step of an environment.
     ///
-    /// The flags mark the first and the last step of an episode. `oldest` is the first time step that is stored.
+    /// The flags mark the first and the last step of an episode. `oldest` is the oldest stored time
+    /// step.
     pub(super) fn record_step(&mut self, env: usize, step: usize, oldest: usize, (first, last): (bool, bool)) {
         if first {
             self.current_starts[env] = step;
@@ -462,18 +494,20 @@ impl Episodes {
         self.complete_starts.iter_mut().for_each(VecDeque::clear);
     }
 
-    /// Returns the allocated bytes.
+    /// Returns the number of allocated bytes.
     pub(super) fn bytes(&self) -> usize {
         self.complete_starts.iter().map(|starts| starts.capacity() * size_of::<usize>()).sum()
     }
 
-    /// Draws the first transitions of complete episodes uniformly, among the `valid` transitions.
+    /// Draws complete episodes uniformly, and writes the index of the first transition of each to
+    /// `drawn`.
     ///
-    /// `counts` is scratch memory.
+    /// Only episodes that start in the range `valid` are drawn. `counts` is memory for the numbers
+    /// of episodes.
     ///
     /// # Errors
-    /// [`Error::Config`] if there is no complete episode, [`Error::Memory`] if an allocation fails. The generator is
-    /// unchanged then.
+    /// [`Error::Config`] if there is no complete episode. [`Error::Memory`] if an allocation fails.
+    /// The generator is unchanged after an error.
     pub(super) fn draw(
         &self,
         valid: &Range<usize>,
@@ -497,7 +531,8 @@ impl Episodes {
         draw(&(0..total), rng, drawn);
         for drawn in drawn {
             let env = counts.partition_point(|count| *count <= *drawn);
-            // Counted back from the newest episode, because the oldest ones may no longer be stored.
+            // The count starts at the newest episode, because the oldest ones may no longer be
+            // stored.
             let starts = &self.complete_starts[env];
             *drawn = starts[starts.len() - (counts[env] - *drawn)] * n + env;
         }
@@ -509,7 +544,7 @@ impl Episodes {
 pub(super) fn draw(valid: &Range<usize>, rng: &mut Pcg64, indices: &mut [usize]) {
     let count = valid.len() as u128;
     for index in indices {
-        // The high half of the product. The bias, count / 2^64, is negligible.
+        // The high 64 bits of the product are below `count`. The bias, count / 2^64, is negligible.
         *index = valid.start + ((u128::from(rng.next_u64()) * count) >> 64) as usize;
     }
 }

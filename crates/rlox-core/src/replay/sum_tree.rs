@@ -1,8 +1,12 @@
-//! Sum tree for draws in proportion to priorities, with 16 children per node (Schaul et al. 2016, "Prioritized
+//! Sum tree that draws leaves in proportion to their priorities (Schaul et al. 2016, "Prioritized
 //! Experience Replay", <https://arxiv.org/abs/1511.05952>).
 //!
-//! Priorities are f32, 16 of them in a cache line. Sums are f64 and always recomputed from the 16 numbers below, never
-//! updated by differences. The sums depend on the priorities alone and do not drift.
+//! A node is a group of 16 consecutive numbers of a level. The lowest level has the leaves, which
+//! are priorities. Each level above has one sum and one minimum per node of the level below.
+//!
+//! Priorities are f32, so that a node of leaves fills one cache line of 64 bytes. Sums are f64. A
+//! change recomputes a sum from the 16 numbers of its node and never adds a difference. Therefore
+//! the sums depend only on the current priorities, and rounding errors do not accumulate.
 
 #![expect(clippy::inline_always, reason = "only inlined functions are compiled for the wider instruction sets")]
 
@@ -18,13 +22,13 @@ use bytemuck::Zeroable;
 use crate::simd::prefetch;
 use crate::{Error, Pcg64, Result, alloc, error::check_len, interrupt::InterruptCheck};
 
-/// Number of children of a node.
+/// Number of numbers in a node.
 const WIDTH: usize = 16;
 /// Size of a cache line in bytes.
 const CACHE_LINE: usize = 64;
-/// Number of draws that descend the tree together.
+/// Number of draws whose descents from the root to a leaf run together.
 const BATCH: usize = 256;
-/// Number of such batches between two interruption checks.
+/// Number of groups of [`BATCH`] draws between two interrupt checks.
 const POLL_EVERY_BATCHES: usize = 16;
 
 /// Fixed number of leaves with priorities, which are drawn in proportion to their priorities.
@@ -47,7 +51,7 @@ const POLL_EVERY_BATCHES: usize = 16;
 pub struct SumTree {
     capacity: usize,
     nodes: Nodes,
-    /// Nodes touched by a batch of changes, stored to avoid allocations.
+    /// Nodes that a batch of changes touches, in memory that is reused between calls.
     touched: Vec<usize>,
 }
 
@@ -65,7 +69,8 @@ impl SumTree {
     /// Creates a tree of `capacity` leaves with priority 0.
     ///
     /// # Errors
-    /// [`Error::Config`] for a capacity of 0, [`Error::Memory`] if the tree does not fit into memory.
+    /// [`Error::Config`] if the capacity is 0. [`Error::Memory`] if the tree does not fit into
+    /// memory.
     ///
     /// ```
     /// assert!(rlox_core::replay::SumTree::new(0).is_err());
@@ -87,7 +92,7 @@ impl SumTree {
         self.capacity
     }
 
-    /// Returns the allocated bytes.
+    /// Returns the number of allocated bytes.
     ///
     /// ```
     /// assert!(rlox_core::replay::SumTree::new(1000)?.memory() >= 4000);
@@ -111,8 +116,8 @@ impl SumTree {
 
     /// Returns the sum of all priorities, which may exceed the range of f32.
     ///
-    /// The relative error is at most 2^-51 per level of the tree; a million leaves have 5 levels. The error does not
-    /// depend on earlier changes.
+    /// The relative error is at most 2^-51 per level of the tree. A tree of a million leaves has 5
+    /// levels. The error does not depend on earlier changes.
     ///
     /// ```
     /// let mut tree = rlox_core::replay::SumTree::new(3)?;
@@ -124,7 +129,7 @@ impl SumTree {
         self.nodes.total
     }
 
-    /// Returns the smallest positive priority without a search, or `None` if all are 0.
+    /// Returns the smallest positive priority without a search, or `None` if all priorities are 0.
     ///
     /// ```
     /// let mut tree = rlox_core::replay::SumTree::new(3)?;
@@ -155,8 +160,8 @@ impl SumTree {
     /// Sets the priority of a leaf.
     ///
     /// # Errors
-    /// [`Error::Config`] if there is no such leaf or the priority is negative, [`Error::NotFinite`] if the priority is
-    /// not finite. Nothing has changed then.
+    /// [`Error::Config`] if there is no such leaf or the priority is negative. [`Error::NotFinite`]
+    /// if the priority is not finite. Nothing has changed after an error.
     ///
     /// ```
     /// let mut tree = rlox_core::replay::SumTree::new(3)?;
@@ -172,11 +177,12 @@ impl SumTree {
         self.fill(leaf..leaf + 1, priority)
     }
 
-    /// Sets the priorities of some leaves, in this order: the last priority of a repeated leaf counts.
+    /// Sets the priorities of some leaves. If a leaf is repeated, its last priority counts.
     ///
     /// # Errors
-    /// As [`SumTree::set`]; also [`Error::Shape`] if the numbers of priorities and leaves differ, and [`Error::Memory`]
-    /// if the allocation of 8 bytes per leaf fails. Later calls reuse that memory. Nothing has changed then.
+    /// The errors of [`SumTree::set`]. [`Error::Shape`] if the numbers of priorities and leaves
+    /// differ. [`Error::Memory`] if the allocation of 8 bytes per leaf fails. Later calls reuse
+    /// that memory. Nothing has changed after an error.
     ///
     /// ```
     /// let mut tree = rlox_core::replay::SumTree::new(3)?;
@@ -208,7 +214,7 @@ impl SumTree {
     /// Sets the priorities of consecutive leaves, from `first` on.
     ///
     /// # Errors
-    /// As [`SumTree::set`]. Nothing has changed then.
+    /// The errors of [`SumTree::set`]. Nothing has changed after an error.
     ///
     /// ```
     /// let mut tree = rlox_core::replay::SumTree::new(3)?;
@@ -230,7 +236,7 @@ impl SumTree {
     /// Sets consecutive leaves to one priority.
     ///
     /// # Errors
-    /// As [`SumTree::set`]. Nothing has changed then.
+    /// The errors of [`SumTree::set`]. Nothing has changed after an error.
     ///
     /// ```
     /// let mut tree = rlox_core::replay::SumTree::new(3)?;
@@ -248,7 +254,7 @@ impl SumTree {
 
     /// Returns the first leaf at which the cumulative sum of priorities exceeds `mass`.
     ///
-    /// If no sum exceeds `mass`, this is the last leaf with a positive priority.
+    /// If no cumulative sum exceeds `mass`, the result is the last leaf with a positive priority.
     ///
     /// # Errors
     /// [`Error::Config`] if all priorities are 0.
@@ -269,12 +275,12 @@ impl SumTree {
 
     /// Draws `out.len()` leaves in ascending order, one per stratum.
     ///
-    /// The strata have equal shares of the sum of priorities (Schaul et al. 2016, appendix B.2.1). Each draw takes one
-    /// 64-bit number of `rng`.
+    /// The strata are equal parts of the sum of priorities (Schaul et al. 2016, appendix B.2.1).
+    /// Each draw takes one 64-bit number from `rng`.
     ///
     /// # Errors
-    /// [`Error::Config`] if all priorities are 0; nothing is drawn then. [`Error::Interrupted`] if the interrupt check
-    /// of the process stops the call.
+    /// [`Error::Config`] if all priorities are 0; nothing is drawn in that case.
+    /// [`Error::Interrupted`] if the interrupt check of the process stops the call.
     ///
     /// ```
     /// use rlox_core::{Pcg64, replay::SumTree};
@@ -304,7 +310,7 @@ impl SumTree {
         Ok(())
     }
 
-    /// Updates the sums and minima above some leaves.
+    /// Updates the sums and minima of the nodes that contain the leaves in the range `leaves`.
     fn refresh(&mut self, leaves: &Range<usize>) {
         if !leaves.is_empty() {
             kernel::refresh_range(&mut self.nodes, leaves.start / WIDTH..leaves.end.div_ceil(WIDTH));
@@ -347,9 +353,9 @@ fn invalid_priority(argument: &'static str, priority: f32) -> Error {
     }
 }
 
-/// Returns the stored form of a priority.
+/// Returns the number that the tree stores for a priority: normal and positive, or 0.
 ///
-/// Works on the bits, because a thread may treat subnormal numbers as 0.
+/// The function works on the bits, because a thread may treat subnormal numbers as 0.
 fn to_stored(priority: f32) -> f32 {
     let bits = priority.abs().to_bits();
     f32::from_bits(if bits == 0 { 0 } else { bits.max(f32::MIN_POSITIVE.to_bits()) })
@@ -369,12 +375,12 @@ impl<T: Zeroable> Level<T> {
     fn new(numbers: usize) -> Result<Self> {
         let len = numbers.next_multiple_of(WIDTH);
         let memory: Vec<T> = alloc::zeroed("capacity", len + CACHE_LINE / size_of::<T>())?;
-        // An unknown offset costs only time.
+        // `align_offset` may return `usize::MAX`. Without alignment, the tree is only slower.
         let first = memory.as_ptr().align_offset(CACHE_LINE).min(CACHE_LINE / size_of::<T>());
         Ok(Self { memory, first, len })
     }
 
-    /// Returns the allocated bytes.
+    /// Returns the number of allocated bytes.
     fn bytes(&self) -> usize {
         alloc::allocated_bytes(&self.memory)
     }
@@ -385,20 +391,20 @@ impl<T: Zeroable> Level<T> {
         &self.memory[self.first..][..self.len]
     }
 
-    /// Returns all numbers for changes.
+    /// Returns all numbers mutably.
     #[inline(always)]
     fn all_mut(&mut self) -> &mut [T] {
         &mut self.memory[self.first..][..self.len]
     }
 
-    /// Returns the nodes.
+    /// Returns the nodes of the level.
     #[inline(always)]
     fn nodes(&self) -> &[[T; WIDTH]] {
         self.all().as_chunks().0
     }
 }
 
-/// Sums and minima of the nodes of the level below.
+/// Level above the leaves: one sum and one minimum per node of the level below.
 struct Above {
     /// Sum of each node.
     sums: Level<f64>,
@@ -407,13 +413,13 @@ struct Above {
 }
 
 impl Above {
-    /// Returns sums and minima in nodes of sixteen.
+    /// Returns the sums and the minima, each as nodes of 16 numbers.
     #[inline(always)]
     fn nodes(&self) -> (&[[f64; WIDTH]], &[[f32; WIDTH]]) {
         (self.sums.nodes(), self.minima.nodes())
     }
 
-    /// Returns sums and minima for changes.
+    /// Returns the sums and the minima mutably.
     #[inline(always)]
     fn numbers_mut(&mut self) -> Pair<'_> {
         (self.sums.all_mut(), self.minima.all_mut())
@@ -423,7 +429,8 @@ impl Above {
 /// Levels of the tree.
 struct Nodes {
     leaves: Level<f32>,
-    /// Levels above the leaves. The last level is one node; empty if the leaves are one node.
+    /// Levels above the leaves, lowest level first. The last level is one node. Empty if the leaves
+    /// are one node.
     above: Vec<Above>,
     total: f64,
     /// Smallest positive leaf; 0 if there is none.
@@ -448,12 +455,13 @@ impl Nodes {
         Ok(Self { leaves, above, total: 0.0, min: 0.0 })
     }
 
-    /// Returns the allocated bytes.
+    /// Returns the number of allocated bytes.
     fn bytes(&self) -> usize {
         self.leaves.bytes() + self.above.iter().map(|above| above.sums.bytes() + above.minima.bytes()).sum::<usize>()
     }
 
-    /// Returns the leaves, the levels above, and the sum and minimum of the root.
+    /// Returns the nodes of leaves, the levels above, and the sum and the minimum of the whole
+    /// tree.
     #[inline(always)]
     fn parts(&mut self) -> (&[[f32; WIDTH]], &mut [Above], Pair<'_>) {
         let root = (std::slice::from_mut(&mut self.total), std::slice::from_mut(&mut self.min));

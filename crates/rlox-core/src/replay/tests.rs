@@ -10,7 +10,8 @@ use crate::{
     field::{DType, FieldData, FieldMut},
 };
 
-/// Advance of the test clock per reading: every check polls.
+/// Advance of the test clock per reading. It exceeds the period of polls, so that every check
+/// polls.
 const TICK: Duration = Duration::from_millis(60);
 
 /// Interrupts a call at its first poll, then at its second, and so on, until the call completes.
@@ -97,7 +98,7 @@ fn interrupted_samplers_draw_nothing() {
         rng = Pcg64::seed_from(5);
         let done = buffer.sample_indices(&mut chosen, 20_000, &mut rng);
         assert_eq!(done.is_ok(), rng != Pcg64::seed_from(5));
-        // After an interruption neither the former nor the new sample can be read.
+        // After an interruption, neither the previous nor the new sample can be read.
         assert_eq!(done.is_ok(), unasked(|| can_read(&chosen, buffer.storage())));
         done
     });
@@ -195,7 +196,7 @@ fn an_interrupted_push_stores_the_first_rows_or_nothing() {
     }
 }
 
-/// Pushes a step of episodes with random ends, some of whose steps do not continue the previous one.
+/// Pushes a step of episodes with random ends. Some steps do not continue the previous step.
 fn wandering(buffer: &mut Replay<Uniform>, rng: &mut Pcg64, at: &mut [f32]) {
     let n = at.len();
     let obs: Vec<f32> = at.iter().map(|at| if rng.random() < 0.05 { at + 0.5 } else { *at }).collect();
@@ -374,7 +375,7 @@ fn interrupted_loads_leave_the_old_state_or_an_empty_buffer() {
             unchanged += 1;
             assert_eq!(buffer.state().unwrap(), before);
         }
-        // The buffer works in either case.
+        // The buffer can be used in both cases.
         (0..20).for_each(|step| buffer.push_batch(&three(&[step as f32; 6], &[false; 3])).unwrap());
         let mut batch = SampledBatch::default();
         buffer.sample_into(&mut batch, 20, 1).unwrap();

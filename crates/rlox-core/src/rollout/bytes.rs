@@ -8,14 +8,15 @@ use crate::{
 };
 
 const HINT: &str = "send the bytes of RolloutBuffer::to_bytes from a buffer of the same sizes";
-/// Size of a count or a row index in bytes.
+/// Size of an encoded count or row index in bytes.
 const WORD: usize = 8;
 
 impl RolloutBuffer {
-    /// Appends a finished rollout to `out`.
+    /// Appends the encoded bytes of a finished rollout to `out`.
     ///
-    /// The bytes are all [`RolloutBuffer::fields`] in order, the number of final observations, their row indices and
-    /// the observations. Numbers are little-endian. Counts and row indices have 8 bytes.
+    /// The encoding is the concatenation of all [`RolloutBuffer::fields`] in order, the number K of
+    /// final observations, their K row indices, and the K final observations. Numbers are
+    /// little-endian. Counts and row indices have 8 bytes.
     ///
     /// # Errors
     /// [`Error::Config`] if the rollout is not finished, [`Error::Memory`] if the bytes do not fit into memory.
@@ -48,18 +49,21 @@ impl RolloutBuffer {
         Ok(())
     }
 
-    /// Returns the number of bytes that [`RolloutBuffer::to_bytes`] writes for `finals` final observations.
+    /// Returns the number of bytes that [`RolloutBuffer::to_bytes`] appends for a rollout with
+    /// `finals` final observations.
     pub fn encoded_len(&self, finals: usize) -> usize {
         let fields: usize = self.fields().map(|field| field.rows().saturating_mul(row_bytes(field))).sum();
         fields.saturating_add(WORD).saturating_add(finals.saturating_mul(WORD + row_bytes(&self.final_obs)))
     }
 
-    /// Replaces the contents by the bytes of a rollout with the same sizes and fields.
+    /// Replaces the contents by a rollout that [`RolloutBuffer::to_bytes`] encoded.
+    ///
+    /// The encoded rollout must have the sizes and fields of this buffer.
     ///
     /// # Errors
-    /// [`Error::Shape`] if the bytes do not match the sizes of this buffer. [`Error::NotFinite`] if a number is NaN or
-    /// infinite. [`Error::Memory`] if the final observations do not fit into memory. Nothing has changed after an
-    /// error.
+    /// [`Error::Shape`] if the bytes do not match the sizes of this buffer. [`Error::NotFinite`] if
+    /// a number is NaN or infinite. [`Error::Memory`] if the final observations do not fit into
+    /// memory. The buffer is unchanged after an error.
     pub fn load_bytes(&mut self, bytes: &[u8]) -> Result<()> {
         let shape_error = |expected: String, got: String| Error::shape("rollout", expected, got, HINT);
         let fixed = self.encoded_len(0);
@@ -97,7 +101,7 @@ impl RolloutBuffer {
         Ok(())
     }
 
-    /// Checks that the rows of the final observations are the truncated rows.
+    /// Checks that final observations exist for exactly the truncated and not terminated rows.
     fn check_finals(&self, bytes: &[u8], mut rows: impl Iterator<Item = u64>) -> Result<()> {
         let flag_bytes = |name: &str| {
             let before = self.fields().take_while(|field| field.name() != name);
@@ -113,7 +117,7 @@ impl RolloutBuffer {
         Err(Error::shape("rollout", expected, got, HINT))
     }
 
-    /// Checks that all floating-point numbers are finite.
+    /// Checks that all encoded floating-point numbers are finite.
     fn check_numbers(&self, bytes: &[u8]) -> Result<()> {
         let mut rest = bytes;
         for field in self.fields() {
@@ -161,7 +165,7 @@ fn write(field: &Field, out: &mut Vec<u8>) {
     little_endian(&mut out[from..], field.dtype().size());
 }
 
-/// Copies the first bytes to the elements of a field. Returns the remaining bytes.
+/// Decodes the elements of a field from the first bytes and returns the remaining bytes.
 fn read<'a>(field: &mut Field, bytes: &'a [u8]) -> &'a [u8] {
     let size = field.dtype().size();
     let into = field.data_mut().into_bytes();

@@ -11,13 +11,15 @@ use crate::{
     vector::masked_actions,
 };
 
-/// Number of single-environment steps between two interrupt checks.
+/// Number of steps, summed over all environments, between two interrupt checks.
 const POLL_EVERY_ROWS: usize = 1024;
 
-/// Collects one rollout with a Rust policy.
+/// Collects one rollout of T steps into `buffer`, with the actions of a Rust policy.
 ///
-/// The call performs T steps, evaluates the observations after step T and the final observations of episodes, and
-/// computes the advantages. Nothing is allocated after the first call. `rngs`, one per environment, are the random streams of the policy.
+/// After T steps, the policy evaluates the observations after the last step and the last
+/// observations of truncated episodes. [`RolloutBuffer::finish`] computes the advantages from these
+/// values. The memory of the buffer is reused between calls. `rngs` are the random streams of the
+/// policy, one per environment.
 ///
 /// ```
 /// use rlox_core::{
@@ -34,13 +36,14 @@ const POLL_EVERY_ROWS: usize = 1024;
 /// # Ok::<(), rlox_core::Error>(())
 /// ```
 ///
-/// If the environments mask actions, the policy receives the masks and the buffer stores them
-/// ([`RolloutBuffer::for_env`]).
+/// If the environments have action masks, the policy receives the masks and the buffer stores the
+/// masks ([`RolloutBuffer::for_env`]).
 ///
 /// # Errors
-/// The errors of [`RolloutBuffer::begin`], [`RolloutBuffer::step`], [`RolloutBuffer::finish`] and of the policy.
-/// [`Error::Space`] if the environments mask actions and the buffer has no field for the masks. [`Error::Interrupted`]
-/// if the interrupt check requests it between two steps.
+/// The errors of [`RolloutBuffer::begin`], [`RolloutBuffer::step`], [`RolloutBuffer::finish`] and
+/// of the policy. [`Error::Space`] if the environments have action masks and the buffer has no
+/// field for masks. [`Error::Interrupted`] if the interrupt check ([`crate::interrupt`]) returns
+/// true between two steps.
 pub fn collect(
     env: &mut dyn VectorEnv,
     policy: &mut dyn Policy,
@@ -98,9 +101,9 @@ pub fn collect(
 }
 
 impl RolloutBuffer {
-    /// Resizes `step_masks` for masked environments.
+    /// Returns the index of the custom field for action masks, or `None` without action masks.
     ///
-    /// Returns the index of the extra field that stores the masks.
+    /// Resizes `step_masks`, the masks of one step, to `[N, n]` for `n` actions.
     fn prepare_masks(&mut self, env: &dyn VectorEnv) -> Result<Option<usize>> {
         if !env.has_action_masks() {
             return Ok(None);
@@ -138,7 +141,10 @@ impl RolloutBuffer {
     }
 }
 
-/// Evaluates the last and the final observations into `values` and computes the advantages.
+/// Computes the advantages with the policy's values of the observations at which episodes were cut.
+///
+/// The values of the N observations after the last step and of the `finals` final observations are
+/// written to `values`.
 fn bootstrap(
     policy: &mut dyn Policy,
     buffer: &mut RolloutBuffer,

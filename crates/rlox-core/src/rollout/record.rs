@@ -1,6 +1,6 @@
 //! Recording of a rollout: start, steps, and the end with advantages and returns.
 //!
-//! Numbers that are not finite are rejected before they are stored.
+//! Numbers that are not finite are rejected before they become part of the rollout.
 
 use std::fmt::Display;
 
@@ -15,18 +15,21 @@ use crate::{
     field::{DType, Field, FieldData, FieldMut},
 };
 
-/// Largest slice that is checked inline, since selecting an instruction set takes longer.
+/// Maximum number of elements that are checked inline. For so few elements, the selection of an
+/// instruction set would take longer than the check.
 const INLINE_ELEMENTS: usize = 64;
 
 impl RolloutBuffer {
     /// Starts a rollout with the current observations of the environments.
     ///
-    /// The environments are reset before their first rollout and if `seeds` are given. In [`AutoresetMode::Disabled`],
-    /// environments with a finished episode are reset too, here and in every step.
+    /// The environments are reset if they have never been reset or if `seeds` is not
+    /// [`Seeds::Keep`]. In [`AutoresetMode::Disabled`], this call and every step also reset
+    /// environments whose episode has ended.
     ///
     /// # Errors
-    /// [`Error::Shape`] if the environments do not match the buffer's sizes, or the buffer's observations are not f32.
-    /// [`Error::Space`] if the action dtypes differ. [`Error::NotFinite`] if an observation is NaN or infinite. The
+    /// [`Error::Shape`] if the environments do not match the buffer's sizes, or the buffer's
+    /// observations are not f32. [`Error::Space`] if the actions of the environments have another
+    /// dtype than the buffer's. [`Error::NotFinite`] if an observation is NaN or infinite. Also the
     /// errors of [`RolloutBuffer::check_normalizer`] and [`VectorEnv::reset`].
     pub fn begin(
         &mut self,
@@ -58,13 +61,17 @@ impl RolloutBuffer {
 
     /// Starts a rollout with the caller's observations, `[N, d]`, of the buffer's dtype.
     ///
-    /// `fresh` is true for observations of a reset, which the normalizer has not seen. `ended`, `[N]`, is for
-    /// environments that reset in the next step ([`AutoresetMode::NextStep`]): true if the episode is over, so that the
-    /// first row is not a transition. `None` is for environments that reset in the same step.
+    /// `fresh` is true if the observations come from a reset. In that case, the normalizer adds
+    /// them to its statistics and sets its running returns to 0.
+    ///
+    /// `ended` is `None` for environments that reset in the same step. For environments that reset
+    /// in the next step ([`AutoresetMode::NextStep`]), `ended`, `[N]`, is true for each environment
+    /// whose episode is over. The first row of such an environment is not a transition, because the
+    /// first step only resets the environment.
     ///
     /// # Errors
-    /// [`Error::Shape`] if a length or the dtype does not match the buffer. [`Error::NotFinite`] if an observation is
-    /// NaN or infinite. The errors of [`RolloutBuffer::check_normalizer`].
+    /// [`Error::Shape`] if a length or the dtype does not match the buffer. [`Error::NotFinite`] if
+    /// an observation is NaN or infinite. Also the errors of [`RolloutBuffer::check_normalizer`].
     pub fn begin_with(
         &mut self,
         obs: FieldData<'_>,
@@ -87,14 +94,18 @@ impl RolloutBuffer {
 
     /// Stores the policy outputs of step `t` and steps the environments with the actions.
     ///
-    /// Actions of a Box space are stored unclipped and clipped to the bounds for the environment. Discrete actions are
-    /// counted from 0, and the `start` of the space is added for the environment.
+    /// The buffer stores the actions of a Box space unclipped, and the environments receive them
+    /// clipped to the bounds. The buffer stores Discrete actions counted from 0, and the
+    /// environments receive them plus the `start` of the space.
     ///
     /// # Errors
-    /// [`Error::Config`] if `t` is not the next step. [`Error::Shape`] if a length is wrong. [`Error::Space`] if the
-    /// action dtype is wrong. [`Error::Action`] if the environment rejects an action. [`Error::NotFinite`] if a number
-    /// is NaN or infinite. [`Error::Memory`] if the final observations do not fit into memory. The row is not stored
-    /// after an error. The environments have not been stepped, unless they returned the number.
+    /// [`Error::Config`] if `t` is not the next step. [`Error::Shape`] if a length is wrong.
+    /// [`Error::Space`] if the action dtype is wrong. [`Error::Action`] if the environment rejects
+    /// an action. [`Error::NotFinite`] if a number is NaN or infinite. [`Error::Memory`] if the
+    /// final observations do not fit into memory.
+    ///
+    /// After an error, step `t` is not part of the rollout. The environments have not been stepped,
+    /// unless the number that is not finite is one of their results.
     pub fn step(
         &mut self,
         t: usize,
@@ -112,10 +123,11 @@ impl RolloutBuffer {
     /// Stores the policy outputs of step `t` and the raw results of environments outside this crate.
     ///
     /// # Errors
-    /// [`Error::Config`] if `t` is not the next step. [`Error::Shape`] if a length or the observation dtype is wrong.
-    /// [`Error::Space`] if the action dtype is wrong. [`Error::NotFinite`] if a number is NaN or infinite, with the
-    /// environment index. [`Error::Memory`] if the final observations do not fit into memory. The row is not stored
-    /// after an error.
+    /// [`Error::Config`] if `t` is not the next step. [`Error::Shape`] if a length or the
+    /// observation dtype is wrong. [`Error::Space`] if the action dtype is wrong.
+    /// [`Error::NotFinite`] with the environment index if a number is NaN or infinite.
+    /// [`Error::Memory`] if the final observations do not fit into memory. After an error, step `t`
+    /// is not part of the rollout.
     pub fn record(
         &mut self,
         t: usize,
@@ -145,9 +157,10 @@ impl RolloutBuffer {
         self.commit(transition.final_obs, normalizer)
     }
 
-    /// Checks the policy outputs of step `t` before remote environments are stepped.
+    /// Checks the policy outputs of step `t` as [`RolloutBuffer::record`] does.
     ///
-    /// A step of remote environments cannot be undone if [`RolloutBuffer::record`] fails afterwards.
+    /// Callers with remote environments use this method before they step the environments, because
+    /// that step cannot be undone if `record` fails afterwards.
     ///
     /// # Errors
     /// The errors of [`RolloutBuffer::record`] that do not depend on the results of the environments.
@@ -156,7 +169,8 @@ impl RolloutBuffer {
         self.check_policy_step(t, policy_step)
     }
 
-    /// Checks that the normalizer matches the observations and environments of the buffer.
+    /// Checks that the normalizer has the observation size and the number of environments of the
+    /// buffer.
     ///
     /// # Errors
     /// [`Error::Config`] if the normalizer normalises observations and the buffer does not store them as f32.
@@ -174,12 +188,14 @@ impl RolloutBuffer {
 
     /// Computes `advantages` and `returns` of a full rollout by generalized advantage estimation.
     ///
-    /// See [`crate::compute_gae`]. `last_values`, `[N]`, are the values of the last observations. `final_values`,
-    /// `[K]`, are the values of [`RolloutBuffer::final_obs`]. Rows that are not transitions get the advantage 0.
+    /// See [`crate::compute_gae`]. `last_values`, `[N]`, are the values of the observations after
+    /// the last step. `final_values`, `[K]`, are the values of [`RolloutBuffer::final_obs`]. A row
+    /// of a reset (`valid` false) gets the advantage 0 and its value as the return.
     ///
     /// # Errors
-    /// [`Error::Config`] if the rollout is not full or a factor is outside [0, 1]. [`Error::Shape`] if a length is
-    /// wrong. [`Error::NotFinite`] if a value is NaN or infinite.
+    /// [`Error::Config`] if the rollout is not full, or if `gamma` or `gae_lambda` is outside [0,
+    /// 1]. [`Error::Shape`] if a length is wrong. [`Error::NotFinite`] if a value is NaN or
+    /// infinite.
     pub fn finish(&mut self, last_values: &[f32], final_values: &[f32], gamma: f64, gae_lambda: f64) -> Result<()> {
         if self.next_step < self.n_steps {
             let got = format!("{} of {} steps", self.next_step, self.n_steps);
@@ -203,7 +219,7 @@ impl RolloutBuffer {
         let (terminated, truncated) = self.flags.split_at_mut(self.n_steps * self.num_envs);
         read_flags(&self.terminated, terminated);
         read_flags(&self.truncated, truncated);
-        // Final values are only read where an episode was truncated.
+        // Without a truncated episode, the computation reads no final values.
         let cut = truncated.contains(&true);
         let final_values = cut.then(|| f32s(&self.final_values));
         let ends = EpisodeEnds { terminated, truncated: cut.then_some(&*truncated), final_values };
@@ -329,7 +345,7 @@ impl RolloutBuffer {
         self.check_f32()
     }
 
-    /// Writes checked policy outputs into row `t`.
+    /// Writes the checked policy outputs of step `t` into the fields.
     fn store(&mut self, t: usize, policy_step: PolicyStep<'_>) {
         let (n, width) = (self.num_envs, self.num_envs * self.actions.width());
         match (self.actions.data_mut(), policy_step.actions) {
@@ -345,10 +361,11 @@ impl RolloutBuffer {
         f32s_mut(&mut self.values)[t * n..][..n].copy_from_slice(policy_step.values);
     }
 
-    /// Steps the environments with the actions stored for the next step and records the results.
+    /// Steps the environments with the stored actions of the next step and records the results.
     pub(super) fn advance(&mut self, env: &mut dyn VectorEnv, normalizer: Option<&mut Normalizer>) -> Result<()> {
         let (t, n, d) = (self.next_step, self.num_envs, self.obs.width());
-        // Reserves memory for all environments, since a step cannot be undone.
+        // Memory for a final observation of each environment is reserved first, because a step
+        // cannot be undone.
         self.reserve_finals(n)?;
         let actions = env_actions(
             &self.actions,
@@ -389,7 +406,8 @@ impl RolloutBuffer {
         self.final_obs.reserve(episodes).map_err(|error| error.rename_argument("rows", "final_obs"))
     }
 
-    /// Stores the last observations of the episodes that ended in this step and resets their environments.
+    /// Copies the last observations of episodes that ended in this step, and resets their
+    /// environments.
     fn restart(&mut self, env: &mut dyn VectorEnv) -> Result<()> {
         let (t, n, d) = (self.next_step, self.num_envs, self.obs.width());
         self.record_ended();
@@ -401,7 +419,7 @@ impl RolloutBuffer {
         env.reset(Seeds::Keep, Some(&self.ended), &ResetOptions::default(), next_obs)
     }
 
-    /// Records the environments whose episodes ended in this step.
+    /// Sets `ended` to true for the environments whose episodes ended in this step, else to false.
     fn record_ended(&mut self) {
         let flags = self.step_terminated.iter().zip(&self.step_truncated);
         for (ended, (terminated, truncated)) in self.ended.iter_mut().zip(flags) {
@@ -409,7 +427,8 @@ impl RolloutBuffer {
         }
     }
 
-    /// Clears flags and rewards of the environments whose step only reset them.
+    /// Marks the rows of environments that were only reset as invalid, and clears their flags and
+    /// rewards.
     fn blank_resets(&mut self) {
         for (i, ended) in self.ended.iter().enumerate() {
             self.step_valid[i] = !ended;
@@ -419,9 +438,11 @@ impl RolloutBuffer {
         }
     }
 
-    /// Normalises the current row, stores the final observations and advances to the next step.
+    /// Normalises the results of the current step, stores final observations and advances to the
+    /// next step.
     ///
-    /// `finals` holds the final observations, unless environments reset in the next step.
+    /// `finals`, `[N, d]`, holds the final observations. For environments that reset in the next
+    /// step, `finals` is not read, because the final observations are in `obs`.
     fn commit(&mut self, finals: FieldData<'_>, mut normalizer: Option<&mut Normalizer>) -> Result<()> {
         if self.resets_next_step {
             self.blank_resets();
@@ -440,7 +461,8 @@ impl RolloutBuffer {
             if normalizer.options().obs {
                 let next_obs = &mut f32s_mut(&mut self.obs)[(t + 1) * n * d..][..n * d];
                 if self.resets_next_step && self.ended.contains(&true) {
-                    // Last observations of episodes are excluded from the statistics in every mode.
+                    // In every autoreset mode, the last observation of an episode is not part of
+                    // the statistics.
                     for (row, _) in next_obs.chunks_exact(d).zip(&self.ended).filter(|(_, ended)| !**ended) {
                         normalizer.update_obs(row)?;
                     }
@@ -479,7 +501,8 @@ impl RolloutBuffer {
     }
 }
 
-/// Checks that the results of step `t` are finite, and that required final observations are present.
+/// Checks that the results of step `t` are finite and include the final observations of truncated
+/// episodes.
 fn check_transition(
     t: usize,
     transition: Transition<'_>,
@@ -500,9 +523,10 @@ fn check_transition(
     cut.try_for_each(|i| check_obs("final_obs", final_obs.slice(i * d, d), d, i, Some(t)))
 }
 
-/// Returns the actions of `rows` rows for the environment, see [`ActionsMut::into_env_actions`].
+/// Returns the actions of `rows` rows, from row `from` on, as [`ActionsMut::into_env_actions`]
+/// converts them.
 ///
-/// The stored actions stay unchanged.
+/// The converted actions are written to `clipped` or `shifted`. The stored actions stay unchanged.
 fn env_actions<'a>(
     actions: &'a Field,
     from: usize,
@@ -541,12 +565,14 @@ pub(super) fn flags_mut(field: &mut Field) -> &mut [u8] {
     data
 }
 
-/// Writes flags into a Bool field, one byte each.
+/// Writes flags into a Bool field from row `from` on, one byte per flag.
 fn write_flags(field: &mut Field, from: usize, flags: &[bool]) {
     flags_mut(field)[from..from + flags.len()].copy_from_slice(bytemuck::cast_slice(flags));
 }
 
-/// Copies the flags of a Bool field. Other programs may write any byte values.
+/// Copies the flags of a Bool field into `flags`. Every byte except 0 is true.
+///
+/// Other programs share the memory of the field and may write bytes other than 0 and 1.
 fn read_flags(field: &Field, flags: &mut [bool]) {
     let FieldData::Bool(bytes) = field.data() else { return };
     for (flag, byte) in flags.iter_mut().zip(bytes) {
@@ -554,12 +580,12 @@ fn read_flags(field: &Field, flags: &mut [bool]) {
     }
 }
 
-/// Floating-point numbers with a magnitude check.
+/// Floating-point types with a check of magnitudes.
 trait Bounded: Copy + Display + PartialOrd {
     /// The largest finite number.
     const LARGEST: Self;
 
-    /// Returns true if the magnitude of every number is at most `limit`. NaN fails.
+    /// Returns true if the magnitude of every number is at most `limit`. A NaN gives false.
     fn all_within(numbers: &[Self], limit: Self) -> bool;
 
     /// Returns true if the magnitude of this number is at most `limit`.
@@ -571,8 +597,8 @@ macro_rules! bounded {
         impl Bounded for $float {
             const LARGEST: Self = Self::MAX;
 
-            // The bits of positive floats are ordered, so the sum of too large a number and `margin` carries into the
-            // sign bit. No branches or comparisons are needed, so that every instruction set vectorises this loop.
+            // Adding `margin` to the bits of a magnitude sets the sign bit if it exceeds `limit`.
+            // Without branches, the loop vectorises.
             #[inline(always)]
             fn all_within(numbers: &[Self], limit: Self) -> bool {
                 const POSITIVE: $bits = $bits::MAX >> 1;
@@ -595,9 +621,11 @@ multiversion! {
     }
 }
 
-/// Checks that rows of `width` numbers are finite, with one row per environment from `first` on.
+/// Checks that all numbers are finite.
 ///
-/// `t` is the step of the rows, if they belong to a step.
+/// Row `i` has `width` numbers and belongs to environment `first + i`.
+///
+/// `t` is the step of the rows, or `None` if the rows belong to no step.
 fn check_rows<T: Bounded>(
     argument: &'static str,
     rows: &[T],
@@ -611,7 +639,7 @@ fn check_rows<T: Bounded>(
     Err(if let Some(t) = t { error.at_row(t) } else { error })
 }
 
-/// Checks that observations are finite as [`check_rows`] does. Integers always are.
+/// Checks that observations are finite as [`check_rows`] does. Integers are always finite.
 fn check_obs(argument: &'static str, rows: FieldData<'_>, width: usize, first: usize, t: Option<usize>) -> Result<()> {
     match rows {
         FieldData::F32(rows) => check_rows(argument, rows, width, first, t),
@@ -620,7 +648,9 @@ fn check_obs(argument: &'static str, rows: FieldData<'_>, width: usize, first: u
     }
 }
 
-/// Returns the first number of rows of `width` numbers that is not finite, with the index of its row.
+/// Returns the row index and the value of the first number that is not finite.
+///
+/// Rows have `width` numbers.
 pub(crate) fn first_not_finite(rows: FieldData<'_>, width: usize) -> Option<(usize, f64)> {
     match rows {
         FieldData::F32(rows) => find_outside(rows, f32::MAX, width).map(|(row, x)| (row, x.into())),
@@ -629,7 +659,9 @@ pub(crate) fn first_not_finite(rows: FieldData<'_>, width: usize) -> Option<(usi
     }
 }
 
-/// Checks the rewards of step `t`, which are stored as f32. Rewards to be `rescaled` may exceed f32.
+/// Checks that the rewards of step `t` are finite in f32, the dtype in which they are stored.
+///
+/// Rewards that a normalizer rescales (`rescaled`) need only be finite in f64.
 fn check_rewards(rewards: &[f64], rescaled: bool, t: usize) -> Result<()> {
     let (largest, expected) =
         if rescaled { (f64::MAX, "finite numbers") } else { (f64::from(f32::MAX), "numbers finite in f32") };
@@ -651,7 +683,8 @@ pub(super) fn check_finite_policy_step(policy_step: PolicyStep<'_>, t: usize) ->
     check_rows("values", policy_step.values, 1, 0, Some(t))
 }
 
-/// Returns the first number whose magnitude exceeds `limit`, with the index of its row.
+/// Returns the row index and the value of the first number that is NaN or exceeds `limit` in
+/// magnitude.
 #[inline]
 fn find_outside<T: Bounded>(rows: &[T], limit: T, width: usize) -> Option<(usize, T)> {
     let all = if rows.len() <= INLINE_ELEMENTS { T::all_within(rows, limit) } else { many_within(rows, limit) };

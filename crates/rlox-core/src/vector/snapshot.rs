@@ -10,9 +10,9 @@ const HINT: &str = "pass a snapshot of environments with the same id and setting
 /// Number of environments between two interrupt checks.
 const POLL_EVERY_ENVS: usize = 1024;
 
-/// Snapshot of N environments, stored in columns as in checkpoints.
+/// Snapshot of N environments, with one array per quantity as in checkpoints.
 ///
-/// Environments restored from a snapshot continue exactly as the original ones.
+/// Environments restored from a snapshot continue exactly like the original environments.
 ///
 /// ```
 /// use rlox_core::{AutoresetMode, ResetOptions, Seeds, VecEnv, VectorEnv, envs::CartPole, vector::EnvSnapshot};
@@ -27,7 +27,7 @@ const POLL_EVERY_ENVS: usize = 1024;
 /// ```
 #[derive(Clone, Debug, PartialEq)]
 pub struct EnvSnapshot<'a> {
-    /// The states ([`VectorEnv::state`]), `[N, width]`.
+    /// The states ([`VectorEnv::state`]), `[N, width]`, with `width` numbers per state.
     pub states: Cow<'a, [f64]>,
     /// The sums of rewards of the current episodes, `[N]`.
     pub episode_returns: Cow<'a, [f64]>,
@@ -45,8 +45,9 @@ impl EnvSnapshot<'_> {
     /// Returns `None` if a state is unavailable or if the states have different lengths.
     ///
     /// # Errors
-    /// [`Error::Memory`] if the snapshot does not fit into memory. [`Error::Interrupted`] if the interrupt check
-    /// requests it. [`Error::Backend`] or [`Error::Closed`] if a remote environment does not respond.
+    /// [`Error::Memory`] if the snapshot does not fit into memory. [`Error::Interrupted`] if the
+    /// interrupt check ([`crate::interrupt`]) returns true. [`Error::Backend`] or [`Error::Closed`]
+    /// if a remote environment does not respond.
     pub fn capture(env: &dyn VectorEnv) -> Result<Option<Self>> {
         env.snapshot()
     }
@@ -79,9 +80,9 @@ impl EnvSnapshot<'_> {
     /// Checks that the snapshot can be restored into `env`.
     ///
     /// # Errors
-    /// [`Error::Shape`] if a column has the wrong length. [`Error::Config`] if a value is invalid or the environments
-    /// cannot be restored. [`Error::NotFinite`] if a number is NaN or infinite. Also the errors of
-    /// [`EnvSnapshot::capture`].
+    /// [`Error::Shape`] if an array has the wrong length. [`Error::Config`] if a value is invalid
+    /// or the environments cannot be restored. [`Error::NotFinite`] if a number is NaN or infinite.
+    /// Also the errors of [`EnvSnapshot::capture`].
     pub fn check(&self, env: &dyn VectorEnv) -> Result<()> {
         self.check_and_decode(env).map(|_| ())
     }
@@ -89,8 +90,9 @@ impl EnvSnapshot<'_> {
     /// Restores the snapshot into all environments of `env`.
     ///
     /// # Errors
-    /// The errors of [`EnvSnapshot::check`]; nothing has changed then. If an environment rejects a state that its check
-    /// accepted, some environments may already be restored.
+    /// The errors of [`EnvSnapshot::check`]. The environments are unchanged after these errors. If
+    /// an environment rejects a state that its check accepted, some environments may already be
+    /// restored.
     pub fn restore_into(&self, env: &mut dyn VectorEnv) -> Result<()> {
         let (width, rngs) = self.check_and_decode(env)?;
         // No interrupt checks from here on, so that all environments are restored.
@@ -101,10 +103,11 @@ impl EnvSnapshot<'_> {
         env.set_rngs(&rngs)
     }
 
-    /// Checks the snapshot. Returns the numbers per state and the random streams.
+    /// Checks the snapshot and returns the length of a state and the decoded random streams.
     fn check_and_decode(&self, env: &dyn VectorEnv) -> Result<(usize, Vec<Pcg64>)> {
         let n = env.num_envs();
-        // `VectorEnv::state` hides errors, a snapshot returns them.
+        // A full snapshot is taken, because `VectorEnv::state` returns `None` for errors of remote
+        // environments.
         let known = env.snapshot()?.ok_or_else(|| {
             Error::config("states", "environments that can be restored", env.spec().id.clone(), "reset them instead")
         })?;
@@ -132,7 +135,7 @@ impl EnvSnapshot<'_> {
         Ok(())
     }
 
-    /// Returns a view of the environments in `rows`.
+    /// Returns a snapshot of the environments `rows` that borrows the arrays of this snapshot.
     ///
     /// # Panics
     /// Panics if `rows` exceeds the number of environments.
@@ -163,7 +166,8 @@ impl EnvSnapshot<'_> {
         }
     }
 
-    /// Appends the environments of `further`, whose states must have the same length.
+    /// Appends the environments of `further`. Their states must be as long as those of this
+    /// snapshot.
     pub fn append(&mut self, further: &EnvSnapshot<'_>) {
         self.states.to_mut().extend_from_slice(&further.states);
         self.episode_returns.to_mut().extend_from_slice(&further.episode_returns);
@@ -184,10 +188,11 @@ impl EnvSnapshot<'_> {
     }
 }
 
-/// Encodes random streams as one array ([`Pcg64::to_state_array`]).
+/// Encodes random streams as one array, `[N * Pcg64::STATE_LEN]` ([`Pcg64::to_state_array`]).
 ///
 /// # Errors
-/// [`Error::Memory`] if the array does not fit into memory, [`Error::Interrupted`] if the interrupt check requests it.
+/// [`Error::Memory`] if the array does not fit into memory. [`Error::Interrupted`] if the interrupt
+/// check ([`crate::interrupt`]) returns true.
 pub fn streams_to_array(rngs: &[Pcg64]) -> Result<Vec<i64>> {
     let mut array = alloc::with_capacity("streams", rngs.len().saturating_mul(Pcg64::STATE_LEN))?;
     let mut interrupt = InterruptCheck::default();
@@ -198,7 +203,7 @@ pub fn streams_to_array(rngs: &[Pcg64]) -> Result<Vec<i64>> {
     Ok(array)
 }
 
-/// Decodes the random streams of [`streams_to_array`].
+/// Decodes random streams from an array of [`streams_to_array`].
 ///
 /// # Errors
 /// The errors of [`Pcg64::from_state_array`] and of [`streams_to_array`].

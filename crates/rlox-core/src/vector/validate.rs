@@ -19,7 +19,8 @@ pub(crate) fn check_started(never_reset: usize, doing: &'static str) -> Result<(
     Err(Error::action(doing, "environments that have been reset", "a call before reset", "call reset first"))
 }
 
-/// Checks the slice lengths of a reset, and that no environment is left without a reset.
+/// Checks the slice lengths of a reset, and that environments outside the mask have been reset
+/// before.
 pub(crate) fn check_reset(
     (num_envs, dim): (usize, usize),
     obs: &[f32],
@@ -51,7 +52,9 @@ pub(crate) fn no_such_env(index: usize, num_envs: usize) -> Error {
     Error::shape("index", format!("less than {num_envs}"), index.to_string(), "name an environment")
 }
 
-/// Returns the number of flags in an action mask: the actions of a Discrete space, 1 for other spaces.
+/// Returns the number of flags in an action mask.
+///
+/// The result is the number of actions of a Discrete space, and 1 for other spaces.
 ///
 /// ```
 /// use rlox_core::{Space, vector::masked_actions};
@@ -62,7 +65,7 @@ pub fn masked_actions(space: &Space) -> usize {
     if let Space::Discrete { n, .. } = space { usize::try_from(*n).unwrap_or(1) } else { 1 }
 }
 
-/// Checks that only environments with a Discrete action space have action masks.
+/// Checks that environments with action masks have a Discrete action space.
 pub(crate) fn check_maskable(masks: bool, spec: &EnvSpec) -> Result<()> {
     if !masks || matches!(spec.action, Space::Discrete { .. }) {
         return Ok(());
@@ -76,7 +79,7 @@ pub(crate) fn check_maskable(masks: bool, spec: &EnvSpec) -> Result<()> {
     ))
 }
 
-/// Checks that an environment of this autoreset mode can have this progress.
+/// Checks that environment `index` can have `progress` in this autoreset mode.
 pub(crate) fn check_progress(mode: AutoresetMode, index: usize, progress: EpisodeProgress) -> Result<()> {
     let hint = "pass what the environments gave";
     if !progress.episode_return.is_finite() {
@@ -90,7 +93,10 @@ pub(crate) fn check_progress(mode: AutoresetMode, index: usize, progress: Episod
     Ok(())
 }
 
-/// Returns an unlimited sequence of random streams: of the seeds `seed + i`, or of system entropy.
+/// Returns an endless iterator over random streams.
+///
+/// Stream `i` has the seed `seed + i`. Without a seed, the streams are seeded by the operating
+/// system.
 pub(crate) fn spawn_streams(seed: Option<u64>) -> impl Iterator<Item = Pcg64> {
     let mut entropy = SeedSequence::from_os();
     (0..).map(move |i| match seed {
@@ -99,7 +105,7 @@ pub(crate) fn spawn_streams(seed: Option<u64>) -> impl Iterator<Item = Pcg64> {
     })
 }
 
-/// Reseeds the stream of environment `index` as a reset requires.
+/// Reseeds the random stream of environment `index` as `seeds` requires.
 pub(crate) fn reseed(rng: &mut Pcg64, seeds: Seeds<'_>, index: usize) {
     match seeds {
         Seeds::Keep => {}
@@ -112,7 +118,7 @@ pub(crate) fn reseed(rng: &mut Pcg64, seeds: Seeds<'_>, index: usize) {
     }
 }
 
-/// Returns Gymnasium's generator of environment `index` for the seed `base`.
+/// Returns a generator with the seed `base + index`, as in Gymnasium.
 fn seeded(base: u64, index: usize) -> Pcg64 {
     Pcg64::seed_from(u128::from(base) + index as u128)
 }

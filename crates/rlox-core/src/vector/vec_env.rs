@@ -49,7 +49,8 @@ pub struct VecEnv<E: Env> {
     mode: AutoresetMode,
     dim: usize,
     last_obs: Vec<f32>,
-    /// The action masks of the last states of truncated episodes, `[N, n]`. Empty without action masks.
+    /// The action masks of the last states of truncated episodes, `[N, n]`. Empty if the
+    /// environments have no action masks.
     final_masks: Vec<bool>,
     never_reset: usize,
     finished: usize,
@@ -65,12 +66,14 @@ impl<E: Env> std::fmt::Debug for VecEnv<E> {
 impl<E: Env> VecEnv<E> {
     /// Creates `num_envs` environments with `make`.
     ///
-    /// Environment `i` is seeded with `seed + i`. Without a seed, the operating system provides the entropy.
+    /// Environment `i` is seeded with `seed + i`. Without a seed, the operating system provides the
+    /// entropy.
     ///
     /// # Errors
-    /// [`crate::Error::Config`] if `num_envs` is 0. [`crate::Error::Space`] if a space is invalid, or for action masks
-    /// of a space other than Discrete. [`crate::Error::Memory`] if memory is insufficient.
-    /// [`crate::Error::Interrupted`] if the interrupt check requests it.
+    /// [`crate::Error::Config`] if `num_envs` is 0. [`crate::Error::Space`] if a space is invalid,
+    /// or if the environments have action masks and their action space is not Discrete.
+    /// [`crate::Error::Memory`] if memory is insufficient. [`crate::Error::Interrupted`] if the
+    /// interrupt check ([`crate::interrupt`]) returns true.
     pub fn new(num_envs: usize, seed: Option<u64>, mode: AutoresetMode, mut make: impl FnMut() -> E) -> Result<Self> {
         validate::check_num_envs(num_envs)?;
         let first = make();
@@ -80,7 +83,8 @@ impl<E: Env> VecEnv<E> {
         validate::check_maskable(first.has_action_mask(), &spec)?;
         let dim = spec.observation.dim();
         let mask_width = if first.has_action_mask() { validate::masked_actions(&spec.action) } else { 0 };
-        // Twice the size, since callers also store observations and results per environment.
+        // The check asks for twice the size, because callers store observations and results as
+        // well.
         alloc::check_available("num_envs", num_envs, 2 * (size_of::<Slot<E>>() + size_of::<f32>() * dim + mask_width))?;
         let mut slots = alloc::with_capacity("num_envs", num_envs)?;
         let last_obs = alloc::zeroed("num_envs", num_envs * dim)?;
@@ -97,7 +101,7 @@ impl<E: Env> VecEnv<E> {
         Ok(Self { slots, spec, mode, dim, last_obs, final_masks, never_reset: num_envs, finished: 0, log })
     }
 
-    /// Replaces the time limit in steps. `None` removes the limit.
+    /// Replaces the time limit by `limit` steps per episode. `None` removes the time limit.
     #[must_use]
     pub fn with_max_episode_steps(mut self, limit: Option<u32>) -> Self {
         self.spec.max_episode_steps = limit;
@@ -299,7 +303,7 @@ mod tests {
     use crate::envs::MakeOptions;
     use crate::{Error, Seeds, Space, Step, plugin::EnvPlugin};
 
-    /// Counts its steps.
+    /// Environment that counts its steps.
     ///
     /// The parity of the count is the only allowed action. Step `end` terminates an episode.
     #[derive(Clone)]
@@ -374,7 +378,8 @@ mod tests {
                 env.final_action_masks(&mut last).unwrap();
                 env.action_masks(&mut now).unwrap();
                 assert_eq!(last[2..], [false, true], "{autoreset_mode:?}");
-                // The mask of a first state (SameStep), or of a finished environment.
+                // The mask of the first state of the next episode (SameStep), or of a finished
+                // environment.
                 assert_eq!(now[2..], [true, autoreset_mode != AutoresetMode::SameStep]);
                 assert!(matches!(env.final_action_masks(&mut [false; 3]), Err(Error::Shape(_))));
             }

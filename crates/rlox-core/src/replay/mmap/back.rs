@@ -1,4 +1,4 @@
-//! References to a file, and rollbacks to them.
+//! References to states of a file, and rollbacks to such states.
 
 use super::MmapReplayBuffer;
 use super::file::Disk;
@@ -12,13 +12,15 @@ use crate::{
 const HINT: &str = "restore the copy of the file that belongs to this state, or continue without it";
 
 impl MmapReplayBuffer {
-    /// Returns a reference to the file for a checkpoint, after a flush.
+    /// Flushes the buffer and returns a reference to its file, for a checkpoint.
     ///
-    /// The fields are the path, the id of the file, the number of pushed rows, and the number of the timeline, which
-    /// distinguishes these rows from later replacements. The rows remain in the file.
+    /// The fields are the path, the id of the file, the number of pushed rows, and the number of
+    /// the timeline. A rollback starts a new timeline, so that its number distinguishes rows from
+    /// rows that replaced them after a rollback. The reference contains no rows, which remain in
+    /// the file.
     ///
     /// # Errors
-    /// As [`MmapReplayBuffer::flush`].
+    /// The errors of [`MmapReplayBuffer::flush`].
     pub fn state(&mut self) -> Result<Vec<Field>> {
         self.flush()?;
         let path = self.path().as_os_str().as_encoded_bytes();
@@ -38,11 +40,12 @@ impl MmapReplayBuffer {
     /// The file may have been moved since the reference was created.
     ///
     /// # Errors
-    /// - [`Error::Config`], [`Error::Space`] or [`Error::Shape`] that names a missing or invalid array. An array is
-    ///   invalid if it belongs to another file, to more rows than the file has, to rows that were dropped by a
-    ///   rollback, or to a state some of whose rows were overwritten. Nothing has changed then;
-    /// - [`Error::Io`] if the system reports an error, and [`Error::Interrupted`] if the interrupt check of the process
-    ///   stops the call. The last rows may be dropped then.
+    /// - [`Error::Config`], [`Error::Space`] or [`Error::Shape`] if an array is missing or invalid;
+    ///   the error names the array. The reference is invalid if it belongs to another file or to
+    ///   more rows than the file has. It is also invalid if a rollback dropped its rows, or if
+    ///   newer rows replaced some of them. Nothing has changed after these errors;
+    /// - [`Error::Io`] if the system reports an error, and [`Error::Interrupted`] if the interrupt
+    ///   check of the process stops the call. The last rows may have been dropped.
     pub fn load_state(&mut self, state: &[Field]) -> Result<()> {
         const NAMES: [&str; 4] = ["path", "id", "pushed", "timeline"];
         if let Some(other) = state.iter().find(|field| !NAMES.contains(&field.name())) {
@@ -75,7 +78,8 @@ impl MmapReplayBuffer {
         if !self.cold.has(oldest, self.pushed) {
             return overwritten(format!("at least {}", self.pushed - self.cold.slack));
         }
-        // Rows that were dropped earlier may have overwritten more than the current ones.
+        // Rows that an earlier rollback dropped may have overwritten rows that the current rows did
+        // not.
         if pushed > 0 && oldest < self.cold.written && !self.cold.is_there(oldest)? {
             return overwritten("a later state".to_owned());
         }
@@ -83,7 +87,7 @@ impl MmapReplayBuffer {
         let mut interrupt = InterruptCheck::default();
         let numbers = [(); 2].map(|()| {
             let [low, high] = Disk::id().map(u64::from);
-            // An odd number: never 0, which stands for a file without rollbacks.
+            // The number is odd and therefore never 0, which stands for a file without rollbacks.
             (high << 32 | low) >> 1 | 1
         });
         let gone = self.cold.truncate(pushed, numbers, &mut || interrupt.check());

@@ -1,6 +1,12 @@
 //! The file of a buffer: a header, two alternating commits and a ring of records.
 //!
-//! One process at a time reads and writes the file by position.
+//! A record holds one row. The ring has `total_capacity + slack` records, and row `r` is in record
+//! `r % (total_capacity + slack)`. A commit contains the number of rows that were on the disk when
+//! it was written, and the history of rollbacks. Commits are written alternately to two places, so
+//! that one of them is always valid. At most `slack` rows are written between two commits, so that
+//! no stored row of the last commit is overwritten.
+//!
+//! One process at a time reads and writes the file, at byte offsets.
 
 use std::fs::{self, File, OpenOptions, TryLockError};
 use std::io;
@@ -12,15 +18,15 @@ use super::timeline::Timeline;
 use crate::interrupt::PollFn;
 use crate::{Error, Result, SeedSequence, alloc};
 
-/// Maximum bytes per read or write, unless a record is larger.
+/// Maximum number of bytes per read or write, unless a record is larger.
 const CHUNK: usize = 1 << 20;
 
-/// Number of records that are blanked between two interruption checks.
+/// Number of records whose index is overwritten between two interrupt checks.
 const BLANKS: usize = 1 << 10;
 
 const HINT: &str = "the file is damaged or not a replay buffer; use another copy";
 
-/// Records of a file. The newest rows of the buffer may not be written yet.
+/// The rows of a buffer that are in its file. The file may lack the newest rows of the buffer.
 #[derive(Debug)]
 pub(super) struct Cold {
     pub(super) disk: Disk,
@@ -34,11 +40,11 @@ pub(super) struct Cold {
     pub(super) written: usize,
     /// Number of rows in the last commit.
     flushed: usize,
-    /// Number of rows that are on the disk and recoverable without a commit.
+    /// Number of rows that are synced to the disk, so that `open` finds them after a power cut.
     pub(super) safe: usize,
-    /// Rows after `written` that were dropped but still exist in the file.
+    /// Rows from `written` on that were dropped, but still have records in the file.
     dropped: Range<usize>,
-    /// True if `dropped` was found by `open`: these rows matter only once new rows precede them.
+    /// True if `open` found the rows in `dropped`. They are harmless until new rows precede them.
     found: bool,
     /// History of rollbacks.
     pub(super) timeline: Timeline,
@@ -46,7 +52,7 @@ pub(super) struct Cold {
     commits: u64,
     /// True if both commits are valid.
     commits_intact: bool,
-    /// True after a failed sync: the system may have lost writes since the last commit.
+    /// True after a failed sync: the system may have lost what was written since the last commit.
     doubtful: bool,
 }
 
@@ -54,7 +60,7 @@ impl Cold {
     /// Creates the file at `path`.
     ///
     /// # Errors
-    /// [`Error::Config`] if the file would be too large, and as [`Disk::create`].
+    /// [`Error::Config`] if the file would be too large. Also the errors of [`Disk::create`].
     pub(super) fn create(path: &Path, header: &Header) -> Result<Self> {
         let (bytes, salt) = header.to_bytes();
         let record = Record::new(&header.schema, salt);
@@ -92,8 +98,9 @@ impl Cold {
     /// Opens the file at `path`, with the rows of the last commit and the valid rows written after it.
     ///
     /// # Errors
-    /// As [`Disk::open`]; also [`Error::Corrupt`] that names the damaged section, and [`Error::Config`] for another
-    /// version of the format or another byte order.
+    /// The errors of [`Disk::open`]. [`Error::Corrupt`] if a section is damaged; the error names
+    /// the section. [`Error::Config`] if the file has another version of the format or another byte
+    /// order.
     pub(super) fn open(path: &Path, poll: PollFn<'_>) -> Result<(Self, Header)> {
         let disk = Disk::open(path)?;
         let (bytes, header, salt) = Header::read(&disk)?;
@@ -126,7 +133,7 @@ impl Cold {
         Ok(())
     }
 
-    /// Returns a commit if it is valid and in its own place.
+    /// Returns the commit at a place, 0 or 1, if it is valid and its number belongs to this place.
     fn commit_at(&self, place: u64) -> Result<Option<Commit>> {
         let mut bytes = [0; Commit::LEN];
         if !self.disk.read(self.header.len() as u64 + place * Commit::LEN as u64, &mut bytes)? {
@@ -135,13 +142,15 @@ impl Cold {
         Ok(Commit::from_bytes(&bytes, self.salt).filter(|commit| commit.number % 2 == place))
     }
 
-    /// Finds the rows after the last commit that are valid and consecutive.
+    /// Finds the valid, consecutive rows that were written after the last commit.
     ///
-    /// After a power cut, later rows may exist beyond them. Such rows are blanked before new rows are written, so that
-    /// they can never be mistaken for newer ones.
+    /// `there` is the number of complete records in the file. After a power cut, records of later
+    /// rows may exist behind an invalid record. Such records are blanked before new rows are
+    /// written, so that a later `open` does not take them for valid rows.
     fn recover(&mut self, there: usize, poll: PollFn<'_>) -> Result<()> {
         let (from, ring) = (self.flushed, self.ring());
-        // The ring is complete after the first round, and may be incomplete during it.
+        // In the first lap, the file may have fewer records than the ring. Later, the ring is
+        // complete.
         let (seam, end) = (from - from % ring + ring, from + self.slack);
         let filled = if from < ring { there.max(from) } else { seam };
         let (mut next, mut beyond) = (from, from);
@@ -157,7 +166,8 @@ impl Cold {
         }
         (self.written, self.safe) = (next, next);
         (self.dropped, self.found) = (next..beyond.max(next), true);
-        // New rows must not come between unsynced rows and the last commit. A reader of the file writes nothing else.
+        // New rows may follow the rows found here, which therefore must be on the disk. Without new
+        // rows, `open` writes nothing else.
         if next == from { Ok(()) } else { self.disk.sync() }
     }
 
@@ -166,12 +176,12 @@ impl Cold {
         self.total + self.slack
     }
 
-    /// Returns true if a row still exists after `written` rows were written.
+    /// Returns true if the record of `row` is not overwritten after `written` rows were written.
     pub(super) fn has(&self, row: usize, written: usize) -> bool {
         row.saturating_add(self.ring()) >= written
     }
 
-    /// Returns true if the place of a row in the file holds that row.
+    /// Returns true if the record at the place of `row` in the file has the index `row`.
     ///
     /// # Errors
     /// [`Error::Io`] if the system reports an error.
@@ -180,22 +190,22 @@ impl Cold {
         Ok(self.disk.read(self.at(row), &mut start)? && Record::number(&start) == row as u64)
     }
 
-    /// Returns the offset of the first record.
+    /// Returns the byte offset of the first record.
     fn data(&self) -> u64 {
         (self.header.len() + 2 * Commit::LEN) as u64
     }
 
-    /// Returns the offset of a row's record.
+    /// Returns the byte offset of the record of a row.
     fn at(&self, row: usize) -> u64 {
         self.data() + (row % self.ring()) as u64 * self.record.len as u64
     }
 
-    /// Returns the number of contiguous rows at the start of a range, at most a chunk.
+    /// Returns the number of rows at the start of a range that can be read or written by one call.
     fn contiguous_rows(&self, rows: &Range<usize>) -> usize {
         rows.len().min(self.ring() - rows.start % self.ring()).min((CHUNK / self.record.len).max(1))
     }
 
-    /// Reads rows in chunks.
+    /// Reads rows in chunks, and calls `visit` with the index and the bytes of each row.
     fn for_each_row(
         &self,
         mut rows: Range<usize>,
@@ -220,10 +230,10 @@ impl Cold {
         Ok(())
     }
 
-    /// Reads and verifies rows.
+    /// Reads and verifies rows, and calls `visit` with the index and the bytes of each row.
     ///
     /// # Errors
-    /// [`Error::Corrupt`] that names the first damaged record.
+    /// [`Error::Corrupt`] if a record is damaged. The error names the first damaged record.
     pub(super) fn for_each_checked_row(
         &self,
         rows: Range<usize>,
@@ -237,10 +247,10 @@ impl Cold {
         })
     }
 
-    /// Reads and verifies a row.
+    /// Reads a row into `out` and verifies it.
     ///
     /// # Errors
-    /// [`Error::Corrupt`] that names the record if it is damaged.
+    /// [`Error::Corrupt`] if the record is damaged. The error names the record.
     pub(super) fn read(&self, row: usize, out: &mut [u8]) -> Result<()> {
         if !self.disk.read(self.at(row), out)? {
             return Err(self.disk.corrupt(&format!("record {row}"), "the end of the file"));
@@ -253,12 +263,13 @@ impl Cold {
         self.record.mismatch(bytes, row).map_or(Ok(()), |got| Err(damaged(got)))
     }
 
-    /// Writes the rows that the file lacks, from a ring in memory that holds them.
+    /// Writes the rows that the file lacks. The ring `hot` holds the rows `rows` in memory.
     ///
     /// A commit precedes any write that would overwrite a row of the last commit.
     ///
     /// # Errors
-    /// [`Error::Io`] if the system reports an error, [`Error::Closed`] in a forked process. Completed writes remain.
+    /// [`Error::Io`] if the system reports an error. [`Error::Closed`] in a forked process.
+    /// Completed writes remain.
     pub(super) fn write(&mut self, hot: &[u8], rows: Range<usize>, poll: PollFn<'_>) -> Result<()> {
         self.disk.check_process()?;
         if self.written < rows.end || !self.found {
@@ -282,12 +293,14 @@ impl Cold {
         Ok(())
     }
 
-    /// Prepares that rows which the system may have lost are written again.
+    /// Rewrites rows that the system may have lost, after a failed sync.
     ///
-    /// Memory holds all rows from `hot_from` on. Earlier rows are read from the file and written again.
+    /// Rows before `hot_from` are read from the file and written again. For later rows, which are
+    /// in memory, `written` is reset, so that the caller writes them again.
     ///
     /// # Errors
-    /// [`Error::Corrupt`] that names a lost record, and as [`Cold::write`].
+    /// [`Error::Corrupt`] if a record was lost; the error names the record. Also the errors of
+    /// [`Cold::write`].
     fn rewrite(&mut self, hot_from: usize, poll: PollFn<'_>) -> Result<()> {
         let rewrite_end = hot_from.clamp(self.flushed, self.written);
         self.for_each_row(self.flushed..rewrite_end, poll, |row, bytes| {
@@ -301,7 +314,7 @@ impl Cold {
     /// Syncs all written rows to the disk, and then writes a commit.
     ///
     /// # Errors
-    /// [`Error::Io`] if the system reports an error, [`Error::Closed`] in a forked process.
+    /// [`Error::Io`] if the system reports an error. [`Error::Closed`] in a forked process.
     pub(super) fn commit(&mut self) -> Result<()> {
         self.disk.check_process()?;
         if self.commits_intact && self.flushed == self.written {
@@ -312,7 +325,7 @@ impl Cold {
         self.commit_to(self.written, &timeline)
     }
 
-    /// Writes and syncs a commit of `rows` rows.
+    /// Writes and syncs a commit with `rows` as the number of flushed rows.
     fn commit_to(&mut self, rows: usize, timeline: &Timeline) -> Result<()> {
         let commit = Commit { number: self.commits + 1, flushed: rows as u64, timeline: *timeline };
         let place = self.header.len() as u64 + commit.number % 2 * Commit::LEN as u64;
@@ -325,11 +338,12 @@ impl Cold {
 
     /// Drops the rows from `rows` on. All rows must be flushed.
     ///
-    /// At most `slack` rows are dropped at a time, as many as `open` examines, so that the file is always valid.
-    /// `numbers` are unique among files and timelines.
+    /// The rows are dropped in steps of at most `slack` rows. `open` examines as many rows after
+    /// the last commit, so that the file is valid after each step. `numbers` are unique among files
+    /// and timelines.
     ///
     /// # Errors
-    /// As [`Cold::write`]; the last rows may be dropped then.
+    /// The errors of [`Cold::write`]. The last rows may have been dropped after an error.
     pub(super) fn truncate(&mut self, rows: usize, numbers: [u64; 2], poll: PollFn<'_>) -> Result<()> {
         let before = self.timeline;
         while self.written > rows {
@@ -342,7 +356,9 @@ impl Cold {
         Ok(())
     }
 
-    /// Blanks dropped rows before new ones are written, so that they are never mistaken for later rows.
+    /// Overwrites the index in the records of dropped rows, before new rows are written.
+    ///
+    /// Otherwise, a later `open` could take such a record for a valid row.
     fn blank(&mut self, poll: PollFn<'_>) -> Result<()> {
         if self.dropped.is_empty() {
             return Ok(());
@@ -365,7 +381,7 @@ impl Cold {
     /// Verifies the header and the commits of the file.
     ///
     /// # Errors
-    /// [`Error::Corrupt`] that names the damaged section.
+    /// [`Error::Corrupt`] if a section is damaged. The error names the section.
     pub(super) fn verify(&self) -> Result<()> {
         let mut bytes = alloc::zeroed("path", self.header.len())?;
         if !self.disk.read(0, &mut bytes)? || bytes != self.header {
@@ -380,7 +396,7 @@ impl Cold {
     }
 }
 
-/// Returns the size of a full file in bytes, or `None` if it overflows.
+/// Returns the size in bytes of a file with all records, or `None` if the size overflows.
 fn file_len(header: &Header, start: usize, record: usize) -> Option<u64> {
     let rows = header.total_capacity.checked_add(header.slack)?;
     let bytes = rows.checked_mul(record)?.checked_add(start + 2 * Commit::LEN)?;
@@ -388,11 +404,11 @@ fn file_len(header: &Header, start: usize, record: usize) -> Option<u64> {
 }
 
 impl Header {
-    /// Reads the header, its bytes and their checksum.
+    /// Reads the header of a file. Returns its bytes, its content and the checksum of the bytes.
     ///
     /// # Errors
-    /// [`Error::Corrupt`] for an invalid header, [`Error::Config`] for another version of the format or another byte
-    /// order, and [`Error::Io`].
+    /// [`Error::Corrupt`] if the header is invalid. [`Error::Config`] if the file has another
+    /// version of the format or another byte order. [`Error::Io`] if the system reports an error.
     pub(super) fn read(disk: &Disk) -> Result<(Vec<u8>, Self, u32)> {
         let corrupt = |got: &str| disk.corrupt("header", got);
         let mut start = [0; Self::BLOCK];
@@ -423,7 +439,7 @@ pub(super) struct Disk {
 }
 
 impl Disk {
-    /// Creates a file with the given content. It appears at `path` only when it is complete.
+    /// Creates a file with the given content. The file appears at `path` only when it is complete.
     ///
     /// # Errors
     /// [`Error::Io`] if `path` exists or the system reports an error.
@@ -448,11 +464,11 @@ impl Disk {
         placed
     }
 
-    /// Opens a file.
+    /// Opens and locks a file.
     ///
     /// # Errors
-    /// [`Error::Io`] if there is no file or the system reports an error, [`Error::Corrupt`] for a folder or a device,
-    /// [`Error::Closed`] if another buffer has opened the file.
+    /// [`Error::Io`] if there is no file or the system reports an error. [`Error::Corrupt`] if
+    /// `path` is a folder or a device. [`Error::Closed`] if another buffer has opened the file.
     pub(super) fn open(path: &Path) -> Result<Self> {
         let io_error = |source| Error::Io { path: path.display().to_string(), source };
         // Opening a pipe would wait for a writer.
@@ -487,7 +503,8 @@ impl Disk {
         id
     }
 
-    /// Checks that this process opened the file. In a forked process the lock belongs to the parent.
+    /// Checks that this process opened the file. In a forked process, the lock belongs to the
+    /// parent.
     ///
     /// # Errors
     /// [`Error::Closed`] if another process opened the file.
@@ -503,7 +520,7 @@ impl Disk {
         std::process::id() == self.process
     }
 
-    /// Reads bytes at an offset. Returns false if the file ends before.
+    /// Fills `out` with the bytes from an offset on. Returns false if the file has fewer bytes.
     pub(super) fn read(&self, offset: u64, out: &mut [u8]) -> Result<bool> {
         self.before()?;
         match read_exact_at(&self.file, offset, out) {
@@ -521,7 +538,7 @@ impl Disk {
     /// Syncs written bytes to the disk.
     pub(super) fn sync(&self) -> Result<()> {
         self.before()?;
-        // The unit tests simulate power cuts themselves.
+        // The unit tests simulate power cuts, so that they need no real sync.
         if cfg!(test) { Ok(()) } else { self.file.sync_data().map_err(|source| self.io_error(source)) }
     }
 
@@ -538,7 +555,7 @@ impl Disk {
         self.path.display().to_string()
     }
 
-    /// Returns the error for an invalid section.
+    /// Returns the error for an invalid section of the file.
     pub(super) fn corrupt(&self, section: &str, got: impl Into<String>) -> Error {
         corrupt(&self.path, section, got)
     }
@@ -547,7 +564,7 @@ impl Disk {
         Error::Io { path: self.named(), source }
     }
 
-    /// Simulates faults of the disk in tests.
+    /// Returns the errors that tests simulate.
     #[cfg(test)]
     fn before(&self) -> Result<()> {
         self.faults.before().map_err(|source| self.io_error(source))
@@ -578,18 +595,20 @@ fn already_exists() -> io::Error {
     io::Error::new(io::ErrorKind::AlreadyExists, message)
 }
 
-/// Renames a file to `path` unless that exists.
+/// Renames the file `partial` to `path`, unless `path` exists.
 fn place(partial: &Path, path: &Path) -> io::Result<()> {
     match fs::hard_link(partial, path) {
         Ok(()) => Ok(()),
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Err(already_exists()),
-        // Some file systems do not support links.
+        // Some file systems do not support hard links.
         Err(_) if path.symlink_metadata().is_err() => fs::rename(partial, path),
         Err(_) => Err(already_exists()),
     }
 }
 
-/// Syncs the file's folder. Windows cannot open folders, and its journal covers file names.
+/// Flushes the entries of the file's folder to the disk.
+///
+/// Does nothing on Windows, where folders cannot be opened and the journal covers file names.
 fn flush_folder(path: &Path) -> io::Result<()> {
     let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
     if cfg!(windows) { Ok(()) } else { File::open(folder)?.sync_all() }

@@ -14,17 +14,18 @@ use crate::{
 
 const MAGIC: [u8; 8] = *b"rlox.mrb";
 const VERSION: u32 = 2;
-/// The size of the header is a multiple of this size, which a disk writes atomically.
+/// Size in bytes of a block, which disks write atomically. The size of the header is a multiple of
+/// it.
 const BLOCK: usize = 512;
-/// Bytes before the text: magic, version and length of the text.
+/// Size in bytes of the part before the JSON text: magic, version and length of the text.
 const FIXED: usize = 16;
-/// Maximum length of the text. Longer headers are rejected without reading.
+/// Maximum length of the text in bytes. Longer headers are rejected without reading.
 const MAX_TEXT_BYTES: usize = 1 << 24;
 /// Upper limit of row numbers and commit numbers.
 const MAX_COUNT: u64 = 1 << 62;
-/// Bytes at the start of a record: the index of the transition.
+/// Size in bytes of the index of the transition, at the start of a record.
 const NUMBER: usize = 8;
-/// Bytes at the end of a record: the checksum.
+/// Size in bytes of the checksum, at the end of a record.
 const CHECK: usize = 4;
 
 /// Content of the header.
@@ -33,7 +34,8 @@ pub(super) struct Header {
     pub(super) schema: TransitionSchema,
     pub(super) hot_capacity: usize,
     pub(super) total_capacity: usize,
-    /// Additional records of the ring, so that unflushed rows never overwrite stored ones.
+    /// Number of additional records in the ring. With them, unflushed rows never overwrite stored
+    /// rows.
     pub(super) slack: usize,
     /// Unique id of the file.
     pub(super) id: u64,
@@ -61,7 +63,7 @@ impl Header {
         (bytes, check)
     }
 
-    /// Returns the size of a header from its first block.
+    /// Returns the size of a header in bytes, given its first block.
     pub(super) fn len(start: &[u8; BLOCK]) -> std::result::Result<usize, &'static str> {
         if start[..8] != MAGIC {
             return Err("a file of another program");
@@ -112,10 +114,10 @@ impl Header {
     }
 }
 
-/// Record of the flushed rows.
+/// Commit: the number of flushed rows and the history of rollbacks at the time of a flush.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Commit {
-    /// Number of this commit. The commit with the higher number is valid.
+    /// Number of this commit. Of two valid commits, the commit with the higher number counts.
     pub(super) number: u64,
     /// Number of flushed rows.
     pub(super) flushed: u64,
@@ -159,7 +161,7 @@ pub(super) struct Record {
 }
 
 impl Record {
-    /// Creates the layout of a schema whose row size can be represented.
+    /// Creates the layout of a record for a schema. The size of a row must not overflow.
     pub(super) fn new(schema: &TransitionSchema, salt: u32) -> Self {
         let mut offset = NUMBER;
         let place = |(_, shape, dtype, column): (String, Vec<usize>, DType, Column)| {
@@ -171,7 +173,7 @@ impl Record {
         Self { len: offset + CHECK, salt, columns }
     }
 
-    /// Writes one row of a checked batch.
+    /// Writes row `row` of a checked batch to `out`, as the record of the transition `number`.
     pub(super) fn write(&self, out: &mut [u8], number: usize, batch: &TransitionBatch<'_>, row: usize) {
         let rows = batch.rows();
         let mut offset = 0;
@@ -204,10 +206,12 @@ impl Record {
         u64::from_le_bytes(*number)
     }
 
-    /// Start of a blanked record.
+    /// Index in a blanked record, which no transition has.
     pub(super) const BLANK: [u8; NUMBER] = [0xff; NUMBER];
 
-    /// Returns a description of the error in a record, or `None` if it is valid.
+    /// Returns a description of the error in the record of the transition `number`.
+    ///
+    /// Returns `None` if the record is valid.
     pub(super) fn mismatch(&self, bytes: &[u8], number: usize) -> Option<String> {
         let (content, check) = bytes.split_at(self.len - CHECK);
         if check != self.sum(content).to_le_bytes() {
@@ -217,7 +221,7 @@ impl Record {
         (there != number as u64).then(|| format!("number {there}"))
     }
 
-    /// Copies a column of records, `[B, ...]`.
+    /// Copies one column of records, `[B, ...]`, to `out`.
     pub(super) fn read(
         &self,
         schema: &TransitionSchema,
@@ -237,7 +241,7 @@ impl Record {
         })
     }
 
-    /// Copies a column of booleans of records.
+    /// Copies one Boolean column of records, `[B, ...]`, to `out`.
     pub(super) fn read_bools(
         &self,
         schema: &TransitionSchema,
@@ -265,12 +269,12 @@ impl Record {
     }
 }
 
-/// Returns the size of a header with a text of this length.
+/// Returns the size in bytes of a header whose text has this length.
 fn block(text: usize) -> usize {
     (FIXED + text + 4).next_multiple_of(BLOCK)
 }
 
-/// Writes the checksum of the content to the end of the bytes.
+/// Writes the checksum of all bytes but the last four to the last four bytes, and returns it.
 fn seal(bytes: &mut [u8], salt: u32) -> u32 {
     let (content, end) = bytes.split_at_mut(bytes.len() - 4);
     let check = sum(content, salt);
@@ -278,7 +282,7 @@ fn seal(bytes: &mut [u8], salt: u32) -> u32 {
     check
 }
 
-/// Returns the checksum at the end of the bytes if it is correct.
+/// Returns the checksum in the last four bytes if it is correct.
 fn check_seal(bytes: &[u8], salt: u32) -> Option<u32> {
     let (content, end) = bytes.split_last_chunk::<4>()?;
     let check = sum(content, salt);

@@ -136,7 +136,7 @@ fn is_rejected(found: Result<Vec<Vec<u8>>>, rows: &[Vec<u8>], what: &str) -> boo
 
 #[test]
 fn every_flipped_bit_of_stored_rows_is_detected() {
-    // The ring has wrapped: two of the five records are no longer stored.
+    // The ring has wrapped: two of the five records hold rows that are no longer stored.
     let (_scratch, path, bytes) = file(1, 3, 2, 9);
     let rows = opened(&path, &bytes).unwrap();
     let len = rows[0].len();
@@ -233,7 +233,7 @@ fn power_cuts_that_lose_recent_writes_lose_no_flushed_rows() {
         push(&mut buffer, 0..flushed).unwrap();
         buffer.flush().unwrap();
         let before = fs::read(&path).unwrap();
-        // At most as many rows as lie between two commits.
+        // At most as many rows are pushed as lie between two commits.
         let more = rng.integers(0, slack.min(hot) as i64 + 1) as usize;
         push(&mut buffer, flushed..flushed + more).unwrap();
         let rows = buffer.hot_from..buffer.pushed;

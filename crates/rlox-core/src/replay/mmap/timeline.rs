@@ -1,10 +1,15 @@
-//! History of rollbacks: distinguishes rows of a file that have the same index.
+//! History of rollbacks, which distinguishes rows that have the same index in a file.
+//!
+//! A rollback drops rows, and new rows reuse their indices.
 
-/// Branches of a file: each rollback starts one, with a number that identifies its rows.
+/// Branches of a file: each rollback starts a branch, and the number of a branch identifies its
+/// rows.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Timeline {
     count: usize,
-    /// First row and number of each branch, in ascending order. Rows before all branches have number 0.
+    /// First row and number of each branch, in ascending order of the rows.
+    ///
+    /// Rows before all branches have the number 0.
     branches: [(u64, u64); Self::MAX_BRANCHES],
 }
 
@@ -18,7 +23,7 @@ impl Timeline {
         &self.branches[..self.count]
     }
 
-    /// Returns the number of the branch of the last of the first `rows` rows.
+    /// Returns the number of the branch to which row `rows - 1` belongs, or 0 without rows.
     pub(super) fn number_at(&self, rows: usize) -> u64 {
         self.branches().iter().rev().find(|(from, _)| *from < rows as u64).map_or(0, |(_, number)| *number)
     }
@@ -38,7 +43,7 @@ impl Timeline {
         next
     }
 
-    /// Writes the encoding.
+    /// Writes the encoding to `out`.
     pub(super) fn write_to(&self, out: &mut [u8]) {
         let numbers = self.branches().iter().flat_map(|(from, number)| [*from, *number]);
         for (out, number) in out.chunks_exact_mut(8).zip([self.count as u64].into_iter().chain(numbers)) {

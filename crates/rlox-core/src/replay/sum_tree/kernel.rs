@@ -1,4 +1,7 @@
 //! Kernels of the sum tree: updates of sums and minima, and descents to leaves, level by level.
+//!
+//! A node is a group of 16 numbers of a level. Above the leaves, each number belongs to one node of
+//! the level below: the child of the number.
 
 #![expect(clippy::inline_always, reason = "only inlined functions are compiled for the wider instruction sets")]
 
@@ -28,7 +31,9 @@ impl Number for f64 {
     }
 }
 
-/// Recomputes the sums and minima of some nodes.
+/// Recomputes the sum and the minimum of some nodes.
+///
+/// `numbers` are the nodes to add up, and `singles` are the nodes of which the minima are computed.
 #[inline(always)]
 fn update_nodes<T: Number>(
     simd: impl Sixteen,
@@ -44,10 +49,11 @@ fn update_nodes<T: Number>(
 }
 
 on_f64s! {
-    /// Updates all levels above some nodes of leaves.
+    /// Updates all levels above the nodes of leaves in `touched`.
     ///
-    /// A level with at most as many nodes as were touched is recomputed completely, which is faster than sorting. In a
-    /// larger level, few nodes are touched twice, and repeated work is harmless. Only adjacent duplicates are removed.
+    /// A level with at most as many nodes as `touched` is recomputed completely, which is faster
+    /// than removing all duplicates by a sort. In a larger level, only adjacent duplicates are
+    /// removed. Few duplicates remain, and recomputing a node twice is harmless.
     pub(super) fn refresh(simd: F64s, nodes: &mut Nodes, touched: &mut Vec<usize>) {
         let (leaves, above, root) = nodes.parts();
         let Some((mut below, others)) = above.split_first_mut() else {
@@ -78,7 +84,7 @@ on_f64s! {
 }
 
 on_f64s! {
-    /// Updates all levels above consecutive nodes of leaves, as [`refresh`].
+    /// Updates all levels above consecutive nodes of leaves, as [`refresh`] does.
     pub(super) fn refresh_range(simd: F64s, nodes: &mut Nodes, touched: Range<usize>) {
         let (leaves, above, root) = nodes.parts();
         let Some((mut below, others)) = above.split_first_mut() else {
@@ -98,9 +104,11 @@ on_f64s! {
 }
 
 on_f64s! {
-    /// Writes the position of each mass's leaf, whose priority is positive if any priority is.
+    /// Writes to `positions`, for each mass, the leaf at which the cumulative sum of priorities
+    /// exceeds the mass.
     ///
-    /// The masses must not be negative.
+    /// The priority of the leaf is positive if any priority is positive. The masses must not be
+    /// negative. They are overwritten.
     pub(super) fn descend(simd: F64s, nodes: &Nodes, positions: &mut [usize], masses: &mut [f64]) {
         positions.fill(0);
         for k in (0..nodes.above.len()).rev() {
@@ -114,7 +122,10 @@ on_f64s! {
     }
 }
 
-/// Moves positions from nodes to children, and prefetches the children's nodes.
+/// Moves each position from a node to a child, and prefetches the child.
+///
+/// The child is the one in which the cumulative sum exceeds the mass. The mass is reduced by the
+/// sum before the child.
 #[inline(always)]
 fn step<T: Number, U>(
     simd: impl Sixteen,
@@ -123,11 +134,12 @@ fn step<T: Number, U>(
     masses: &mut [f64],
     below: &[[U; WIDTH]],
 ) {
-    // Masses ascend, so many consecutive draws share a node near the root. Further down, the test costs more than it
-    // saves.
+    // Masses ascend, so draws near the root often share a node, whose cumulative sums are reused.
+    // Further down, the test for a shared node costs more time than it saves.
     let may_repeat = 4 * nodes.len() <= positions.len();
     let (mut current, mut running) = (0, simd.running(T::load(simd, &nodes[0])));
-    // The same sums in memory, behind a 0.
+    // The cumulative sums in memory, behind a 0, so that `sums[7 + child]` is the sum before a
+    // child.
     let mut sums = [0.0; 8 + WIDTH];
     if let Some(sums) = sums.last_chunk_mut() {
         simd.store_16(running, sums);
@@ -152,7 +164,7 @@ fn step<T: Number, U>(
     }
 }
 
-/// Returns the child for a mass that exceeds the node's sum because of rounding.
+/// Returns the last positive child, for a mass that exceeds the node's sum because of rounding.
 #[cold]
 fn last_above_zero<T: Number>(node: &[T; WIDTH]) -> usize {
     node.iter().rposition(|number| *number > T::default()).unwrap_or(0)

@@ -38,7 +38,7 @@ fn check_all(tree: &SumTree, expected: &[f32]) {
     let total = expected.iter().map(|&priority| exact(priority)).sum::<u128>();
     let off = ((tree.total() * 64.0_f64.exp2()) as u128).abs_diff(total);
     let levels = tree.nodes.above.len() + 1;
-    // One more unit for the truncation of the conversion.
+    // One more unit covers the truncation in the conversion to integers.
     assert!(off as f64 <= total as f64 * levels as f64 * (-51.0_f64).exp2() + 1.0, "{} {total}", tree.total());
     let min = expected.iter().copied().filter(|priority| *priority > 0.0).reduce(f32::min);
     assert_eq!(tree.min(), min);
@@ -91,7 +91,7 @@ proptest! {
         }
     }
 
-    /// Integers are added without rounding.
+    /// Checks with integer priorities, which are added without rounding.
     #[test]
     fn find_equals_a_linear_search(capacity in prop::sample::select(&CAPACITIES[..]), seed: u64) {
         let mut rng = Pcg64::seed_from(seed.into());
@@ -136,7 +136,9 @@ proptest! {
         }
     }
 
-    /// Checks that a leaf is drawn in each stratum that it covers completely, and perhaps in strata that it shares.
+    /// Checks that a leaf is drawn in each stratum that it covers completely.
+    ///
+    /// The leaf may also be drawn in strata that it shares with other leaves.
     #[test]
     fn strata_bound_the_number_of_draws_of_a_leaf(capacity in prop::sample::select(&CAPACITIES[..]), seed: u64) {
         let mut rng = Pcg64::seed_from(seed.into());
