@@ -198,11 +198,11 @@ fn assign_bins(order: &[u32], clipped: impl Fn(u32) -> usize, bin_len: usize) ->
 
 /// Rows, indexed by their free space.
 struct Spaces {
-    /// For each size of free space, 1 plus the index of the newest row with that free space, or 0
+    /// For each size of free space, 1 plus the index of the row that got that free space last, or 0
     /// if there is no such row.
     heads: Vec<u32>,
-    /// For each row, 1 plus the index of an older row with the same free space, or 0 if there is no
-    /// such row.
+    /// For each row, 1 plus the index of the row that got the same free space before it, or 0 if
+    /// there is no such row.
     next: Vec<u32>,
     /// Bitmap of the sizes of free space that some row has. Level 0 has a bit per size. Level k + 1
     /// has a bit per 64-bit word of level k, which is set if the word is not 0.
