@@ -1,7 +1,7 @@
 //! Run-time selection of the instruction set. Functions are compiled for several instruction sets,
 //! and the version for the best available set is called.
 //!
-//! The numbers of a SIMD vector are called lanes. A block is [`BLOCK`] (64) environments that are
+//! The numbers of a SIMD vector are called lanes. A block is `BLOCK` (64) environments that are
 //! stepped together.
 //!
 //! Rust never fuses a multiplication and an addition by itself, so a function returns the same bits
