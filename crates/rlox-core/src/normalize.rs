@@ -111,8 +111,9 @@ impl RunningMeanStd {
     /// # Errors
     /// [`Error::Shape`] if the length is not a multiple of the number of columns.
     /// [`Error::NotFinite`], with row and column, if a number is NaN or infinite. [`Error::Space`]
-    /// if the square of a number overflows. [`Error::Interrupted`] if the interrupt check requests
-    /// it. The statistics are unchanged after an error.
+    /// if the square of a number overflows. [`Error::Interrupted`] if the function of
+    /// [`crate::interrupt::set_interrupt_check`] returns true. The statistics are unchanged after
+    /// an error.
     pub fn update<T: Copy + Into<f64>>(&mut self, rows: &[T]) -> Result<()> {
         let dim = self.mean.len();
         if dim == 0 || !rows.len().is_multiple_of(dim) {
@@ -160,7 +161,8 @@ impl RunningMeanStd {
     /// Merges the statistics of another stream of rows into these statistics.
     ///
     /// # Errors
-    /// [`Error::Shape`] if the numbers of columns differ. [`Error::Interrupted`] if the interrupt check requests it.
+    /// [`Error::Shape`] if the numbers of columns differ. [`Error::Interrupted`] if the function of
+    /// [`crate::interrupt::set_interrupt_check`] returns true.
     pub fn merge(&mut self, other: &Self) -> Result<()> {
         check_len("other", other.mean.len(), self.mean.len())?;
         // Remove the initial values of `other` (mean 0, variance 1, count 1e-4), which come from no

@@ -4,8 +4,8 @@
 //! has one pool, which is created at the first use and runs one job at a time. A job that is
 //! started while another job runs, or from inside a job, uses only the thread of its caller. The
 //! other threads of the pool are its workers. Workers spin briefly after a job and then sleep. A
-//! worker that wakes up after the last part has started does nothing, and the caller does not wait
-//! for it. A forked child process has none of its parent's threads and creates another pool.
+//! worker that wakes up after the caller has run out of parts does nothing, and the caller does not
+//! wait for it. A forked child process has none of its parent's threads and creates another pool.
 //! Results never depend on the thread that runs a part, because workers use the floating-point
 //! settings of the caller.
 

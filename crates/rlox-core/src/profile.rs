@@ -104,7 +104,7 @@ impl Clock {
         Self { users: 0, phase: Phase::Other, since: Instant::now(), seconds: [0.0; 6], sampling }
     }
 
-    /// Returns the seconds since the last call.
+    /// Returns the seconds since the last call, or since the start of the clock.
     fn lap(&mut self) -> f64 {
         let now = Instant::now();
         let seconds = (now - self.since).as_secs_f64();
@@ -201,7 +201,7 @@ pub fn read() -> [f64; 6] {
 #[derive(Debug)]
 #[must_use = "the sequence ends when the timer is dropped"]
 pub struct StepTimer {
-    /// `None` if no clock runs.
+    /// State of the sampling, or `None` if no clock runs.
     sampling: Option<Sampling>,
     /// Maximum number of vector steps between two samples. The number is odd, so that samples do
     /// not coincide with events that happen every 2^k steps.

@@ -54,7 +54,8 @@ impl Pcg64 {
     /// words are not copied.
     ///
     /// # Errors
-    /// [`crate::Error::Interrupted`] if the interrupt check requests it between two chunks of a long seed.
+    /// [`crate::Error::Interrupted`] if the function of [`crate::interrupt::set_interrupt_check`]
+    /// returns true during a long seed.
     ///
     /// ```
     /// use rlox_core::{Pcg64, interrupt::InterruptCheck};

@@ -17,7 +17,8 @@
 //! Position uniform in `[-0.6, -0.4)`, velocity 0.
 //!
 //! # Episode End
-//! Terminated at a position of at least 0.5 with at least the goal velocity. Truncated after 200 steps.
+//! Terminated at a position of at least 0.5, if the velocity is at least `goal_velocity`. Truncated
+//! after 200 steps.
 //!
 //! # Arguments
 //! `goal_velocity` (default 0). Reset options: `low` and `high`, the bounds of the starting position.

@@ -23,7 +23,7 @@
 //! `g` (default 10), gravity in m/s^2. Reset options: `x_init` and `y_init`, the half-widths of the starting ranges.
 //!
 //! # Version History
-//! v1: as in Gymnasium, the new angle is computed from the angular velocity after its limitation.
+//! v1: as in Gymnasium, the angular velocity is clipped before the new angle is computed from it.
 
 #![expect(
     clippy::inline_always,

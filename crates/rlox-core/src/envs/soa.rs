@@ -156,7 +156,7 @@ impl<E: LaneEnv<K, D>, const K: usize, const D: usize> SoaVecEnv<E, K, D> {
     /// # Errors
     /// [`Error::Config`] if `num_envs` is 0, or if `env` can only be stepped one at a time (Acrobot
     /// with torque noise). [`Error::Memory`] if memory is insufficient. [`Error::Interrupted`] if
-    /// the interrupt check requests it.
+    /// the function of [`crate::interrupt::set_interrupt_check`] returns true.
     pub fn new(num_envs: usize, seed: Option<u64>, mode: AutoresetMode, env: E) -> Result<Self> {
         let shards = (num_envs / E::ENVS_PER_THREAD).clamp(1, num_threads().min(MAX_SHARDS));
         Self::with_shards(shards, num_envs, seed, mode, env)

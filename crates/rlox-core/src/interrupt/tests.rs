@@ -156,8 +156,8 @@ const CALLS: [(&str, Call); 18] = [
 #[test]
 fn calls_stop_at_the_poll_that_reports_an_interruption() {
     for (name, call) in CALLS {
-        // Work on other threads reduces the number of polls on this thread, so the call is made
-        // longer.
+        // Work on other threads reduces the number of polls on this thread, so longer calls are
+        // tried until they poll more than twice.
         let questions = |len| {
             let (result, count) = asked(PERIOD, usize::MAX, || call(len));
             assert!(result.is_ok(), "{name}: {result:?}");

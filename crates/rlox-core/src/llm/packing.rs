@@ -77,7 +77,8 @@ impl Packing {
 ///   [`Overflow::Error`], or if there are 2^32 or more sequences;
 /// - [`Error::Memory`] if the tables of the algorithm do not fit into memory. Tables have an entry
 ///   per sequence or per possible length of a sequence;
-/// - [`Error::Interrupted`] if the interrupt check of the process stops the call.
+/// - [`Error::Interrupted`] if the function of [`crate::interrupt::set_interrupt_check`] returns
+///   true.
 ///
 /// ```
 /// use rlox_core::llm::{Overflow, pack};

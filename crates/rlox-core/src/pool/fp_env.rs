@@ -13,13 +13,13 @@ use std::arch::asm;
 pub(super) struct FloatMode(u64);
 
 impl FloatMode {
-    /// MXCSR bits: denormals are zeros, rounding control, flush to zero.
+    /// Bits of the register MXCSR: denormals are zeros, rounding mode, flush to zero.
     ///
     /// All other bits (exception masks and flags) are not copied to workers.
     #[cfg(target_arch = "x86_64")]
     const BITS: u64 = 1 << 6 | 3 << 13 | 1 << 15;
 
-    /// FPCR bits: rounding mode and flush to zero.
+    /// Bits of the register FPCR: rounding mode and flush to zero.
     #[cfg(target_arch = "aarch64")]
     const BITS: u64 = 7 << 22;
 
