@@ -1,8 +1,9 @@
 //! Discounted returns, and lambda returns (Sutton and Barto 2018, eq. 12.2 and 12.18), with
 //! bootstrapping at time limits.
 //!
-//! `G_t = r_t + gamma * (1 - terminated_t) * ((1 - lambda) * next_value_t + lambda *
-//! G_{t+1})`. If step t was truncated, both `next_value_t` and `G_{t+1}` are the value of the final
+//! `G_t = r_t + gamma * (1 - terminated_t) * ((1 - lambda) * next_value_t + lambda * G_{t+1})`
+//!
+//! If step t was truncated, both `next_value_t` and `G_{t+1}` are the value of the final
 //! observation of the episode. For the last step, both are `last_value`. Discounted returns have
 //! `lambda` = 1, so they depend on no other values. Values after the end of an episode are ignored
 //! instead of multiplied by zero, so a NaN there has no effect on the episode.

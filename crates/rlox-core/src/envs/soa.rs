@@ -583,8 +583,8 @@ impl<E: LaneEnv<K, D>, const K: usize, const D: usize> Batch<E, K, D> {
         self.blocks[index].last_obs[..count].copy_from_slice(&rows.obs[..count]);
     }
 
-    /// Resets the finished environments among `first..first + count`. In NEXT_STEP mode, the step
-    /// after the end of an episode consists of this reset.
+    /// Resets the finished environments among `first..first + count`. With
+    /// [`AutoresetMode::NextStep`], the step after the end of an episode consists of this reset.
     fn start_next(&mut self, first: usize, count: usize, rows: &mut Rows<'_, D>) {
         for i in 0..count {
             if self.phases[first + i] == Phase::Finished {

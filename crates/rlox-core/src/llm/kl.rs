@@ -23,7 +23,7 @@ const BLOCK: usize = 256;
 pub enum KlEstimator {
     /// `policy - ref`: unbiased, may be negative.
     K1,
-    /// `(policy - ref)^2 / 2`: biased if the two differ much.
+    /// `(policy - ref)^2 / 2`: biased if the two policies differ much.
     K2,
     /// `e^(ref - policy) - (ref - policy) - 1`: unbiased, never negative.
     K3,

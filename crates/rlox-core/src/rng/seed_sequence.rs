@@ -33,7 +33,8 @@ impl SeedSequence {
         Self::from_entropy(&u32_words(seed).collect::<Vec<_>>())
     }
 
-    /// Replaces the sequence by the equal of `np.random.SeedSequence(seed, spawn_key=spawn_key)`.
+    /// Replaces the sequence by one that equals
+    /// `np.random.SeedSequence(seed, spawn_key=spawn_key)`.
     ///
     /// The memory of the sequence is reused.
     ///
