@@ -1,4 +1,5 @@
-//! Advantage estimators: free functions that read and write the caller's slices without allocating.
+//! Advantage and return estimators. They are free functions that read and write slices of the
+//! caller and do not allocate memory.
 
 mod gae;
 mod lanes;
@@ -15,21 +16,25 @@ pub use vtrace::{VtraceConfig, compute_vtrace, compute_vtrace_time_major};
 
 use crate::{Error, Result, error::check_len};
 
-/// Ends of the episodes of a rollout. Every slice is as long as the rewards.
+/// Flags of the steps that end episodes, and values for bootstrapping at truncations. Every slice
+/// has the length of the rewards.
 ///
-/// Plain `dones`, which do not distinguish time limits, are passed as `terminated`; see [`EpisodeEnds::dones`].
+/// Flags `dones` that do not distinguish termination from truncation are passed as `terminated`;
+/// see [`EpisodeEnds::dones`].
 #[derive(Clone, Copy, Debug)]
 pub struct EpisodeEnds<'a, T> {
-    /// True if the task ended at the step: no value follows.
+    /// True if the step reached a terminal state. The value after the step is 0.
     pub terminated: &'a [bool],
-    /// True if the episode was truncated at the step: the value of the final observation follows.
+    /// True if the episode was truncated after the step. The value after the step is that of the
+    /// final observation.
     pub truncated: Option<&'a [bool]>,
-    /// `V(final_obs_t)`, read only in steps that are truncated and not terminated.
+    /// `V(final_obs_t)`, the value of the final observation of the episode that ends at step t.
+    /// Used only for steps that are truncated and not terminated.
     pub final_values: Option<&'a [T]>,
 }
 
 impl<'a, T> EpisodeEnds<'a, T> {
-    /// Creates the ends of episodes that only terminate.
+    /// Creates the ends of episodes that are terminated and never truncated.
     ///
     /// ```
     /// let ends = rlox_core::advantage::EpisodeEnds::<f32>::dones(&[false, true]);
@@ -69,7 +74,7 @@ impl<'a, T> EpisodeEnds<'a, T> {
     }
 }
 
-/// Checks that the number of rewards is a multiple of the row length.
+/// Checks that the number of rewards is a multiple of `row`, the length of a row.
 fn check_rows(rewards: usize, name: &'static str, row: usize) -> Result<()> {
     if rewards == 0 || (row > 0 && rewards.is_multiple_of(row)) {
         return Ok(());

@@ -1,11 +1,13 @@
-//! Allocation with errors: rejects requests that exceed the free memory instead of aborting the process.
+//! Allocation that returns an error if a request exceeds the free memory, instead of aborting the
+//! process.
 
 use bytemuck::Zeroable;
 use bytemuck::allocation::try_zeroed_vec;
 
 use crate::{Error, Result};
 
-/// Size in bytes up to which requests skip the check of the free memory, which takes about 20 us.
+/// Size in bytes up to which a request is not compared with the free memory. Reading the free
+/// memory takes about 20 us.
 const MEMINFO_CHECK_ABOVE: u128 = 1 << 20;
 
 /// Checks that `count` items of `bytes_each` bytes fit into the free memory.
@@ -16,7 +18,8 @@ pub(crate) fn check_available(argument: &'static str, count: usize, bytes_each: 
     check_request(argument, count as u128 * bytes_each as u128, || format!("{count}, which needs"))
 }
 
-/// Checks as [`check_available`]. The error text starts with `request`, such as "5 rows, which needs".
+/// Performs the check of [`check_available`]. In the error, the text of `request`, such as "5 rows,
+/// which needs", precedes the number of bytes.
 ///
 /// # Errors
 /// [`Error::Memory`] with the size of the request in bytes if the request exceeds the free memory.
@@ -29,7 +32,7 @@ pub(crate) fn check_available_for(
     check_request(argument, count as u128 * bytes_each as u128, request)
 }
 
-/// Checks and allocates `count * bytes_each` zero bytes. `request` is as in [`check_available_for`].
+/// Allocates `count * bytes_each` zero bytes, after the check of [`check_available_for`].
 pub(crate) fn zeroed_named(
     argument: &'static str,
     count: usize,
@@ -62,13 +65,14 @@ fn check_request(argument: &'static str, bytes: u128, request: impl Fn() -> Stri
     Err(Error::memory(argument, format!("at most {} of memory", human(available)), got, "use a smaller value"))
 }
 
-/// Checks and allocates a zeroed vector. The system provides its pages at the first access.
+/// Allocates a vector of `len` zeros, after a check of the free memory. The operating system
+/// provides each memory page at its first access.
 pub(crate) fn zeroed<T: Zeroable>(argument: &'static str, len: usize) -> Result<Vec<T>> {
     check_available(argument, len, size_of::<T>())?;
     try_zeroed_vec(len).map_err(|()| out_of_memory(argument, len, size_of::<T>()))
 }
 
-/// Checks and allocates an empty vector with a capacity of `len` items.
+/// Allocates an empty vector with a capacity of `len` items, after a check of the free memory.
 pub(crate) fn with_capacity<T>(argument: &'static str, len: usize) -> Result<Vec<T>> {
     check_available(argument, len, size_of::<T>())?;
     let mut vector = Vec::new();
@@ -92,13 +96,14 @@ pub(crate) fn try_to_string(argument: &'static str, text: &str) -> Result<String
     Ok(copy)
 }
 
-/// Reserves capacity for `more` items: at least twice the old capacity if the system grants that.
+/// Reserves capacity for `more` further items. The capacity at least doubles, unless the system
+/// cannot allocate that much.
 pub(crate) fn try_reserve<T>(argument: &'static str, vector: &mut Vec<T>, more: usize) -> Result<()> {
     let grown = vector.try_reserve(more).or_else(|_| vector.try_reserve_exact(more));
     grown.map_err(|_| out_of_memory(argument, vector.len().saturating_add(more), size_of::<T>()))
 }
 
-/// Returns the number of bytes that a vector has allocated.
+/// Returns the size in bytes of the allocation of a vector.
 pub(crate) fn allocated_bytes<T>(vector: &Vec<T>) -> usize {
     vector.capacity() * size_of::<T>()
 }
@@ -125,7 +130,8 @@ fn human(bytes: u128) -> String {
 
 /// Returns the free memory in bytes, or `None` if it is unknown.
 ///
-/// On Linux this is the minimum of the system's and the control group's free memory.
+/// On Linux, the result is the smaller of the free memory of the system and that of the control
+/// group.
 #[must_use]
 pub fn available_memory() -> Option<u64> {
     let system = std::fs::read_to_string("/proc/meminfo").ok().and_then(|text| {

@@ -1,4 +1,4 @@
-//! Native environments and the registry that creates them by id.
+//! Native environments, which are implemented in Rust, and the registry that creates them by id.
 
 mod acrobot;
 mod cartpole;
@@ -19,7 +19,8 @@ pub use soa::SoaVecEnv;
 
 use crate::{Error, ResetOptions, Result, error::check_len};
 
-/// Returns the argument `name` or its default, and checks that all arguments are known and finite.
+/// Returns the value of the argument `name`, or `default` if it is not set. Checks that all
+/// arguments are in `known` and finite.
 fn argument(arguments: &[(String, f64)], known: &[&'static str], name: &str, default: f64) -> Result<f64> {
     for (key, value) in arguments {
         if !known.contains(&key.as_str()) {
@@ -33,7 +34,7 @@ fn argument(arguments: &[(String, f64)], known: &[&'static str], name: &str, def
     Ok(arguments.iter().rev().find(|(key, _)| key == name).map_or(default, |(_, value)| *value))
 }
 
-/// Returns an argument that must be 0 or 1. The default is 0.
+/// Returns the value of the argument `name`, which must be 0 or 1, as a flag. The default is false.
 fn bool_argument(arguments: &[(String, f64)], known: &[&'static str], name: &'static str) -> Result<bool> {
     match argument(arguments, known, name, 0.0)? {
         0.0 => Ok(false),
@@ -42,12 +43,13 @@ fn bool_argument(arguments: &[(String, f64)], known: &[&'static str], name: &'st
     }
 }
 
-/// Returns the reset options `low` and `high`, the bounds of the starting state.
+/// Returns the reset options `low` and `high`, the bounds of the starting state, or their defaults.
 fn bounds(options: &ResetOptions, default: (f64, f64)) -> (f64, f64) {
     (options.get("low").unwrap_or(default.0), options.get("high").unwrap_or(default.1))
 }
 
-/// Checks the reset options: only `low` and `high`, ordered and finite in f32.
+/// Checks that only the reset options `low` and `high` are set, that `low <= high`, and that both
+/// are finite in f32.
 fn check_bounds(options: &ResetOptions, default: (f64, f64)) -> Result<()> {
     options.check_known(&["low", "high"])?;
     let (low, high) = bounds(options, default);

@@ -1,27 +1,31 @@
-//! The error type of the workspace: argument, expected value, rejected value, hint and location.
+//! The error type of all rlox crates.
+//!
+//! An error about an argument holds the argument's name, the expected and the rejected value, a
+//! hint and a location.
 
 use std::borrow::Cow;
 use std::fmt;
 
-/// The result of every fallible call in this workspace.
+/// The result type of the fallible functions of all rlox crates.
 pub type Result<T> = std::result::Result<T, Error>;
 
-/// Location of a rejected value. The text of a [`Mismatch`] names it after the value.
+/// Location of a rejected value. The error text of a [`Mismatch`] prints the location after the
+/// rejected value.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Location {
     /// Index of the environment.
     pub env: Option<usize>,
-    /// Index of the row of a batch, or of the step in a rollout.
+    /// Index of the row of a batch, or of the time step of a rollout.
     pub row: Option<usize>,
-    /// Index of the column of a batch, counted through the numbers of a row.
+    /// Index of the number within a row of a batch.
     pub column: Option<usize>,
     /// Index in a flat array or a list.
     pub index: Option<usize>,
-    /// Index of the environment's step, counted from its first one.
+    /// Index of the step of the environment, counted from 0.
     pub step: Option<usize>,
-    /// Steps of all environments together that a run had made.
+    /// Number of steps that all environments of a run had made together.
     pub timesteps: Option<u64>,
-    /// Section of a file, or name of one array of several.
+    /// Section of a file, or name of an array in a collection of arrays.
     pub section: Option<String>,
     /// Address of the worker that raised the error.
     pub worker: Option<String>,
@@ -40,11 +44,12 @@ pub struct Location {
 pub struct Mismatch {
     /// Name of the argument, object or file, as the caller knows it.
     pub argument: Cow<'static, str>,
-    /// Description of the accepted values. If it is empty, the text is the sentence "argument got; hint".
+    /// Description of the accepted values. If the description is empty, the error text is
+    /// `{argument} {got}; {hint}`.
     pub expected: String,
     /// Description of the rejected value.
     pub got: String,
-    /// Instruction how to correct the call, or empty.
+    /// Instruction for correcting the call. May be empty.
     pub hint: Cow<'static, str>,
     /// Location of the rejected value.
     pub at: Location,
@@ -83,7 +88,7 @@ impl fmt::Display for Mismatch {
     }
 }
 
-/// Every failure of this workspace, by kind.
+/// Error of an rlox crate. Each variant is a kind of failure.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
@@ -93,19 +98,19 @@ pub enum Error {
     /// An action is outside the action space, not finite, or sent at the wrong time.
     #[error("{0}")]
     Action(Box<Mismatch>),
-    /// A space or an element of a space differs from the required one.
+    /// A space is invalid or unsuitable, or a number is outside of the accepted set.
     #[error("{0}")]
     Space(Box<Mismatch>),
     /// An argument is out of range or unknown.
     #[error("{0}")]
     Config(Box<Mismatch>),
-    /// A computed value, not an argument, is NaN or infinite.
+    /// A number that must be finite is NaN or infinite.
     #[error("{0}")]
     NotFinite(Box<Mismatch>),
     /// An allocation exceeds the available memory.
     #[error("{0}")]
     Memory(Box<Mismatch>),
-    /// A file is damaged, truncated or foreign.
+    /// A file is damaged, truncated or of another format.
     #[error("{0}")]
     Corrupt(Box<Mismatch>),
     /// The object was closed or belongs to another process.
@@ -169,7 +174,8 @@ constructors! {
 }
 
 impl Error {
-    /// Returns the rejected argument, or `None` for errors without one.
+    /// Returns the description of the rejected argument, or `None` if the error is not about an
+    /// argument.
     pub fn mismatch(&self) -> Option<&Mismatch> {
         match self {
             Self::Shape(mismatch)
@@ -184,7 +190,8 @@ impl Error {
         }
     }
 
-    /// Returns the rejected argument mutably, or `None` for errors without one.
+    /// Returns the mutable description of the rejected argument, or `None` if the error is not
+    /// about an argument.
     pub fn mismatch_mut(&mut self) -> Option<&mut Mismatch> {
         match self {
             Self::Shape(mismatch)
@@ -212,13 +219,13 @@ impl Error {
         self.with_location(|location| location.env = Some(env))
     }
 
-    /// Sets the index of the row.
+    /// Sets the index of the row of a batch, or of the time step of a rollout.
     #[must_use]
     pub fn at_row(self, row: usize) -> Self {
         self.with_location(|location| location.row = Some(row))
     }
 
-    /// Sets the index of the column.
+    /// Sets the index of the number within a row.
     #[must_use]
     pub fn at_column(self, column: usize) -> Self {
         self.with_location(|location| location.column = Some(column))
@@ -230,19 +237,19 @@ impl Error {
         self.with_location(|location| location.index = Some(index))
     }
 
-    /// Sets the index of the step.
+    /// Sets the index of the step of the environment.
     #[must_use]
     pub fn at_step(self, step: usize) -> Self {
         self.with_location(|location| location.step = Some(step))
     }
 
-    /// Sets the number of timesteps of all environments together.
+    /// Sets the number of steps that all environments of a run had made together.
     #[must_use]
     pub fn at_timestep(self, timesteps: u64) -> Self {
         self.with_location(|location| location.timesteps = Some(timesteps))
     }
 
-    /// Sets the section of the file, or the name of one array of several.
+    /// Sets the section of the file, or the name of the array in a collection of arrays.
     #[must_use]
     pub fn in_section(self, section: impl Into<String>) -> Self {
         self.with_location(|location| location.section = Some(section.into()))
@@ -262,19 +269,22 @@ impl Error {
 
     /// Adds `first` to the index of the environment, if there is an index.
     ///
-    /// Callers that pass a range of environments starting at `first` use it to report the global index.
+    /// A caller that passes on only the environments from `first` on uses this method, so that the
+    /// error reports the index among all environments.
     #[must_use]
     pub fn offset_env(self, first: usize) -> Self {
         self.with_location(|location| location.env = location.env.map(|env| first + env))
     }
 
-    /// Adds `first` to the index of the row, if there is an index, as [`Error::offset_env`] does.
+    /// Adds `first` to the index of the row, if there is an index. See also [`Error::offset_env`].
     #[must_use]
     pub fn offset_row(self, first: usize) -> Self {
         self.with_location(|location| location.row = location.row.map(|row| first + row))
     }
 
-    /// Renames the argument if its name is `from`, for callers that use another name.
+    /// Changes the name of the argument to `to` if the name is `from`.
+    ///
+    /// A caller whose own argument has another name uses this method.
     ///
     /// ```
     /// let error = rlox_core::error::check_len("rows", 3, 4).unwrap_err().rename_argument("rows", "obs");
@@ -289,7 +299,7 @@ impl Error {
     }
 }
 
-/// Checks a length. The error names the argument.
+/// Checks that the length `got` equals `expected`. The error names `argument`.
 ///
 /// # Errors
 /// [`Error::Shape`] if `got != expected`.

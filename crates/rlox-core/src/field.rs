@@ -1,4 +1,5 @@
-//! Named arrays of any row shape and element type: the columns of buffers.
+//! Fields: named arrays of rows, with any row shape and element type. The columns of buffers are
+//! fields.
 
 use crate::{Error, Result, alloc};
 
@@ -11,7 +12,7 @@ pub enum DType {
     F64,
     /// 64-bit signed integer.
     I64,
-    /// Byte, as in images.
+    /// Unsigned 8-bit integer, as in images.
     U8,
     /// Boolean.
     Bool,
@@ -28,10 +29,10 @@ impl DType {
     }
 }
 
-/// Elements of a field.
+/// Borrowed elements of a field.
 ///
-/// Booleans are bytes, and every byte except 0 is true. Other programs may share the memory and write `true` with
-/// another byte than 1, the only one that Rust's `bool` allows.
+/// Booleans are stored as `u8`, and every byte except 0 means true. The type is not `bool`, which
+/// allows only the bytes 0 and 1, because other programs may write other bytes into shared memory.
 #[derive(Clone, Copy, Debug, PartialEq)]
 #[allow(missing_docs, reason = "the variants are the dtypes")]
 pub enum FieldData<'a> {
@@ -42,7 +43,7 @@ pub enum FieldData<'a> {
     Bool(&'a [u8]),
 }
 
-/// Matches on elements of any type with one arm for all types.
+/// Expands to a `match` on the element type with the same expression in every arm.
 macro_rules! each {
     ($kind:ident, $elements:expr, $data:ident => $result:expr) => {
         match $elements {
@@ -101,7 +102,7 @@ impl<'a> FieldData<'a> {
         }
     }
 
-    /// Returns `len` elements, starting at element `from`.
+    /// Returns the `len` elements from index `from` on.
     pub(crate) fn slice(self, from: usize, len: usize) -> Self {
         match self {
             Self::F32(data) => Self::F32(&data[from..][..len]),
@@ -117,7 +118,7 @@ impl<'a> FieldData<'a> {
     }
 }
 
-/// Mutable elements of a field.
+/// Mutably borrowed elements of a field.
 #[derive(Debug)]
 #[allow(missing_docs, reason = "the variants are the dtypes")]
 pub enum FieldMut<'a> {
@@ -155,7 +156,7 @@ impl<'a> FieldMut<'a> {
     }
 }
 
-/// Maximum number of axes of a row: the limit of all versions of NumPy.
+/// Maximum number of axes of a row. Every version of NumPy supports this number.
 pub(crate) const AXES: usize = 32;
 
 /// Owned elements of a field.
@@ -168,7 +169,7 @@ enum Elements {
     Bool(Vec<u8>),
 }
 
-/// A named column of `rows` rows, each of a fixed shape, in row-major order.
+/// A named array of rows of equal shape, in row-major order.
 ///
 /// ```
 /// use rlox_core::field::{DType, Field};
@@ -186,11 +187,11 @@ pub struct Field {
 }
 
 impl Field {
-    /// Creates a field of zeros.
+    /// Creates a field of `rows` rows whose elements are 0 or false.
     ///
     /// # Errors
-    /// [`Error::Memory`] if the allocation fails; [`Error::Shape`] for a row without elements or with more than 32
-    /// axes.
+    /// [`Error::Memory`] if the allocation fails. [`Error::Shape`] if a row has no elements or more
+    /// than 32 axes.
     pub fn new(name: impl Into<String>, rows: usize, shape: &[usize], dtype: DType) -> Result<Self> {
         let name = name.into();
         if shape.len() > AXES {
@@ -250,7 +251,7 @@ impl Field {
         each!(Elements, &mut self.data, data => data.clear());
     }
 
-    /// Changes the number of rows. New rows are zeros.
+    /// Changes the number of rows. The elements of new rows are 0 or false.
     pub(crate) fn set_rows(&mut self, rows: usize) -> Result<()> {
         self.reserve(rows.saturating_sub(self.rows))?;
         let len = rows * self.width();
@@ -264,7 +265,7 @@ impl Field {
         Ok(())
     }
 
-    /// Appends a row. A row of another element type is ignored.
+    /// Appends a row. Does nothing if the element types of the row and the field differ.
     pub(crate) fn push(&mut self, row: FieldData<'_>) {
         match (&mut self.data, row) {
             (Elements::F32(data), FieldData::F32(row)) => data.extend_from_slice(row),
@@ -278,7 +279,8 @@ impl Field {
         self.rows += 1;
     }
 
-    /// Overwrites elements, starting at element `from`. Data of another element type is ignored.
+    /// Overwrites the elements from index `from` on. Does nothing if the element types of `data`
+    /// and the field differ.
     pub(crate) fn write_at(&mut self, from: usize, data: FieldData<'_>) {
         if self.dtype() != data.dtype() {
             return;
@@ -299,7 +301,7 @@ impl Field {
         }
     }
 
-    /// Returns the elements for changes in place.
+    /// Returns the mutable elements.
     pub fn data_mut(&mut self) -> FieldMut<'_> {
         match &mut self.data {
             Elements::F32(data) => FieldMut::F32(data),

@@ -1,4 +1,5 @@
-//! Interruption of long calls: a process-wide check that long calls poll.
+//! Interruption of long calls, for example by Ctrl-C. Long calls poll a check function of the
+//! process.
 
 #![expect(clippy::inline_always, reason = "called from loops that are compiled for several instruction sets")]
 
@@ -15,15 +16,18 @@ use crate::{Error, Result};
 #[cfg(test)]
 pub(crate) mod tests;
 
-/// Period of the polls. A call notices Ctrl-C after this time plus the work between two polls.
+/// Time between two polls of the check function. A call notices an interruption after at most this
+/// time plus the time between two calls of [`InterruptCheck::check`].
 const PERIOD: Duration = Duration::from_millis(50);
 
 static STOP: OnceLock<fn() -> bool> = OnceLock::new();
 
-/// Sets the process-wide check that long calls poll about every 50 ms on the calling thread.
+/// Sets the check function of the process. Long calls poll the function about every 50 ms on the
+/// thread of their caller.
 ///
-/// If `stop` returns true, the call ends with [`Error::Interrupted`] and leaves its outputs partly written. Only the
-/// first call of a process has an effect. The Python package passes a function that reports signals such as Ctrl-C.
+/// If `stop` returns true, the long call returns [`Error::Interrupted`] and may have written a part
+/// of its outputs. Only the first call of `set_interrupt_check` in a process has an effect. The
+/// Python package passes a function that reports signals such as Ctrl-C.
 ///
 /// ```
 /// rlox_core::interrupt::set_interrupt_check(|| false);
@@ -32,10 +36,12 @@ pub fn set_interrupt_check(stop: fn() -> bool) {
     STOP.get_or_init(|| stop);
 }
 
-/// Callback that long work calls about every millisecond. An error stops the work.
+/// Callback that a long computation calls about every millisecond. If the callback returns an
+/// error, the computation stops and returns the error.
 pub(crate) type PollFn<'a> = &'a mut dyn FnMut() -> Result<()>;
 
-/// Poller for a long loop: created before the loop, checked in each pass.
+/// Interruption check of a long loop. Create the check before the loop, and call
+/// [`InterruptCheck::check`] in each pass.
 ///
 /// ```
 /// let mut watch = rlox_core::interrupt::InterruptCheck::default();
@@ -48,12 +54,14 @@ pub(crate) type PollFn<'a> = &'a mut dyn FnMut() -> Result<()>;
 pub struct InterruptCheck(Option<Instant>);
 
 impl InterruptCheck {
-    /// Number of elements that a loop processes in about a millisecond: the maximum between two checks.
+    /// Maximum number of elements that a loop processes between two checks. Processing this number
+    /// takes about a millisecond.
     pub const POLL_ELEMENTS: usize = 1 << 20;
 
-    /// Polls the function of [`set_interrupt_check`], if a poll is due.
+    /// Polls the function of [`set_interrupt_check`], at most once every 50 ms.
     ///
-    /// A poll is due 50 ms after the last one or the first check. A check is cheap enough to run every 10 us.
+    /// The first poll happens at least 50 ms after the first check. A check between two polls is so
+    /// fast that a loop may run one every 10 us.
     ///
     /// # Errors
     /// [`Error::Interrupted`] if the function returns true.
@@ -72,9 +80,10 @@ impl InterruptCheck {
     }
 }
 
-/// Splits the rows below `rows` into chunks, the last chunk first.
+/// Splits the rows `0..rows`, of `width` elements each, into ranges. Returns the last range first.
 ///
-/// Callers poll a [`PollFn`] after each chunk except the last one, whose start is 0.
+/// A range has at most [`InterruptCheck::POLL_ELEMENTS`] elements, or one row. Callers call a
+/// [`PollFn`] after each range except the one that starts at row 0, because no work follows it.
 #[inline(always)]
 pub(crate) fn reverse_chunks(rows: usize, width: usize) -> impl Iterator<Item = Range<usize>> {
     let chunk = (InterruptCheck::POLL_ELEMENTS / width.max(1)).max(1);

@@ -1,7 +1,9 @@
-//! The data plane of rlox: vectorised environments, rollout buffers and advantage kernels.
+//! The data plane of rlox: vectorised environments, buffers of training data and advantage
+//! estimators.
 //!
-//! The crate depends neither on Python nor on a tensor framework. Environments write into the caller's slices. Kernels
-//! are free functions on slices. After the first pass, the loops do not allocate.
+//! The crate depends neither on Python nor on a tensor framework. Environments write into slices
+//! that the caller allocates. Numerical kernels are free functions on slices. Stepping, collecting
+//! and sampling do not allocate memory after their first iterations.
 //!
 //! ```
 //! use rlox_core::{AutoresetMode, Pcg64, RandomPolicy, RolloutBuffer, VecEnv, VectorEnv, collect, envs::CartPole};
@@ -19,12 +21,12 @@
 //! | [`advantage`] | generalized advantage estimation, V-trace, discounted and lambda returns |
 //! | [`checkpoint`] | checkpoints: folders with a manifest and safetensors files, written atomically |
 //! | [`envs`] | Gymnasium's classic control environments, and the registry of environments |
-//! | [`error`] | errors, with the argument, the expected and the received value |
-//! | [`field`] | named arrays of a data type |
+//! | [`error`] | errors that name the argument, the expected and the received value |
+//! | [`field`] | named arrays, the columns of buffers |
 //! | [`interrupt`] | interruption of long calls |
 //! | [`llm`] | group advantages, token KL, policy ratios and sequence packing for language models |
 //! | [`normalize`] | running mean and variance of observations and rewards |
-//! | [`pipeline`] | actors in threads that collect while a learner learns |
+//! | [`pipeline`] | actor threads that collect rollouts while a learner trains |
 //! | [`plugin`] | environments from dynamic libraries |
 //! | [`replay`] | replay buffers: uniform, prioritized, memory-mapped, sequences, hindsight |
 //! | [`rng`] | NumPy's PCG64 and `SeedSequence` |

@@ -1,7 +1,9 @@
-//! Kernels for post-training language models: group advantages, divergences, ratios and packing.
+//! Kernels for the post-training of language models: group advantages, KL divergences, importance
+//! ratios and packing of sequences.
 //!
-//! All are free functions on the caller's slices. Log-probabilities belong to the sampled tokens, in nats, row-major:
-//! token t of sequence b is element `b * seq_len + t`.
+//! All kernels are free functions on slices of the caller. Log-probabilities are natural logarithms
+//! of the probabilities of the sampled tokens. They are stored row-major: token t of sequence b is
+//! element `b * seq_len + t`.
 
 mod group_advantage;
 mod kl;

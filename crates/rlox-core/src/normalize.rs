@@ -6,16 +6,17 @@ use crate::alloc::{check_available, zeroed};
 use crate::interrupt::InterruptCheck;
 use crate::{Error, Result, error::check_len};
 
-/// Initial count, so small that the first batch determines the statistics (as in Gymnasium).
+/// Initial number of rows, as in Gymnasium. It is so small that the first batch determines the
+/// statistics.
 const FIRST_COUNT: f64 = 1e-4;
-/// Number of columns that are normalised together.
+/// Number of columns whose standard deviations are computed at a time.
 const COLUMN_BLOCK: usize = 64;
 
 /// Running mean and variance of each column of a stream of rows, in f64.
 ///
-/// Batches are merged by Chan, Golub and `LeVeque` (1979), "Updating formulae and a pairwise algorithm for computing
-/// sample variances". The result does not depend on the split into batches, up to rounding. The variance is the
-/// population variance.
+/// Batches are merged with the formulas of Chan, Golub and `LeVeque` (1979), "Updating formulae and
+/// a pairwise algorithm for computing sample variances". Up to rounding, the result does not depend
+/// on the division of the rows into batches. The variance is the population variance.
 ///
 /// ```
 /// let mut statistics = rlox_core::normalize::RunningMeanStd::new(1);
@@ -45,11 +46,11 @@ impl RunningMeanStd {
         }
     }
 
-    /// Creates statistics as [`RunningMeanStd::new`] does, with a check of `dim`.
+    /// Creates the statistics of [`RunningMeanStd::new`], or returns an error if `dim` is invalid.
     ///
     /// # Errors
-    /// [`Error::Config`] if `dim` is 0, [`Error::Memory`] if the columns do not fit into memory. Both errors
-    /// call the argument `shape`.
+    /// [`Error::Config`] if `dim` is 0, [`Error::Memory`] if the columns do not fit into memory. In
+    /// both errors, the name of the argument is `shape`.
     pub fn try_new(dim: usize) -> Result<Self> {
         Self::with_shape("shape", dim)
     }
@@ -65,12 +66,12 @@ impl RunningMeanStd {
         Ok(Self { mean, var, count: FIRST_COUNT, batch_mean, batch_var })
     }
 
-    /// Creates statistics from recorded values.
+    /// Creates statistics from a recorded mean, variance and count.
     ///
     /// # Errors
-    /// [`Error::Shape`] if the lengths differ. [`Error::NotFinite`] if a mean is NaN or infinite. [`Error::Config`] if
-    /// a variance is negative or not finite, or the count is below 1e-4 or not finite. [`Error::Memory`] if a
-    /// workspace of the size of `mean` does not fit into memory.
+    /// [`Error::Shape`] if the lengths differ. [`Error::NotFinite`] if a mean is NaN or infinite.
+    /// [`Error::Config`] if a variance is negative or not finite, or the count is below 1e-4 or not
+    /// finite. [`Error::Memory`] if two work arrays of the size of `mean` do not fit into memory.
     pub fn from_parts(mean: Vec<f64>, var: Vec<f64>, count: f64) -> Result<Self> {
         check_len("var", var.len(), mean.len())?;
         let invalid = |name, expected: &str, got: f64| {
@@ -100,7 +101,7 @@ impl RunningMeanStd {
         &self.var
     }
 
-    /// Returns the number of rows so far, plus the initial 1e-4.
+    /// Returns the number of rows so far plus 1e-4, the initial count.
     pub fn count(&self) -> f64 {
         self.count
     }
@@ -108,9 +109,11 @@ impl RunningMeanStd {
     /// Updates the statistics with a batch of rows, `[K, dim]`.
     ///
     /// # Errors
-    /// [`Error::Shape`] if the length is not a multiple of the number of columns. [`Error::NotFinite`] if a number is
-    /// NaN or infinite, with row and column. [`Error::Space`] if the square of a number overflows.
-    /// [`Error::Interrupted`] if the interrupt check requests it. The statistics are unchanged after an error.
+    /// [`Error::Shape`] if the length is not a multiple of the number of columns.
+    /// [`Error::NotFinite`], with row and column, if a number is NaN or infinite. [`Error::Space`]
+    /// if the square of a number overflows. [`Error::Interrupted`] if the function of
+    /// [`crate::interrupt::set_interrupt_check`] returns true. The statistics are unchanged after
+    /// an error.
     pub fn update<T: Copy + Into<f64>>(&mut self, rows: &[T]) -> Result<()> {
         let dim = self.mean.len();
         if dim == 0 || !rows.len().is_multiple_of(dim) {
@@ -155,13 +158,15 @@ impl RunningMeanStd {
         self.merge_batch(count, &mut interrupt)
     }
 
-    /// Merges the statistics of another stream.
+    /// Merges the statistics of another stream of rows into these statistics.
     ///
     /// # Errors
-    /// [`Error::Shape`] if the numbers of columns differ. [`Error::Interrupted`] if the interrupt check requests it.
+    /// [`Error::Shape`] if the numbers of columns differ. [`Error::Interrupted`] if the function of
+    /// [`crate::interrupt::set_interrupt_check`] returns true.
     pub fn merge(&mut self, other: &Self) -> Result<()> {
         check_len("other", other.mean.len(), self.mean.len())?;
-        // Remove the initial values of `other` (mean 0, variance 1, count 1e-4), which stand for no row.
+        // Remove the initial values of `other` (mean 0, variance 1, count 1e-4), which come from no
+        // row.
         let (count, mut interrupt) = (other.count - FIRST_COUNT, InterruptCheck::default());
         if count <= 0.0 {
             return Ok(());
@@ -175,9 +180,10 @@ impl RunningMeanStd {
         self.merge_batch(count, &mut interrupt)
     }
 
-    /// Merges the batch statistics.
+    /// Merges `batch_mean` and `batch_var`, the statistics of a batch of `count` rows.
     ///
-    /// They are computed in the workspace, so that an interrupt changes nothing.
+    /// The merged statistics are computed in the work arrays and then swapped with the statistics,
+    /// so that an interruption leaves the statistics unchanged.
     fn merge_batch(&mut self, count: f64, interrupt: &mut InterruptCheck) -> Result<()> {
         merge((&self.mean, &self.var, self.count), (&mut self.batch_mean, &mut self.batch_var, count), interrupt)?;
         std::mem::swap(&mut self.mean, &mut self.batch_mean);
@@ -186,9 +192,11 @@ impl RunningMeanStd {
         Ok(())
     }
 
-    /// Subtracts the mean, divides by the standard deviation and clips, in place.
+    /// Normalises `rows`, `[K, dim]`, in place: subtracts the mean, divides by the standard
+    /// deviation and clips.
     ///
-    /// `epsilon` is added to the variance. `clip` bounds the magnitude of the result. The statistics are unchanged.
+    /// `epsilon` is added to the variance. The result is clipped to `[-clip, clip]`. The statistics
+    /// are unchanged.
     ///
     /// # Errors
     /// [`Error::Shape`] if the length is not a multiple of the number of columns.
@@ -198,7 +206,8 @@ impl RunningMeanStd {
             let expected = format!("rows of {dim} numbers");
             return Err(Error::shape("rows", expected, format!("{} numbers", rows.len()), "pass whole rows"));
         }
-        // Blocks of columns: each standard deviation is computed once for all rows, without an allocation.
+        // The standard deviations of a block of columns are computed once for all rows, on the
+        // stack.
         let mut deviations = [0.0; COLUMN_BLOCK];
         for from in (0..dim).step_by(COLUMN_BLOCK) {
             let (mean, var) = (&self.mean[from..], &self.var[from..]);
@@ -318,11 +327,11 @@ impl Normalizer {
         &self.returns
     }
 
-    /// Restores recorded statistics.
+    /// Replaces the statistics and the running returns by recorded ones.
     ///
     /// # Errors
-    /// [`Error::Shape`] if a size is wrong, [`Error::NotFinite`] if a return is NaN or infinite. Nothing has changed
-    /// after an error.
+    /// [`Error::Shape`] if a size is wrong, [`Error::NotFinite`] if a return is NaN or infinite.
+    /// The normalizer is unchanged after an error.
     pub fn restore(&mut self, obs: RunningMeanStd, reward: RunningMeanStd, returns: &[f64]) -> Result<()> {
         check_len("obs_mean", obs.mean.len(), self.obs.mean.len())?;
         check_len("return_mean", reward.mean.len(), 1)?;
@@ -338,7 +347,8 @@ impl Normalizer {
         Ok(())
     }
 
-    /// Updates the statistics with observations, `[K, d]`, if observations are normalised.
+    /// Updates the statistics with observations, `[K, d]`. Does nothing if the option `obs` is
+    /// false.
     ///
     /// # Errors
     /// The errors of [`RunningMeanStd::update`].
@@ -346,7 +356,7 @@ impl Normalizer {
         if self.options.obs { self.obs.update(rows) } else { Ok(()) }
     }
 
-    /// Normalises observations, `[K, d]`, in place, if observations are normalised.
+    /// Normalises observations, `[K, d]`, in place. Does nothing if the option `obs` is false.
     ///
     /// The statistics are unchanged.
     ///
@@ -359,16 +369,18 @@ impl Normalizer {
         self.obs.normalize(rows, self.options.clip_obs, self.options.epsilon)
     }
 
-    /// Sets the running returns to 0, for new episodes in all environments.
+    /// Sets the running returns of all environments to 0, as at the start of new episodes.
     pub fn reset_returns(&mut self) {
         self.returns.fill(0.0);
     }
 
-    /// Checks that one step's rewards, `[N]`, can be used for an update.
+    /// Checks that the rewards of one step, `[N]`, would leave the statistics finite. Changes
+    /// nothing.
     ///
     /// # Errors
-    /// [`Error::Shape`] if the length is wrong. [`Error::NotFinite`] if a reward is NaN or infinite, or if the square
-    /// of the running return overflows, with the environment index.
+    /// [`Error::Shape`] if the length is wrong. [`Error::NotFinite`], with the index of the
+    /// environment, if a reward is NaN or infinite, or if the square of the running return
+    /// overflows.
     pub fn check_rewards(&self, rewards: &[f64]) -> Result<()> {
         if !self.options.reward {
             return Ok(());
@@ -380,7 +392,11 @@ impl Normalizer {
         Err(Error::not_finite("rewards", expected, got, "check the reward of the environment").at_env(env))
     }
 
-    /// Updates the statistics with one step's rewards, `[N]`, and normalises the rewards in place.
+    /// Updates the statistics with the rewards of one step, `[N]`, and normalises the rewards in
+    /// place.
+    ///
+    /// The running return of an environment is set to 0 after a step with a `terminated` or
+    /// `truncated` flag.
     ///
     /// # Errors
     /// [`Error::Shape`] if a length is wrong, and the errors of [`Normalizer::check_rewards`].
@@ -388,9 +404,10 @@ impl Normalizer {
         self.step_rewards_where(None, rewards, terminated, truncated)
     }
 
-    /// Updates and normalises as [`Normalizer::step_rewards`] does, for a part of the environments.
+    /// Performs [`Normalizer::step_rewards`], but only some environments update the statistics.
     ///
-    /// Only environments whose flag in `valid`, `[N]`, is `true` update the statistics. `None` means all environments.
+    /// An environment updates the statistics if its flag in `valid`, `[N]`, is true, or if `valid`
+    /// is `None`. The rewards of all environments are normalised.
     ///
     /// # Errors
     /// The errors of [`Normalizer::step_rewards`].
@@ -436,10 +453,11 @@ impl Normalizer {
     }
 }
 
-// Loops over rows and columns of statistics. Only long loops poll for interrupts, since a poll takes as long as the few
-// rows of one step.
+// The loops below check for interruptions only after many elements, because a check takes as long
+// as processing the few rows of one step.
 
-/// Calls `add` with each row, or with pieces of long rows, and the range of columns.
+/// Calls `add(columns, numbers)` for each row, or for each piece of a long row. `numbers` are the
+/// numbers of the row in the range `columns`.
 fn sweep<T>(
     rows: &[T],
     dim: usize,
@@ -475,7 +493,8 @@ fn change(column: &mut [f64], interrupt: &mut InterruptCheck, make: impl Fn(f64)
     Ok(())
 }
 
-/// Merges the statistics of a batch with (mean, variance, count) by Chan et al.'s update, in the arrays of the batch.
+/// Merges the statistics (mean, variance, count) of two sets of rows with the update of Chan et al.
+/// Writes the result to the arrays of the batch.
 fn merge(
     (mean, var, count): (&[f64], &[f64], f64),
     (batch_mean, batch_var, batch_count): (&mut [f64], &mut [f64], f64),

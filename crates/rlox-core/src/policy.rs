@@ -1,4 +1,4 @@
-//! Policies: the trait [`Policy`] of collection in Rust, and [`RandomPolicy`].
+//! The trait [`Policy`], which rollout collection in Rust calls, and the policy [`RandomPolicy`].
 
 use crate::{ActionsMut, Error, Pcg64, Result, Space, error::check_len};
 
@@ -42,24 +42,27 @@ pub struct PolicyOut<'a> {
 /// }
 /// ```
 pub trait Policy {
-    /// Writes actions, log-probabilities and values of `obs`, `[N, d]`, in one call.
+    /// Writes actions, log-probabilities of the actions, and values for the observations `obs`,
+    /// `[N, d]`.
     ///
-    /// Row `i` draws only from `rngs[i]`, so that results do not depend on the batching. `masks`, `[N, n]`, is present
-    /// if the environments mask actions ([`crate::Env::action_mask`]). The policy must not choose an action whose mask
+    /// The action of row `i` uses only the random generator `rngs[i]`, so results do not depend on
+    /// the division into batches. `masks`, `[N, n]` for `n` actions, is `Some` if the environments
+    /// mask actions ([`crate::Env::action_mask`]). The policy must not choose an action whose mask
     /// is false.
     ///
     /// # Errors
-    /// An error of the policy. The contents of `out` are unspecified then.
+    /// Any error of the policy. The contents of `out` are unspecified after an error.
     fn act(&mut self, obs: &[f32], masks: Option<&[bool]>, rngs: &mut [Pcg64], out: PolicyOut<'_>) -> Result<()>;
 
-    /// Writes the values of `obs`, `[K, d]`, for any K.
+    /// Writes the values of the observations `obs`, `[K, d]`, for any number K of rows.
     ///
     /// # Errors
-    /// An error of the policy. The contents of `values` are unspecified then.
+    /// Any error of the policy. The contents of `values` are unspecified after an error.
     fn value(&mut self, obs: &[f32], values: &mut [f32]) -> Result<()>;
 }
 
-/// Policy that draws uniformly from an action space, restricted to allowed actions. Every value is 0.
+/// Policy that draws actions uniformly from an action space, without masked actions. The value of
+/// every observation is 0.
 ///
 /// ```
 /// use rlox_core::{ActionsMut, Pcg64, Policy, PolicyOut, RandomPolicy, Space};
@@ -89,7 +92,8 @@ enum Limits {
 }
 
 impl RandomPolicy {
-    /// Creates a policy for `space`. A Box component with an infinite bound is drawn from `[-1, 1)`.
+    /// Creates a policy for `space`. A component of a `Box` space with an infinite bound is drawn
+    /// from `[-1, 1)`.
     ///
     /// # Errors
     /// [`Error::Space`] if the space is invalid.
@@ -157,7 +161,7 @@ impl Policy for RandomPolicy {
     }
 }
 
-/// Draws uniformly from the allowed actions of each row.
+/// Draws one action per row, uniformly from the actions that the mask of the row allows.
 fn act_masked(masks: &[bool], counts: &[i64], rngs: &mut [Pcg64], out: PolicyOut<'_>) -> Result<()> {
     let (ActionsMut::Discrete(actions), [n]) = (out.actions, counts) else {
         let got = format!("{} components", counts.len());

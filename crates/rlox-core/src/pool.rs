@@ -1,10 +1,13 @@
-//! Thread pool for large work.
+//! Thread pool that distributes large computations over threads.
 //!
-//! A process has one pool, created at the first use, which runs one job at a time. A second job at the same time, or
-//! from inside a job, runs on its caller's thread alone. Workers spin briefly after a job and then sleep. A worker that
-//! wakes too late finds the job closed and is not waited for. A forked child has none of its parent's threads and
-//! creates another pool. Results never depend on the thread that runs a part, because workers use the caller's
-//! floating-point settings.
+//! A job is a function that is called once for each of a number of parts, in any order. A process
+//! has one pool, which is created at the first use and runs one job at a time. A job that is
+//! started while another job runs, or from inside a job, uses only the thread of its caller. The
+//! other threads of the pool are its workers. Workers spin briefly after a job and then sleep. A
+//! worker that wakes up after the caller has run out of parts does nothing, and the caller does not
+//! wait for it. A forked child process has none of its parent's threads and creates another pool.
+//! Results never depend on the thread that runs a part, because workers use the floating-point
+//! settings of the caller.
 
 #![expect(unsafe_code, reason = "threads that outlive a job borrow it")]
 
@@ -30,13 +33,15 @@ use crate::{Error, Result};
 
 const VARIABLE: &str = "RLOX_NUM_THREADS";
 
-/// Time for which a worker spins before it sleeps, and a caller spins for the last worker.
+/// Time for which a worker spins before it sleeps, and for which a caller spins while it waits for
+/// the last worker.
 const SPIN: Duration = Duration::from_micros(30);
 
-/// Returns the number of threads that share large work.
+/// Returns the number of threads that large computations use, including the thread of the caller.
 ///
-/// This is the number of CPUs that the process may use, including affinity and control groups, or the value of the
-/// environment variable `RLOX_NUM_THREADS` at the first call.
+/// The number is the value of the environment variable `RLOX_NUM_THREADS` at the first call. If the
+/// variable is not set, it is the number of CPUs that CPU affinity and control groups allow the
+/// process to use.
 ///
 /// ```
 /// assert!(rlox_core::__private::num_threads() >= 1);
@@ -58,7 +63,7 @@ pub fn num_threads() -> usize {
 
 /// Checks that the environment variable `RLOX_NUM_THREADS` is unset, empty or a number from 1 to 1024.
 ///
-/// While the value is invalid, one thread does all work.
+/// If the value is invalid, one thread does all work.
 ///
 /// # Errors
 /// [`Error::Config`] that names the value.
@@ -87,14 +92,15 @@ fn parsed(text: &str) -> Option<usize> {
     text.parse().ok().filter(|threads| (1..=1024).contains(threads))
 }
 
-/// Calls `work` with each number below `parts` on all threads, in any order.
+/// Calls `work(part, poll)` for each part in `0..parts`, on all threads and in any order.
 ///
-/// A single part runs on the caller's thread. Parts should take at least 20 us. A part of more than some milliseconds
-/// must call its [`PollFn`] and return the error that it returns.
+/// A single part runs on the thread of the caller. Parts should take at least 20 us. A part that
+/// takes more than some milliseconds must call `poll`, and must stop with the error that `poll`
+/// returns.
 ///
 /// # Errors
-/// The first error of a part, or [`Error::Interrupted`]. Parts that had started are then complete or ended early; other
-/// parts are not started.
+/// The first error of a part, or [`Error::Interrupted`]. After an error, no further parts are
+/// started. Parts that had started are either complete or stopped early.
 pub(crate) fn run(parts: usize, work: Work<'_>) -> Result<()> {
     if parts == 1 {
         let mut interrupt = InterruptCheck::default();
@@ -103,7 +109,7 @@ pub(crate) fn run(parts: usize, work: Work<'_>) -> Result<()> {
     finish(&Job::new(parts, work))
 }
 
-/// Calls `work` as [`run`], without interruption.
+/// Calls `work` as [`run`] does, without checks for interruptions.
 pub(crate) fn run_uninterrupted(parts: usize, work: Work<'_>) -> Result<()> {
     finish(&Job { uninterruptible: true, ..Job::new(parts, work) })
 }
@@ -113,12 +119,12 @@ fn finish(job: &Job<'_>) -> Result<()> {
     pool.and_then(|pool| pool.run_shared(job)).unwrap_or_else(|| job.lead())
 }
 
-/// Work on a part, given its number.
+/// Function that computes a part of a job, given the number of the part.
 type Work<'a> = &'a (dyn Fn(usize, PollFn<'_>) -> Result<()> + Sync);
 
-/// A job whose parts are distributed over threads.
+/// Job whose parts are distributed over threads.
 struct Job<'a> {
-    /// Next part to start.
+    /// Number of the next part to start.
     next: AtomicUsize,
     parts: usize,
     work: Work<'a>,
@@ -135,13 +141,14 @@ impl<'a> Job<'a> {
         Self { next, parts, work, stop, uninterruptible: false, mode: FloatMode::current() }
     }
 
-    /// Returns the next part, if there is one.
+    /// Returns the number of the next part, or `None` if no part remains or the job is stopped.
     fn take(&self) -> Option<usize> {
         let part = self.next.fetch_add(1, Ordering::Relaxed);
         (part < self.parts && !self.stop.load(Ordering::Relaxed)).then_some(part)
     }
 
-    /// Runs parts until none remain, with checks for a stop in between.
+    /// Runs parts until none remain. Returns early if a part or `check` returns an error, or if
+    /// another thread has stopped the job.
     fn help(&self, mut check: impl FnMut() -> Result<()>) -> Result<()> {
         // After an error or a panic, no further parts are started.
         let stop = StopOnDrop(&self.stop);
@@ -153,7 +160,7 @@ impl<'a> Job<'a> {
         Ok(())
     }
 
-    /// Runs parts as `help`, and checks for interruptions.
+    /// Runs parts on the thread of the caller as `help` does, and checks for interruptions.
     fn lead(&self) -> Result<()> {
         let mut interrupt = InterruptCheck::default();
         self.help(|| if self.uninterruptible { Ok(()) } else { interrupt.check() })
@@ -171,7 +178,8 @@ impl Drop for StopOnDrop<'_> {
 /// Result of a thread's parts: success, an error or a panic.
 type JobResult = std::thread::Result<Result<()>>;
 
-/// Returns the more informative result: a part that was stopped does not know the reason.
+/// Returns the more severe result. `Interrupted` is less severe than other errors, because stopped
+/// parts return it whatever the reason for the stop is.
 fn more_severe(first: JobResult, second: JobResult) -> JobResult {
     let severity = |result: &JobResult| match result {
         Ok(Ok(())) => 0,
@@ -189,7 +197,7 @@ fn more_severe(first: JobResult, second: JobResult) -> JobResult {
 
 /// State that the threads of a pool share.
 struct PoolState {
-    /// Current job, while workers may join.
+    /// Current job, or `None` if workers must not start to work on it.
     job: Option<&'static Job<'static>>,
     /// Number of workers that run the job.
     active: usize,
@@ -201,7 +209,7 @@ struct PoolState {
 struct Pool {
     process: u32,
     busy: AtomicBool,
-    /// Number of jobs so far, on which workers spin.
+    /// Number of jobs so far. Spinning workers wait until this number changes.
     jobs: AtomicUsize,
     state: Mutex<PoolState>,
     job_posted: Condvar,
@@ -209,7 +217,8 @@ struct Pool {
 }
 
 impl Pool {
-    /// Returns the pool of this process, created if necessary; `None` while another thread creates it.
+    /// Returns the pool of this process, which the first call creates. Returns `None` if another
+    /// thread creates the pool at the same time.
     fn get_or_start() -> Option<&'static Self> {
         // A pointer instead of a lock, which a fork could leave locked. The pool is never freed.
         static POOL: AtomicPtr<Pool> = AtomicPtr::new(std::ptr::null_mut());
@@ -256,7 +265,7 @@ impl Pool {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Runs the jobs of a worker.
+    /// Waits for jobs and runs their parts, on the thread of a worker. Never returns.
     fn worker_loop(&self) {
         let mut last_job = 0;
         loop {

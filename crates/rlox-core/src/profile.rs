@@ -1,8 +1,12 @@
-//! Profile of training: a clock per thread that is in one phase at a time, so that phases add up to the elapsed time.
+//! Profile of training: the time that a thread spends in each [`Phase`].
 //!
-//! A clock runs from [`start`] to [`stop`]. While no clock runs, [`enter`] and [`StepTimer`] have no effect and no
-//! measurable cost. Work of other threads counts towards the current phase of the thread with the clock.
-//! [`crate::collect`] and the trainers of `rlox-nn` enter the phases automatically.
+//! Each thread has a clock, which is in exactly one phase at any time. Therefore the times of the
+//! phases add up to the elapsed time.
+//!
+//! A clock runs from [`start`] to [`stop`]. While no clock runs, [`enter`] and [`StepTimer`] have
+//! no effect and no measurable cost. The clock measures elapsed time, so the time in which its
+//! thread waits for other threads counts as well. [`crate::collect`] and the trainers of `rlox-nn`
+//! enter the phases automatically.
 //!
 //! ```
 //! use rlox_core::__private::profile::{self, Phase};
@@ -26,13 +30,13 @@ use self::tests::Instant;
 /// Phase of training.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Phase {
-    /// Steps of environments.
+    /// Stepping the environments.
     EnvStep,
-    /// Actions and values of the policy.
+    /// Computing actions and values with the policy.
     Inference,
-    /// Advantages.
+    /// Computing advantages.
     GaeCompute,
-    /// Losses, gradients and weight updates.
+    /// Computing losses and gradients, and updating weights.
     GradientUpdate,
     /// Storing and reading transitions and minibatches.
     Buffer,
@@ -41,7 +45,7 @@ pub enum Phase {
 }
 
 impl Phase {
-    /// All phases with their names, in the order of [`read`].
+    /// All phases with their names, in the order of the result of [`read`].
     ///
     /// ```
     /// assert_eq!(rlox_core::__private::profile::Phase::ALL[0].1, "env_step");
@@ -56,28 +60,32 @@ impl Phase {
     ];
 }
 
-/// Steps of single environments per sampled vector step, after the first ones.
+/// Number of environment steps per timed vector step, once the timing has reached its lowest rate.
+/// A vector step of N environments is N environment steps.
 ///
-/// Reading a clock takes about as long as a step of a small environment.
+/// Not every step is timed, because reading the clock takes about as long as a step of a small
+/// environment.
 const SAMPLE_EVERY_STEPS: usize = 64;
 
-/// Decay per sample of the mean over sampled steps, a memory of about fifty samples.
+/// Factor by which each timed step reduces the weight of the earlier ones. The mean thus covers
+/// about the last fifty timed steps.
 const DECAY: f64 = 0.98;
 
-/// Sampling of steps, and the mean over the samples.
+/// State of the timing of sampled vector steps, and the mean over these steps.
 #[derive(Clone, Copy, Debug)]
 struct Sampling {
-    /// Duration of one clock reading, which is subtracted from each span of a step.
+    /// Duration of one clock reading. It is subtracted from each measured duration of a phase.
     reading: Duration,
-    /// Division of steps into phases, not normalised.
+    /// Decayed sum over the sampled steps of the fraction of a step that each phase took.
     shares: [f64; 6],
-    /// Steps before the next sample, and the distance between later samples.
+    /// Number of steps to skip before the next sample. `stride` is the number of steps from that
+    /// sample to the one after it.
     remaining: usize,
     stride: usize,
 }
 
 struct Clock {
-    /// Number of calls of `start` without `stop`.
+    /// Number of calls of `start` without a matching call of `stop`.
     users: usize,
     phase: Phase,
     since: Instant,
@@ -96,7 +104,7 @@ impl Clock {
         Self { users: 0, phase: Phase::Other, since: Instant::now(), seconds: [0.0; 6], sampling }
     }
 
-    /// Returns the seconds since the last call.
+    /// Returns the seconds since the last call, or since the start of the clock.
     fn lap(&mut self) -> f64 {
         let now = Instant::now();
         let seconds = (now - self.since).as_secs_f64();
@@ -110,9 +118,10 @@ impl Clock {
     }
 }
 
-/// Starts this thread's clock in [`Phase::Other`].
+/// Starts the clock of this thread in [`Phase::Other`].
 ///
-/// A running clock continues, and stops after as many calls of [`stop`].
+/// If the clock already runs, it continues in its phase. It then stops after as many calls of
+/// [`stop`] as of `start`.
 ///
 /// ```
 /// rlox_core::__private::profile::start();
@@ -122,7 +131,8 @@ pub fn start() {
     CLOCK.with_borrow_mut(|clock| clock.get_or_insert_with(Clock::new).users += 1);
 }
 
-/// Stops the clock if this is the last of as many calls as of [`start`]. Without a clock, does nothing.
+/// Stops the clock of this thread once `stop` has been called as often as [`start`]. Does nothing
+/// if no clock runs.
 ///
 /// ```
 /// rlox_core::__private::profile::stop();
@@ -138,7 +148,7 @@ pub fn stop() {
     });
 }
 
-/// Ends the current phase and enters another one or the same again.
+/// Ends the current phase of the clock of this thread and enters `phase`.
 ///
 /// ```
 /// use rlox_core::__private::profile::{Phase, enter};
@@ -155,7 +165,7 @@ pub fn enter(phase: Phase) {
 
 /// Returns the seconds in each phase since the clock started, in the order of [`Phase::ALL`].
 ///
-/// All are 0 if no clock runs.
+/// All numbers are 0 if no clock runs.
 ///
 /// ```
 /// assert_eq!(rlox_core::__private::profile::read(), [0.0; 6]);
@@ -170,10 +180,12 @@ pub fn read() -> [f64; 6] {
     })
 }
 
-/// Timer for a sequence of vector steps, which are too short to time each of their phases.
+/// Timer for a sequence of vector steps. A vector step is too short for timing its phases each
+/// time.
 ///
-/// The sequence is timed as a unit, until the timer is dropped. Its time is divided into phases in the proportions of
-/// sampled steps: one in about 64 steps of single environments, and more at the start.
+/// The timer measures the total time of the sequence, until the timer is dropped. It measures the
+/// phases of sampled steps only, and divides the total time in the proportions of these phases.
+/// About one in 64 environment steps is sampled, and more at the start.
 ///
 /// ```
 /// use rlox_core::__private::profile::{Phase, StepTimer};
@@ -189,17 +201,19 @@ pub fn read() -> [f64; 6] {
 #[derive(Debug)]
 #[must_use = "the sequence ends when the timer is dropped"]
 pub struct StepTimer {
-    /// `None` if no clock runs.
+    /// State of the sampling, or `None` if no clock runs.
     sampling: Option<Sampling>,
-    /// Maximum distance between samples; odd, to avoid resonance with periods of training.
+    /// Maximum number of vector steps between two samples. The number is odd, so that samples do
+    /// not coincide with events that happen every 2^k steps.
     most: usize,
-    /// Sampled step: durations of its phases, and its current phase.
+    /// Durations of the phases of the sampled step that is in progress. `now` is its current phase
+    /// and the start of that phase.
     spans: [Duration; 6],
     now: Option<(Phase, Instant)>,
 }
 
 impl StepTimer {
-    /// Starts a sequence of steps of `num_envs` environments.
+    /// Starts a sequence of vector steps of `num_envs` environments.
     pub fn new(num_envs: usize) -> Self {
         let sampling = CLOCK.with_borrow_mut(|clock| {
             clock.as_mut().map(|clock| {
@@ -210,7 +224,7 @@ impl StepTimer {
         Self { sampling, most: (SAMPLE_EVERY_STEPS / num_envs.max(1)) | 1, spans: [Duration::ZERO; 6], now: None }
     }
 
-    /// Starts a step in a phase.
+    /// Starts a vector step in the phase `phase`.
     pub fn begin(&mut self, phase: Phase) {
         self.end();
         let Some(sampling) = &mut self.sampling else { return };
@@ -223,7 +237,7 @@ impl StepTimer {
         self.now = Some((phase, Instant::now()));
     }
 
-    /// Ends the step's current phase and enters another one.
+    /// Ends the current phase of the step and enters `phase`.
     pub fn enter(&mut self, phase: Phase) {
         if let (Some((was, since)), Some(sampling)) = (self.now, &self.sampling) {
             let now = Instant::now();
@@ -232,7 +246,7 @@ impl StepTimer {
         }
     }
 
-    /// Ends the step, if it is sampled.
+    /// Ends the current step, and adds its durations to the mean if the step is sampled.
     fn end(&mut self) {
         let Some((phase, _)) = self.now else { return };
         self.enter(phase);

@@ -1,4 +1,4 @@
-//! Random number generation bit-equal to NumPy's: [`SeedSequence`] and [`Pcg64`].
+//! Random number generation with the same bits as in NumPy: [`SeedSequence`] and [`Pcg64`].
 //!
 //! Gymnasium seeds environments through `numpy.random.SeedSequence` and `numpy.random.PCG64`, so equal seeds produce
 //! equal episodes. The generator is PCG XSL RR 128/64 of O'Neill 2014, "PCG: A Family of Simple Fast Space-Efficient
@@ -20,8 +20,8 @@ use seed_sequence::{POOL, absorb, generate_u64, stir};
 
 /// Random number generator equal to `numpy.random.Generator(PCG64)`, bit for bit.
 ///
-/// The type provides the draws that environments use. The traits of `rand_core` are implemented, so that the
-/// distributions of the `rand` family are available too.
+/// The methods are the random draws that environments use. The type also implements the traits of
+/// `rand_core`, so that the distributions of the `rand` crates are available.
 ///
 /// ```
 /// use rlox_core::Pcg64;
@@ -35,24 +35,27 @@ use seed_sequence::{POOL, absorb, generate_u64, stir};
 pub struct Pcg64(Pcg64State);
 
 impl Pcg64 {
-    /// Creates the generator of an integer seed: `np.random.default_rng(seed)`.
+    /// Creates the generator for an integer seed, equal to `np.random.default_rng(seed)`.
     ///
     /// Gymnasium's `np_random(seed)` returns the same generator.
     pub fn seed_from(seed: u128) -> Self {
         Self::from_seed_sequence(&SeedSequence::new(seed))
     }
 
-    /// Creates the generator of a seed sequence: `np.random.PCG64(sequence)`.
+    /// Creates the generator for a seed sequence, equal to `np.random.PCG64(sequence)`.
     pub fn from_seed_sequence(sequence: &SeedSequence) -> Self {
         Self::from_pool(sequence.pool)
     }
 
-    /// Creates the generator of an integer seed of any size, given as 32-bit words, lowest first.
+    /// Creates the generator for an integer seed of any size. The seed is passed as 32-bit words,
+    /// the lowest word first.
     ///
-    /// The result equals that of [`SeedSequence::from_entropy`], without a copy of the words.
+    /// The result equals the generator for [`SeedSequence::from_entropy`] of the same words. The
+    /// words are not copied.
     ///
     /// # Errors
-    /// [`crate::Error::Interrupted`] if the interrupt check requests it between two chunks of a long seed.
+    /// [`crate::Error::Interrupted`] if the function of [`crate::interrupt::set_interrupt_check`]
+    /// returns true during a long seed.
     ///
     /// ```
     /// use rlox_core::{Pcg64, interrupt::InterruptCheck};
@@ -74,7 +77,7 @@ impl Pcg64 {
         Ok(Self::from_pool(pool))
     }
 
-    /// Creates the generator of a mixed entropy pool.
+    /// Creates the generator for the entropy pool of a seed sequence.
     fn from_pool(pool: [u32; POOL]) -> Self {
         let mut seed = [0; 4];
         generate_u64(pool, &mut seed);
@@ -99,7 +102,10 @@ impl Pcg64 {
         ((state >> 64) as u64 ^ state as u64).rotate_right((state >> 122) as u32)
     }
 
-    /// Returns the next 32 random bits: the low half of a 64-bit draw, then the buffered high half.
+    /// Returns the next 32 random bits.
+    ///
+    /// The first call draws 64 bits and returns their low half. The second call returns the high
+    /// half, which the first call stored.
     #[inline]
     pub fn next_u32(&mut self) -> u32 {
         if self.0.has_uint32 {
@@ -112,13 +118,13 @@ impl Pcg64 {
         next as u32
     }
 
-    /// Returns a number in [0, 1), a multiple of 2^-53: `Generator.random()`.
+    /// Returns a random number in [0, 1), a multiple of 2^-53, as `Generator.random()` does.
     #[inline]
     pub fn random(&mut self) -> f64 {
         (self.next_u64() >> 11) as f64 * (1.0 / 9_007_199_254_740_992.0)
     }
 
-    /// Returns a number in [low, high): `Generator.uniform(low, high)`.
+    /// Returns a random number in [low, high), as `Generator.uniform(low, high)` does.
     ///
     /// The result is not finite if `high - low` overflows.
     #[inline]
@@ -126,7 +132,7 @@ impl Pcg64 {
         low + (high - low) * self.random()
     }
 
-    /// Returns an integer in [low, high): `Generator.integers(low, high)`.
+    /// Returns a random integer in [low, high), as `Generator.integers(low, high)` does.
     ///
     /// # Panics
     /// Panics if `low >= high`.
@@ -136,9 +142,10 @@ impl Pcg64 {
         self.integers_inclusive(low, high - 1)
     }
 
-    /// Returns an integer in [low, high]: `Generator.integers(low, high, endpoint=True)`.
+    /// Returns a random integer in [low, high], as `Generator.integers(low, high, endpoint=True)`
+    /// does.
     ///
-    /// The range may be the whole of i64.
+    /// The range may include all i64 numbers.
     ///
     /// ```
     /// let mut rng = rlox_core::Pcg64::seed_from(1);
@@ -155,7 +162,8 @@ impl Pcg64 {
         low.wrapping_add(self.at_most(range) as i64)
     }
 
-    /// Returns an unbiased number in [0, range] by Lemire's method (2019, arXiv:1805.10941).
+    /// Returns an unbiased random integer in [0, range] by Lemire's method (2019,
+    /// arXiv:1805.10941).
     ///
     /// As in NumPy, ranges below 2^32 consume 32 bits per draw.
     #[inline]

@@ -1,12 +1,17 @@
-//! Run-time selection of the instruction set: functions are compiled for several sets, and the best available is
-//! called.
+//! Run-time selection of the instruction set. Functions are compiled for several instruction sets,
+//! and the version for the best available set is called.
 //!
-//! Rust never fuses a multiplication and an addition by itself, so a function computes the same bits on every path
-//! unless it calls `mul_add`. CPUs other than x86-64 run the portable code.
+//! The numbers of a SIMD vector are called lanes. A block is `BLOCK` (64) environments that are
+//! stepped together.
 //!
-//! The environment variable `RLOX_SIMD=portable|avx2|avx512`, read at the first use, limits the selection for
-//! comparisons and for tools such as valgrind that know fewer instructions. The selection never exceeds the CPU's
-//! features. Any other value selects `portable`, which is always safe, and [`check_setting`] reports it.
+//! Rust never fuses a multiplication and an addition by itself, so a function returns the same bits
+//! with every instruction set unless it calls `mul_add`. CPUs other than x86-64 run the portable
+//! code.
+//!
+//! The environment variable `RLOX_SIMD=portable|avx2|avx512` limits the selection, for comparisons
+//! and for tools such as valgrind that do not support all instructions. The variable is read at the
+//! first use. An instruction set that the CPU does not have is never selected. With any other
+//! value, `portable` is selected, and [`check_setting`] returns an error.
 
 #![expect(clippy::inline_always, reason = "only inlined functions are compiled for the wider instruction sets")]
 
@@ -19,28 +24,30 @@ use std::sync::atomic::{AtomicU8, Ordering};
 
 use crate::{Error, Result};
 
-/// Number of f64 in the widest vectors. Inner loops of this length become full vectors on every path.
+/// Number of f64 in the widest SIMD vectors. The compiler turns inner loops of this length into
+/// full vectors for every instruction set.
 pub(crate) const LANES: usize = 8;
 
-/// Number of environments per kernel call. Their data fit into the L1 cache, their flags into a u64.
+/// Number of environments per kernel call. Their data fit into the L1 cache, and one flag per
+/// environment fits into a u64.
 pub(crate) const BLOCK: usize = 64;
 
-/// One number per environment of a block.
+/// Column: one number per environment of a block.
 pub(crate) type Block = [f64; BLOCK];
 
-/// Returns the vectors of a block.
+/// Returns the numbers of a block in arrays of [`LANES`] numbers, the length of a SIMD vector.
 #[inline(always)]
 pub(crate) fn vectors<T>(block: &[T; BLOCK]) -> impl Iterator<Item = &[T; LANES]> {
     block.as_chunks().0.iter()
 }
 
-/// Returns the mutable vectors of a block.
+/// Returns the mutable numbers of a block in arrays of [`LANES`] numbers.
 #[inline(always)]
 pub(crate) fn vectors_mut<T>(block: &mut [T; BLOCK]) -> impl Iterator<Item = &mut [T; LANES]> {
     block.as_chunks_mut().0.iter_mut()
 }
 
-/// Iterator over the positions of set bits, in ascending order.
+/// Iterator over the positions of the set bits of a number, in ascending order.
 #[derive(Debug)]
 pub(crate) struct Bits(u64);
 
@@ -55,7 +62,7 @@ impl Iterator for Bits {
     }
 }
 
-/// Returns the positions of the set flags among the first `count`.
+/// Returns the positions of the true flags among the first `count` flags.
 #[inline]
 pub(crate) fn lane_bits(flags: &[bool; BLOCK], count: usize) -> Bits {
     // The product collects the lowest bits of eight bytes in the highest byte.
@@ -67,7 +74,7 @@ pub(crate) fn lane_bits(flags: &[bool; BLOCK], count: usize) -> Bits {
 
 const VARIABLE: &str = "RLOX_SIMD";
 
-/// An instruction set that kernels are compiled for, in ascending order.
+/// An instruction set that kernels are compiled for. Later variants have more instructions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Isa {
     /// Instructions of every CPU of the target (SSE2 on x86-64, NEON on aarch64).
@@ -98,7 +105,8 @@ impl Isa {
     }
 }
 
-/// Returns the instruction set of the kernels in this process: the CPU's best, limited by `RLOX_SIMD`.
+/// Returns the instruction set that kernels use in this process: the best one of the CPU that
+/// `RLOX_SIMD` allows.
 ///
 /// ```
 /// use rlox_core::__private::simd::{Isa, isa};
@@ -179,7 +187,7 @@ fn detected() -> Isa {
     Isa::Portable
 }
 
-/// Compiles a function for every [`Isa`] and calls the version for the current one.
+/// Defines a function that is compiled for every [`Isa`] and calls the version for [`isa`].
 ///
 /// The body must be plain loops. Functions that it calls are compiled for the wider instruction sets only if they are
 /// inlined, so helpers must be `#[inline(always)]`.
@@ -264,7 +272,8 @@ pub(crate) mod tests {
     }
 
     multiversion! {
-        /// Evaluates a chain of operations that a fused multiply-add would round differently.
+        /// Evaluates a polynomial, with operations that a fused multiply-add would round
+        /// differently.
         fn horner<T: Into<f64>>(coefficients: &[f64], x: T) -> f64 {
             let x = x.into();
             coefficients.iter().fold(0.0, |sum, c| sum * x + c)

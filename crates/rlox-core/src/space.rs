@@ -32,7 +32,8 @@ pub enum Space {
         /// The length of the vector.
         n: usize,
     },
-    /// An array of f32 between bounds, which may be infinite, flattened row-major.
+    /// An array of f32 numbers in row-major order. Each element has a lower and an upper bound,
+    /// which may be infinite.
     Box {
         /// The shape of the array.
         shape: Vec<usize>,
@@ -49,9 +50,10 @@ impl Space {
         Self::Discrete { n, start: 0 }
     }
 
-    /// Creates a `Box` with the same bounds for all elements.
+    /// Creates a `Box` space with the same bounds for all elements.
     ///
-    /// If the bounds do not fit into memory, they are left empty, and [`Space::validate`] rejects the space.
+    /// If the arrays of bounds do not fit into memory, they stay empty, and [`Space::validate`]
+    /// rejects the space.
     pub fn uniform_box(low: f32, high: f32, shape: &[usize]) -> Self {
         let dim = elements(shape);
         let bounds = |bound| {
@@ -62,12 +64,12 @@ impl Space {
         Self::Box { shape: shape.to_vec(), low: bounds(low), high: bounds(high) }
     }
 
-    /// Creates a one-dimensional `Box` with the bounds `-high..=high`.
+    /// Creates a one-dimensional `Box` space. Element `i` has the bounds `-high[i]` and `high[i]`.
     pub fn symmetric_box(high: &[f32]) -> Self {
         Self::Box { shape: vec![high.len()], low: high.iter().map(|x| -x).collect(), high: high.to_vec() }
     }
 
-    /// Returns the number of elements of a flattened value.
+    /// Returns the number of elements of one value of the space, after flattening.
     pub fn dim(&self) -> usize {
         match self {
             Self::Discrete { .. } => 1,
@@ -77,7 +79,7 @@ impl Space {
         }
     }
 
-    /// Returns the shape of a value, which is empty for `Discrete`.
+    /// Returns the shape of one value of the space. The shape is empty for `Discrete`.
     pub fn shape(&self) -> Vec<usize> {
         match self {
             Self::Discrete { .. } => Vec::new(),
@@ -87,7 +89,10 @@ impl Space {
         }
     }
 
-    /// Checks that the space is valid: positive counts, ordered bounds, one pair of bounds per element.
+    /// Checks that the space is valid.
+    ///
+    /// Counts must be positive. A `Box` must have a lower and an upper bound for each element, and
+    /// the lower bound must not exceed the upper bound.
     ///
     /// # Errors
     /// [`Error::Space`] with the given `argument` if the space is invalid.
@@ -121,10 +126,12 @@ impl Space {
         Err(if let Some(index) = index { error.at_index(index) } else { error })
     }
 
-    /// Returns the JSON description of the space, equal to that of `rlox._spaces.to_json` in Python.
+    /// Returns the JSON description of the space, which equals the result of `rlox._spaces.to_json`
+    /// in Python.
     ///
-    /// Bounds or counts that are equal for all components are written as one number, otherwise as a flat list. Infinite
-    /// bounds are written as "inf" and "-inf". Equal spaces have equal descriptions.
+    /// A bound or count that all components share is written as one number. Otherwise, a flat list
+    /// has one number per component. Infinite bounds are written as "inf" and "-inf". Equal spaces
+    /// have equal descriptions.
     ///
     /// ```
     /// use rlox_core::Space;
@@ -201,7 +208,8 @@ mod tests {
 
     #[test]
     fn descriptions_equal_those_of_python() {
-        // json.dumps(rlox._spaces.to_json(space), sort_keys=True, separators=(",", ":")) of the same spaces.
+        // The texts are json.dumps(rlox._spaces.to_json(space), sort_keys=True, separators=(",",
+        // ":")).
         let high = [4.8, f32::INFINITY, 0.418_879_03, f32::INFINITY];
         for (space, text) in [
             (Space::Discrete { n: 3, start: 5 }, r#"{"dtype":"int64","n":3,"start":5,"type":"Discrete"}"#),

@@ -1,4 +1,4 @@
-//! Checks of errors, for the tests of this workspace.
+//! Assertions about errors, for the tests of all rlox crates.
 
 use std::mem::discriminant;
 
@@ -7,7 +7,8 @@ use crate::{Error, Result, error::Mismatch};
 /// Constructor of a variant of [`Error`] that carries a [`Mismatch`].
 pub type Variant = fn(Box<Mismatch>) -> Error;
 
-/// Checks the variant and the argument of an error and returns its fields.
+/// Checks that `result` is an error of the given variant about the given argument. Returns the
+/// details of the error.
 ///
 /// # Panics
 /// If `result` is a value, or an error of another variant or about another argument.

@@ -1,4 +1,5 @@
-//! Tests that stepping, collecting and sampling do not allocate after a start-up phase.
+//! Tests that stepping, collecting and sampling do not allocate memory after their first
+//! iterations.
 
 use rlox_core::envs::{self, MakeOptions};
 use rlox_core::replay::{
@@ -83,7 +84,8 @@ fn saving_a_buffer_copies_it_once() {
     assert!(peak < copy + copy / 50, "{peak} for {copy}");
 }
 
-/// Creates a buffer of stacked frames whose rows all use the pools outside the ring.
+/// Creates a buffer of stacked frames. All rows store frames in the pools outside of the ring
+/// buffer, because no frame is shared by two rows.
 fn stacked(rows: i64) -> Replay<Uniform> {
     let layout =
         TransitionSchema::new(FieldSpec::new("obs", &[2], DType::U8), FieldSpec::new("actions", &[], DType::I64));
@@ -162,7 +164,8 @@ fn sequences_and_hindsight_goals_do_not_allocate() {
 #[test]
 fn steps_do_not_allocate() {
     for id in envs::ids() {
-        // Plain copies, one partial block of lanes, a full and a partial block, and enough blocks for all threads.
+        // Most environments step 4 as scalar copies. 16 are a partial SIMD block, 100 a full and a
+        // partial block, 5000 enough for several threads.
         for (n, mode) in [4, 16, 100, 5000].into_iter().flat_map(|n| MODES.map(|mode| (n, mode))) {
             let mut env = make(id, n, mode);
             let (d, a) = (env.spec().observation.dim(), env.spec().action.dim());
@@ -198,7 +201,7 @@ fn steps_do_not_allocate() {
                     env.step(actions, out).unwrap();
                 }
             };
-            run(1); // starts the threads
+            run(1); // starts the worker threads
             let count = allocations(|| run(if n > 1000 { 10 } else { 200 }));
             assert_eq!(count, 0, "{n} {id} {mode:?}");
         }
@@ -214,7 +217,8 @@ fn rollouts_do_not_allocate_after_the_first_ones() {
         let mut buffer = RolloutBuffer::for_env(64, &*env).unwrap();
         let mut normalizer = Normalizer::new(16, env.spec().observation.dim(), NormalizerOptions::default()).unwrap();
         let mut collect = || collect(&mut *env, &mut policy, &mut rngs, &mut buffer, Some(&mut normalizer), 0.99, 0.95);
-        // The number of truncated episodes varies between rollouts. Their memory grows to the maximum.
+        // The number of truncated episodes differs between rollouts. The memory for final
+        // observations grows to the maximum.
         for _ in 0..20 {
             collect().unwrap();
         }

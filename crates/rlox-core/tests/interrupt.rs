@@ -1,5 +1,5 @@
-//! Test that long calls poll the interrupt check, with the real clock. It runs in a separate process, because the check
-//! is set once per process.
+//! Test, with the real clock, that long calls poll the interrupt check. The test has a process of
+//! its own, because the check function can be set only once per process.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
@@ -21,7 +21,8 @@ fn stop() -> bool {
     POLLS.fetch_add(1, Ordering::Relaxed) + 1 >= LAST
 }
 
-/// Returns true if the call was interrupted. Checks that it did not poll afterwards or too often.
+/// Returns true if `call` was interrupted. Checks that the call did not poll after the
+/// interruption, nor more often than every 50 ms.
 fn stopped(call: impl FnOnce() -> Result<(), Error>) -> bool {
     POLLS.store(0, Ordering::Relaxed);
     let began = Instant::now();
@@ -42,7 +43,7 @@ fn calls_stop_if_and_only_if_the_check_reports_an_interruption() {
             watch.check()?;
         }
     }));
-    // Increases the length until the call takes long enough on this machine.
+    // The length increases until the call takes so long on this machine that it is interrupted.
     let gae = |len: usize| {
         let (rewards, flags) = (vec![1.0_f32; len], vec![false; len]);
         let (mut a, mut r) = (vec![0.0; len], vec![0.0; len]);

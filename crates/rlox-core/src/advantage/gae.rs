@@ -1,14 +1,17 @@
-//! Generalised advantage estimation (Schulman et al. 2016, arXiv:1506.02438, eq. 16) with exact time limits.
+//! Generalised advantage estimation (Schulman et al. 2016, arXiv:1506.02438, eq. 16), with
+//! bootstrapping at time limits.
 //!
 //! - `delta_t = r_t + gamma * (1 - terminated_t) * next_value_t - v_t`
 //! - `A_t = delta_t + gamma * lambda * (1 - done_t) * A_{t+1}`, with `done = terminated | truncated`
 //! - `returns = A + v`
 //!
-//! `next_value_t` is the value of the true final observation if the step was truncated, else the value of the next row.
-//! All sums are f64, also for f32 inputs, and are rounded once at the end. Values behind a finished episode are masked
-//! out instead of multiplied by zero, so a NaN there does not spread.
+//! `v_t` is the value of the observation before step t. `next_value_t` is the value of the final
+//! observation of the episode if step t was truncated, else `v_{t+1}`. Sums are computed in f64,
+//! also for f32 inputs, and each result is rounded once. Values after the end of an episode are
+//! ignored instead of multiplied by zero, so a NaN there has no effect on the episode.
 //!
-//! The SIMD lanes are environments for a `[T, N]` grid, and steps for a single trajectory; see `lanes.rs`.
+//! For a `[T, N]` grid, the elements (lanes) of a SIMD vector belong to one time step of adjacent
+//! environments. For a single trajectory, they belong to adjacent steps; see `lanes.rs`.
 
 #![expect(clippy::too_many_arguments, reason = "free functions on slices: inputs, settings and outputs")]
 #![expect(clippy::inline_always, reason = "only inlined functions are compiled for the wider instruction sets")]
@@ -25,15 +28,19 @@ use crate::{Result, advantage::Float, error::check_len};
 
 /// Computes advantages and returns of one trajectory of T steps.
 ///
-/// All slices have length T; `advantages` and `returns` are overwritten. `last_value` is the value of the observation
-/// after the last step and is not used if that step is done. An empty trajectory writes nothing.
+/// All slices have length T. `advantages` and `returns` are overwritten. `last_value` is the value
+/// of the observation after the last step, and is not used if that step ends an episode. For an
+/// empty trajectory, nothing is written.
 ///
-/// The order of the sums differs from the recursion. If sums overflow f64, different elements may be infinite or NaN.
+/// Terms are added in another order than in the formula. If sums overflow f64, other elements than
+/// with the formula may therefore be infinite or NaN.
 ///
 /// # Errors
-/// - [`crate::Error::Shape`] if a slice and `rewards` differ in length, or if a step is truncated and not terminated
-///   but `final_values` is missing;
-/// - [`crate::Error::Config`] if `gamma` or `gae_lambda` is outside [0, 1]. These errors occur before any write.
+/// - [`crate::Error::Shape`] if the length of a slice differs from that of `rewards`, or if a step
+///   is truncated and not terminated but `final_values` is `None`;
+/// - [`crate::Error::Config`] if `gamma` or `gae_lambda` is outside [0, 1].
+///
+/// Nothing is written if one of these errors occurs.
 ///
 /// ```
 /// use rlox_core::{advantage::EpisodeEnds, compute_gae};
@@ -46,7 +53,8 @@ use crate::{Result, advantage::Float, error::check_len};
 /// };
 /// let (mut advantages, mut returns) = ([0.0; 3], [0.0; 3]);
 /// compute_gae(&rewards, &values, ends, 4.0, 0.5, 0.5, &mut advantages, &mut returns)?;
-/// // From the end: 1 + 0.5 * 4 - 0.5; 1 + 0.5 * 2 - 0.5, truncated; 1 + 0.5 * 0.5 - 0.5 + 0.25 * 1.5.
+/// // Step 2: 1 + 0.5 * 4 - 0.5. Step 1, truncated: 1 + 0.5 * 2 - 0.5.
+/// // Step 0: 1 + 0.5 * 0.5 - 0.5 + 0.25 * 1.5, where 1.5 is the advantage of step 1.
 /// assert_eq!(advantages, [1.125, 1.5, 2.5]);
 /// assert_eq!(returns, [1.625, 2.0, 3.0]);
 /// # Ok::<(), rlox_core::Error>(())
@@ -66,13 +74,15 @@ pub fn compute_gae<T: Float>(
     compute_trajectory(rows, last_value, advantages, returns, &mut || interrupt.check())
 }
 
-/// Computes advantages and returns of N environments over T steps, time-major.
+/// Computes advantages and returns of N environments over T steps, stored time-major.
 ///
-/// Row `t * num_envs + n` is step t of environment n. `last_values` has length N, all other slices T * N. The results
-/// of each environment equal those of [`compute_gae`] up to rounding.
+/// Element `t * num_envs + n` of a slice belongs to step t of environment n. `last_values` has
+/// length N, all other slices have length T * N. The results of each environment equal those of
+/// [`compute_gae`] up to rounding.
 ///
 /// # Errors
-/// As [`compute_gae`]; also [`crate::Error::Shape`] if the length of `rewards` is not a multiple of `num_envs`.
+/// The errors of [`compute_gae`]. Also [`crate::Error::Shape`] if the length of `rewards` is not a
+/// multiple of `num_envs`.
 ///
 /// ```
 /// use rlox_core::advantage::{EpisodeEnds, compute_gae_time_major};
@@ -102,13 +112,16 @@ pub fn compute_gae_time_major<T: Float>(
     compute_columns(rows, last_values, advantages, returns)
 }
 
-/// Computes advantages and returns of N trajectories of `n_steps` each, environment-major.
+/// Computes advantages and returns of N trajectories of `n_steps` steps each, stored one after the
+/// other.
 ///
-/// Row `n * n_steps + t` is step t of trajectory n. `last_values` has length N, all other slices N * `n_steps`. The
-/// results of each trajectory equal those of [`compute_gae`] bit for bit.
+/// Element `n * n_steps + t` of a slice belongs to step t of trajectory n. `last_values` has length
+/// N, all other slices have length N * `n_steps`. The results of each trajectory equal those of
+/// [`compute_gae`] bit for bit.
 ///
 /// # Errors
-/// As [`compute_gae`]; also [`crate::Error::Shape`] if the length of `rewards` is not a multiple of `n_steps`.
+/// The errors of [`compute_gae`]. Also [`crate::Error::Shape`] if the length of `rewards` is not a
+/// multiple of `n_steps`.
 ///
 /// ```
 /// use rlox_core::{advantage::EpisodeEnds, compute_gae_batched};
@@ -136,7 +149,7 @@ pub fn compute_gae_batched<T: Float>(
         check_len("last_values", last_values.len(), trajectories)?;
     }
     let rows = check(rewards, values, ends, gamma, gae_lambda, [advantages.len(), returns.len()])?;
-    // A thread processes several trajectories at a time if they are short.
+    // If trajectories are short, a thread processes several of them at a time.
     let trajectories_per_chunk = CHUNK_ELEMENTS.div_ceil(n_steps.max(1));
     run_chunks([advantages, returns], trajectories_per_chunk * n_steps, |i, [advantages, returns], poll| {
         let out = advantages.chunks_exact_mut(n_steps).zip(returns.chunks_exact_mut(n_steps));
@@ -146,7 +159,7 @@ pub fn compute_gae_batched<T: Float>(
     })
 }
 
-/// Checks all arguments before any write.
+/// Checks all arguments and returns the inputs of the kernels.
 fn check<'a, T: Float>(
     rewards: &'a [T],
     values: &'a [T],
@@ -165,22 +178,22 @@ fn check<'a, T: Float>(
     Ok(Rows { rewards, values, terminated: ends.terminated, finals, gamma, decay: gamma * gae_lambda })
 }
 
-// Loops, compiled for each instruction set.
+// The loops below are compiled for each instruction set.
 
-/// Inputs of the kernels, checked for equal lengths.
+/// Inputs of the kernels. All slices have the same length.
 #[derive(Clone, Copy)]
 struct Rows<'a, T> {
     rewards: &'a [T],
     values: &'a [T],
     terminated: &'a [bool],
-    /// Truncated flags and values of final observations.
+    /// Truncated flags and values of the final observations, or `None` if no such value is needed.
     finals: Option<(&'a [bool], &'a [T])>,
     gamma: f64,
-    /// gamma * lambda
+    /// Factor of the next advantage: `gamma * lambda`.
     decay: f64,
 }
 
-/// Rewards, values, terminated, truncated, final values.
+/// Rewards, values, terminated flags, truncated flags and final values of N elements.
 type Block<'a, T, const N: usize> = (&'a [T; N], &'a [T; N], &'a [bool; N], &'a [bool; N], &'a [T; N]);
 
 impl<'a, T: Float> Rows<'a, T> {
@@ -196,7 +209,8 @@ impl<'a, T: Float> Rows<'a, T> {
         }
     }
 
-    /// Returns N steps from `index` on. Without final values, the last two are unused placeholders.
+    /// Returns the inputs of the N elements from `index` on. Without final values, the last two
+    /// arrays are unused placeholders.
     #[inline(always)]
     fn block<const N: usize>(&self, index: usize) -> Block<'a, T, N> {
         let (truncated, finals) = self.finals.unwrap_or((self.terminated, self.values));
@@ -209,7 +223,8 @@ impl<'a, T: Float> Rows<'a, T> {
         )
     }
 
-    /// Returns the delta of one step, given the next value, and true if the episode continues.
+    /// Returns the delta of step t, and true if its advantage depends on the next advantage. `next`
+    /// is the value of the next observation.
     #[inline(always)]
     fn delta<const FINALS: bool>(&self, t: usize, next: f64) -> (f64, bool) {
         let ([reward], [value], [terminated], [truncated], [last]) = self.block::<1>(t);
@@ -219,7 +234,7 @@ impl<'a, T: Float> Rows<'a, T> {
     }
 }
 
-/// Computes one trajectory in chunks, from the last chunk to the first.
+/// Computes the outputs of one trajectory, and calls `poll` between ranges of steps.
 fn compute_trajectory<T: Float>(
     rows: Rows<'_, T>,
     last_value: T,
@@ -239,9 +254,10 @@ fn compute_trajectory<T: Float>(
 }
 
 on_f64s! {
-    /// Computes steps of one trajectory.
+    /// Computes the outputs of the steps `rows` of one trajectory.
     ///
-    /// `behind` holds the advantage and the value of the following step, and is replaced by those of the first step.
+    /// `behind` holds the advantage and the value of the step after these steps. The function
+    /// replaces them by those of the first of these steps.
     fn compute_chunk<T: Float>(
         simd: F64s,
         rows: Rows<'_, T>,
@@ -259,6 +275,7 @@ on_f64s! {
     }
 }
 
+/// Computes steps of one trajectory from the last step to the first, [`LANES`] steps at a time.
 #[inline(always)]
 fn scan<S: F64s, T: Float, const FINALS: bool, const TINY: bool>(
     simd: S,
@@ -297,7 +314,7 @@ fn scan<S: F64s, T: Float, const FINALS: bool, const TINY: bool>(
     }
 }
 
-/// Computes a time-major grid with one column per environment.
+/// Computes the outputs of a time-major `[T, N]` grid, which has one column per environment.
 fn compute_columns<T: Float>(
     rows: Rows<'_, T>,
     last_values: &[T],
@@ -310,7 +327,7 @@ fn compute_columns<T: Float>(
 }
 
 multiversion! {
-    /// Computes a range of columns.
+    /// Computes the outputs of a range of columns.
     fn compute_grid<T: Float>(
         rows: Rows<'_, T>,
         last_values: &[T],
@@ -334,7 +351,8 @@ fn compute_all_strips<T: Float, const FINALS: bool>(
     mut out: [ColumnsMut<'_, T>; 2],
     poll: PollFn<'_>,
 ) -> Result<()> {
-    // Wide strips access memory in long runs, which matters once a rollout exceeds the caches.
+    // A strip is a number of adjacent columns. Rows of wide strips are longer contiguous pieces of
+    // memory, which is faster once a rollout exceeds the caches.
     compute_strips::<T, FINALS, 256>(rows, last_values, &mut columns, &mut out, poll)?;
     compute_strips::<T, FINALS, 64>(rows, last_values, &mut columns, &mut out, poll)?;
     compute_strips::<T, FINALS, 16>(rows, last_values, &mut columns, &mut out, poll)?;
@@ -343,7 +361,8 @@ fn compute_all_strips<T: Float, const FINALS: bool>(
     compute_strips::<T, FINALS, 1>(rows, last_values, &mut columns, &mut out, poll)
 }
 
-/// Computes as many strips of W columns as fit, and leaves the other columns in `columns`.
+/// Computes strips of W columns while at least W columns remain. Removes the computed columns from
+/// `columns`.
 #[inline(always)]
 fn compute_strips<T: Float, const FINALS: bool, const W: usize>(
     rows: &Rows<'_, T>,
@@ -383,9 +402,10 @@ fn compute_strip<T: Float, const FINALS: bool, const W: usize>(
     Ok(())
 }
 
-/// Computes one step of W environments.
+/// Computes one time step of W environments.
 ///
-/// A separate function, because the compiler assumes only of arguments that they do not overlap.
+/// This is a separate function, because only for function arguments does the compiler assume that
+/// slices do not overlap.
 #[inline(always)]
 fn step<T: Float, const FINALS: bool, const W: usize>(
     rows: &Rows<'_, T>,
@@ -414,7 +434,7 @@ mod tests {
     use crate::Pcg64;
     use crate::simd::tests::on_each_isa;
 
-    /// Returns advantages and returns of random rows with frequent episode ends, as bits.
+    /// Returns the bits of advantages and returns of random steps with frequent episode ends.
     fn bits(len: usize, width: Option<usize>) -> Vec<u64> {
         let mut rng = Pcg64::seed_from(len as u128);
         let mut draw = |n: usize| (0..n).map(|_| rng.uniform(-1.0, 1.0)).collect::<Vec<f64>>();

@@ -1,6 +1,9 @@
-//! Building blocks of the kernels: both float widths, flags, fixed-length slices and a backward recursion.
+//! Building blocks of the advantage kernels: operations on `f32` and `f64`, on flags and on arrays
+//! of constant length, and a backward recursion over a trajectory.
 //!
-//! The recursion is `x_t = offset_t + factor_t * x_{t+1}` over one trajectory, [`LANES`] steps at a time.
+//! The recursion is `x_t = offset_t + factor_t * x_{t+1}`, computed from the last step to the
+//! first. It proceeds in blocks of [`LANES`] (8) steps, one per element (lane) of a SIMD vector of
+//! f64.
 
 #![expect(clippy::inline_always, reason = "only inlined functions are compiled for the wider instruction sets")]
 
@@ -14,7 +17,8 @@ use crate::simd::f64x8::F64s;
 use crate::simd::{LANES, multiversion};
 use crate::{Error, Result, error::check_len};
 
-/// `f32` or `f64`: kernels compute in f64 and return the type of their inputs.
+/// Type of the inputs and outputs of a kernel: `f32` or `f64`. Sums are computed in f64 for both
+/// types.
 ///
 /// ```
 /// fn twice<T: rlox_core::advantage::Float>(x: T) -> T {
@@ -41,7 +45,7 @@ pub trait Float:
 impl Float for f32 {}
 impl Float for f64 {}
 
-/// Converts zeros and ones to flags, for callers that store `dones` in a float array.
+/// Converts numbers that are 0 or 1 to flags, for callers that store `dones` in a float array.
 ///
 /// ```
 /// let mut flags = [true; 2];
@@ -51,8 +55,8 @@ impl Float for f64 {}
 /// ```
 ///
 /// # Errors
-/// [`Error::Space`] with `argument` and the first number that is neither 0 nor 1; [`Error::Shape`] if the lengths
-/// differ.
+/// [`Error::Space`] about `argument` if a number is neither 0 nor 1, with the first such number.
+/// [`Error::Shape`] if the lengths differ.
 pub fn flags_from_numbers<T: Float>(argument: &'static str, numbers: &[T], flags: &mut [bool]) -> Result<()> {
     check_len(argument, numbers.len(), flags.len())?;
     let strange = AtomicBool::new(false);
@@ -88,23 +92,24 @@ pub(super) mod sealed {
     use crate::simd::LANES;
     use crate::simd::f64x8::F64s;
 
-    /// Conversion to f64, the type of the kernels, and back.
+    /// Conversions of a float type to f64, in which the kernels compute, and back.
     pub trait SimdFloat: Sized {
-        /// Returns the nearest number of this width.
+        /// Returns the number of this type that is nearest to an f64.
         fn from_f64(number: f64) -> Self;
-        /// Returns the exact f64.
+        /// Returns the number as f64, without rounding.
         fn to_f64(self) -> f64;
-        /// Loads eight numbers, exactly.
+        /// Loads eight numbers and converts them to f64, without rounding.
         fn load<S: F64s>(simd: S, from: &[Self; LANES]) -> S::Vector;
-        /// Stores eight numbers, rounded to this width.
+        /// Stores eight numbers, rounded to this type.
         fn store<S: F64s>(simd: S, vector: S::Vector, to: &mut [Self; LANES]);
-        /// Returns the number, or zero if `keep` is false. Works on the bits, so a masked NaN has no effect.
+        /// Returns the number, or zero if `keep` is false, even if the number is NaN.
         fn mask(self, keep: bool) -> Self;
     }
 
     macro_rules! simd_float {
         ($float:ident, $bits:ident, $load:ident, $store:ident) => {
-            // Always inlined: part of kernels that are compiled for several instruction sets.
+            // Always inlined, because the kernels that call these functions are compiled for
+            // several instruction sets.
             impl SimdFloat for $float {
                 #[inline(always)]
                 fn from_f64(number: f64) -> Self {
@@ -137,7 +142,7 @@ pub(super) mod sealed {
     simd_float!(f64, u64, load, store);
 }
 
-/// Returns the number, or zero if `keep` is false, as [`sealed::SimdFloat::mask`].
+/// Returns the number, or zero if `keep` is false, even if the number is NaN.
 #[inline(always)]
 pub(super) fn mask(keep: bool, number: f64) -> f64 {
     sealed::SimdFloat::mask(number, keep)
@@ -150,26 +155,30 @@ pub(super) fn select(first: bool, number: f64, other: f64) -> f64 {
     f64::from_bits((number.to_bits() & mask) | (other.to_bits() & !mask))
 }
 
-/// Returns N elements from `start` on. The length is a constant, so loops over them are vectorised.
+/// Returns the N elements from index `start` on. The compiler vectorises loops over them, because N
+/// is a constant.
 #[inline(always)]
 pub(super) fn array_at<T, const N: usize>(slice: &[T], start: usize) -> &[T; N] {
     slice[start..].first_chunk().expect("the caller counted the rows")
 }
 
-/// Returns N mutable elements, as [`array_at`].
+/// Returns the N elements from index `start` on, mutable. See [`array_at`].
 #[inline(always)]
 pub(super) fn array_at_mut<T, const N: usize>(slice: &mut [T], start: usize) -> &mut [T; N] {
     slice[start..].first_chunk_mut().expect("the caller counted the rows")
 }
 
-// The recursion over one trajectory is a chain: each step waits for the result of the next one. Here each step is first
-// composed with the seven steps after it by doubling, in registers. Then the chain advances by a block at a time.
+// Step by step, each `x_t` would wait for `x_{t+1}`. Therefore each step is first composed with the
+// seven steps after it, so that a block waits for the next block only once.
 
-/// State that a block of [`LANES`] steps passes to the block before it.
+/// Recursion over a trajectory, in blocks of [`LANES`] steps, from the last block to the first.
 ///
-/// The state is `x`, and offsets and factors composed over 1, 2 and 4 steps. The initial offsets are 0 and the initial
-/// factors 1. `TINY` means that products of factors may underflow; such a product must not be mistaken for the end of
-/// an episode.
+/// The steps of a block are composed over 2, 4 and 8 steps in turn. For this, the fields hold `x`
+/// of the last computed block, and its offsets and factors composed over 1, 2 and 4 steps. The
+/// initial offsets are 0 and the initial factors 1.
+///
+/// `TINY` must be true if products of factors may underflow to zero. A factor of zero means the end
+/// of an episode, so such products must not become zero.
 pub(super) struct Window<S: F64s, const TINY: bool> {
     pub(super) simd: S,
     offsets: [S::Vector; 3],
@@ -184,7 +193,7 @@ impl<S: F64s, const TINY: bool> Window<S, TINY> {
         Self { simd, offsets: [simd.splat(0.0); 3], factors: [simd.splat(1.0); 3], x: simd.splat(x) }
     }
 
-    /// Returns `x` of a block. The compositions also read the block behind.
+    /// Returns `x` of the next block towards the start, from the offsets and factors of its steps.
     #[inline(always)]
     pub(super) fn step(&mut self, offset: S::Vector, factor: S::Vector) -> S::Vector {
         let (offset, factor) = self.double::<1>(0, offset, factor);
@@ -194,7 +203,7 @@ impl<S: F64s, const TINY: bool> Window<S, TINY> {
         self.x
     }
 
-    /// Returns `x` of the earliest step so far.
+    /// Returns `x` of the earliest step computed so far.
     #[inline(always)]
     pub(super) fn first(&self) -> f64 {
         let mut lanes = [0.0; LANES];

@@ -1,7 +1,11 @@
-//! Backward recursions over time with a factor per step, compiled for each instruction set.
+//! Backward recursions over time, compiled for each instruction set.
 //!
-//! The recursion is `x_t = offset_t + factor_t * x_{t+1}`. The SIMD lanes are environments for a `[T, N]` grid, and
-//! steps for a single trajectory; see `lanes.rs`. All sums are f64.
+//! The recursion is `x_t = offset_t + factor_t * x_{t+1}`. For a `[T, N]` grid, the elements
+//! (lanes) of a SIMD vector belong to one time step of adjacent environments. For a single
+//! trajectory, they belong to adjacent steps; see `lanes.rs`. All sums are computed in f64.
+//!
+//! A block is [`LANES`] (8) adjacent steps of a trajectory. A strip is a number of adjacent columns
+//! of a grid.
 
 #![expect(clippy::inline_always, reason = "only inlined functions are compiled for the wider instruction sets")]
 
@@ -15,20 +19,20 @@ use crate::simd::f64x8::{F64s, on_f64s};
 use crate::simd::{LANES, multiversion};
 use crate::{Result, advantage::Float};
 
-/// Number of steps whose exponentials are computed together.
+/// Number of steps of a trajectory whose exponentials are computed in one loop.
 const CHUNK: usize = 64;
 
-/// Inputs of every estimator, checked for equal lengths.
+/// Inputs that every estimator has. All slices have the same length.
 #[derive(Clone, Copy)]
 pub(super) struct Steps<'a, T> {
     pub(super) rewards: &'a [T],
     pub(super) values: &'a [T],
     pub(super) terminated: &'a [bool],
-    /// Truncated flags and values of final observations.
+    /// Truncated flags and values of the final observations, or `None` if no such value is needed.
     pub(super) finals: Option<(&'a [bool], &'a [T])>,
 }
 
-/// Values and flags that follow each of N steps.
+/// Values and flags that determine the bootstrap values of N steps.
 pub(super) struct Following<'a, T, const N: usize> {
     next: &'a [T; N],
     terminated: &'a [bool; N],
@@ -36,19 +40,21 @@ pub(super) struct Following<'a, T, const N: usize> {
 }
 
 impl<'a, T: Float> Steps<'a, T> {
-    /// Returns what follows the N steps from `index` on, given the values of the next observations.
+    /// Returns the inputs of the bootstrap values of the N steps from `index` on. `next` holds the
+    /// values of the next observations.
     #[inline(always)]
     pub(super) fn following<'b, const N: usize>(&self, index: usize, next: &'b [T; N]) -> Following<'b, T, N>
     where
         'a: 'b,
     {
-        // Without final values, the arrays are placeholders that are not used.
+        // Without final values, the arrays are unused placeholders.
         let (truncated, finals) = self.finals.unwrap_or((self.terminated, self.values));
         let finals = (self.finals.is_some(), array_at(truncated, index), array_at(finals, index));
         Following { next, terminated: array_at(self.terminated, index), finals }
     }
 
-    /// Returns the bootstrap values of a block of steps from `index` on, and their `done` flags.
+    /// Returns the bootstrap values of the block of steps from `index` on, and the `done` flags of
+    /// these steps.
     ///
     /// `next` holds the values of the next observations. The bootstrap value of a terminated step is zero.
     #[inline(always)]
@@ -67,7 +73,8 @@ impl<'a, T: Float> Steps<'a, T> {
 }
 
 impl<T: Float, const N: usize> Following<'_, T, N> {
-    /// Returns the bootstrap value of step i, zero if terminated, and true if the episode continues.
+    /// Returns the bootstrap value of step i, and true if the episode continues after the step. The
+    /// bootstrap value of a terminated step is zero.
     #[inline(always)]
     pub(super) fn step(&self, i: usize) -> (f64, bool) {
         let (some, truncated, finals) = self.finals;
@@ -76,27 +83,32 @@ impl<T: Float, const N: usize> Following<'_, T, N> {
     }
 }
 
-/// Terms of the recursion for N steps.
+/// Offsets and factors of the recursion for N steps.
 pub(super) struct Terms<'a, const N: usize> {
     pub(super) offset: &'a mut [f64; N],
     pub(super) factor: &'a mut [f64; N],
 }
 
-/// An estimator with K outputs: the terms of its recursion, and its outputs as functions of the sums.
+/// Estimator with K output arrays. It computes the offsets and factors of its recursion, and its
+/// outputs from the results `x` of the recursion.
 pub(super) trait Recursion<const K: usize>: Sync {
     type Float: Float;
-    /// Values of N steps that `terms` stores for `write`.
+    /// Intermediate results of N steps that `terms` stores and `write` reads.
     type Cache<const N: usize>;
-    /// Values of N steps that are computed together, before the steps are processed in blocks.
+    /// Result of `prepare`: numbers of N steps that are computed in one loop, before the recursion
+    /// over the steps.
     type Ready<const N: usize>;
 
     fn steps(&self) -> Steps<'_, Self::Float>;
     fn new_cache<const N: usize>() -> Self::Cache<N>;
-    /// Returns `x` behind the last step, whose next observation has value `last_value`.
+    /// Returns the `x` that follows the last step. `last_value` is the value of the observation
+    /// after the last step.
     fn start(last_value: Self::Float) -> f64;
-    /// Computes the terms of N steps from `index` on, given the values of the next observations.
+    /// Computes the offsets and factors of the N steps from `index` on. `next` holds the values of
+    /// the next observations.
     ///
-    /// A factor of zero ends an episode: `x` behind it is masked out, so that a NaN there does not spread.
+    /// A factor of zero ends an episode. The `x` of the following step is then ignored, even if it
+    /// is NaN.
     fn terms<const N: usize>(
         &self,
         index: usize,
@@ -104,7 +116,8 @@ pub(super) trait Recursion<const K: usize>: Sync {
         terms: Terms<'_, N>,
         cache: &mut Self::Cache<N>,
     );
-    /// Writes the outputs of N steps, given `x` at these steps and at the steps after them.
+    /// Writes the outputs of the N steps from `index` on. `x` holds the results of these steps,
+    /// `after` those of the steps that follow them.
     fn write<const N: usize>(
         &self,
         index: usize,
@@ -113,11 +126,13 @@ pub(super) trait Recursion<const K: usize>: Sync {
         after: &[f64; N],
         out: [&mut [Self::Float; N]; K],
     );
+    /// Computes the numbers of the N steps from `index` on that [`Recursion::block`] reads.
     fn prepare<const N: usize>(&self, index: usize) -> Self::Ready<N>;
-    /// Computes terms, sums and outputs of a block of steps.
+    /// Computes the recursion and the outputs of the block of steps from `index` on.
     ///
-    /// `values` belong to the steps, `next` to the observations after them. `ready` is the result of `prepare`, and the
-    /// position of the block in that result.
+    /// `values` holds the values of the observations before the steps, `next` those of the
+    /// observations after the steps. `ready` holds the result of `prepare` and the position of the
+    /// block in this result.
     fn block<S: F64s, const N: usize>(
         &self,
         index: usize,
@@ -129,12 +144,13 @@ pub(super) trait Recursion<const K: usize>: Sync {
     );
 }
 
+/// Returns `factor * x`, or zero if the factor is zero, even if `x` is NaN.
 #[inline(always)]
 fn behind(factor: f64, x: f64) -> f64 {
     mask(factor != 0.0, factor * x)
 }
 
-/// Work arrays for N steps that are computed in parallel.
+/// Work arrays for one time step of N environments.
 struct Row<R: Recursion<K>, const K: usize, const N: usize> {
     offset: [f64; N],
     factor: [f64; N],
@@ -167,13 +183,13 @@ impl<R: Recursion<K>, const K: usize, const N: usize> Row<R, K, N> {
     }
 }
 
-/// Value and `x` of the step behind a chunk.
+/// Value and `x` of the step that follows a range of steps.
 struct Behind<T> {
     value: [T; 1],
     x: [f64; 1],
 }
 
-/// Computes one trajectory in chunks, from the last chunk to the first.
+/// Computes the outputs of one trajectory, with interruption checks between ranges of steps.
 pub(super) fn compute_trajectory<R: Recursion<K>, const K: usize>(
     recursion: &R,
     last_value: R::Float,
@@ -191,9 +207,10 @@ pub(super) fn compute_trajectory<R: Recursion<K>, const K: usize>(
 }
 
 on_f64s! {
-    /// Computes steps of one trajectory.
+    /// Computes the outputs of the steps `range` of one trajectory.
     ///
-    /// `behind` belongs to the step after them and is replaced by that of the first step.
+    /// `behind` holds the value and `x` of the step after the range. The function replaces them by
+    /// those of the first step of the range.
     fn compute_chunk<R: Recursion<K>, const K: usize>(
         simd: F64s,
         recursion: &R,
@@ -223,7 +240,7 @@ on_f64s! {
     }
 }
 
-/// State that a block of steps passes to the block before it.
+/// State of the recursion between two blocks of a trajectory.
 struct Blocks<S: F64s> {
     window: Window<S, true>,
     values: S::Vector,
@@ -235,7 +252,7 @@ impl<S: F64s> Blocks<S> {
         Self { window: Window::new(simd, behind.x[0]), values: simd.splat(behind.value[0].to_f64()) }
     }
 
-    /// Computes C steps from `index` on.
+    /// Computes the outputs of the C steps from `index` on, block by block.
     #[inline(always)]
     fn chunk<R: Recursion<K>, const K: usize, const C: usize>(
         &mut self,
@@ -253,7 +270,7 @@ impl<S: F64s> Blocks<S> {
     }
 }
 
-/// Computes a time-major grid with one column per environment.
+/// Computes the outputs of a time-major `[T, N]` grid, which has one column per environment.
 pub(super) fn compute_columns<R: Recursion<K>, const K: usize>(
     recursion: &R,
     last_values: &[R::Float],
@@ -263,7 +280,7 @@ pub(super) fn compute_columns<R: Recursion<K>, const K: usize>(
 }
 
 multiversion! {
-    /// Computes a range of columns.
+    /// Computes the outputs of a range of columns in strips, the widest strips first.
     fn compute_grid<R: Recursion<K>, const K: usize>(
         recursion: &R,
         last_values: &[R::Float],
@@ -280,7 +297,8 @@ multiversion! {
     }
 }
 
-/// Computes as many strips of W columns as fit, and leaves the other columns in `columns`.
+/// Computes strips of W columns while at least W columns remain. Removes the computed columns from
+/// `columns`.
 #[inline(always)]
 fn compute_strips<R: Recursion<K>, const K: usize, const W: usize>(
     recursion: &R,
@@ -321,7 +339,7 @@ mod tests {
         },
     };
 
-    /// Returns the results for random rows with frequent episode ends, as bits.
+    /// Returns the bits of the results for random steps with frequent episode ends.
     fn bits<T: Float>(len: usize, width: usize) -> Vec<u64> {
         let mut rng = Pcg64::seed_from(len as u128);
         let mut draw = |n: usize| (0..n).map(|_| T::from_f64(rng.uniform(-1.0, 1.0))).collect::<Vec<T>>();

@@ -1,9 +1,12 @@
-//! Discounted returns, and lambda returns (Sutton and Barto 2018, eq. 12.2 and 12.18), with exact time limits.
+//! Discounted returns, and lambda returns (Sutton and Barto 2018, eq. 12.2 and 12.18), with
+//! bootstrapping at time limits.
 //!
-//! `G_t = r_t + gamma * (1 - terminated_t) * ((1 - lambda) * next_value_t + lambda * G_{t+1})`. If step t was
-//! truncated, `next_value_t` and `G_{t+1}` are the value of the true final observation; after the last step they are
-//! `last_value`. Discounted returns have `lambda` = 1 and read no other values. Values behind a finished episode are
-//! masked out instead of multiplied by zero, so a NaN there does not spread.
+//! `G_t = r_t + gamma * (1 - terminated_t) * ((1 - lambda) * next_value_t + lambda * G_{t+1})`
+//!
+//! If step t was truncated, both `next_value_t` and `G_{t+1}` are the value of the final
+//! observation of the episode. For the last step, both are `last_value`. Discounted returns have
+//! `lambda` = 1, so they depend on no other values. Values after the end of an episode are ignored
+//! instead of multiplied by zero, so a NaN there has no effect on the episode.
 
 #![expect(
     clippy::inline_always,
@@ -20,14 +23,16 @@ use crate::{Result, advantage::Float, error::check_len};
 
 /// Computes discounted returns of one trajectory of T steps.
 ///
-/// All slices have length T; `returns` is overwritten. `last_value` is the value of the observation after the last step
-/// and is not used if that step is done. A value of 0 gives discounted sums of rewards. An empty trajectory writes
-/// nothing.
+/// All slices have length T. `returns` is overwritten. `last_value` is the value of the observation
+/// after the last step, and is not used if that step ends an episode. With a `last_value` of 0, the
+/// results are discounted sums of rewards. For an empty trajectory, nothing is written.
 ///
 /// # Errors
-/// - [`crate::Error::Shape`] if a slice and `rewards` differ in length, or if a step is truncated and not terminated
-///   but `final_values` is missing;
-/// - [`crate::Error::Config`] if `gamma` is outside [0, 1]. These errors occur before any write.
+/// - [`crate::Error::Shape`] if the length of a slice differs from that of `rewards`, or if a step
+///   is truncated and not terminated but `final_values` is `None`;
+/// - [`crate::Error::Config`] if `gamma` is outside [0, 1].
+///
+/// Nothing is written if one of these errors occurs.
 ///
 /// ```
 /// use rlox_core::advantage::{EpisodeEnds, compute_returns};
@@ -44,17 +49,19 @@ pub fn compute_returns<T: Float>(
     gamma: f64,
     returns: &mut [T],
 ) -> Result<()> {
-    // With lambda = 1 no value is read, so any slice of the same length is accepted.
+    // With lambda = 1 the values have no effect, so `rewards` takes their place.
     compute_lambda_returns(rewards, rewards, ends, last_value, gamma, 1.0, returns)
 }
 
-/// Computes discounted returns of N environments over T steps, time-major.
+/// Computes discounted returns of N environments over T steps, stored time-major.
 ///
-/// Row `t * num_envs + n` is step t of environment n. `last_values` has length N, all other slices T * N. The results
-/// of each environment equal those of [`compute_returns`] up to rounding.
+/// Element `t * num_envs + n` of a slice belongs to step t of environment n. `last_values` has
+/// length N, all other slices have length T * N. The results of each environment equal those of
+/// [`compute_returns`] up to rounding.
 ///
 /// # Errors
-/// As [`compute_returns`]; also [`crate::Error::Shape`] if the length of `rewards` is not a multiple of `num_envs`.
+/// The errors of [`compute_returns`]. Also [`crate::Error::Shape`] if the length of `rewards` is
+/// not a multiple of `num_envs`.
 ///
 /// ```
 /// use rlox_core::advantage::{EpisodeEnds, compute_returns_time_major};
@@ -78,11 +85,12 @@ pub fn compute_returns_time_major<T: Float>(
 
 /// Computes lambda returns, the targets of TD(lambda), of one trajectory of T steps.
 ///
-/// `values[t]` is the value of the observation before step t, as for [`crate::compute_gae`], whose returns equal these;
-/// `values[0]` has no effect. `lambda` 0 gives one-step targets, `lambda` 1 gives the results of [`compute_returns`].
+/// `values[t]` is the value of the observation before step t, so `values[0]` has no effect. Up to
+/// rounding, the results equal the returns of [`crate::compute_gae`]. With `lambda` = 0, the
+/// results are one-step targets. With `lambda` = 1, they are those of [`compute_returns`].
 ///
 /// # Errors
-/// As [`compute_returns`], for `values` and `lambda` too.
+/// The errors of [`compute_returns`], also for the length of `values` and the range of `lambda`.
 ///
 /// ```
 /// use rlox_core::advantage::{EpisodeEnds, compute_lambda_returns};
@@ -90,7 +98,7 @@ pub fn compute_returns_time_major<T: Float>(
 /// let mut returns = [0.0; 2];
 /// let ends = EpisodeEnds::dones(&[false, false]);
 /// compute_lambda_returns(&[1.0, 2.0], &[2.0, 1.0], ends, 4.0, 0.5, 0.5, &mut returns)?;
-/// // From the end: 2 + 0.5 * 4; 1 + 0.5 * (0.5 * 1 + 0.5 * 4).
+/// // Step 1: 2 + 0.5 * 4 = 4. Step 0: 1 + 0.5 * (0.5 * 1 + 0.5 * 4).
 /// assert_eq!(returns, [2.25, 4.0]);
 /// # Ok::<(), rlox_core::Error>(())
 /// ```
@@ -106,14 +114,15 @@ pub fn compute_lambda_returns<T: Float>(
     compute_trajectory(&check(rewards, values, ends, gamma, lambda, returns.len())?, last_value, [returns])
 }
 
-/// Computes lambda returns of N environments over T steps, time-major.
+/// Computes lambda returns of N environments over T steps, stored time-major.
 ///
-/// Row `t * num_envs + n` is step t of environment n. `last_values` has length N, all other slices T * N. The results
-/// of each environment equal those of [`compute_lambda_returns`] up to rounding.
+/// Element `t * num_envs + n` of a slice belongs to step t of environment n. `last_values` has
+/// length N, all other slices have length T * N. The results of each environment equal those of
+/// [`compute_lambda_returns`] up to rounding.
 ///
 /// # Errors
-/// As [`compute_lambda_returns`]; also [`crate::Error::Shape`] if the length of `rewards` is not a multiple of
-/// `num_envs`.
+/// The errors of [`compute_lambda_returns`]. Also [`crate::Error::Shape`] if the length of
+/// `rewards` is not a multiple of `num_envs`.
 ///
 /// ```
 /// use rlox_core::advantage::{EpisodeEnds, compute_lambda_returns_time_major};
@@ -139,7 +148,7 @@ pub fn compute_lambda_returns_time_major<T: Float>(
     compute_columns(&check(rewards, values, ends, gamma, lambda, returns.len())?, last_values, [returns])
 }
 
-/// Checks all arguments before any write.
+/// Checks all arguments and returns the inputs of the recursion.
 fn check<'a, T: Float>(
     rewards: &'a [T],
     values: &'a [T],
@@ -158,7 +167,7 @@ fn check<'a, T: Float>(
     Ok(LambdaReturns { steps, gamma, lambda })
 }
 
-/// Recursion over `G_t`.
+/// Inputs of the recursion over `G_t`.
 struct LambdaReturns<'a, T> {
     steps: Steps<'a, T>,
     gamma: f64,
@@ -187,8 +196,8 @@ impl<T: Float> Recursion<1> for LambdaReturns<'_, T> {
     fn terms<const N: usize>(&self, index: usize, next: &[T; N], terms: Terms<'_, N>, (): &mut ()) {
         let following = self.steps.following(index, next);
         let rewards = array_at::<_, N>(self.steps.rewards, index);
-        // Weight of the bootstrap value: 1 behind a truncation, else 1 - lambda. A weight of zero masks the
-        // value out.
+        // The bootstrap value has the weight gamma at the end of an episode, else gamma * (1 -
+        // lambda). With lambda = 1 within an episode, the value is ignored, even if it is NaN.
         let (share, trace) = (self.gamma * (1.0 - self.lambda), self.gamma * self.lambda);
         let has_bootstrap = self.lambda < 1.0;
         for (i, reward) in rewards.iter().enumerate() {

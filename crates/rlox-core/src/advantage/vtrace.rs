@@ -1,13 +1,16 @@
-//! V-trace targets for learning from another policy's data (Espeholt et al. 2018, arXiv:1802.01561, eq. 1).
+//! V-trace targets, for learning from data of another policy (Espeholt et al. 2018,
+//! arXiv:1802.01561, eq. 1).
 //!
 //! - `rho_t = min(rho_bar, exp(log_rhos_t))`, `c_t = lambda * min(c_bar, exp(log_rhos_t))`
 //! - `delta_t = r_t + gamma * (1 - terminated_t) * next_value_t - v_t`
 //! - `vs_t - v_t = rho_t * delta_t + gamma * c_t * (1 - done_t) * (vs_{t+1} - v_{t+1})`
 //! - `pg_advantage_t = min(pg_rho_bar, exp(log_rhos_t)) * (r_t + gamma * (1 - terminated_t) * next_vs_t - v_t)`
 //!
-//! Here `done = terminated | truncated`. `next_value_t` and `next_vs_t` are the value of the true final observation if
-//! the step was truncated, else those of the next row. Values behind a finished episode are masked out instead of
-//! multiplied by zero.
+//! Here `done = terminated | truncated`, and `v_t` is the value of the observation before step t.
+//! If step t was truncated, `next_value_t` and `next_vs_t` are both the value of the final
+//! observation of the episode. Otherwise they are `v_{t+1}` and `vs_{t+1}`. Values after the end of
+//! an episode are ignored instead of multiplied by zero, so a NaN there has no effect on the
+//! episode.
 
 #![expect(
     clippy::inline_always,
@@ -33,15 +36,17 @@ use crate::{Error, Result, advantage::Float, error::check_len};
 pub struct VtraceConfig {
     /// Discount in [0, 1].
     pub gamma: f64,
-    /// Upper limit of the ratios in the temporal difference; infinity disables it.
+    /// Upper limit of the importance ratios that weight the temporal differences. Infinity means no
+    /// limit.
     ///
-    /// The limit determines the policy whose value function is the fixed point.
+    /// The limit determines the policy whose value function is the fixed point of V-trace.
     pub rho_bar: f64,
-    /// Upper limit of the ratios in the traces. The paper assumes `c_bar <= rho_bar`.
+    /// Upper limit of the importance ratios in the trace coefficients `c_t`. The paper assumes
+    /// `c_bar <= rho_bar`.
     pub c_bar: f64,
-    /// Factor of the traces, in [0, 1] (remark 2 of the paper).
+    /// Factor of the trace coefficients `c_t`, in [0, 1] (remark 2 of the paper).
     pub lambda: f64,
-    /// Upper limit of the ratios in the policy gradient's advantages.
+    /// Upper limit of the importance ratios that weight the policy gradient advantages.
     pub pg_rho_bar: f64,
 }
 
@@ -56,7 +61,8 @@ impl VtraceConfig {
     /// Checks the settings.
     ///
     /// # Errors
-    /// [`Error::Config`] if `gamma` or `lambda` is outside [0, 1], or a bar is negative or NaN.
+    /// [`Error::Config`] if `gamma` or `lambda` is outside [0, 1], or if an upper limit is negative
+    /// or NaN.
     ///
     /// ```
     /// assert!(rlox_core::advantage::VtraceConfig { lambda: 2.0, ..Default::default() }.check().is_err());
@@ -76,33 +82,38 @@ impl VtraceConfig {
 
 /// Computes V-trace targets `vs` and policy gradient advantages of one trajectory of T steps.
 ///
-/// `log_rhos` are `log pi(a|s) - log mu(a|s)`, with the learning policy `pi` and the acting policy `mu`. All slices
-/// have length T; `vs` and `pg_advantages` are overwritten. `bootstrap_value` is the value of the observation after the
-/// last step and is not used if that step is done. An empty trajectory writes nothing.
+/// `log_rhos` are `log pi(a|s) - log mu(a|s)`, with the learned policy `pi` and the policy `mu`
+/// that chose the actions. All slices have length T. `vs` and `pg_advantages` are overwritten.
+/// `bootstrap_value` is the value of the observation after the last step, and is not used if that
+/// step ends an episode. For an empty trajectory, nothing is written.
 ///
-/// Ratios are computed in `T`, within 1 unit in the last place (2 in f32), everything else in f64. A ratio of zero is
-/// valid: `log_rhos` of minus infinity, below -707 in f64, or below -86 in f32. A NaN makes its own step NaN, and the
-/// steps before it as far as their traces reach.
+/// Ratios are computed in `T`, with an error of at most 1 unit in the last place (2 units in f32).
+/// Everything else is computed in f64. `log_rhos` below -707 (below -86 in f32) are valid and
+/// result in a ratio of zero. A NaN makes the results of its step NaN, and those of all earlier
+/// steps that depend on it.
 ///
 /// # Errors
-/// - [`Error::Shape`] if a slice and `rewards` differ in length, or if a step is truncated and not terminated but
-///   `final_values` is missing;
-/// - [`Error::Config`] if `gamma` or `lambda` is outside [0, 1], or a limit is negative or NaN. These errors occur
-///   before any write.
+/// - [`Error::Shape`] if the length of a slice differs from that of `rewards`, or if a step is
+///   truncated and not terminated but `final_values` is `None`;
+/// - [`Error::Config`] if `gamma` or `lambda` is outside [0, 1], or if an upper limit is negative
+///   or NaN.
+///
+/// Nothing is written if one of these errors occurs.
 ///
 /// ```
 /// use rlox_core::advantage::{EpisodeEnds, VtraceConfig, compute_vtrace};
 ///
-/// // The learning policy takes the first action half as often, the second four times as often.
+/// // `pi` takes the first action half as often as `mu`, and the second action four times as often.
 /// let log_rhos = [0.5_f64.ln(), 4.0_f64.ln()];
 /// let (rewards, values) = ([1.0, 2.0], [2.0, 1.0]);
 /// let (mut vs, mut pg_advantages) = ([0.0; 2], [0.0; 2]);
 /// let config = VtraceConfig { gamma: 0.5, ..VtraceConfig::default() };
 /// let ends = EpisodeEnds::dones(&[false, false]);
 /// compute_vtrace(&log_rhos, &rewards, &values, ends, 4.0, config, &mut vs, &mut pg_advantages)?;
-/// // From the end: 1 * (2 + 0.5 * 4 - 1) = 3; 0.5 * (1 + 0.5 * 1 - 2) + 0.5 * 0.5 * 3 = 0.5.
+/// // vs - v of step 1 is 1 * (2 + 0.5 * 4 - 1) = 3, and of step 0
+/// // 0.5 * (1 + 0.5 * 1 - 2) + 0.5 * 0.5 * 3 = 0.5.
 /// assert_eq!(vs, [2.5, 4.0]);
-/// // 0.5 * (1 + 0.5 * 4 - 2); 1 * (2 + 0.5 * 4 - 1).
+/// // Step 0: 0.5 * (1 + 0.5 * 4 - 2). Step 1: 1 * (2 + 0.5 * 4 - 1).
 /// assert_eq!(pg_advantages, [0.5, 3.0]);
 /// # Ok::<(), rlox_core::Error>(())
 /// ```
@@ -120,13 +131,16 @@ pub fn compute_vtrace<T: Float>(
     compute_trajectory(&targets, bootstrap_value, [vs, pg_advantages])
 }
 
-/// Computes V-trace targets and policy gradient advantages of N environments over T steps, time-major.
+/// Computes V-trace targets and policy gradient advantages of N environments over T steps, stored
+/// time-major.
 ///
-/// Row `t * num_envs + n` is step t of environment n. `bootstrap_values` has length N, all other slices T * N. The
-/// results of each environment equal those of [`compute_vtrace`] up to rounding.
+/// Element `t * num_envs + n` of a slice belongs to step t of environment n. `bootstrap_values` has
+/// length N, all other slices have length T * N. The results of each environment equal those of
+/// [`compute_vtrace`] up to rounding.
 ///
 /// # Errors
-/// As [`compute_vtrace`]; also [`Error::Shape`] if the length of `rewards` is not a multiple of `num_envs`.
+/// The errors of [`compute_vtrace`]. Also [`Error::Shape`] if the length of `rewards` is not a
+/// multiple of `num_envs`.
 ///
 /// ```
 /// use rlox_core::advantage::{EpisodeEnds, VtraceConfig, compute_vtrace_time_major};
@@ -157,7 +171,7 @@ pub fn compute_vtrace_time_major<T: Float>(
     compute_columns(&targets, bootstrap_values, [vs, pg_advantages])
 }
 
-/// Checks all arguments before any write.
+/// Checks all arguments and returns the inputs of the recursion.
 fn check<'a, T: Float>(
     log_rhos: &'a [T],
     rewards: &'a [T],
@@ -177,16 +191,16 @@ fn check<'a, T: Float>(
     Ok(Targets { log_rhos, steps, config, trace: config.gamma * config.lambda })
 }
 
-/// Recursion over `vs_t - v_t`.
+/// Inputs of the recursion over `vs_t - v_t`.
 struct Targets<'a, T> {
     log_rhos: &'a [T],
     steps: Steps<'a, T>,
     config: VtraceConfig,
-    /// gamma * lambda
+    /// Factor of the limited ratio in a trace: `gamma * lambda`.
     trace: f64,
 }
 
-/// Values of N steps for the policy gradient.
+/// Intermediate results of N steps for the policy gradient advantages.
 struct StepCache<const N: usize> {
     delta: [f64; N],
     rho: [f64; N],
@@ -202,7 +216,7 @@ fn limit(rho: f64, bar: f64) -> f64 {
 impl<T: Float> Recursion<2> for Targets<'_, T> {
     type Float = T;
     type Cache<const N: usize> = StepCache<N>;
-    /// Ratios of N steps.
+    /// Importance ratios of N steps, before limits.
     type Ready<const N: usize> = [T; N];
 
     #[inline(always)]
@@ -283,7 +297,10 @@ impl<T: Float> Recursion<2> for Targets<'_, T> {
 }
 
 impl<T: Float> Targets<'_, T> {
-    /// Writes the outputs. Separate, because the compiler assumes no overlap only of arguments.
+    /// Writes the outputs of N steps.
+    ///
+    /// This is a separate function, because only for function arguments does the compiler assume
+    /// that slices do not overlap.
     #[inline(always)]
     fn targets<const N: usize>(
         &self,

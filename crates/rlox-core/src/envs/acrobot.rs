@@ -1,31 +1,34 @@
 //! `Acrobot-v1`, bit-equal to Gymnasium's.
 //!
 //! # Description
-//! Two links hang from a fixed joint, with a motor between the links. The task is to swing the free end above a line
-//! one link length over the fixed joint (Sutton 1996, "Generalization in Reinforcement Learning: Successful Examples
-//! Using Sparse Coarse Coding", NIPS 8; Sutton and Barto 2018, "Reinforcement Learning: An Introduction").
+//! Two links hang from a fixed joint, with a motor between the links. The task is to swing the free
+//! end above a horizontal line, one link length above the fixed joint (Sutton 1996, "Generalization
+//! in Reinforcement Learning: Successful Examples Using Sparse Coarse Coding", NIPS 8; Sutton and
+//! Barto 2018, "Reinforcement Learning: An Introduction").
 //!
 //! # Action Space
 //! `Discrete(3)`: a torque of -1, 0 or 1 N m on the joint between the links.
 //!
 //! # Observation Space
-//! `Box(6)` f32: cosine and sine of the first link's angle (0 is downwards), cosine and sine of the second link's angle
-//! relative to the first, and the two angular velocities (rad/s), within 4 pi and 9 pi.
+//! `Box(6)` f32: cosine and sine of the first link's angle (0 is downwards), cosine and sine of the
+//! second link's angle relative to the first, and the two angular velocities (rad/s), within
+//! `[-4 pi, 4 pi]` and `[-9 pi, 9 pi]`.
 //!
 //! # Rewards
 //! -1 per step, and 0 for the step that reaches the line.
 //!
 //! # Starting State
-//! All four numbers uniform in `[-0.1, 0.1)`, rounded to f32.
+//! Both angles and both angular velocities uniform in `[-0.1, 0.1)`, rounded to f32.
 //!
 //! # Episode End
 //! Terminated if `-cos(theta1) - cos(theta1 + theta2) > 1`. Truncated after 500 steps.
 //!
 //! # Arguments
-//! `dt` (default 0.2 s), the step of the Runge-Kutta integration. `torque_noise_max` (default 0 N m), the half-width of
-//! uniform noise on the torque. `nips` (default false), the equations of the paper instead of those of the book. In
-//! Gymnasium, these are the attributes `dt`, `torque_noise_max` and `book_or_nips`. Reset options: `low` and `high`,
-//! the bounds of the starting state.
+//! `dt` (default 0.2 s), the step of the Runge-Kutta integration. `torque_noise_max` (default 0 N
+//! m), the half-width of uniform noise on the torque. `nips` (default false) selects the equations
+//! of motion of the paper instead of those of the book. In Gymnasium, these are the attributes
+//! `dt`, `torque_noise_max` and `book_or_nips`. Reset options: `low` and `high`, the bounds of the
+//! starting state.
 //!
 //! # Version History
 //! v1: observes cosines and sines instead of angles. The limit is 500 steps.
@@ -45,19 +48,20 @@ use crate::simd::trig::{self, Rounded, each_lane, recompute_failed};
 use crate::simd::{BLOCK, Block, LANES, multiversion, vectors, vectors_mut};
 use crate::{Env, EnvSpec, Error, Pcg64, ResetOptions, Result, Space, Step};
 
-// Both links have length, mass and moment of inertia 1 and their centre of mass in the middle. The constants in the
-// equations of motion result from these values, in Gymnasium's order.
+// Each link has length, mass and moment of inertia 1, with the centre of mass in the middle. The
+// constants in the equations of motion follow from these values, in Gymnasium's order of
+// operations.
 const GRAVITY: f64 = 9.8;
 const MAX_VELOCITY: [f64; 2] = [4.0 * PI, 9.0 * PI];
 const START: (f64, f64) = (-0.1, 0.1);
-/// Angle in radians above which the remainder replaces wrapping turn by turn.
+/// Angle in rad above which `%` wraps an angle, instead of the subtraction of turn after turn.
 const MAX_TURNING: f64 = 1e7;
 
 /// The `Acrobot-v1` environment. See the module for spaces, rewards and episode ends.
 #[derive(Clone, Debug)]
 pub struct Acrobot {
     state: [f64; 4],
-    at_start: bool, // the state and the observation's sines and cosines are f32
+    at_start: bool, // after a reset: the state and the sines and cosines in observations are f32
     dt: f64,
     torque_noise_max: f64,
     nips: bool,
@@ -127,7 +131,7 @@ impl Acrobot {
     }
 }
 
-/// Inputs of an equation of motion that libm computes.
+/// Inputs of the equations of motion that are computed by functions of libm.
 #[derive(Clone, Copy, Debug)]
 struct Parts {
     /// Sine and cosine of the second angle.
@@ -139,13 +143,15 @@ struct Parts {
     squares: [f64; 3],
 }
 
-/// Returns the directions of the two links, a quarter turn from the angles.
+/// Returns the angle of each link to the vertical, minus a quarter turn. The torques of gravity
+/// depend on the cosines of the results.
 #[inline(always)]
 fn directions(theta1: f64, theta2: f64) -> [f64; 2] {
     [theta1 - PI / 2.0, theta1 + theta2 - PI / 2.0]
 }
 
-/// Returns the coupling of the accelerations of the two links.
+/// Returns `d2` of the equations of motion, which couples the accelerations of the two angles.
+/// `cos` is the cosine of the second angle.
 #[inline(always)]
 fn coupling(cos: f64) -> f64 {
     0.25 + 0.5 * cos + 1.0
@@ -177,9 +183,9 @@ fn derivative([theta1, theta2, velocity1, velocity2]: [f64; 4], torque: f64, nip
     [velocity1, velocity2, acceleration1, acceleration2]
 }
 
-/// Computes a step of the classical fourth-order Runge-Kutta method.
+/// Returns the state after a step of the classical fourth-order Runge-Kutta method.
 ///
-/// Angles are not wrapped and velocities not bounded.
+/// The angles are not wrapped, and the velocities are not clipped to their bounds.
 #[inline]
 fn runge_kutta(state: [f64; 4], torque: f64, dt: f64, nips: bool) -> [f64; 4] {
     let euler_step = |dt: f64, slope: [f64; 4]| -> [f64; 4] { std::array::from_fn(|i| state[i] + dt * slope[i]) };
@@ -190,7 +196,8 @@ fn runge_kutta(state: [f64; 4], torque: f64, dt: f64, nips: bool) -> [f64; 4] {
     std::array::from_fn(|i| weighted(state[i], [k1[i], k2[i], k3[i], k4[i]], dt))
 }
 
-/// Returns a number after a step, from its four slopes.
+/// Returns an element of the state after a Runge-Kutta step, from its value `now` and its four
+/// slopes.
 #[inline(always)]
 fn weighted(now: f64, [k1, k2, k3, k4]: [f64; 4], dt: f64) -> f64 {
     now + dt / 6.0 * (k1 + 2.0 * k2 + 2.0 * k3 + k4)
@@ -198,11 +205,12 @@ fn weighted(now: f64, [k1, k2, k3, k4]: [f64; 4], dt: f64) -> f64 {
 
 /// Returns the angle wrapped to `[-pi, pi]`.
 ///
-/// Turns are subtracted one by one as in Gymnasium, since every subtraction rounds.
+/// Full turns are subtracted one after the other as in Gymnasium, because every subtraction rounds.
 fn wrap(mut angle: f64) -> f64 {
     const TWO_PI: f64 = 2.0 * PI;
     if angle.abs() > MAX_TURNING {
-        // Gymnasium's loop takes minutes or never ends here. The remainder is immediate (NaN for infinity).
+        // For such angles, the loop of Gymnasium takes minutes or never ends. The remainder of
+        // infinity is NaN.
         angle %= TWO_PI;
     }
     while angle > PI {
@@ -221,7 +229,7 @@ fn bounded([velocity1, velocity2]: [f64; 2]) -> [f64; 2] {
     [velocity1.clamp(-max1, max1), velocity2.clamp(-max2, max2)]
 }
 
-/// Returns angles and angular velocities after a step.
+/// Returns the state after a step: two angles and two angular velocities.
 #[inline]
 fn advance(state: [f64; 4], torque: f64, dt: f64, nips: bool) -> [f64; 4] {
     let [theta1, theta2, velocity1, velocity2] = runge_kutta(state, torque, dt, nips);
@@ -229,7 +237,7 @@ fn advance(state: [f64; 4], torque: f64, dt: f64, nips: bool) -> [f64; 4] {
     [wrap(theta1), wrap(theta2), velocity1, velocity2]
 }
 
-/// Returns true if the free end is above the line.
+/// Returns true if the free end is above the line that ends the episode.
 ///
 /// The arguments are the cosines of the first angle and of the sum of both angles.
 #[inline(always)]
@@ -290,7 +298,7 @@ impl Env for Acrobot {
 
 // Steps of a block of environments.
 
-/// The columns are those of [`Env::state`].
+/// The columns of the state are the numbers of [`Env::state`].
 impl LaneEnv<5, 6> for Acrobot {
     type Scratch = Scratch;
 
@@ -359,7 +367,8 @@ pub struct Scratch {
     slopes: LaneScratch<16>,
     /// The state at which the current slope is evaluated.
     stage_state: LaneScratch<4>,
-    /// The inputs of the equations of motion and of the observations that libm computes.
+    /// The inputs of the equations of motion and of the observations that are computed by functions
+    /// of libm.
     parts: LaneScratch<10>,
 }
 
@@ -409,7 +418,8 @@ fn wrap_all(theta: &Block, count: usize, wrapped: &mut Block) {
 }
 
 multiversion! {
-    /// Wraps angles within two turns. Nearly all angles are after a step.
+    /// Wraps angles by at most two turns, which is sufficient for nearly all angles after a step.
+    /// All other angles fail.
     fn wrap_block(theta: &Block, count: usize, wrapped: &mut Block, fails: &mut [bool; BLOCK]) {
         each_lane(theta, count, wrapped, fails, |theta| {
             const TWO_PI: f64 = 2.0 * PI;
@@ -421,9 +431,11 @@ multiversion! {
     }
 }
 
-// Short loop bodies vectorise well as one loop. In vectors, they would be unrolled and gathered.
+// These loops are not divided into SIMD vectors, because the compiler vectorises short loop bodies
+// better in one loop.
 
-/// Returns the number of lanes in the vectors of the first `count` environments.
+/// Returns `count`, rounded up to a multiple of [`LANES`], so that loops of this length are full
+/// SIMD vectors.
 #[inline(always)]
 fn reach(count: usize) -> usize {
     count.next_multiple_of(LANES).min(BLOCK)
@@ -516,7 +528,8 @@ fn observe([theta1, theta2, velocity1, velocity2]: [&Block; 4], parts: &mut Lane
     write_outcomes(count, cos1, cos_sum, reward, terminated);
 }
 
-/// Writes the observations in a scalar loop, since rows of six do not vectorise.
+/// Writes the observations in a scalar loop, because the compiler does not vectorise rows of six
+/// numbers.
 fn write(count: usize, columns: [&Block; 6], obs: &mut [[f32; 6]; BLOCK]) {
     for (i, row) in obs.iter_mut().enumerate().take(count) {
         *row = columns.map(|column| column[i] as f32);
@@ -542,13 +555,14 @@ mod tests {
 
     #[test]
     fn the_derivative_by_hand() {
-        // Hanging at rest with torque 1: cos = 1 gives d1 = 4.5 and d2 = 1.75, and gravity has no effect.
+        // Both links hang at rest, with torque 1. cos = 1 gives d1 = 4.5 and d2 = 1.75, and gravity
+        // has no effect.
         let acceleration2 = 1.0 / (1.25 - 1.75 * 1.75 / 4.5);
         let expected = [0.0, 0.0, -1.75 * acceleration2 / 4.5, acceleration2];
         for (got, expected) in derivative([0.0; 4], 1.0, false).into_iter().zip(expected) {
             assert!((got - expected).abs() < 1e-12, "{got} {expected}");
         }
-        // Horizontal and stretched: 14.7 + 4.9 and 4.9 N m pull down.
+        // Both links are horizontal and in line. The torques of gravity are 14.7 + 4.9 and 4.9 N m.
         let [.., acceleration1, acceleration2] = derivative([PI / 2.0, 0.0, 0.0, 0.0], 0.0, false);
         assert!((4.5 * acceleration1 + 1.75 * acceleration2 + 19.6).abs() < 1e-12);
         assert!((1.75 * acceleration1 + 1.25 * acceleration2 + 4.9).abs() < 1e-12);
@@ -558,7 +572,7 @@ mod tests {
     fn the_paper_lacks_the_books_centrifugal_term() {
         let state = [0.0, PI / 2.0, 2.0, 0.0];
         let (book, paper) = (derivative(state, 0.0, false), derivative(state, 0.0, true));
-        // The term is 0.5 * 2^2 * sin(pi/2) = 2, over 1.25 - 1.25^2 / 3.5.
+        // The term is 0.5 * 2^2 * sin(pi/2) = 2, divided by 1.25 - 1.25^2 / 3.5.
         assert!((paper[3] - book[3] - 2.0 / (1.25 - 1.5625 / 3.5)).abs() < 1e-12);
     }
 
@@ -576,7 +590,8 @@ mod tests {
 
     #[test]
     fn energy_is_conserved_without_torque() {
-        // Kinetic energy of the mass matrix [[d1, d2], [d2, 1.25]] and the heights of the two centres of mass.
+        // Kinetic energy with the mass matrix [[d1, d2], [d2, 1.25]], plus potential energy of the
+        // two centres of mass.
         let energy = |[a, b, u, v]: [f64; 4]| {
             let (d1, d2) = (3.5 + b.cos(), 1.25 + 0.5 * b.cos());
             0.5 * d1 * u * u + d2 * u * v + 0.625 * v * v - 14.7 * a.cos() - 4.9 * (a + b).cos()

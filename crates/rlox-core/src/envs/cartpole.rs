@@ -15,7 +15,7 @@
 //! 1 per step, including the last. With `sutton_barto_reward`: 0 per step, and -1 for the step that terminates.
 //!
 //! # Starting State
-//! All four numbers uniform in `[-0.05, 0.05)`.
+//! All four numbers of the observation uniform in `[-0.05, 0.05)`.
 //!
 //! # Episode End
 //! Terminated if the cart is more than 2.4 m from the centre or the pole more than 12 degrees from upright. Truncated
@@ -65,9 +65,10 @@ impl Default for CartPole {
 }
 
 impl CartPole {
-    /// Creates a cart at rest.
+    /// Creates a cart at rest in the centre of the track, with an upright pole.
     ///
-    /// With `sutton_barto_reward`, a step gives 0 and the terminal step -1, instead of 1 per step.
+    /// The reward is 1 per step. With `sutton_barto_reward`, it is -1 for the step that terminates
+    /// the episode and 0 for all other steps.
     ///
     /// ```
     /// use rlox_core::{Env, envs::CartPole};
@@ -240,7 +241,8 @@ mod tests {
 
     #[test]
     fn one_step_by_hand() {
-        // From rest and upright, a push right: temp = 10/1.1, theta_acc = -temp / (0.5 (4/3 - 0.1/1.1)).
+        // A push to the right at rest and upright: temp = 10/1.1, theta_acc = -temp / (0.5 (4/3 -
+        // 0.1/1.1)).
         let mut env = CartPole::default();
         let mut obs = [0.0; 4];
         env.set_state(&[0.0; 4], &mut obs).unwrap();

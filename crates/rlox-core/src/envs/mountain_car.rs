@@ -8,16 +8,17 @@
 //! `Discrete(3)`: 0 pushes left, 1 does nothing, 2 pushes right.
 //!
 //! # Observation Space
-//! `Box(2)` f32: position within `[-1.2, 0.6]` (m), velocity within 0.07 (m per step).
+//! `Box(2)` f32: position within `[-1.2, 0.6]` (m), velocity within `[-0.07, 0.07]` (m per step).
 //!
 //! # Rewards
 //! -1 per step, including the last.
 //!
 //! # Starting State
-//! Position uniform in `[-0.6, -0.4)`, at rest.
+//! Position uniform in `[-0.6, -0.4)`, velocity 0.
 //!
 //! # Episode End
-//! Terminated at a position of at least 0.5 with at least the goal velocity. Truncated after 200 steps.
+//! Terminated at a position of at least 0.5, if the velocity is at least `goal_velocity`. Truncated
+//! after 200 steps.
 //!
 //! # Arguments
 //! `goal_velocity` (default 0). Reset options: `low` and `high`, the bounds of the starting position.
@@ -61,7 +62,8 @@ impl Default for MountainCar {
 }
 
 impl MountainCar {
-    /// Creates a car at rest at position 0 whose goal needs a velocity of `goal_velocity` (m per step).
+    /// Creates a car at rest at position 0. To reach the goal, the car needs a velocity of at least
+    /// `goal_velocity` (m per step).
     ///
     /// ```
     /// use rlox_core::{Env, envs::MountainCar};
@@ -95,7 +97,8 @@ pub(super) fn observation_space() -> Space {
 
 /// Returns position and velocity after a step, and true if the goal is reached.
 ///
-/// The order of operations is Gymnasium's. `cos` is the cosine of three times the position, the slope of the hill.
+/// `cos` is the cosine of three times the position, the slope of the hill. The operations are in
+/// Gymnasium's order, so that results are bit-equal.
 #[inline(always)]
 fn advance([position, velocity]: [f64; 2], cos: f64, action: i64, goal_velocity: f64) -> ([f64; 2], bool) {
     let push = (action - 1) as f64 * FORCE + cos * -GRAVITY;
@@ -217,7 +220,8 @@ mod tests {
 
     #[test]
     fn one_step_by_hand() {
-        // At position 0, cos(3 * 0) = 1, so a push to the right gives 0.001 - 0.0025.
+        // At position 0, cos(3 * 0) = 1, so the velocity after a push to the right is 0.001 -
+        // 0.0025.
         let mut env = MountainCar::default();
         let mut obs = [0.0; 2];
         env.set_state(&[0.0, 0.0], &mut obs).unwrap();

@@ -1,22 +1,25 @@
 //! `MountainCarContinuous-v0`, bit-equal to Gymnasium's.
 //!
 //! # Description
-//! The car of `MountainCar-v0` with a continuous engine force, whose square is a cost.
+//! The car of `MountainCar-v0` with a continuous engine force. A multiple of the square of the
+//! action is subtracted from the reward.
 //!
 //! # Action Space
-//! `Box(-1, 1, (1,))` f32: the force. The engine clips the force, the cost does not.
+//! `Box(-1, 1, (1,))` f32: the force. For the motion of the car, the action is clipped to the
+//! bounds; for the reward, it is not.
 //!
 //! # Observation Space
-//! `Box(2)` f32: position within `[-1.2, 0.6]` (m), velocity within 0.07 (m per step).
+//! `Box(2)` f32: position within `[-1.2, 0.6]` (m), velocity within `[-0.07, 0.07]` (m per step).
 //!
 //! # Rewards
 //! `-0.1 * action^2`, plus 100 for the step that reaches the goal.
 //!
 //! # Starting State
-//! Position uniform in `[-0.6, -0.4)`, at rest.
+//! Position uniform in `[-0.6, -0.4)`, velocity 0.
 //!
 //! # Episode End
-//! Terminated at a position of at least 0.45 with at least the goal velocity. Truncated after 999 steps.
+//! Terminated at a position of at least 0.45, if the velocity is at least `goal_velocity`.
+//! Truncated after 999 steps.
 //!
 //! # Arguments
 //! `goal_velocity` (default 0). Reset options: `low` and `high`, the bounds of the starting position.
@@ -63,7 +66,8 @@ impl Default for MountainCarContinuous {
 }
 
 impl MountainCarContinuous {
-    /// Creates a car at rest at position 0 whose goal needs a velocity of `goal_velocity` (m per step).
+    /// Creates a car at rest at position 0. To reach the goal, the car needs a velocity of at least
+    /// `goal_velocity` (m per step).
     ///
     /// ```
     /// use rlox_core::{Env, envs::MountainCarContinuous};
@@ -92,7 +96,11 @@ impl MountainCarContinuous {
     }
 }
 
-/// Computes the first step after a reset in f64. The push of an unclipped action is computed in f32.
+/// Returns position and velocity after the first step of an episode, and true if the goal is
+/// reached.
+///
+/// The step is computed in f64. Only the acceleration by an action that was not clipped is computed
+/// in f32, as in Gymnasium.
 #[inline]
 fn advance_reset([position, velocity]: [f64; 2], action: f32, goal_velocity: f64) -> ([f32; 2], bool) {
     let pull = GRAVITY * (3.0 * position).cos();
@@ -109,10 +117,12 @@ fn advance_reset([position, velocity]: [f64; 2], action: f32, goal_velocity: f64
     ([position as f32, velocity as f32], position >= GOAL_POSITION && velocity >= goal_velocity)
 }
 
-/// Computes a later step in f32, with `cos` the cosine of [`slope`].
+/// Returns position and velocity after a later step, and true if the goal is reached. `cos` is the
+/// cosine of [`slope`].
 ///
-/// The push of a clipped action is computed in f64. A clipped velocity is compared with the goal velocity in f64. Both
-/// follow from clipping in Gymnasium, which replaces NumPy's f32 by Python's f64 numbers.
+/// The step is computed in f32, with two exceptions. The acceleration by a clipped action is
+/// computed in f64, and a clipped velocity is compared with the goal velocity in f64. The reason is
+/// that clipping in Gymnasium replaces a NumPy f32 by a Python float, which is an f64.
 #[inline(always)]
 fn advance([position, velocity]: [f32; 2], cos: f64, action: f32, goal_velocity: f64) -> ([f32; 2], bool) {
     const SPEED: f32 = MAX_SPEED as f32;
@@ -137,22 +147,25 @@ fn advance([position, velocity]: [f32; 2], cos: f64, action: f32, goal_velocity:
     ([position, velocity], position >= GOAL_POSITION as f32 && reaches_goal_velocity)
 }
 
-/// Returns the argument of the cosine, which is the slope of the hill, for steps in f32.
+/// Returns three times the position, computed in f32. The cosine of this number is the slope of the
+/// hill.
 #[inline(always)]
 fn slope(position: f32) -> f64 {
     f64::from(3.0 * position)
 }
 
-/// Returns the reward. The square of an f32 is exact in f64, so no `pow` is needed.
+/// Returns the reward of a step. The square of an f32 is exact in f64, so the product equals the
+/// `pow` of Gymnasium.
 #[inline(always)]
 fn reward(action: f32, terminated: bool) -> f64 {
     let effort = f64::from(action) * f64::from(action);
     if terminated { 100.0 - effort * 0.1 } else { 0.0 - effort * 0.1 }
 }
 
-/// Returns the bound, a Python float in Gymnasium, that replaces an action outside the bounds.
+/// Returns the bound that replaces an action outside [-1, 1]. In Gymnasium, the bound is a Python
+/// float.
 ///
-/// `None` means that the action is unchanged and stays a NumPy f32.
+/// Returns `None` if the action is not replaced. In Gymnasium, it then stays a NumPy f32.
 #[inline(always)]
 fn clipped(action: f32) -> Option<f64> {
     if action > 1.0 {
@@ -193,7 +206,8 @@ impl Env for MountainCarContinuous {
         Step { reward: reward(action, terminated), terminated, truncated: false }
     }
 
-    /// Returns position, velocity, and 1 after a step (f32 numbers) or 0 after a reset.
+    /// Returns position, velocity and a flag. The flag is 0 after a reset, when the numbers are
+    /// f64, and 1 after a step, when they are f32.
     fn state(&self) -> Option<Vec<f64>> {
         let ([position, velocity], stepped) = match self.car {
             Car::Reset(state) => (state, 0.0),
@@ -219,9 +233,10 @@ impl Env for MountainCarContinuous {
     }
 }
 
-// Steps of a block of environments. Only steps after the first one of an episode are f32.
+// Steps of a block of environments. Only the steps after the first step of an episode are computed
+// in f32.
 
-/// The columns are position, velocity, and 1 after a step (f32 numbers) or 0 after a reset.
+/// The columns of the state are the numbers of [`Env::state`].
 impl LaneEnv<3, 2> for MountainCarContinuous {
     type Scratch = LaneScratch<2>;
 
@@ -270,7 +285,8 @@ impl LaneEnv<3, 2> for MountainCarContinuous {
 }
 
 multiversion! {
-    /// Steps the cars that have stepped before, and keeps the state of the others.
+    /// Steps the cars that have made a step since their reset. The state of all other cars is
+    /// unchanged.
     #[expect(clippy::too_many_arguments, reason = "the compiler only assumes disjoint columns if they are arguments")]
     fn step(
         count: usize,
@@ -313,7 +329,8 @@ mod tests {
 
     #[test]
     fn two_steps_by_hand() {
-        // cos(3 * 0) = 1, so full force gives 0.0015 - 0.0025; the effort costs 0.1.
+        // cos(3 * 0) = 1, so the velocity after full force is 0.0015 - 0.0025. The action costs
+        // 0.1.
         let mut env = MountainCarContinuous::default();
         let (first, obs) = step(&mut env, 1.0);
         assert_eq!(first, Step { reward: -0.1, terminated: false, truncated: false });

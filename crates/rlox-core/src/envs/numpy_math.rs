@@ -1,18 +1,18 @@
-//! NumPy arithmetic whose bits differ from those of Rust's operations.
+//! Functions of NumPy whose results differ in some bits from those of Rust's operations.
 
 use std::hint::black_box;
 
-/// Returns `x ** 2` as NumPy computes it, by libm's `pow`.
+/// Returns `x ** 2` as NumPy computes it, with the function `pow` of libm.
 ///
-/// The result may differ from `x * x` in the last bit. The exponent is hidden from the compiler, which would replace
-/// the call by a product.
+/// The result may differ from `x * x` in the last bit. `black_box` hides the exponent from the
+/// compiler, which would otherwise replace the call by a product.
 pub(crate) fn square(x: f64) -> f64 {
     x.powf(black_box(2.0))
 }
 
 /// Returns `np.sin` of a float32, bit for bit: see [`quadrant`].
 pub(crate) fn sin_f32(x: f32) -> f32 {
-    // libm handles NaN, which is outside every range.
+    // Comparisons with NaN are false, so libm handles NaN.
     if x.abs() <= 117_435.99 { quadrant(x, 0) } else { x.sin() }
 }
 
@@ -23,12 +23,14 @@ pub(crate) fn cos_f32(x: f32) -> f32 {
 
 /// Returns the sine of `x + shift * pi / 2` with the rounding of NumPy 2.2 to 2.4.
 ///
-/// The bits are those of processors with fused multiply-add. NumPy 2.0 returns the same bits if |x| < 80. On other
-/// processors, NumPy calls libm.
+/// NumPy returns these bits on processors with fused multiply-add. On other processors, NumPy calls
+/// libm. NumPy 2.0 returns the same bits if |x| < 80.
 ///
-/// NumPy's float32 polynomials are up to 1.5 ulp from the true value, whereas libm nearly always rounds correctly. The
-/// nearest multiple of pi/2 is subtracted in three parts (Cody and Waite 1980). A polynomial of the remainder gives
-/// sine or cosine. Equal bits need NumPy's coefficients and its order of operations.
+/// The results of NumPy's float32 polynomials are up to 1.5 units in the last place from the true
+/// value, whereas libm nearly always rounds correctly. The function subtracts the nearest multiple
+/// of pi/2 in three parts (Cody and Waite 1980). It then evaluates a polynomial of the remainder
+/// for sine or cosine. For equal bits, the coefficients and the order of operations are those of
+/// NumPy.
 fn quadrant(x: f32, shift: i32) -> f32 {
     const TWO_OVER_PI: f32 = std::f32::consts::FRAC_2_PI;
     const ROUND: f32 = 12_582_912.0; // 1.5 * 2^23: f32 numbers of this size are integers
@@ -57,8 +59,9 @@ mod tests {
 
     #[test]
     fn float32_sine_and_cosine_are_numpys() {
-        // Bits of x, np.sin(x) and np.cos(x), NumPy 2.4. In the first six rows, libm's sinf and cosf differ. In the
-        // next two, the fused operation decides the nearest multiple of pi/2.
+        // Bits of x, np.sin(x) and np.cos(x) in NumPy 2.4. In the first six rows, libm's results
+        // are different. In the next two rows, the nearest multiple of pi/2 depends on the fused
+        // operation.
         for (x, sin, cos) in [
             (0x3dca_fa9e, 0x3dca_a596, 0x3f7e_be62),
             (0xbdc9_cb2e, 0xbdc9_77a1, 0x3f7e_c221),
@@ -83,7 +86,7 @@ mod tests {
 
     #[test]
     fn squares_are_pows() {
-        // The square of 7.964778909945345 in NumPy, which differs from the product in the last bit.
+        // NumPy's square of 7.964778909945345 differs from the product in the last bit.
         let x = f64::from_bits(0x401f_dbef_00a8_57d8);
         assert_eq!(square(x).to_bits(), 0x404f_b806_a798_3c37);
         assert_ne!(square(x), x * x);

@@ -7,7 +7,8 @@
 //! `Box(-2, 2, (1,))` f32: the torque (N m). Values outside the bounds are clipped.
 //!
 //! # Observation Space
-//! `Box(3)` f32: cosine and sine of the angle (0 is upright), angular velocity (rad/s) within 8.
+//! `Box(3)` f32: cosine and sine of the angle (0 is upright), and the angular velocity (rad/s),
+//! within `[-8, 8]`.
 //!
 //! # Rewards
 //! `-(angle^2 + 0.1 * velocity^2 + 0.001 * torque^2)` with the angle in `[-pi, pi]`: about -16.27 to 0.
@@ -22,7 +23,7 @@
 //! `g` (default 10), gravity in m/s^2. Reset options: `x_init` and `y_init`, the half-widths of the starting ranges.
 //!
 //! # Version History
-//! v1: as in Gymnasium, the dynamics use the limited angular velocity.
+//! v1: as in Gymnasium, the angular velocity is clipped before the new angle is computed from it.
 
 #![expect(
     clippy::inline_always,
@@ -98,9 +99,10 @@ fn modulo(x: f64, y: f64) -> f64 {
     if remainder != 0.0 && (remainder < 0.0) != (y < 0.0) { remainder + y } else { remainder }
 }
 
-// The order of the operations and the f32 parts are Gymnasium's, for bit equality.
+// The order of the operations and the use of f32 or f64 are those of Gymnasium, so that results are
+// bit-equal.
 
-/// Returns the applied torque in N m.
+/// Returns the torque in N m that an action applies.
 #[inline(always)]
 fn clip(action: f32) -> f32 {
     action.clamp(-MAX_TORQUE, MAX_TORQUE)
@@ -188,9 +190,9 @@ impl Env for Pendulum {
 
 // Steps of a block of environments.
 
-/// The columns are angle, angular velocity, last torque, and the sine of the angle.
+/// The columns of the state are angle, angular velocity, last torque, and the sine of the angle.
 ///
-/// Both the observation and the next step use the sine.
+/// The sine is stored because both the observation and the next step use it.
 impl LaneEnv<4, 3> for Pendulum {
     type Scratch = LaneScratch<4>;
 
@@ -245,8 +247,9 @@ multiversion! {
             const TWO_PI: f64 = 2.0 * PI;
             const MARGIN: f64 = 1e-6;
             let x = theta + PI;
-            // Away from whole turns, the rounded quotient has the exact floor. The remainder is then rounded once, as
-            // in `modulo`, which for x < 0 rounds in the addition of a turn.
+            // Unless x is close to a multiple of 2 pi, the floor of the rounded quotient is exact.
+            // The remainder is then rounded once, as in `modulo`, which for x < 0 rounds when it
+            // adds 2 pi.
             let remainder = (-(x / TWO_PI).floor()).mul_add(TWO_PI, x);
             let in_range = x.abs() < 1e5 && remainder > MARGIN && remainder < TWO_PI - MARGIN;
             Rounded { value: remainder - PI, fails: !in_range }
@@ -318,7 +321,8 @@ mod tests {
 
     #[test]
     fn one_step_by_hand() {
-        // Horizontal, at rest, torque 1: cost (pi/2)^2 + 0.001, velocity (15 + 3) * 0.05.
+        // A horizontal pendulum at rest with torque 1: the cost is (pi/2)^2 + 0.001, the new
+        // velocity (15 + 3) * 0.05.
         let mut env = Pendulum::default();
         let mut obs = [0.0; 3];
         env.set_state(&[PI / 2.0, 0.0, f64::NAN], &mut obs).unwrap();

@@ -1,4 +1,4 @@
-//! Registry of native environments.
+//! Registry of native environments, which are implemented in Rust.
 
 use super::{Acrobot, CartPole, MountainCar, MountainCarContinuous, Pendulum, SoaVecEnv, argument, soa::LaneEnv};
 use crate::{AutoresetMode, EnvSpec, Error, Result, VecEnv, VectorEnv};
@@ -10,16 +10,17 @@ pub struct MakeOptions<'a> {
     pub num_envs: usize,
     /// The seed: environment `i` is seeded with `seed + i`. `None` means entropy of the operating system.
     pub seed: Option<u64>,
-    /// The time of the reset of finished environments.
+    /// The time at which an environment is reset after the end of an episode.
     pub autoreset_mode: AutoresetMode,
-    /// The time limit in steps: `None` for the default of the id, `Some(None)` for no limit.
+    /// The time limit in steps. `None` means the default of the id, `Some(None)` means no limit.
     pub max_episode_steps: Option<Option<u32>>,
-    /// The arguments of the environment, with Gymnasium's names. Booleans are 0 and 1.
+    /// The arguments of the environment, with Gymnasium's names. Booleans are passed as 0 and 1.
     pub arguments: &'a [(String, f64)],
 }
 
 impl Default for MakeOptions<'_> {
-    /// Returns options of one environment with a random seed, reset in the same step, with the defaults of the id.
+    /// Returns options for one environment with a random seed, the mode
+    /// [`AutoresetMode::SameStep`], and the defaults of the id.
     fn default() -> Self {
         Self {
             num_envs: 1,
@@ -32,9 +33,10 @@ impl Default for MakeOptions<'_> {
 }
 
 impl MakeOptions<'_> {
-    /// Creates a vectorised environment of copies of `env`.
+    /// Creates a vectorised environment from copies of `env`.
     ///
-    /// The caller has applied the arguments to `env`. All other options are used.
+    /// The method applies all options except `arguments`, which the caller has already applied to
+    /// `env`.
     ///
     /// ```
     /// use rlox_core::envs::{CartPole, MakeOptions};
@@ -45,7 +47,7 @@ impl MakeOptions<'_> {
     /// ```
     ///
     /// # Errors
-    /// The errors of [`VecEnv::new`], [`Error::Config`] if the time limit is 0.
+    /// The errors of [`VecEnv::new`]. Also [`Error::Config`] if the time limit is 0.
     pub fn build_vec_env<E: crate::Env + Clone + 'static>(&self, env: E) -> Result<Box<dyn VectorEnv>> {
         build(self, env)
     }
@@ -86,7 +88,7 @@ pub fn ids() -> impl Iterator<Item = &'static str> {
     REGISTRY.iter().map(|(id, _)| *id)
 }
 
-/// Creates the vectorised environment of a Gymnasium id.
+/// Creates the vectorised environment with a Gymnasium id.
 ///
 /// ```
 /// use rlox_core::{AutoresetMode, envs};
@@ -97,8 +99,8 @@ pub fn ids() -> impl Iterator<Item = &'static str> {
 /// ```
 ///
 /// # Errors
-/// [`Error::Config`] if the id or an argument is unknown, with a hint of similar ids, or if the time limit is 0. Also
-/// the errors of [`VecEnv::new`].
+/// [`Error::Config`] if the id is unknown, with similar ids in the hint, if an argument is unknown,
+/// or if the time limit is 0. Also the errors of [`VecEnv::new`].
 pub fn make(id: &str, options: &MakeOptions<'_>) -> Result<Box<dyn VectorEnv>> {
     if let Some((_, maker)) = REGISTRY.iter().find(|(known, _)| *known == id) {
         return maker(options);
@@ -141,7 +143,7 @@ fn time_limit(options: &MakeOptions<'_>, spec: &EnvSpec) -> Result<Option<u32>> 
     Ok(limit)
 }
 
-/// Returns the Levenshtein distance, for hints of similar ids.
+/// Returns the Levenshtein distance of two ids, for the hint with similar ids.
 fn distance(a: &str, b: &str) -> usize {
     let b: Vec<char> = b.chars().take(64).collect();
     let mut row: Vec<usize> = (0..=b.len()).collect();

@@ -1,9 +1,13 @@
-//! Vectorised environments as a structure of arrays, stepped in SIMD lanes.
+//! Vectorised environments whose states are a structure of arrays, so that they are stepped with
+//! SIMD instructions.
 //!
-//! The states of a block of environments are stored column by column, so that one instruction works on several
-//! environments. The scalar environment performs rare operations (resets, states for renderers) one at a time. Only its
-//! step has a second form, with the same formulas. The instruction set is selected at run time ([`crate::simd`]). The
-//! results are bit-equal on all instruction sets.
+//! A block is [`BLOCK`] (64) environments. Each number of the state has a column, an array with the
+//! numbers of all environments of the block. Therefore one instruction works on several
+//! environments. The position of an environment in its block is called its lane.
+//!
+//! Resets and other rare operations use the scalar environment, one environment at a time. Only the
+//! step is implemented twice, with the same formulas. The instruction set is selected at run time
+//! ([`crate::simd`]). The results are bit-equal on all instruction sets.
 
 #[cfg(test)]
 mod tests;
@@ -19,27 +23,31 @@ use crate::{
     VectorEnv, alloc, error::check_len, pool::num_threads, vector::EpisodeProgress,
 };
 
-/// Number of environments, reset in about 10 ms, above which a reset is staged and interruptible.
+/// Number of environments above which a reset checks for interruptions and therefore has two
+/// stages. Resetting this number of environments takes about 10 ms.
 const STAGED_RESET_ABOVE: usize = 1 << 16;
 
 /// Largest number of threads that share a step.
 const MAX_SHARDS: usize = 16;
 
-/// An environment with a step for blocks. The state has `K` numbers, the observation `D`.
+/// An environment that can also step a block of environments at once. The state has `K` numbers,
+/// the observation has `D` numbers.
 pub trait LaneEnv<const K: usize, const D: usize>: Env + Clone {
-    /// The type of one action: `i64` for Discrete, `f32` for Box action spaces of one number.
+    /// The type of one action: `i64` for a `Discrete` space, `f32` for a `Box` space of one number.
     type Number: Number;
 
     /// The workspace of a step, which is reused without clearing.
     type Scratch: Default + Send;
 
-    /// Smallest number of environments for which lanes are never slower than copies.
+    /// Smallest number of environments for which [`SoaVecEnv`] is never slower than
+    /// [`crate::VecEnv`].
     const MIN_ENVS: usize;
 
-    /// Number of environments per thread for which another thread pays off: about 20 us of work per step.
+    /// Minimum number of environments per thread, about 20 us of work per step. With fewer
+    /// environments, another thread does not make steps faster.
     const ENVS_PER_THREAD: usize;
 
-    /// Returns true if environments with these arguments can be stepped in lanes.
+    /// Returns true if [`LaneEnv::step_block`] supports the arguments of this environment.
     fn supports_lanes(&self) -> bool {
         true
     }
@@ -52,9 +60,10 @@ pub trait LaneEnv<const K: usize, const D: usize>: Env + Clone {
 
     /// Steps the first `out.count` environments of a block.
     ///
-    /// The result is that of [`Env::step`], bit for bit, for an environment with the arguments of `self` and the state
-    /// of the lane. Lanes after the first `out.count`, in the same vector of [`crate::simd::LANES`], may be overwritten
-    /// with any values. Environments neither truncate episodes nor draw random numbers here.
+    /// For each lane, the result equals, bit for bit, that of [`Env::step`] for an environment with
+    /// the arguments of `self` and the state of the lane. If `out.count` is not a multiple of
+    /// [`crate::simd::LANES`], the remaining lanes of the last SIMD vector may be overwritten with
+    /// any values. The function neither truncates episodes nor draws random numbers.
     fn step_block(
         &self,
         state: &mut [Block; K],
@@ -64,7 +73,7 @@ pub trait LaneEnv<const K: usize, const D: usize>: Env + Clone {
     );
 }
 
-/// `N` columns of workspace.
+/// Workspace of `N` columns.
 #[derive(Debug)]
 pub struct LaneScratch<const N: usize>(pub [Block; N]);
 
@@ -74,10 +83,10 @@ impl<const N: usize> Default for LaneScratch<N> {
     }
 }
 
-/// Output of the step of a block.
+/// Output of [`LaneEnv::step_block`].
 #[derive(Debug)]
 pub struct LaneOut<'a, const D: usize> {
-    /// The number of environments in the block.
+    /// The number of environments in the block, which are its first lanes.
     pub count: usize,
     /// The observations.
     pub obs: &'a mut [[f32; D]; BLOCK],
@@ -107,8 +116,8 @@ impl Number for f32 {
 
 /// Vectorised environment of one native type, stored as a structure of arrays.
 ///
-/// The behaviour is that of [`crate::VecEnv`]. The speed is higher from a few environments on. [`crate::envs::make`]
-/// selects the faster type.
+/// The results equal those of [`crate::VecEnv`], which is slower except for a small number of
+/// environments. [`crate::envs::make`] selects the faster type.
 ///
 /// ```
 /// use rlox_core::{AutoresetMode, ResetOptions, Seeds, VectorEnv, envs::{CartPole, SoaVecEnv}};
@@ -121,13 +130,14 @@ impl Number for f32 {
 /// ```
 pub struct SoaVecEnv<E: LaneEnv<K, D>, const K: usize, const D: usize> {
     num_envs: usize,
-    /// The environments, one batch per thread. All batches but the last have the same size. Never empty.
+    /// The environments, one batch per thread. All batches but the last have the same size. There
+    /// is at least one batch.
     batches: Vec<Batch<E, K, D>>,
-    /// The episodes of all batches, if there are several batches.
+    /// The finished episodes of all batches. Not used if there is only one batch.
     log: EpisodeLog,
 }
 
-/// Random stream, state and observation after a reset.
+/// Random generator, state and observation of an environment after a reset.
 type ResetResult<const K: usize, const D: usize> = (Pcg64, [f64; K], [f32; D]);
 
 impl<E: LaneEnv<K, D>, const K: usize, const D: usize> std::fmt::Debug for SoaVecEnv<E, K, D> {
@@ -140,12 +150,13 @@ impl<E: LaneEnv<K, D>, const K: usize, const D: usize> std::fmt::Debug for SoaVe
 impl<E: LaneEnv<K, D>, const K: usize, const D: usize> SoaVecEnv<E, K, D> {
     /// Creates `num_envs` environments with the arguments of `env`.
     ///
-    /// Environment `i` is seeded with `seed + i`. Without a seed, the operating system provides the entropy. Several
-    /// threads share the steps of many environments.
+    /// Environment `i` is seeded with `seed + i`. Without a seed, the operating system provides the
+    /// entropy. Steps of many environments are divided among several threads.
     ///
     /// # Errors
-    /// [`Error::Config`] if `num_envs` is 0 or lanes do not support the arguments (Acrobot's noise). [`Error::Memory`]
-    /// if memory is insufficient. [`Error::Interrupted`] if the interrupt check requests it.
+    /// [`Error::Config`] if `num_envs` is 0, or if `env` can only be stepped one at a time (Acrobot
+    /// with torque noise). [`Error::Memory`] if memory is insufficient. [`Error::Interrupted`] if
+    /// the function of [`crate::interrupt::set_interrupt_check`] returns true.
     pub fn new(num_envs: usize, seed: Option<u64>, mode: AutoresetMode, env: E) -> Result<Self> {
         let shards = (num_envs / E::ENVS_PER_THREAD).clamp(1, num_threads().min(MAX_SHARDS));
         Self::with_shards(shards, num_envs, seed, mode, env)
@@ -157,7 +168,8 @@ impl<E: LaneEnv<K, D>, const K: usize, const D: usize> SoaVecEnv<E, K, D> {
             let (expected, got) = ("arguments that lanes support", format!("{:?}", env.spec().id));
             return Err(Error::config("env", expected, got, "use VecEnv, which supports all arguments"));
         }
-        // Twice the size, since callers also store observations and results per environment.
+        // Checks for twice the size, because callers also store observations and results of each
+        // environment.
         alloc::check_available("num_envs", num_envs, 2 * Batch::<E, K, D>::BYTES_PER_ENV)?;
         let envs_per_shard = num_envs.div_ceil(shards).next_multiple_of(BLOCK);
         let mut streams = validate::spawn_streams(seed);
@@ -196,18 +208,19 @@ impl<E: LaneEnv<K, D>, const K: usize, const D: usize> SoaVecEnv<E, K, D> {
         self.batches.iter().map(|batch| batch.never_reset).sum()
     }
 
-    /// Returns the batch of an environment and the index in the batch. The index must be below `num_envs`.
+    /// Returns the number of the batch of environment `index`, and the index of the environment
+    /// within the batch. `index` must be below `num_envs`.
     fn locate(&self, index: usize) -> (usize, usize) {
         let envs_per_shard = self.batches[0].rngs.len();
         (index / envs_per_shard, index % envs_per_shard)
     }
 
-    /// Returns the same as `locate`, or an error if the index is out of range.
+    /// Returns the result of `locate`, or an error if `index` is out of range.
     fn try_locate(&self, index: usize) -> Result<(usize, usize)> {
         if index < self.num_envs { Ok(self.locate(index)) } else { Err(validate::no_such_env(index, self.num_envs)) }
     }
 
-    /// Computes the reset of environment `i` without changing its stream or state.
+    /// Computes the reset of environment `i` without changing its random generator or its state.
     fn compute_reset(&mut self, i: usize, seeds: Seeds<'_>, options: &ResetOptions) -> ResetResult<K, D> {
         let (shard, index) = self.locate(i);
         let batch = &mut self.batches[shard];
@@ -226,7 +239,8 @@ impl<E: LaneEnv<K, D>, const K: usize, const D: usize> SoaVecEnv<E, K, D> {
         batch.blocks[index / BLOCK].last_obs[index % BLOCK] = first;
     }
 
-    /// Resets environments in two stages, so that an interrupt changes nothing.
+    /// Resets environments in two stages: all resets are computed before any is applied. Therefore
+    /// an interrupted reset changes nothing.
     fn reset_staged(
         &mut self,
         seeds: Seeds<'_>,
@@ -245,7 +259,7 @@ impl<E: LaneEnv<K, D>, const K: usize, const D: usize> SoaVecEnv<E, K, D> {
         Ok(())
     }
 
-    /// Steps all batches, in parallel if threads are free.
+    /// Steps all batches, in parallel if the threads of the pool are free.
     fn step_batches(&mut self, mut actions: &[E::Number], mut out: StepOut<'_>) -> Result<()> {
         let count = self.batches.len();
         let mut shards = [const { Mutex::new(None) }; MAX_SHARDS];
@@ -402,7 +416,8 @@ impl<E: LaneEnv<K, D>, const K: usize, const D: usize> VectorEnv for SoaVecEnv<E
 
 /// State of the environments that one thread steps.
 struct Batch<E: LaneEnv<K, D>, const K: usize, const D: usize> {
-    /// The arguments of all environments. The state is that of the environment loaded last.
+    /// Scalar environment with the arguments of all environments. Its own state has no meaning
+    /// between calls.
     env: E,
     scratch: Box<E::Scratch>,
     blocks: Vec<LaneBlock<K, D>>,
@@ -410,12 +425,13 @@ struct Batch<E: LaneEnv<K, D>, const K: usize, const D: usize> {
     phases: Vec<Phase>,
     never_reset: usize,
     finished: usize,
-    /// The number of steps so far, modulo 2^32. Episodes are shorter.
+    /// The number of steps so far, modulo 2^32. Episodes are shorter, so their lengths are exact
+    /// differences.
     now: u32,
     spec: EnvSpec,
     mode: AutoresetMode,
     log: EpisodeLog,
-    /// `None` during a step of the partial block.
+    /// Inputs and outputs of the last block if it is partial. `None` during a step of that block.
     partial_block: Option<Box<PartialBlock<E::Number, D>>>,
 }
 
@@ -474,7 +490,7 @@ impl<E: LaneEnv<K, D>, const K: usize, const D: usize> Batch<E, K, D> {
         self.finished = self.finished - usize::from(before == Phase::Finished) + usize::from(phase == Phase::Finished);
     }
 
-    /// Starts an episode in environment `index` and writes its observation.
+    /// Starts an episode in environment `index` and writes the first observation.
     fn restart(&mut self, index: usize, options: &ResetOptions, obs: &mut [f32; D]) {
         self.env.reset(&mut self.rngs[index], options, obs);
         self.begin_episode(index, self.env.lane_state());
@@ -567,7 +583,8 @@ impl<E: LaneEnv<K, D>, const K: usize, const D: usize> Batch<E, K, D> {
         self.blocks[index].last_obs[..count].copy_from_slice(&rows.obs[..count]);
     }
 
-    /// Resets the finished environments among `first..first + count`, whose step is the reset.
+    /// Resets the finished environments among `first..first + count`. With
+    /// [`AutoresetMode::NextStep`], the step after the end of an episode consists of this reset.
     fn start_next(&mut self, first: usize, count: usize, rows: &mut Rows<'_, D>) {
         for i in 0..count {
             if self.phases[first + i] == Phase::Finished {
@@ -621,7 +638,7 @@ impl<const K: usize, const D: usize> LaneBlock<K, D> {
 
     /// Clears the unused lanes that a step of the first `count` environments has overwritten.
     ///
-    /// Otherwise their values could drift to numbers with slow arithmetic.
+    /// Otherwise these lanes could reach numbers with slow arithmetic, such as subnormal numbers.
     fn zero_padding(&mut self, count: usize) {
         for column in &mut self.state {
             column[count..count.next_multiple_of(LANES)].fill(0.0);
@@ -660,9 +677,9 @@ impl<N: Copy + Default, const D: usize> Default for PartialBlock<N, D> {
     }
 }
 
-/// Adds the rewards to the returns and truncates episodes of `limit` steps.
+/// Adds the rewards to the returns of the episodes and truncates episodes of `limit` steps.
 ///
-/// Returns the environments whose episode ended.
+/// Returns the lanes of the environments whose episode ended.
 fn tally<const K: usize, const D: usize>(
     block: &mut LaneBlock<K, D>,
     count: usize,

@@ -1,4 +1,5 @@
-//! Tests with a simulated clock that advances at each reading, so that the machine's speed has no effect.
+//! Tests with a simulated clock. Only readings advance the clock, so the speed of the machine has
+//! no effect.
 
 use std::cell::Cell;
 use std::time::Duration;
@@ -19,7 +20,8 @@ use crate::{
 
 thread_local! {
     static NOW: Cell<Duration> = const { Cell::new(Duration::ZERO) };
-    /// Advance per reading of the clock. Zero in other tests, so that the check is never polled.
+    /// Time by which a reading advances the clock. It is zero in other tests, so that they never
+    /// poll the check function.
     static TICK: Cell<Duration> = const { Cell::new(Duration::ZERO) };
     static ASKED: Cell<usize> = const { Cell::new(0) };
     static STOP_AT: Cell<usize> = const { Cell::new(usize::MAX) };
@@ -41,9 +43,10 @@ impl Instant {
     }
 }
 
-/// Returns the result of a call and the number of polls.
+/// Returns the result of `call` and the number of polls of the check function.
 ///
-/// The clock advances by `tick` per reading. The check reports an interruption from poll number `stop_at` on.
+/// Each reading advances the clock by `tick`. The check function reports an interruption from poll
+/// number `stop_at` on.
 pub(crate) fn asked<R>(tick: Duration, stop_at: usize, call: impl FnOnce() -> R) -> (R, usize) {
     set_interrupt_check(|| {
         assert!(!PANICS.replace(false), "the check panics on purpose");
@@ -58,7 +61,7 @@ pub(crate) fn asked<R>(tick: Duration, stop_at: usize, call: impl FnOnce() -> R)
     (result, ASKED.get())
 }
 
-/// Runs a call whose first poll panics, with a clock that advances by `tick` per reading.
+/// Runs `call`, whose first poll panics. Each reading advances the clock by `tick`.
 pub(crate) fn asked_to_panic<R>(tick: Duration, call: impl FnOnce() -> R) -> R {
     PANICS.set(true);
     asked(tick, usize::MAX, call).0
@@ -69,7 +72,7 @@ fn interrupt_check_polls_once_per_period() {
     let tick = PERIOD / 10;
     let ((), count) = asked(tick, usize::MAX, || {
         let mut watch = InterruptCheck::default();
-        // 10 readings up to the first poll, then 11 per poll: one of them starts the period.
+        // Every tenth check polls, because each check advances the clock by a tenth of the period.
         for _ in 0..10 + 4 * 11 {
             watch.check().unwrap();
         }
@@ -82,7 +85,8 @@ fn interrupt_check_polls_once_per_period() {
     assert_eq!((checks, count), (9 + 2 * 10, 3));
 }
 
-/// Computes advantages of `len` steps, as 1024 columns or as 1024 trajectories end to end.
+/// Computes advantages of `len` steps: 1024 columns of a grid, or 1024 trajectories stored one
+/// after the other.
 fn gae(len: usize, columns: bool) -> Result<()> {
     let (rewards, flags, last) = (vec![1.0_f32; len], vec![false; len], vec![0.0; 1 << 10]);
     let (mut a, mut r) = (vec![0.0; len], vec![0.0; len]);
@@ -94,7 +98,7 @@ fn gae(len: usize, columns: bool) -> Result<()> {
     }
 }
 
-/// Computes advantages of `len` rewards, of which the first is `first` and may be NaN.
+/// Computes group advantages of `len` rewards. The first reward is `first`, which may be NaN.
 fn groups(len: usize, group_size: usize, first: f32, scale: RewardScale) -> Result<()> {
     let (mut rewards, mut out) = (vec![1.0_f32; len], vec![0.0; len]);
     (rewards[0], rewards[1]) = (first, 2.0);
@@ -152,7 +156,8 @@ const CALLS: [(&str, Call); 18] = [
 #[test]
 fn calls_stop_at_the_poll_that_reports_an_interruption() {
     for (name, call) in CALLS {
-        // Helper threads reduce the polls of this thread; longer calls have more of them.
+        // Work on other threads reduces the number of polls on this thread, so longer calls are
+        // tried until they poll more than twice.
         let questions = |len| {
             let (result, count) = asked(PERIOD, usize::MAX, || call(len));
             assert!(result.is_ok(), "{name}: {result:?}");

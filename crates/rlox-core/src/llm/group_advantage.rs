@@ -1,9 +1,11 @@
-//! Advantages of completions relative to the other completions of their prompt.
+//! Advantages of completions relative to the other completions of the same prompt, its group.
 //!
-//! The options cover GRPO (Shao et al. 2024, arXiv:2402.03300, section 4.1.2), Dr. GRPO without the scale (Liu et al.
-//! 2025, arXiv:2503.20783) and the leave-one-out baseline of RLOO (Ahmadian et al. 2024, arXiv:2402.14740).
+//! The options cover GRPO (Shao et al. 2024, arXiv:2402.03300, section 4.1.2), Dr. GRPO, which does
+//! not divide by the standard deviation (Liu et al. 2025, arXiv:2503.20783) and the leave-one-out
+//! baseline of RLOO (Ahmadian et al. 2024, arXiv:2402.14740).
 //!
-//! NaN marks a missing reward, as in TRL: means and deviations exclude the reward, and its advantage is 0.
+//! NaN marks a missing reward, as in TRL. Means and standard deviations exclude such a reward, and
+//! its advantage is 0.
 
 #![expect(clippy::inline_always, reason = "only inlined functions are compiled for the wider instruction sets")]
 
@@ -13,10 +15,10 @@ use crate::simd::f64x8::{F64s, on_f64s};
 use crate::simd::{LANES, multiversion};
 use crate::{Error, Result, advantage::Float, error::check_len};
 
-/// Number of groups whose divisions and roots are computed together.
+/// Number of groups whose divisions and square roots are computed in one loop.
 const BLOCK: usize = 16;
 
-/// Divisor of the differences from the baseline.
+/// Divisor of the differences between the rewards and the baseline.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum RewardScale {
     /// Standard deviation of the group's rewards: GRPO.
@@ -31,23 +33,26 @@ pub enum RewardScale {
 /// Options of the group advantages. The default is `(r - mean) / std` of the group.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct GroupOptions {
-    /// Delta degrees of freedom: deviations divide by `count - ddof`. PyTorch and TRL use 1.
+    /// Delta degrees of freedom: the variance is the sum of squares divided by `count - ddof`.
+    /// PyTorch and TRL use 1.
     pub ddof: usize,
-    /// Number added to the deviation; TRL uses 1e-4.
+    /// Number added to the standard deviation. TRL uses 1e-4.
     pub eps: f64,
-    /// Divisor of the differences.
+    /// Divisor of the differences between the rewards and the baseline.
     pub scale: RewardScale,
     /// If true, the baseline is the mean of the *other* rewards of the group, as in RLOO.
     pub leave_one_out: bool,
 }
 
-/// Computes the advantages of one group: `rewards` of all completions of one prompt.
+/// Computes the advantages of one group. `rewards` holds the rewards of all completions of one
+/// prompt.
 ///
-/// All advantages are 0 if the rewards are equal up to two roundings, if the squares of their differences underflow
-/// (differences below about 1e-162), or if there are at most `ddof` rewards.
+/// All advantages are 0 if there are at most `ddof` rewards, or if the rewards are equal up to two
+/// rounding errors. They are also 0 if the rewards differ by less than about 1e-162, because the
+/// squares of the differences underflow.
 ///
 /// # Errors
-/// As [`compute_batch_group_advantages`].
+/// The errors of [`compute_batch_group_advantages`].
 ///
 /// ```
 /// use rlox_core::llm::{GroupOptions, compute_group_advantages};
@@ -62,19 +67,22 @@ pub fn compute_group_advantages<T: Float>(rewards: &[T], options: &GroupOptions,
     compute_batch_group_advantages(rewards, rewards.len(), options, advantages)
 }
 
-/// Computes the advantages of groups of `group_size` rewards each, one after the other.
+/// Computes the advantages of several groups. `rewards` holds `group_size` rewards per group, one
+/// group after the other.
 ///
-/// The advantages of a group are all 0 under the conditions of [`compute_group_advantages`].
+/// [`compute_group_advantages`] describes when all advantages of a group are 0.
 ///
 /// # Errors
-/// - [`Error::Shape`] if the length of `rewards` is not a multiple of `group_size`, or `advantages` has another length;
+/// - [`Error::Shape`] if the length of `rewards` is not a multiple of `group_size`, or if
+///   `advantages` has another length than `rewards`;
 /// - [`Error::Config`] if `eps` is negative or not finite, or the magnitude of a reward exceeds 1e140 (f32: 1e37).
 ///
-/// Nothing is written then.
+/// Nothing is written if one of these errors occurs.
+///
 /// ```
 /// use rlox_core::llm::{GroupOptions, RewardScale, compute_batch_group_advantages};
 ///
-/// // Leave-one-out: 1 - (0 + 0) / 2 and 0 - (1 + 0) / 2; the rewards of the second group are equal.
+/// // Leave-one-out: 1 - (0 + 0) / 2 and 0 - (1 + 0) / 2. The second group has equal rewards.
 /// let rewards = [1.0_f32, 0.0, 0.0, 0.1, 0.1, 0.1];
 /// let options = GroupOptions { scale: RewardScale::None, leave_one_out: true, ..Default::default() };
 /// let mut advantages = [0.0; 6];
@@ -121,12 +129,12 @@ pub fn compute_batch_group_advantages<T: Float>(
     Ok(())
 }
 
-/// Options, resolved for one call.
+/// Options of one call, with the divisor that is common to all groups.
 struct ScaleParams {
     ddof: f64,
     eps: f64,
     by_group: bool,
-    /// Scale of all groups, unless `by_group` is true.
+    /// Divisor of all groups. Not used if `by_group` is true.
     scale: f64,
     leave_one_out: bool,
 }
@@ -153,7 +161,7 @@ on_f64s! {
     }
 }
 
-/// Computes one group that is long enough to need interruption checks.
+/// Computes the advantages of one group that is so long that interruption checks are needed.
 fn large<T: Float>(
     rewards: &[T],
     params: &ScaleParams,
@@ -175,13 +183,16 @@ multiversion! {
     fn write_advantages<T: Float>(rewards: &[T], group: &Sums, mean: f64, factor: f64, advantages: &mut [T]) {
         for (advantage, reward) in advantages.iter_mut().zip(rewards) {
             let centred = (reward.to_f64() - group.origin) - mean;
-            // A missing reward has the advantage of an average reward.
+            // A missing reward has the advantage 0, as an average reward has.
             *advantage = T::from_f64(if factor == 0.0 || centred.is_nan() { 0.0 } else { centred * factor + 0.0 });
         }
     }
 }
 
-/// Computes up to [`BLOCK`] groups: sums, then divisions and roots across groups, then results.
+/// Computes the advantages of up to [`BLOCK`] groups.
+///
+/// The divisions and square roots of all groups are computed in one loop, which the compiler
+/// vectorises.
 #[inline(always)]
 fn block<T: Float>(simd: impl F64s, rewards: &[T], group_size: usize, params: &ScaleParams, advantages: &mut [T]) {
     let mut sums = [[0.0; BLOCK]; 3];
@@ -221,7 +232,7 @@ fn scaled<T: Float>(simd: impl F64s, rewards: &[T], [origin, mean, factor]: [f64
     }
 }
 
-/// Computes the groups with missing rewards again.
+/// Computes the advantages of groups with missing rewards again, without the missing rewards.
 #[cold]
 fn incomplete<T: Float>(rewards: &[T], group_size: usize, params: &ScaleParams, advantages: &mut [T]) {
     for (rewards, advantages) in rewards.chunks_exact(group_size).zip(advantages.chunks_exact_mut(group_size)) {
@@ -234,9 +245,11 @@ fn incomplete<T: Float>(rewards: &[T], group_size: usize, params: &ScaleParams, 
     }
 }
 
-/// Sums over the rewards of a group, relative to `origin`, its first reward.
+/// Sums over the rewards of a group, after `origin` has been subtracted from each reward. `origin`
+/// is the first reward.
 ///
-/// Equal rewards have a spread of exactly zero, and large offsets cause no cancellation.
+/// Therefore the variance of equal rewards is exactly zero, and a large number that is common to
+/// all rewards causes no cancellation.
 #[derive(Clone, Copy)]
 struct Sums {
     count: f64,
@@ -297,7 +310,7 @@ impl Sums {
         Ok(all)
     }
 
-    /// Adds sums about the same origin.
+    /// Adds the sums over other rewards with the same `origin`.
     fn add(&mut self, other: &Self) {
         self.count += other.count;
         self.sum += other.sum;
@@ -325,17 +338,20 @@ impl Sums {
         self.sum / self.count
     }
 
-    /// Returns the standard deviation; 0 if undefined or if all rewards are equal up to two roundings.
+    /// Returns the standard deviation, or 0 if it is undefined or all rewards are equal up to two
+    /// rounding errors.
     #[inline(always)]
     fn std<T: Float>(&self, ddof: f64) -> f64 {
         let ulp = if size_of::<T>() == 4 { f64::from(f32::EPSILON) } else { f64::EPSILON };
         let mean = self.mean();
         let std = ((self.square - self.sum * mean) / (self.count - ddof)).sqrt();
-        // The root of the sum is at least the largest difference. The comparison is false for NaN, too.
+        // The root of the sum of squares is at least the largest difference from `origin`. A
+        // comparison with NaN is false.
         if self.count > ddof && self.square.sqrt() > 2.0 * ulp * self.origin.abs() { std } else { 0.0 }
     }
 
-    /// Returns the factor of the differences from the mean; 0 if the rewards do not differ.
+    /// Returns the factor by which differences from the mean are multiplied, or 0 if the rewards do
+    /// not differ.
     #[inline(always)]
     fn factor<T: Float>(&self, params: &ScaleParams) -> f64 {
         let std = self.std::<T>(params.ddof);
@@ -375,7 +391,7 @@ mod tests {
         advantages
     }
 
-    /// Computes the means first and the deviations afterwards, as a reference.
+    /// Computes the advantages as a reference, with the mean before the standard deviation.
     fn slow(rewards: &[f64], group_size: usize, options: &GroupOptions) -> Vec<f64> {
         let without_nan = |group: &[f64]| group.iter().copied().filter(|x| !x.is_nan()).collect::<Vec<_>>();
         let mean = |x: &[f64]| x.iter().sum::<f64>() / x.len() as f64;
@@ -403,7 +419,7 @@ mod tests {
 
     #[test]
     fn group_advantages_equal_values_computed_by_hand() {
-        // Mean 3, squares 4 + 1 + 0 + 9.
+        // The mean is 3, and the squared differences from the mean are 4, 1, 0 and 9.
         let rewards = [1.0, 2.0, 3.0, 6.0];
         let std = 3.5_f64.sqrt();
         let expected = [-2.0 / std, -1.0 / std, 0.0, 3.0 / std];

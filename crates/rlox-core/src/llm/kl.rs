@@ -1,8 +1,9 @@
 //! Kullback-Leibler divergence of a policy from a reference, per token.
 //!
-//! For tokens sampled from the policy, with `x = ref - policy` the difference of their log-probabilities, each of
-//! `k1 = -x`, `k2 = x^2 / 2` and `k3 = e^x - 1 - x` estimates KL(policy || ref) (Schulman 2020,
-//! <http://joschu.net/blog/kl-approx.html>). k1 and k3 are unbiased; k3 has less variance and is never negative.
+//! Let `x = ref - policy` be the difference of the log-probabilities of a token that was sampled
+//! from the policy. Then each of `k1 = -x`, `k2 = x^2 / 2` and `k3 = e^x - 1 - x` estimates
+//! KL(policy || ref) (Schulman 2020, <http://joschu.net/blog/kl-approx.html>). k1 and k3 are
+//! unbiased. k3 has less variance than k1 and is never negative.
 
 #![expect(clippy::inline_always, reason = "only inlined functions are compiled for the wider instruction sets")]
 
@@ -16,34 +17,39 @@ const LANES: usize = 16;
 /// Number of tokens whose terms are computed before they are summed.
 const BLOCK: usize = 256;
 
-/// An estimator of KL(policy || ref).
+/// An estimator of KL(policy || ref). In the formulas, `policy` and `ref` are log-probabilities of
+/// a token.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum KlEstimator {
-    /// `policy - ref`: unbiased, of either sign.
+    /// `policy - ref`: unbiased, may be negative.
     K1,
-    /// `(policy - ref)^2 / 2`: biased if the two differ much.
+    /// `(policy - ref)^2 / 2`: biased if the two policies differ much.
     K2,
     /// `e^(ref - policy) - (ref - policy) - 1`: unbiased, never negative.
     K3,
-    /// `e^policy * (policy - ref)`, which sums to the exact divergence over a whole vocabulary.
+    /// `e^policy * (policy - ref)`: the term of one token of the vocabulary in the exact
+    /// divergence.
     ///
-    /// This estimator is not for sampled tokens.
+    /// The exact divergence is the sum over the whole vocabulary. Do not use this estimator for
+    /// sampled tokens.
     Full,
 }
 
 /// Reduction over the tokens of a sequence.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reduction {
-    /// Sum of the tokens.
+    /// Sum over the tokens.
     Sum,
-    /// Mean of the tokens; 0 if there are none.
+    /// Mean over the tokens, or 0 if there are no tokens.
     Mean,
 }
 
-/// Computes the divergence of each token; 0 where `mask` is false, also for NaN log-probabilities.
+/// Computes the estimate of the divergence for each token. The estimate is 0 where `mask` is false,
+/// even if a log-probability is NaN.
 ///
-/// All slices have the same length. Results are within 16 units in the last place of the exact function of the rounded
-/// difference of the log-probabilities.
+/// All slices have the same length. The kernel rounds the difference of the two log-probabilities.
+/// The result is within 16 units in the last place of the exact estimate for this rounded
+/// difference.
 ///
 /// # Errors
 /// [`crate::Error::Shape`] if the lengths differ. Nothing is written then.
@@ -78,7 +84,8 @@ pub fn token_kl<T: Float>(
     })
 }
 
-/// Computes the sum or mean of the divergence over the selected tokens of each sequence.
+/// Computes the sum or mean of the estimates of the divergence over the selected tokens of each
+/// sequence.
 ///
 /// A token is selected if its `mask` is true. The inputs hold `kl.len()` sequences of equal length, one after the
 /// other.
@@ -123,7 +130,8 @@ pub fn sequence_kl<T: Float>(
     })
 }
 
-/// Returns the approximate cost of a term, in units of one subtraction.
+/// Returns the approximate time for the estimate of one token, in units of the time of a
+/// subtraction.
 fn work<T: Float>(estimator: KlEstimator) -> usize {
     match estimator {
         KlEstimator::K1 | KlEstimator::K2 => 1,
@@ -131,7 +139,8 @@ fn work<T: Float>(estimator: KlEstimator) -> usize {
     }
 }
 
-/// Returns true if a fused multiply-add is one instruction. Otherwise it would be a slow call.
+/// Returns true if the instruction set has a fused multiply-add. Otherwise `mul_add` would call a
+/// slow function.
 fn fuses() -> bool {
     isa() >= Isa::Avx2
 }
@@ -152,7 +161,8 @@ fn term<T: Float, const K: u8, const FUSED: bool>(policy: T, reference: T) -> T 
         K3 => (reference - policy).exp_minus_1_minus_x::<FUSED>(),
         _ => {
             let p = policy.exp::<FUSED>();
-            // A token of probability zero adds nothing, also if its reference is minus infinity.
+            // A token of probability zero adds nothing, even if its reference log-probability is
+            // minus infinity.
             (p * (policy - reference)).mask(p != T::from_f64(0.0))
         }
     }
@@ -196,7 +206,7 @@ fn write<T: Float, const K: u8, const FUSED: bool>(
     }
 }
 
-/// Sums the terms of a long sequence in chunks, with a poll before each chunk.
+/// Returns the sum of the estimates over a long sequence. Calls `poll` before each chunk of tokens.
 fn long_total<T: Float>(
     log_probs: &[T],
     ref_log_probs: &[T],
@@ -244,7 +254,7 @@ fn sum<T: Float, const K: u8, const FUSED: bool>(
     mask: Option<&[bool]>,
     all: &mut [f64; LANES],
 ) {
-    // Separate loops for terms and sums, so that the terms are vectorised in T.
+    // Terms and sums have separate loops, so that the compiler can vectorise the terms in `T`.
     let mut terms = [T::from_f64(0.0); BLOCK];
     let mut sums = *all;
     for (b, (policy, reference)) in log_probs.chunks(BLOCK).zip(ref_log_probs.chunks(BLOCK)).enumerate() {
@@ -287,7 +297,8 @@ mod tests {
 
     /// Checks that over samples of the policy, k1 and k3 estimate KL(policy || ref), not KL(ref || policy).
     ///
-    /// The exact divergence is that of a vocabulary of 5 tokens. 50 shares of 20,000 tokens give the standard error.
+    /// The vocabulary has 5 tokens. The standard error is computed from the means of 50 groups of
+    /// 20,000 tokens.
     #[test]
     fn sample_means_of_k1_and_k3_equal_the_exact_divergence() {
         let (policy, reference) = ([0.6, 0.2, 0.1, 0.08, 0.02], [0.1, 0.2, 0.3, 0.2, 0.2_f64]);

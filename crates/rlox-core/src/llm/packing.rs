@@ -1,7 +1,9 @@
-//! Packing of sequences into rows of a maximum length: best fit, longest first.
+//! Packing of sequences into rows of a maximum length by best-fit decreasing. Names in the code
+//! call a row a bin.
 //!
-//! In descending order of length, each sequence goes to the row with the least free space that fits the sequence. A
-//! table with a bitmap finds rows by their free space in a few steps. The lengths are sorted by counting.
+//! The sequences are assigned in descending order of length. Each sequence goes to the row with the
+//! least free space that is sufficient for the sequence. A table with a bitmap finds a row by its
+//! free space in a few steps. Counting sort orders the lengths.
 
 use crate::alloc::{push, with_capacity, zeroed};
 use crate::interrupt::InterruptCheck;
@@ -34,7 +36,8 @@ impl Packing {
         self.starts.len().saturating_sub(1)
     }
 
-    /// Returns the sequences of all rows, row by row, as indices into the packed lengths.
+    /// Returns the sequences of all rows, row by row, as indices into the argument `lengths` of
+    /// [`pack`].
     ///
     /// ```
     /// use rlox_core::llm::{Overflow, pack};
@@ -46,7 +49,10 @@ impl Packing {
         &self.sources
     }
 
-    /// Returns an iterator over the rows: indices into the packed lengths, the longest sequence first.
+    /// Returns an iterator over the rows.
+    ///
+    /// An item holds the sequences of a row, the longest first, as indices into the argument
+    /// `lengths` of [`pack`].
     ///
     /// ```
     /// use rlox_core::llm::{Overflow, pack};
@@ -60,21 +66,24 @@ impl Packing {
     }
 }
 
-/// Packs sequences of the given lengths into rows of `max_length`, each into the fullest row that fits.
+/// Packs sequences of the given lengths into rows of at most `max_length` tokens. Each sequence
+/// goes to the fullest row with sufficient space.
 ///
-/// Empty sequences are omitted. Sequences of equal length keep their order.
+/// Empty sequences are omitted. Sequences of equal length are assigned in their order.
 ///
 /// # Errors
 /// - [`Error::Config`] if `max_length` is 0;
-/// - [`Error::Shape`] if a sequence is longer and `overflow` is [`Overflow::Error`], or there are 2^32 or more
-///   sequences;
-/// - [`Error::Memory`] if the tables do not fit: one entry per sequence and per possible length of a row;
-/// - [`Error::Interrupted`] if the interrupt check of the process stops the call.
+/// - [`Error::Shape`] if a sequence is longer than `max_length` and `overflow` is
+///   [`Overflow::Error`], or if there are 2^32 or more sequences;
+/// - [`Error::Memory`] if the tables of the algorithm do not fit into memory. Tables have an entry
+///   per sequence or per possible length of a sequence;
+/// - [`Error::Interrupted`] if the function of [`crate::interrupt::set_interrupt_check`] returns
+///   true.
 ///
 /// ```
 /// use rlox_core::llm::{Overflow, pack};
 ///
-/// // 5 opens a row, 4 opens another; 3 fits the first row exactly, 2 fits the second.
+/// // Lengths 5 and 4 start two rows. Length 3 fills the first row, 2 goes to the second.
 /// let packing = pack(&[3, 5, 0, 2, 4], 8, Overflow::Error)?;
 /// assert_eq!(packing.bins().collect::<Vec<_>>(), [&[1, 0][..], &[4, 3]]);
 /// # Ok::<(), rlox_core::Error>(())
@@ -83,7 +92,7 @@ pub fn pack(lengths: &[usize], max_length: usize, overflow: Overflow) -> Result<
     if max_length == 0 {
         return Err(Error::config("max_length", "at least 1", "0", "pass the length of a row"));
     }
-    // If all sequences fit into one row, the rows need no more space than that.
+    // A row longer than all sequences together is not needed, so the tables stay small.
     let (mut interrupt, mut total) = (InterruptCheck::default(), 0_usize);
     for (i, lengths) in lengths.chunks(InterruptCheck::POLL_ELEMENTS).enumerate() {
         if i > 0 {
@@ -114,7 +123,7 @@ pub fn pack(lengths: &[usize], max_length: usize, overflow: Overflow) -> Result<
 /// Number of sequences between two interruption checks.
 const POLL_EVERY_ITEMS: u32 = 1 << 14;
 
-/// Returns the indices of the non-empty sequences, the longest first, sorted by counting.
+/// Returns the indices of the non-empty sequences, the longest first, ordered by counting sort.
 fn longest_first(len: u32, clipped: impl Fn(u32) -> usize, bin_len: usize) -> Result<Vec<u32>> {
     let mut positions: Vec<u32> = zeroed("max_length", bin_len.saturating_add(1))?;
     let mut interrupt = InterruptCheck::default();
@@ -147,7 +156,7 @@ fn longest_first(len: u32, clipped: impl Fn(u32) -> usize, bin_len: usize) -> Re
 
 fn assign_bins(order: &[u32], clipped: impl Fn(u32) -> usize, bin_len: usize) -> Result<Packing> {
     let mut spaces = Spaces::new(bin_len)?;
-    // The row of each sequence, and the number of sequences of each row.
+    // `bins` holds the row of each sequence, `counts` the number of sequences of each row.
     let (mut bins, mut counts) = (with_capacity::<u32>("lengths", order.len())?, Vec::new());
     let mut interrupt = InterruptCheck::default();
     for (i, &index) in (0_u32..).zip(order) {
@@ -190,11 +199,14 @@ fn assign_bins(order: &[u32], clipped: impl Fn(u32) -> usize, bin_len: usize) ->
 
 /// Rows, indexed by their free space.
 struct Spaces {
-    /// For each size of free space, the last row of that size, plus 1; 0 if there is none.
+    /// For each size of free space, 1 plus the index of the row that got that free space last, or 0
+    /// if there is no such row.
     heads: Vec<u32>,
-    /// For each row, another row with the same free space, plus 1.
+    /// For each row, 1 plus the index of the row that got the same free space before it, or 0 if
+    /// there is no such row.
     next: Vec<u32>,
-    /// Bitmap: level 0 has a bit per size of free space, level k + 1 a bit per word of level k.
+    /// Bitmap of the sizes of free space that some row has. Level 0 has a bit per size. Level k + 1
+    /// has a bit per 64-bit word of level k, which is set if the word is not 0.
     levels: Vec<Vec<u64>>,
 }
 
@@ -238,7 +250,9 @@ impl Spaces {
         }
     }
 
-    /// Returns the lowest set bit from `from` on: up the levels until a word is not empty, then down.
+    /// Returns the smallest size of free space of at least `from` that some row has.
+    ///
+    /// Searches up the levels until a word has a set bit, and then down to the bit of the size.
     fn first_from(&self, from: usize) -> Option<usize> {
         let mut index = from;
         for (height, level) in self.levels.iter().enumerate() {

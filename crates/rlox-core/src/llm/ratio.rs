@@ -1,4 +1,5 @@
-//! Importance ratios between a policy and the policy that sampled the tokens.
+//! Importance ratios: probabilities of tokens under the current policy, divided by those under the
+//! policy that sampled the tokens.
 //!
 //! Ratios are per token (PPO, Schulman et al. 2017, arXiv:1707.06347) or per sequence (GSPO, Zheng et al. 2025,
 //! arXiv:2507.18071).
@@ -10,7 +11,8 @@ use crate::pool::{CHUNK_ELEMENTS, run_chunks, run_rows};
 use crate::simd::{Isa, exp, isa, multiversion};
 use crate::{Error, Result, advantage::Float, error::check_len};
 
-/// Computes `e^(log_prob - old_log_prob)` of each token; 1 where `mask` is false.
+/// Computes the importance ratio `e^(log_prob - old_log_prob)` of each token. The ratio is 1 where
+/// `mask` is false.
 ///
 /// # Errors
 /// [`Error::Shape`] if the lengths differ. Nothing is written then.
@@ -38,7 +40,8 @@ pub fn policy_ratios<T: Float>(
     })
 }
 
-/// Computes `e^mean(log_prob - old_log_prob)` over the selected tokens of each sequence.
+/// Computes the importance ratio of each sequence, `e^mean(log_prob - old_log_prob)` over its
+/// selected tokens.
 ///
 /// A token is selected if its `mask` is true. The ratio of a sequence without selected tokens is 1. The inputs hold
 /// `ratios.len()` sequences of equal length, one after the other.
@@ -80,9 +83,9 @@ pub fn sequence_ratios<T: Float>(
     })
 }
 
-/// Statistics of a batch's ratios over the selected tokens.
+/// Statistics of the importance ratios of the selected tokens of a batch.
 ///
-/// Fractions and `approx_kl` are 0, and ratios are 1, if no token is selected.
+/// If no token is selected, fractions and `approx_kl` are 0, and mean, minimum and maximum are 1.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct RatioStats {
     /// Number of selected tokens.
@@ -93,15 +96,18 @@ pub struct RatioStats {
     pub min: f64,
     /// Largest ratio.
     pub max: f64,
-    /// Fraction of ratios below `1 - clip_low`; with advantages, only of tokens with advantage < 0.
+    /// Fraction of the selected tokens with a ratio below `1 - clip_low`. If advantages were given,
+    /// only tokens with a negative advantage count as clipped.
     pub clip_fraction_low: f64,
-    /// Fraction of ratios above `1 + clip_high`; with advantages, only of tokens with advantage > 0.
+    /// Fraction of the selected tokens with a ratio above `1 + clip_high`. If advantages were
+    /// given, only tokens with a positive advantage count as clipped.
     pub clip_fraction_high: f64,
     /// Mean of `(ratio - 1) - ln ratio`, an estimate of KL(old || new).
     pub approx_kl: f64,
 }
 
-/// Computes statistics of the ratios of all tokens whose `mask` is true.
+/// Computes statistics of the importance ratios of the selected tokens, which are those whose
+/// `mask` is true.
 ///
 /// `advantages` holds one number per token, or one per sequence if all sequences have equal length.
 ///
@@ -114,7 +120,7 @@ pub struct RatioStats {
 /// let (new, old) = ([0.5_f64.ln(), 1.1_f64.ln(), 1.5_f64.ln(), 0.0], [0.0; 4]);
 /// let stats = ratio_stats(&new, &old, None, 0.2, 0.2, None)?;
 /// assert_eq!((stats.clip_fraction_low, stats.clip_fraction_high), (0.25, 0.25));
-/// // The clip affects ratios that moved too far in the direction of the advantage.
+/// // PPO clips only ratios that moved too far in the direction of the advantage.
 /// let stats = ratio_stats(&new, &old, None, 0.2, 0.2, Some(&[1.0]))?;
 /// assert_eq!((stats.clip_fraction_low, stats.clip_fraction_high), (0.0, 0.25));
 /// # Ok::<(), rlox_core::Error>(())
@@ -177,7 +183,7 @@ impl Tally {
         self.count += 1;
         self.sum += ratio;
         self.kl += kl;
-        // NaN persists: a minimum or maximum over an unknown number is unknown.
+        // A NaN ratio makes both the minimum and the maximum NaN.
         self.min = if self.min <= ratio || self.min.is_nan() { self.min } else { ratio };
         self.max = if self.max >= ratio || self.max.is_nan() { self.max } else { ratio };
         self.low += usize::from(ratio < 1.0 - clip_low && advantage.is_none_or(|advantage| advantage < 0.0));
@@ -221,7 +227,7 @@ multiversion! {
 }
 
 multiversion! {
-    /// Writes the ratios, and `(ratio - 1) - ln ratio`.
+    /// Writes the ratio and `(ratio - 1) - ln ratio` of each token.
     fn terms<T: Float>(log_probs: &[T], old_log_probs: &[T], ratios: &mut [T], kl: &mut [T]) {
         compute_ratios(log_probs, old_log_probs, None, ratios);
         let fused = isa() >= Isa::Avx2;

@@ -7,18 +7,21 @@ use crate::{Error, Result, advantage::Float, error::check_len};
 /// Maximum magnitude of weights and rewards. Squares of such numbers can be summed without overflow.
 const LIMIT: f64 = 1e140;
 
-/// Returns the limit for rewards of type `T`, so that their differences do not overflow `T`.
+/// Returns the maximum magnitude of rewards of type `T`. Differences of such rewards do not
+/// overflow `T`.
 fn limit<T: Float>() -> f64 {
     if size_of::<T>() == 4 { 1e37 } else { LIMIT }
 }
 
-/// Computes the weighted sum of several reward functions, in f64.
+/// Computes, in f64, the weighted sum of the rewards that several reward functions gave to each
+/// completion.
 ///
-/// Row n of `rewards` holds the `weights.len()` rewards of completion n. A NaN marks a function that does not apply and
-/// is excluded from the sum. The sum is NaN if no function applies.
+/// Row n of `rewards` holds the `weights.len()` rewards of completion n. A NaN means that a reward
+/// function does not apply to the completion. NaNs are excluded from the sum. The sum is NaN if no
+/// function applies.
 ///
 /// # Errors
-/// - [`Error::Shape`] if `rewards` does not hold one row for each element of `combined`;
+/// - [`Error::Shape`] if the length of `rewards` is not `combined.len() * weights.len()`;
 /// - [`Error::Config`] if there are no weights, if a weight is NaN or its magnitude exceeds 1e140, or if the magnitude
 ///   of a reward or a sum exceeds 1e140 (f32 rewards: 1e37).
 ///

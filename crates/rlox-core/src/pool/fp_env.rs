@@ -1,8 +1,9 @@
 //! The floating-point environment of threads: workers use the settings of their caller.
 //!
-//! A processor has settings per thread for rounding, and for treating subnormal numbers as 0, which
-//! `torch.set_flush_denormal` and `-ffast-math` change. With different settings, the result of a call would depend on
-//! the threads that computed its parts.
+//! Each thread has settings for rounding and for treating subnormal numbers as 0.
+//! `torch.set_flush_denormal` and `-ffast-math` change these settings. If workers had other
+//! settings than the caller, the result of a call would depend on the threads that computed its
+//! parts.
 
 #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
 use std::arch::asm;
@@ -12,13 +13,13 @@ use std::arch::asm;
 pub(super) struct FloatMode(u64);
 
 impl FloatMode {
-    /// MXCSR bits: denormals are zeros, rounding control, flush to zero.
+    /// Bits of the register MXCSR: denormals are zeros, rounding mode, flush to zero.
     ///
-    /// All other bits (exception masks and flags) remain each thread's own.
+    /// All other bits (exception masks and flags) are not copied to workers.
     #[cfg(target_arch = "x86_64")]
     const BITS: u64 = 1 << 6 | 3 << 13 | 1 << 15;
 
-    /// FPCR bits: rounding mode and flush to zero.
+    /// Bits of the register FPCR: rounding mode and flush to zero.
     #[cfg(target_arch = "aarch64")]
     const BITS: u64 = 7 << 22;
 
@@ -30,7 +31,7 @@ impl FloatMode {
         Self(0)
     }
 
-    /// Calls `f` with these settings.
+    /// Calls `f` with these settings, and then restores the previous settings.
     pub(super) fn scoped<R>(self, f: impl FnOnce() -> R) -> R {
         let before = Self::current();
         if before == self {
@@ -68,9 +69,9 @@ fn read_register() -> u64 {
 #[cfg(target_arch = "x86_64")]
 fn write_register(control: u64) {
     let control = control as u32;
-    // SAFETY: every x86-64 CPU has SSE, and no reserved bit changes. Rust may only misjudge the results of
-    // floating-point operations, because it assumes the default mode; the calling thread runs the same code in this
-    // mode already.
+    // SAFETY: every x86-64 CPU has SSE, and no reserved bit changes. The compiler assumes the
+    // default mode, so results of floating-point operations may differ from what it assumes. This
+    // is the case on the calling thread already.
     unsafe { asm!("ldmxcsr [{}]", in(reg) &raw const control, options(nostack, readonly, preserves_flags)) };
 }
 
@@ -85,8 +86,9 @@ fn read_register() -> u64 {
 /// Sets FPCR to a value that differs from its current one only in [`FloatMode::BITS`].
 #[cfg(target_arch = "aarch64")]
 fn write_register(control: u64) {
-    // SAFETY: programs may write this register. Rust may only misjudge the results of floating-point operations,
-    // because it assumes the default mode; the calling thread runs the same code in this mode already.
+    // SAFETY: programs may write this register. The compiler assumes the default mode, so results
+    // of floating-point operations may differ from what it assumes. This is the case on the calling
+    // thread already.
     unsafe { asm!("msr fpcr, {}", in(reg) control, options(nostack, preserves_flags)) };
 }
 

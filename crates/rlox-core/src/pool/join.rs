@@ -1,13 +1,14 @@
-//! Two concurrent pieces of work.
+//! Concurrent calls of two functions.
 
 use std::sync::{Mutex, PoisonError};
 
 use super::{num_threads, run_uninterrupted};
 use crate::{Error, Result};
 
-/// Runs two pieces of work, concurrently if a second thread is free, and returns their results.
+/// Calls two functions, concurrently if a second thread is free, and returns their results.
 ///
-/// Interruptions are ignored. Each piece should take at least 10 us, because waking a thread costs more.
+/// Interruptions are ignored. Each function should take at least 10 us, because waking a thread
+/// takes about as long.
 ///
 /// # Errors
 /// [`crate::Error::Closed`] in a process that was forked during the call.
@@ -33,7 +34,7 @@ pub fn join<A: Send, B: Send>(a: impl FnOnce() -> A + Send, b: impl FnOnce() -> 
     Ok((a.result()?, b.result()?))
 }
 
-/// Work that any thread runs once.
+/// Function that one of the threads calls once, and its result.
 struct Piece<F, R> {
     work: Mutex<Option<F>>,
     result: Mutex<Option<R>>,

@@ -10,19 +10,19 @@ use super::{Work, num_threads, run, run_uninterrupted};
 use crate::Result;
 use crate::interrupt::PollFn;
 
-/// Number of elements below which a second thread does not pay.
+/// Number of elements below which one thread is faster than several threads.
 const MIN_PARALLEL_ELEMENTS: usize = 1 << 17;
 
 /// Number of elements that a thread processes at a time: about 20 us of simple work.
 pub(crate) const CHUNK_ELEMENTS: usize = 1 << 15;
 
-/// Maximum number of columns per part: rows are long runs, and the columns' sums fit into the L1 cache.
+/// Maximum number of columns per part, so that the sums of the columns fit into the L1 cache.
 const MAX_COLUMNS: usize = 256;
 
-/// Minimum number of columns per part, so that vectors are full.
+/// Minimum number of columns per part, so that SIMD vectors are full.
 const MIN_COLUMNS: usize = 16;
 
-/// Mutable columns of a row-major grid.
+/// Mutable range of columns of a row-major grid.
 pub(crate) struct ColumnsMut<'a, T> {
     start: *mut T,
     rows: usize,
@@ -32,10 +32,10 @@ pub(crate) struct ColumnsMut<'a, T> {
 }
 
 impl<T> ColumnsMut<'_, T> {
-    /// Returns `N` columns of row `t`, starting at column `first`.
+    /// Returns the elements of row `t` in the `N` columns from column `first` on.
     ///
     /// # Panics
-    /// If an element is outside these columns of the grid.
+    /// If an element is outside the grid or outside this range of columns.
     #[inline]
     pub(crate) fn row<const N: usize>(&mut self, t: usize, first: usize) -> &mut [T; N] {
         let (columns, offset) = (&self.columns, t * self.width + first);
@@ -46,16 +46,20 @@ impl<T> ColumnsMut<'_, T> {
     }
 }
 
-/// Start of a slice that threads divide.
+/// Pointer to the start of a slice that is divided among threads.
 struct Start<T>(*mut T);
 
 // SAFETY: the functions below give every thread distinct elements, as if `&mut [T]` had been split.
 unsafe impl<T: Send> Sync for Start<T> {}
 
-/// Calls `work` with ranges of columns of row-major grids of `width` columns, on all threads.
+/// Calls `work(columns, parts, poll)` for ranges of columns that together are `0..width`, on all
+/// threads.
+///
+/// The grids are row-major and have `width` columns. `parts` holds the columns `columns` of each
+/// grid.
 ///
 /// # Errors
-/// As [`run`].
+/// The errors of [`run`].
 pub(crate) fn run_columns<T: Send, const K: usize>(
     grids: [&mut [T]; K],
     width: usize,
@@ -78,13 +82,14 @@ pub(crate) fn run_columns<T: Send, const K: usize>(
     })
 }
 
-/// Calls `work` with the number of each chunk and the chunks of the slices, on all threads.
+/// Calls `work(i, chunks, poll)` for each chunk number `i`, on all threads. `chunks` holds chunk
+/// `i` of each slice.
 ///
-/// All slices have the same length. Chunks have `chunk` elements; the last ones may be shorter. Expensive elements need
-/// chunks shorter than [`CHUNK_ELEMENTS`].
+/// All slices have the same length. Chunks have `chunk` elements, except the last chunk, which may
+/// be shorter. Pass [`CHUNK_ELEMENTS`], or a smaller number if the work per element takes long.
 ///
 /// # Errors
-/// As [`run`].
+/// The errors of [`run`].
 pub(crate) fn run_chunks<T: Send, const K: usize>(
     slices: [&mut [T]; K],
     chunk: usize,
@@ -93,7 +98,7 @@ pub(crate) fn run_chunks<T: Send, const K: usize>(
     run_chunked(run, slices, chunk, work)
 }
 
-/// Calls `work` as [`run_chunks`], without interruption.
+/// Calls `work` as [`run_chunks`] does, without checks for interruptions.
 pub(crate) fn run_chunks_uninterrupted<T: Send, const K: usize>(
     slices: [&mut [T]; K],
     chunk: usize,
@@ -122,12 +127,13 @@ fn run_chunked<T: Send, const K: usize>(
     })
 }
 
-/// Calls `work` with the index of each element of `out` and the element, on all threads.
+/// Calls `work(i, element, poll)` for each index `i` of `out` and its element, on all threads.
 ///
-/// Each element stands for a row of `row` elements that `work` reads.
+/// For each element, `work` reads a row of `row` other elements. The length of a row determines how
+/// many elements a thread processes at a time.
 ///
 /// # Errors
-/// As [`run`].
+/// The errors of [`run`].
 pub(crate) fn run_rows<T: Send>(
     out: &mut [T],
     row: usize,
@@ -150,7 +156,8 @@ pub(crate) fn run_rows<T: Send>(
 /// [`run`] or [`run_uninterrupted`].
 type Runner = fn(usize, Work<'_>) -> Result<()>;
 
-/// Runs the parts of work on `len` elements on all threads, or on this thread if `len` is small.
+/// Calls `work` for each part, on all threads, or on this thread if the number of elements `len` is
+/// small.
 fn run_if_worthwhile(run: Runner, len: usize, parts: usize, work: Work<'_>) -> Result<()> {
     if len < MIN_PARALLEL_ELEMENTS {
         (0..parts).try_for_each(|part| work(part, &mut || Ok(())))

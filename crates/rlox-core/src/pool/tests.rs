@@ -66,7 +66,7 @@ fn workers_run_parts_also_after_sleeping() {
         let num_started = AtomicUsize::new(0);
         let work = |_: usize, _: PollFn<'_>| {
             num_started.fetch_add(1, Ordering::SeqCst);
-            // Three concurrent parts need three threads.
+            // All three parts run at the same time only if three threads run them.
             assert!(wait(|| num_started.load(Ordering::SeqCst) == 3));
             Ok(())
         };
@@ -82,7 +82,7 @@ fn workers_use_the_caller_s_rounding_for_its_job_only() {
         let (num_started, modes) = (AtomicUsize::new(0), Mutex::new(Vec::new()));
         let work = |_: usize, _: PollFn<'_>| {
             num_started.fetch_add(1, Ordering::SeqCst);
-            // Three concurrent parts need three threads.
+            // All three parts run at the same time only if three threads run them.
             assert!(wait(|| num_started.load(Ordering::SeqCst) == 3));
             modes.lock().unwrap().push(FloatMode::current());
             Ok(())
@@ -113,7 +113,7 @@ fn errors_and_panics_of_workers_reach_the_caller() {
         let failed = AtomicBool::new(false);
         let work = |_: usize, pause: PollFn<'_>| {
             if std::thread::current().id() == caller {
-                // Only the worker's failure stops the caller.
+                // The part of the caller ends only when the failure of the worker stops the job.
                 assert!(wait(|| failed.load(Ordering::SeqCst)));
                 while pause().is_ok() {}
                 return pause();

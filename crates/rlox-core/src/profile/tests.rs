@@ -10,7 +10,7 @@ thread_local! {
 
 const MS: Duration = Duration::from_millis(1);
 
-/// Simulated clock. A reading takes `READING`.
+/// Simulated clock. Each reading advances the clock by `READING`.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Instant(Duration);
 
@@ -42,7 +42,7 @@ fn assert_near(seconds: [f64; 6], expected: [f64; 6]) {
     assert!(near, "{seconds:?} are not {expected:?}");
 }
 
-/// Runs a sequence of steps with 1 ms for acting and 3 ms for the environments.
+/// Runs a sequence of steps. Each step takes 1 ms in the policy and 3 ms in the environments.
 fn run_steps(num_envs: usize, count: usize) {
     let mut steps = StepTimer::new(num_envs);
     for _ in 0..count {
@@ -137,7 +137,7 @@ fn a_sequence_is_divided_like_its_steps() {
 fn sequences_share_their_samples() {
     start();
     run_steps(1, 40);
-    // None of these steps is sampled: the next sample is the 64th step.
+    // None of these steps is sampled, because the next sample is the 64th step since the start.
     let mut steps = StepTimer::new(1);
     for _ in 0..10 {
         steps.begin(Phase::Buffer);

@@ -1,4 +1,5 @@
-//! Seed sequences equal to `numpy.random.SeedSequence`: a tree of seeds and the mixing of their words.
+//! Seed sequences equal to `numpy.random.SeedSequence`: a tree of seeds, and a hash function that
+//! mixes the 32-bit words of seeds.
 
 use std::hash::{BuildHasher, RandomState};
 use std::time::SystemTime;
@@ -27,14 +28,15 @@ pub struct SeedSequence {
 }
 
 impl SeedSequence {
-    /// Creates the sequence of an integer seed: `np.random.SeedSequence(seed)`.
+    /// Creates the sequence for an integer seed, equal to `np.random.SeedSequence(seed)`.
     pub fn new(seed: u128) -> Self {
         Self::from_entropy(&u32_words(seed).collect::<Vec<_>>())
     }
 
-    /// Replaces the sequence by `np.random.SeedSequence(seed, spawn_key=spawn_key)`.
+    /// Replaces the sequence by one that equals
+    /// `np.random.SeedSequence(seed, spawn_key=spawn_key)`.
     ///
-    /// The allocations are reused.
+    /// The memory of the sequence is reused.
     ///
     /// ```
     /// use rlox_core::SeedSequence;
@@ -52,9 +54,10 @@ impl SeedSequence {
         self.pool = mix_entropy(&self.entropy, spawn_key.iter().copied());
     }
 
-    /// Creates the sequence of 32-bit words: `np.random.SeedSequence([w0, w1, ...])`.
+    /// Creates the sequence for a seed of 32-bit words, equal to
+    /// `np.random.SeedSequence([w0, w1, ...])`.
     ///
-    /// An integer of more than 128 bits is passed as its words, lowest first.
+    /// Pass an integer of more than 128 bits as its words, the lowest word first.
     pub fn from_entropy(entropy: &[u32]) -> Self {
         Self::from_parts(entropy, &[], 0)
     }
@@ -78,7 +81,8 @@ impl SeedSequence {
 
     /// Creates a sequence from 128 bits of system entropy.
     ///
-    /// The bits differ for every call, thread and forked process. [`SeedSequence::entropy`] returns the bits.
+    /// The bits are different in every call, every thread and every forked process.
+    /// [`SeedSequence::entropy`] returns them.
     pub fn from_os() -> Self {
         // `RandomState` keys this hasher from system entropy. A forked child inherits the keys, so the process id and
         // the time are hashed as well.
@@ -87,7 +91,7 @@ impl SeedSequence {
         Self::new(half(0) << 64 | half(1))
     }
 
-    /// Returns the next `n` children. The streams of all descendants are independent.
+    /// Returns the next `n` child sequences. The random streams of all descendants are independent.
     pub fn spawn(&mut self, n: usize) -> Vec<Self> {
         let first = self.children;
         self.children += n as u64;
@@ -100,7 +104,8 @@ impl SeedSequence {
             .collect()
     }
 
-    /// Returns the generator of the next child: `np.random.PCG64(sequence.spawn(1)[0])`. Does not allocate.
+    /// Returns the generator for the next child sequence, equal to
+    /// `np.random.PCG64(sequence.spawn(1)[0])`. Does not allocate memory.
     ///
     /// ```
     /// use rlox_core::{Pcg64, SeedSequence};
@@ -114,7 +119,7 @@ impl SeedSequence {
         Pcg64::from_pool(mix_entropy(&self.entropy, key))
     }
 
-    /// Fills `out` with seed words: `generate_state(len, np.uint32)`.
+    /// Fills `out` with seed words, as `generate_state(len, np.uint32)` returns them.
     pub fn generate_state_u32(&self, out: &mut [u32]) {
         let mut hash = Hash::output();
         for (word, &source) in out.iter_mut().zip(self.pool.iter().cycle()) {
@@ -122,12 +127,12 @@ impl SeedSequence {
         }
     }
 
-    /// Fills `out` with seed words: `generate_state(len, np.uint64)`.
+    /// Fills `out` with seed words, as `generate_state(len, np.uint64)` returns them.
     pub fn generate_state_u64(&self, out: &mut [u64]) {
         generate_u64(self.pool, out);
     }
 
-    /// Returns the 32-bit words of the seed, lowest first.
+    /// Returns the 32-bit words of the seed, the lowest word first.
     pub fn entropy(&self) -> &[u32] {
         &self.entropy
     }
@@ -143,7 +148,8 @@ impl SeedSequence {
     }
 }
 
-/// Hash of `SeedSequence`. Each word is scrambled with a constant that changes after every word.
+/// Hash function of `SeedSequence`. It scrambles each word with a constant that changes with every
+/// word.
 pub(super) struct Hash {
     constant: u32,
     multiplier: u32,
@@ -173,7 +179,7 @@ fn mix(x: u32, y: u32) -> u32 {
     fold(x.wrapping_mul(0xca01_f9dd).wrapping_sub(y.wrapping_mul(0x4973_f715)))
 }
 
-/// Returns the 32-bit words of an integer, lowest first, at least one word.
+/// Returns the 32-bit words of an integer, the lowest word first. Returns at least one word.
 fn u32_words(value: u128) -> impl Iterator<Item = u32> + Clone {
     let count = (u128::BITS - value.leading_zeros()).div_ceil(32).max(1);
     (0..count).map(move |i| (value >> (32 * i)) as u32)
@@ -188,7 +194,8 @@ pub(super) fn generate_u64([a, b, c, d]: [u32; POOL], out: &mut [u64]) {
 }
 
 fn mix_entropy(entropy: &[u32], spawn_key: impl Iterator<Item = u32> + Clone) -> [u32; POOL] {
-    // A short seed is padded before a spawn key, so that no child equals a longer seed.
+    // A short seed is padded with zeros before the spawn key, so that no child equals the sequence
+    // for a longer seed.
     let padding = if spawn_key.clone().next().is_none() { 0 } else { POOL.saturating_sub(entropy.len()) };
     let mut source = entropy.iter().copied().chain(std::iter::repeat_n(0, padding)).chain(spawn_key);
     let (mut pool, mut hash) = stir(&mut source);
@@ -196,7 +203,7 @@ fn mix_entropy(entropy: &[u32], spawn_key: impl Iterator<Item = u32> + Clone) ->
     pool
 }
 
-/// Mixes the first words of a source into an empty pool.
+/// Mixes the first [`POOL`] words of a source into an empty entropy pool.
 pub(super) fn stir(source: &mut impl Iterator<Item = u32>) -> ([u32; POOL], Hash) {
     let mut hash = Hash::mixing();
     let mut pool = [0; POOL].map(|_: u32| hash.next(source.next().unwrap_or(0)));
@@ -208,7 +215,7 @@ pub(super) fn stir(source: &mut impl Iterator<Item = u32>) -> ([u32; POOL], Hash
     (pool, hash)
 }
 
-/// Mixes further words into the pool.
+/// Mixes further words into the entropy pool.
 pub(super) fn absorb(pool: &mut [u32; POOL], hash: &mut Hash, source: impl Iterator<Item = u32>) {
     for word in source {
         for slot in &mut *pool {

@@ -12,7 +12,7 @@ pub struct Pcg64State {
     pub inc: u128,
     /// True if the second half of a 64-bit draw is buffered for the next 32-bit draw.
     pub has_uint32: bool,
-    /// The buffered half, or the last one used.
+    /// The buffered half, or the last buffered half that was used.
     pub uinteger: u32,
 }
 
@@ -35,7 +35,7 @@ impl Pcg64 {
     /// Creates a generator from a recorded state.
     ///
     /// # Errors
-    /// [`Error::Config`] if `inc` is even, since the period of the stream would be shorter then.
+    /// [`Error::Config`] if `inc` is even, because the generator would have a shorter period.
     pub fn from_state(state: Pcg64State) -> Result<Self> {
         if state.inc % 2 == 1 {
             return Ok(Self(state));
@@ -48,7 +48,8 @@ impl Pcg64 {
 
     /// Returns the complete state as 64-bit words.
     ///
-    /// The words are `state` and `inc`, high half first, `has_uint32` and `uinteger`.
+    /// The six words are the high and the low half of `state`, the high and the low half of `inc`,
+    /// `has_uint32` and `uinteger`.
     ///
     /// ```
     /// use rlox_core::Pcg64;

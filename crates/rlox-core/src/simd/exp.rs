@@ -1,25 +1,30 @@
-//! The exponential function as plain arithmetic, so that loops over it are vectorised.
+//! The exponential function as plain arithmetic, so that the compiler vectorises loops that call
+//! it.
 //!
-//! With `n` the integer nearest to `x / ln 2`, `r = x - n ln 2` and `q(r) = e^r - 1 - r`: `e^x = 2^n (1 + r + q)`. Near
-//! 0, where `n = 0` and `x = r`, `e^x - 1 - x` is `q` itself, without cancellation.
+//! Let `n` be the integer nearest to `x / ln 2`, `r = x - n ln 2` and `q(r) = e^r - 1 - r`. Then
+//! `e^x = 2^n (1 + r + q(r))`. Near 0, `n = 0` and `x = r`, so `e^x - 1 - x` is `q(r)` itself,
+//! without cancellation.
 //!
-//! `FUSED` selects fused multiply-add instructions: fewer instructions, but other last digits. Without `FUSED` the bits
-//! are the same on every instruction set.
+//! `FUSED` selects fused multiply-add instructions, which are faster but may change the last digits
+//! of results. Without `FUSED`, results have the same bits on every instruction set. An ulp is a
+//! unit in the last place.
 
 /// Returns `e^x` within 1 ulp of libm in f64 and within 2 ulp in f32.
 ///
-/// The bits are the same on every instruction set. The limits of the range are those of [`Exponential::exp`].
+/// The bits are the same on every instruction set. The results for very small and very large `x`
+/// are those of [`Exponential::exp`].
 #[inline(always)]
 pub(crate) fn exp<T: Exponential>(x: T) -> T {
     x.exp::<false>()
 }
 
-/// Returns the approximate cost of an exponential, in units of a subtraction of numbers in memory.
+/// Returns the approximate time of an exponential, in units of the time of a subtraction of two
+/// numbers in memory.
 pub(crate) const fn cost<T: Exponential>() -> usize {
     size_of::<T>() / 2
 }
 
-/// Exponential functions of a float type. NaN results in NaN.
+/// Exponential functions of a float type. Both return NaN for NaN.
 pub trait Exponential: Copy {
     /// Returns `e^x` within 2 units in the last place.
     ///
@@ -27,13 +32,14 @@ pub trait Exponential: Copy {
     /// infinity.
     fn exp<const FUSED: bool>(self) -> Self;
 
-    /// Returns `e^x - 1 - x` within 16 units in the last place; never negative.
+    /// Returns `e^x - 1 - x` within 16 units in the last place. The result is never negative.
     fn exp_minus_1_minus_x<const FUSED: bool>(self) -> Self;
 }
 
 macro_rules! exponential {
     ($float:ident, $smallest:expr, $largest:expr) => {
-        // Outside [smallest, largest] the computed result is meaningless and is replaced at the end.
+        // For x outside [smallest, largest], the computed result is meaningless and is replaced at
+        // the end.
         impl Exponential for $float {
             #[inline(always)]
             fn exp<const FUSED: bool>(self) -> Self {
@@ -45,7 +51,7 @@ macro_rules! exponential {
 
             #[inline(always)]
             fn exp_minus_1_minus_x<const FUSED: bool>(self) -> Self {
-                // Below, e^x is negligible against -1 - x.
+                // Below `smallest`, e^x is negligible compared with -1 - x.
                 let clamped = if self < $smallest { $smallest } else { self };
                 let (half, r, q) = parts::$float::<FUSED>(clamped);
                 let result = 2.0 * (half * q + ((half - 0.5) + (half * r - 0.5 * self)));
@@ -63,10 +69,12 @@ mod parts {
             /// Returns `2^(n - 1)`, `r` and `q(r)`. `2^n` itself could be `2^1024`, which is not finite.
             #[inline(always)]
             pub(super) fn $float<const FUSED: bool>(x: $float) -> ($float, $float, $float) {
-                // The sum with this number has the nearest integer in its lowest bits.
+                // Adding this number to a float rounds it to an integer, which the lowest bits of
+                // the sum hold.
                 const ROUND: $float = 1.5 * (1_u64 << $digits) as $float;
                 const BIAS: $bits = ((1 as $bits) << ($bits::BITS - $digits - 2)) - 1;
-                // ln 2 in two parts. The first is short enough for exact products with integers (Cody and Waite 1980).
+                // ln 2 as a sum of two numbers. The first has so few bits that its products with n
+                // are exact (Cody and Waite 1980).
                 const LN2: [$float; 2] = $ln2;
                 let $fused = |a: $float, b: $float, c: $float| if FUSED { a.mul_add(b, c) } else { a * b + c };
                 let rounded = $fused(x, std::$float::consts::LOG2_E, ROUND);
@@ -78,7 +86,7 @@ mod parts {
         };
     }
 
-    // Taylor series of q. For |r| <= ln(2) / 2 the error is 3e-9 of e^r.
+    // Taylor series of q. For |r| <= ln(2) / 2, the error is at most 3e-9 e^r.
     parts!(f32, u32, 23, [0.693_359_4, -2.121_944_4e-4], |r, fused| {
         const C: [f32; 7] = [0.5, 1.0 / 6.0, 1.0 / 24.0, 1.0 / 120.0, 1.0 / 720.0, 1.0 / 5040.0, 1.0 / 40_320.0];
         let p = fused(fused(C[6], r, C[5]), r, C[4]);
@@ -86,8 +94,9 @@ mod parts {
         r * r * fused(fused(p, r, C[1]), r, C[0])
     });
 
-    // With R(r) = r * (e^r + 1) / (e^r - 1) and c = r - (R - 2), q = r * c / (2 - c). P approximates (R - 2) / r^2 in
-    // powers of r^2, interpolated at the Chebyshev points of |r| <= ln(2) / 2 with an error of 6e-17.
+    // Let R = r * (e^r + 1) / (e^r - 1) and c = r - (R - 2). Then q = r * c / (2 - c). The
+    // polynomial P in r^2 interpolates (R - 2) / r^2 at the Chebyshev points of |r| <= ln(2) / 2,
+    // with an error of 6e-17.
     parts!(f64, u64, 52, [f64::from_bits(0x3fe6_2e42_fee0_0000), f64::from_bits(0x3dea_39ef_3579_3c76)], |r, fused| {
         const P: [f64; 5] = [
             0.166_666_666_666_666_6,

@@ -1,33 +1,35 @@
-//! Sum, running sums and minimum of sixteen adjacent numbers.
+//! Sum, running sums and minimum of sixteen adjacent numbers in memory.
 //!
-//! The types of [`super::f64x8`] select the instructions, and all of them add in the same order. All numbers must be 0
-//! or positive and finite.
+//! The types of [`super::f64x8`] select the instruction set. All implementations add in the same
+//! order, so their results are equal. All numbers must be finite and at least 0.
 
 #![expect(clippy::inline_always, reason = "only inlined functions are compiled for the wider instruction sets")]
 
 use super::f64x8::Arrays;
 
-/// Number of numbers.
+/// Number of numbers that an operation processes.
 pub(crate) const SIXTEEN: usize = 16;
 
-/// An implementation.
+/// Implementation with one instruction set.
 pub(crate) trait Sixteen: Copy {
     type Numbers: Copy;
 
     fn load_16(self, from: &[f64; SIXTEEN]) -> Self::Numbers;
     fn store_16(self, numbers: Self::Numbers, to: &mut [f64; SIXTEEN]);
-    /// Loads the numbers, widened to f64.
+    /// Loads the numbers and converts them to f64.
     fn load_16_f32(self, from: &[f32; SIXTEEN]) -> Self::Numbers;
-    /// Returns the sum: numbers 8 apart are added first, then sums 4 apart, and so on.
+    /// Returns the sum. Numbers i and i + 8 are added first, then sums i and i + 4, and so on.
     fn sum(self, numbers: Self::Numbers) -> f64;
-    /// Returns the running sums: each number with all before it.
+    /// Returns the running sums. Element i is the sum of the numbers 0 to i.
     ///
-    /// Runs of two are combined to four, eight and sixteen: the last sum of the first half is added to the second half.
-    /// Therefore the sums never decrease, and increase only at positive numbers, independent of rounding.
+    /// Running sums of two numbers are combined to those of four, eight and sixteen: the last sum
+    /// of the first half is added to every sum of the second half. Therefore, with any rounding,
+    /// the running sums never decrease, and they increase only at positive numbers.
     fn running(self, numbers: Self::Numbers) -> Self::Numbers;
-    /// Returns the number of sums that do not exceed `bound`. The sums must not decrease.
+    /// Returns the number of elements of `sums` that are at most `bound`. `sums` must be in
+    /// ascending order.
     fn at_most(self, sums: Self::Numbers, bound: f64) -> usize;
-    /// Returns the smallest positive number; 0 if there is none.
+    /// Returns the smallest positive number, or 0 if no number is positive.
     fn least(self, numbers: &[f32; SIXTEEN]) -> f32;
 }
 
@@ -76,7 +78,8 @@ impl Sixteen for Arrays {
 
     #[inline(always)]
     fn least(self, numbers: &[f32; SIXTEEN]) -> f32 {
-        // The bits of positive numbers are ordered like the numbers. Subtracting 1 makes those of 0 the highest.
+        // The bits of positive floats, read as integers, are ordered like the floats. Subtracting 1
+        // wraps the bits of 0 to the largest integer.
         let bits = numbers.iter().fold(u32::MAX, |least, x| least.min(x.to_bits().wrapping_sub(1)));
         f32::from_bits(bits.wrapping_add(1))
     }
@@ -84,7 +87,7 @@ impl Sixteen for Arrays {
 
 #[cfg(target_arch = "x86_64")]
 mod avx2 {
-    //! Sixteen numbers in four AVX2 registers; f32 in two.
+    //! Sixteen f64 in four AVX2 registers, or sixteen f32 in two.
 
     #![expect(
         clippy::inline_always,
@@ -98,18 +101,18 @@ mod avx2 {
     use super::{SIXTEEN, Sixteen};
     use crate::simd::f64x8::Avx2;
 
-    /// Returns running sums of four numbers.
+    /// Returns the running sums of four numbers.
     #[inline]
     #[target_feature(enable = "avx2,fma")]
     fn running(x: __m256d) -> __m256d {
         let zero = _mm256_setzero_pd();
-        // Lanes that must not change add 0.
+        // In lanes that must not change, 0 is added.
         let x = _mm256_add_pd(x, _mm256_unpacklo_pd(zero, x));
         let second = _mm256_permute4x64_pd::<0b0101_0101>(x);
         _mm256_add_pd(x, _mm256_blend_pd::<0b1100>(zero, second))
     }
 
-    /// Continues the running sums of `before` in `x`.
+    /// Adds the last running sum of `before` to each running sum of `x`.
     #[inline]
     #[target_feature(enable = "avx2,fma")]
     fn after(before: __m256d, x: __m256d) -> __m256d {
@@ -213,7 +216,7 @@ mod avx2 {
 
 #[cfg(target_arch = "x86_64")]
 mod avx512 {
-    //! Sixteen numbers in two AVX-512 registers; f32 in one.
+    //! Sixteen f64 in two AVX-512 registers, or sixteen f32 in one.
 
     #![expect(
         clippy::inline_always,
@@ -227,11 +230,11 @@ mod avx512 {
     use super::{SIXTEEN, Sixteen};
     use crate::simd::f64x8::Avx512;
 
-    /// Returns running sums of eight numbers.
+    /// Returns the running sums of eight numbers.
     #[inline]
     #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl")]
     fn running(x: __m512d) -> __m512d {
-        // Lanes that must not change add 0.
+        // In lanes that must not change, 0 is added.
         let x = _mm512_add_pd(x, _mm512_unpacklo_pd(_mm512_setzero_pd(), x));
         let x = _mm512_add_pd(x, _mm512_maskz_permutex_pd::<0b0101_0101>(0b1100_1100, x));
         _mm512_add_pd(x, _mm512_maskz_permutexvar_pd(0b1111_0000, _mm512_set1_epi64(3), x))
@@ -322,7 +325,7 @@ mod tests {
     use crate::simd::f64x8::on_f64s;
     use crate::simd::tests::on_each_isa;
 
-    /// Results for sixteen numbers.
+    /// Results of all operations on sixteen numbers.
     #[derive(Clone, Copy, Debug, Default, PartialEq)]
     struct Found {
         sum: f64,
@@ -344,7 +347,8 @@ mod tests {
         }
     }
 
-    /// Returns the results, after a check that they are equal for all implementations and both widths.
+    /// Returns the results, after a check that they are equal for all implementations and for f32
+    /// and f64.
     fn found(numbers: &[f32; SIXTEEN], at: f64) -> Found {
         let results = on_each_isa(|| {
             let mut found = [Found::default(); 2];

@@ -1,7 +1,9 @@
-//! Vectors of [`LANES`] f64, with operations between neighbouring lanes that compilers do not generate.
+//! SIMD vectors of [`LANES`] (8) f64, called lanes. Some operations between neighbouring lanes use
+//! instructions that compilers do not generate from loops.
 //!
-//! A value of an [`F64s`] type proves that its instructions may run: only `on_f64s!` creates such a value, after a
-//! check of the CPU. All implementations round alike.
+//! A value of an [`F64s`] type exists only if the CPU has the instructions of the type, because
+//! only `on_f64s!` creates such values, after a check of the CPU. All implementations return the
+//! same bits.
 
 #![expect(clippy::inline_always, reason = "only inlined functions are compiled for the wider instruction sets")]
 
@@ -12,10 +14,10 @@ pub(crate) use avx512::Avx512;
 
 use super::LANES;
 
-/// Smallest positive number.
+/// Smallest positive f64, a subnormal number.
 const LEAST: f64 = f64::from_bits(1);
 
-/// An implementation of vectors.
+/// Implementation of vectors with one instruction set.
 pub trait F64s: Copy {
     type Vector: Copy;
 
@@ -29,26 +31,28 @@ pub trait F64s: Copy {
     fn add(self, a: Self::Vector, b: Self::Vector) -> Self::Vector;
     fn sub(self, a: Self::Vector, b: Self::Vector) -> Self::Vector;
     fn mul(self, a: Self::Vector, b: Self::Vector) -> Self::Vector;
-    /// Returns `a` if it is smaller, else `b`. The result is NaN if `b` is NaN.
+    /// Returns `a` in lanes in which `a < b`, else `b`. The result is NaN if `b` is NaN.
     fn min(self, a: Self::Vector, b: Self::Vector) -> Self::Vector;
     /// Returns `a` in lanes whose flag is set, else `b`.
     fn select(self, flags: [bool; LANES], a: Self::Vector, b: Self::Vector) -> Self::Vector;
     /// Returns zero in lanes whose flag is set, else `x`.
     fn mask_zero(self, flags: [bool; LANES], x: Self::Vector) -> Self::Vector;
-    /// Returns `sum + factor * x`, rounded twice. If the factor is zero, this is `sum`, even if `x` is NaN.
+    /// Returns `sum + factor * x`. Both the product and the sum are rounded. If the factor is zero,
+    /// the result is `sum`, even if `x` is NaN.
     fn add_scaled(self, sum: Self::Vector, factor: Self::Vector, x: Self::Vector) -> Self::Vector;
     /// Returns `factor * x`, but never rounds a non-zero product to zero.
     ///
-    /// The result is zero if an operand is zero, else at least the smallest positive number. Operands must be NaN or
-    /// not negative.
+    /// The result is zero if an operand is zero, else at least the smallest positive number.
+    /// Operands must not be negative, but may be NaN.
     fn blend(self, factor: Self::Vector, x: Self::Vector) -> Self::Vector;
-    /// Returns `factor * x`. If the factor is zero, this is zero, even if `x` is NaN.
+    /// Returns `factor * x`. If the factor is zero, the result is zero, even if `x` is NaN.
     fn scaled(self, factor: Self::Vector, x: Self::Vector) -> Self::Vector;
-    /// Returns lanes `K` and up of `now`, then the first `K` of `next`. `K` is 1, 2 or 4.
+    /// Returns the lanes of `now` from lane `K` on, followed by the first `K` lanes of `next`. `K`
+    /// is 1, 2 or 4.
     fn shift_lanes<const K: usize>(self, now: Self::Vector, next: Self::Vector) -> Self::Vector;
 }
 
-/// Arrays, the implementation for every CPU.
+/// Implementation with arrays, for every CPU.
 #[derive(Clone, Copy)]
 pub(crate) struct Arrays;
 
@@ -154,7 +158,8 @@ mod avx2 {
 
     use super::{F64s, LANES, LEAST};
 
-    /// Evaluates an expression for both halves. A closure would be compiled without these instructions.
+    /// Evaluates an expression for both registers of a vector. A closure would not be compiled for
+    /// AVX2.
     macro_rules! both {
         ($i:ident => $half:expr) => {
             [
@@ -170,12 +175,12 @@ mod avx2 {
         };
     }
 
-    /// Two vectors of four numbers.
+    /// Implementation with two AVX2 registers of four f64 each.
     #[derive(Clone, Copy)]
     pub(crate) struct Avx2(());
 
     impl Avx2 {
-        /// Creates the proof that the CPU has AVX2.
+        /// Creates a value, whose existence means that the CPU has AVX2.
         ///
         /// # Safety
         /// The CPU must have AVX2.
@@ -185,7 +190,7 @@ mod avx2 {
         }
     }
 
-    /// Returns a mask with all bits set in lanes whose flag is not set.
+    /// Returns a mask whose bits are all 1 in lanes whose flag is false, else 0.
     #[inline(always)]
     fn unset(_: Avx2, flags: [bool; LANES]) -> [__m256d; 2] {
         let (halves, _) = flags.as_chunks::<4>();
@@ -282,8 +287,8 @@ mod avx2 {
 
         #[inline(always)]
         fn blend(self, factor: Self::Vector, x: Self::Vector) -> Self::Vector {
-            // SAFETY: `self` exists only if the CPU has AVX2. If an operand of `max` is NaN, the result is the second
-            // one.
+            // SAFETY: `self` exists only if the CPU has AVX2. If an operand of `max` is NaN, the
+            // result is the second operand.
             both!(i => unsafe {
                 let zero = _mm256_setzero_pd();
                 let mask = _mm256_and_pd(
@@ -335,12 +340,12 @@ mod avx512 {
 
     use super::{F64s, LANES, LEAST};
 
-    /// One vector of eight numbers.
+    /// Implementation with one AVX-512 register of eight f64.
     #[derive(Clone, Copy)]
     pub(crate) struct Avx512(());
 
     impl Avx512 {
-        /// Creates the proof that the CPU has AVX-512.
+        /// Creates a value, whose existence means that the CPU has AVX-512.
         ///
         /// # Safety
         /// The CPU must have AVX-512 F, BW, DQ and VL.
@@ -350,7 +355,7 @@ mod avx512 {
         }
     }
 
-    /// Returns the mask of lanes whose flag is not set.
+    /// Returns a mask whose bits are 1 for lanes whose flag is false, else 0.
     #[inline(always)]
     fn unset(_: Avx512, flags: [bool; LANES]) -> __mmask8 {
         let bytes = u64::from_le_bytes(flags.map(u8::from)).cast_signed();
@@ -440,8 +445,8 @@ mod avx512 {
 
         #[inline(always)]
         fn blend(self, factor: Self::Vector, x: Self::Vector) -> Self::Vector {
-            // SAFETY: `self` exists only if the CPU has AVX-512. If an operand of `max` is NaN, the result is the
-            // second.
+            // SAFETY: `self` exists only if the CPU has AVX-512. If an operand of `max` is NaN, the
+            // result is the second operand.
             unsafe {
                 let zero = _mm512_setzero_pd();
                 let mask = _mm512_cmp_pd_mask::<_CMP_NEQ_UQ>(factor, zero);
@@ -474,9 +479,10 @@ mod avx512 {
     }
 }
 
-/// Compiles functions as `multiversion!` does, for bodies that are generic over the vector type.
+/// Defines a function as `multiversion!` does, with a body that is generic over the vector type.
 ///
-/// The first argument is the best implementation of [`F64s`] and [`super::f32x16::Sixteen`].
+/// The body gets the value `simd` as its first argument, an implementation of [`F64s`] and
+/// [`super::f32x16::Sixteen`] for the selected instruction set.
 macro_rules! on_f64s {
     ($(#[$meta:meta])* $vis:vis fn $name:ident $(<$t:ident: $bound:path $(, const $k:ident: usize)?>)? ($simd:ident: F64s, $($arg:ident: $ty:ty),* $(,)?) $body:block) => {
         $(#[$meta])*
@@ -620,7 +626,7 @@ mod tests {
     fn a_factor_of_zero_masks_the_other_operand() {
         check(&Scaled, [0.0, 6.0, 0.0, 2.0, 0.1 * 0.1, f64::NAN, f64::INFINITY, 0.0]);
 
-        // Rounded twice: a single rounding of 0.7 + 0.1 * 0.1 results in other bits.
+        // Both operations round. With a single rounding, 0.7 + 0.1 * 0.1 has other bits.
         check(&AddScaled, [0.7, 6.7, 0.7, 2.7, 0.7 + 0.1 * 0.1, f64::NAN, f64::INFINITY, 0.7]);
     }
 

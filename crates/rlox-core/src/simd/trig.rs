@@ -1,14 +1,17 @@
-//! Sines, cosines and squares in lanes, equal to libm's `f64::sin` and `f64::cos` and to NumPy's `x ** 2` bit for bit.
+//! Sines, cosines and squares of blocks of numbers with SIMD instructions. The results equal libm's
+//! `f64::sin` and `f64::cos` and NumPy's `x ** 2` bit for bit.
 //!
-//! Sines and cosines: each lane computes a double-double (head and tail) with an error of some thousandths of an ulp,
-//! and rounds it as described below. Squares: NumPy calls libm's `pow`, which almost always rounds correctly; the lanes
-//! compute the exact square.
+//! A lane is one number of a SIMD vector. An ulp is a unit in the last place of a result. A lane
+//! computes a sine or cosine as a sum of two f64 (head and tail), with an error of some thousandths
+//! of an ulp. It computes a square exactly, again as head and tail. NumPy calls libm's `pow` for
+//! squares, which almost always rounds correctly. Each lane then rounds head + tail as follows.
 //!
 //! # Rounding
-//! A libm does not round correctly everywhere, so accuracy alone cannot ensure equal bits. Therefore each lane, whose
-//! error is much smaller than an ulp, checks that all numbers within [`WINDOW`] of its result round to the same number
-//! (the test of Ziv 1991, "Fast evaluation of elementary mathematical functions with correctly rounded last bit"). If
-//! so, every libm with an error below 0.5 + `WINDOW` ulp returns that number, too. All other lanes call libm.
+//! A libm does not round every result correctly, so an accurate result may still differ from that
+//! of libm. Therefore each lane checks whether all numbers within [`WINDOW`] ulp of its result
+//! round to the same f64 (the test of Ziv 1991, "Fast evaluation of elementary mathematical
+//! functions with correctly rounded last bit"). If they do, every libm with an error below 0.5 +
+//! `WINDOW` ulp returns the same f64. Otherwise the lane fails, and libm computes its result.
 
 #![expect(clippy::inline_always, reason = "only inlined functions are compiled for the wider instruction sets")]
 
@@ -20,10 +23,10 @@ use std::hint::black_box;
 use super::{BLOCK, Block, Isa, LANES, isa, lane_bits, multiversion, vectors, vectors_mut};
 use crate::envs::numpy_math;
 
-/// Largest angle for which the reduction of [`any`] is sufficiently exact, in rad.
+/// Largest angle in rad for which [`any`] subtracts multiples of pi/2 with sufficient accuracy.
 const FAR: f64 = 9e4;
 
-/// Largest angle for which the series of [`near_zero`] are sufficiently long, in rad.
+/// Largest angle in rad for which the series of [`near_zero`] have sufficiently many terms.
 const NEAR: f64 = 0.3;
 
 /// Taylor coefficients of (sin x - x + x^3/6) / x^5, highest power first.
@@ -39,7 +42,7 @@ const SIN: [f64; 7] = [
 
 /// Taylor coefficients of (cos x - 1 + x^2/2) / x^4, highest power first.
 ///
-/// The last coefficient is the 1/24 of [`near_zero`].
+/// Only [`near_zero`] uses the last coefficient, 1/24.
 const COS: [f64; 8] = [
     -1.0 / 6_402_373_705_728_000.0,
     1.0 / 20_922_789_888_000.0,
@@ -51,16 +54,18 @@ const COS: [f64; 8] = [
     1.0 / 24.0,
 ];
 
-// 1/6 and 1/24 as head and tail.
+// 1/6 and 1/24, each as head and tail.
 const SIXTH: (f64, f64) = (1.0 / 6.0, 9.251_858_538_542_97e-18);
 const TWENTY_FOURTH: (f64, f64) = (1.0 / 24.0, 2.312_964_634_635_742_7e-18);
 
-/// pi/2 in three parts. The first two have 33 bits, so that products with quadrants are exact.
+/// pi/2 as a sum of three numbers. The first two have 33 bits, so that their products with the
+/// number of the quadrant are exact.
 const HALF_PI: [f64; 3] = [1.570_796_326_734_125_6, 6.077_100_506_303_966e-11, 2.022_266_248_795_950_6e-21];
 
-/// Writes the sines and cosines of the first `count` angles. All other elements are unspecified.
+/// Writes the sines and cosines of the first `count` angles in rad. All other elements of the
+/// outputs are unspecified.
 ///
-/// The results are correct for all angles, and fast up to [`NEAR`].
+/// The results are correct for all angles. The function is fast for angles up to [`NEAR`].
 #[inline]
 pub(crate) fn sin_cos_near_zero(x: &Block, count: usize, sin: &mut Block, cos: &mut Block) {
     if !has_fast_lanes() {
@@ -72,9 +77,10 @@ pub(crate) fn sin_cos_near_zero(x: &Block, count: usize, sin: &mut Block, cos: &
     recompute_failed(x, count, cos, &cos_fails, f64::cos);
 }
 
-/// Writes the sines and cosines of the first `count` angles. All other elements are unspecified.
+/// Writes the sines and cosines of the first `count` angles in rad. All other elements of the
+/// outputs are unspecified.
 ///
-/// The results are correct for all angles, and fast up to [`FAR`].
+/// The results are correct for all angles. The function is fast for angles up to [`FAR`].
 #[inline]
 pub(crate) fn sin_cos(x: &Block, count: usize, sin: &mut Block, cos: &mut Block) {
     if !has_fast_lanes() {
@@ -134,7 +140,8 @@ multiversion! {
     }
 }
 
-/// Evaluates `lane` for the first `count` angles. The inner loop has a fixed length, as in [`each_lane`].
+/// Applies `lane`, which computes sine and cosine of an angle, to the first `count` angles. See
+/// also [`each_lane`].
 #[inline(always)]
 fn evaluate(
     x: &Block,
@@ -162,7 +169,7 @@ fn polynomial(coefficients: &[f64], x: f64) -> f64 {
     coefficients.iter().fold(0.0, |sum, c| f64::mul_add(sum, x, *c))
 }
 
-/// Returns x^2 and x^3 as heads and tails, for an x with a tail.
+/// Returns the square and the cube of `x + tail`, each as head and tail.
 #[inline(always)]
 fn powers(x: f64, tail: f64) -> ([f64; 2], [f64; 2]) {
     let square = x * x;
@@ -172,7 +179,8 @@ fn powers(x: f64, tail: f64) -> ([f64; 2], [f64; 2]) {
     ([square, square_tail], [cube, cube_tail])
 }
 
-/// Returns sin(x + tail) as head and tail: x and x^3/6 as double-doubles, the rest in f64.
+/// Returns sin(x + tail) as head and tail. The terms x and x^3/6 are computed as head and tail, the
+/// rest in f64.
 #[inline(always)]
 fn sine(x: f64, tail: f64, square: f64, cube: [f64; 2], series: &[f64]) -> (f64, f64) {
     let [cube, cube_tail] = cube;
@@ -183,10 +191,10 @@ fn sine(x: f64, tail: f64, square: f64, cube: [f64; 2], series: &[f64]) -> (f64,
     (head, ((x - head) + third) + rest)
 }
 
-/// Returns sine and cosine for |x| <= [`NEAR`].
+/// Returns the sine and the cosine of x. Both fail if |x| > [`NEAR`].
 #[inline(always)]
 fn near_zero(x: f64) -> [Rounded<f64>; 2] {
-    // libm computes the sine of -0.0, whose sign matters.
+    // For -0.0 both fail, so that libm returns the sine with the correct sign, -0.0.
     let in_range = x.abs() <= NEAR && x.to_bits() != 1 << 63;
     let ([square, square_tail], cube) = powers(x, 0.0);
     let (sin, sin_tail) = sine(x, 0.0, square, cube, &SIN[2..]);
@@ -197,14 +205,15 @@ fn near_zero(x: f64) -> [Rounded<f64>; 2] {
     [round(sin, sin_tail, in_range), round(cos, cos_tail, in_range)]
 }
 
-/// Returns sine and cosine for |x| <= [`FAR`].
+/// Returns the sine and the cosine of x. Both fail if |x| > [`FAR`].
 #[inline(always)]
 fn any(x: f64) -> [Rounded<f64>; 2] {
     const TO_INTEGER: f64 = 1.5 * (1_u64 << 52) as f64;
     let shifted = x.mul_add(std::f64::consts::FRAC_2_PI, TO_INTEGER);
     let quadrant = shifted - TO_INTEGER;
     let (odd, half_turn) = (shifted.to_bits() & 1 != 0, shifted.to_bits() & 2 != 0);
-    // The remainder of x in [-pi/4, pi/4], as head and tail.
+    // Subtract a multiple of pi/2 from x. The remainder in [-pi/4, pi/4] is computed as head `r`
+    // and tail.
     let first = (-quadrant).mul_add(HALF_PI[0], x);
     let second = quadrant * HALF_PI[1];
     let difference = first - second;
@@ -213,7 +222,8 @@ fn any(x: f64) -> [Rounded<f64>; 2] {
     let tail = (-quadrant).mul_add(HALF_PI[2], tail);
     let r = difference + tail;
     let tail = (difference - r) + tail;
-    // Near a zero the tail has too few bits; x = 0 is excluded because of its sign.
+    // Near a multiple of pi/2, the tail has too few bits. At x = 0, libm returns the correct sign
+    // of zero.
     let in_range = x.abs() <= FAR && r.abs() >= 1e-9;
 
     let ([square, square_tail], cube) = powers(r, tail);
@@ -227,7 +237,7 @@ fn any(x: f64) -> [Rounded<f64>; 2] {
 
 /// Returns the cosine as head and tail, from the square of the angle.
 ///
-/// 1, x^2/2 and x^4/24 are double-doubles, the rest of the series is f64.
+/// The terms 1, x^2/2 and x^4/24 are computed as head and tail, the rest of the series in f64.
 #[inline(always)]
 fn cosine(square: f64, square_tail: f64) -> (f64, f64) {
     let fourth = square * square;
@@ -245,12 +255,13 @@ fn cosine(square: f64, square_tail: f64) -> (f64, f64) {
 
 // Squares.
 
-/// Window in ulp of f32.
+/// Window of the rounding test for squares of f32, in ulp of f32.
 ///
 /// The error of glibc's `powf(x, 2)` is at most 0.5017 ulp for all f32 with a normal square.
 const WINDOW_F32: f64 = 0.02;
 
-/// Writes the squares of the first `count` numbers. All other elements are unspecified.
+/// Writes the squares of the first `count` numbers. All other elements of the output are
+/// unspecified.
 #[inline]
 pub(crate) fn square(x: &Block, count: usize, squares: &mut Block) {
     let mut fails = [true; BLOCK];
@@ -260,7 +271,8 @@ pub(crate) fn square(x: &Block, count: usize, squares: &mut Block) {
     recompute_failed(x, count, squares, &fails, numpy_math::square);
 }
 
-/// Writes the squares of the first `count` numbers. All other elements are unspecified.
+/// Writes the squares of the first `count` numbers. All other elements of the output are
+/// unspecified.
 #[inline]
 pub(crate) fn square_f32(x: &[f32; BLOCK], count: usize, squares: &mut [f32; BLOCK]) {
     let mut fails = [true; BLOCK];
@@ -274,7 +286,7 @@ multiversion! {
     fn square_block(x: &Block, count: usize, squares: &mut Block, fails: &mut [bool; BLOCK]) {
         each_lane(x, count, squares, fails, |x| {
             let square = x * x;
-            // Neither the square nor its tail leaves the normal numbers in this range.
+            // In this range, both the square and its tail are normal numbers.
             let in_range = (1e-50..=1e50).contains(&x.abs());
             round(square, x.mul_add(x, -square), in_range)
         });
@@ -295,9 +307,10 @@ multiversion! {
 
 // Rounding, as described in the module documentation.
 
-/// Window in ulp. glibc documents errors of at most 0.518 ulp for sine, cosine and small powers.
+/// Window of the rounding test, in ulp. glibc documents errors of at most 0.518 ulp for sine,
+/// cosine and small powers.
 ///
-/// Versions before 2.28 round correctly.
+/// Versions of glibc before 2.28 round correctly.
 const WINDOW: f64 = 0.04;
 
 /// A rounded result, and a flag that is true if libm may round differently.
@@ -307,9 +320,9 @@ pub(crate) struct Rounded<T> {
     pub(crate) fails: bool,
 }
 
-/// Rounds head + tail.
+/// Rounds head + tail to f64.
 ///
-/// The result fails if numbers within the window round differently, or if `in_range` is false.
+/// The result fails if numbers within the window round to different f64, or if `in_range` is false.
 #[inline(always)]
 fn round(head: f64, tail: f64, in_range: bool) -> Rounded<f64> {
     const EXPONENT: u64 = 0x7ff << 52;
@@ -318,9 +331,10 @@ fn round(head: f64, tail: f64, in_range: bool) -> Rounded<f64> {
     Rounded { value: low, fails: low != high || !in_range }
 }
 
-/// Returns true if lanes are correct and faster than libm.
+/// Returns true if the SIMD functions return the results of libm and are faster than libm.
 ///
-/// Without fused multiply-add libm is faster, and other libms than glibc guarantee less accuracy.
+/// On CPUs without fused multiply-add, libm is faster. Other libms than glibc do not guarantee the
+/// accuracy that the rounding test needs.
 #[inline]
 pub(crate) fn has_fast_lanes() -> bool {
     cfg!(all(target_os = "linux", target_env = "gnu")) && isa() > Isa::Portable
@@ -328,7 +342,8 @@ pub(crate) fn has_fast_lanes() -> bool {
 
 /// Applies `lane` to the first `count` numbers.
 ///
-/// The inner loop has a fixed length, so that it becomes full vectors without a remainder.
+/// The inner loop has the constant length of a SIMD vector, so that the compiler vectorises it
+/// without a loop for remaining numbers.
 #[inline(always)]
 pub(crate) fn each_lane<T: Copy>(
     x: &[T; BLOCK],
@@ -346,7 +361,7 @@ pub(crate) fn each_lane<T: Copy>(
     }
 }
 
-/// Calls `libm` for the failed lanes among the first `count`.
+/// Replaces the results of the failed lanes among the first `count` by those of `libm`.
 pub(crate) fn recompute_failed<T: Copy>(
     x: &[T; BLOCK],
     count: usize,

@@ -1,4 +1,5 @@
-//! Advantage estimators compared with results by hand, with each other and with scalar references.
+//! Comparisons of advantage estimators with results computed by hand, with each other and with
+//! scalar references.
 
 mod gae;
 mod returns;

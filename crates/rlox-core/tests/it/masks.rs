@@ -1,4 +1,4 @@
-//! Action masks in every autoreset mode.
+//! Tests of action masks in every autoreset mode.
 
 use rlox_core::__private::testing::assert_rejects;
 use rlox_core::{
@@ -8,10 +8,10 @@ use rlox_core::{
     field::{DType, FieldData},
 };
 
-/// A corridor of five cells. Action 0 goes left, 1 stays, 2 goes right.
+/// A corridor of five cells. The three actions, in ascending order, go left, stay and go right.
 ///
-/// Staying is allowed only in the middle, and walking into a wall is not allowed. The right end ends the episode and
-/// allows no action.
+/// Staying is allowed only in the middle cell, and moves into a wall are never allowed. The episode
+/// terminates in the rightmost cell, where no action is allowed.
 #[derive(Clone)]
 struct Corridor {
     at: usize,
@@ -75,7 +75,8 @@ fn f32s<'a>(buffer: &'a RolloutBuffer, name: &str) -> &'a [f32] {
     data
 }
 
-/// Checks every row, and that every allowed action was drawn.
+/// Checks masks and log-probabilities of every row, and that every allowed action was drawn in
+/// every cell.
 fn check(buffer: &RolloutBuffer, mode: AutoresetMode) {
     let FieldData::I64(actions) = buffer.field("actions").unwrap().data() else { panic!("actions are integers") };
     let mut counts_at = [[0; 3]; END];

@@ -39,7 +39,7 @@ proptest! {
     fn statistics_equal_the_formula(rows in prop::collection::vec(-100.0_f64..100.0, 1..50)) {
         let mut statistics = RunningMeanStd::new(1);
         statistics.update(&rows).unwrap();
-        // The initial state counts as 1e-4 rows of mean 0 and variance 1.
+        // The initial statistics are those of 1e-4 rows with mean 0 and variance 1.
         let n = rows.len() as f64 + 1e-4;
         let mean = rows.iter().sum::<f64>() / n;
         let squares = rows.iter().map(|x| (x - mean) * (x - mean)).sum::<f64>() + 1e-4 * (1.0 + mean * mean);
@@ -66,7 +66,7 @@ fn rewards_are_divided_by_the_deviation_of_the_discounted_return() {
     let mut normalizer = Normalizer::new(2, 1, options).unwrap();
     let mut rewards = [1.0, 3.0];
     normalizer.step_rewards(&mut rewards, &[false, true], &[false, false]).unwrap();
-    // The returns 1 and 3 have variance 1, except for the initial count of 1e-4.
+    // The variance of the returns 1 and 3 is 1, up to the effect of the initial count of 1e-4.
     assert!((rewards[0] - 1.0).abs() < 1e-3 && (rewards[1] - 3.0).abs() < 1e-3, "{rewards:?}");
     assert_eq!(normalizer.returns(), [1.0, 0.0]);
     normalizer.step_rewards(&mut [1.0, 1.0], &[false; 2], &[true, false]).unwrap();

@@ -1,4 +1,5 @@
-//! Tests that environments behind the plugin interface behave as the environments themselves, including errors.
+//! Tests that environments return the same results and errors through the plugin interface as
+//! without it.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -20,7 +21,7 @@ fn options(mode: AutoresetMode, arguments: &[(String, f64)]) -> MakeOptions<'_> 
     MakeOptions { num_envs: N, seed: Some(3), autoreset_mode: mode, arguments, ..Default::default() }
 }
 
-/// Creates a plugin with the native environments.
+/// Creates a plugin that makes the native environment `id`.
 fn natives(id: &'static str) -> EnvPlugin {
     EnvPlugin::new(move |options| envs::make(id, options))
 }
@@ -53,7 +54,8 @@ fn step(env: &mut dyn VectorEnv, actions: Actions<'_>) -> (String, StepRecord) {
         final_obs: &mut final_obs,
     };
     let error = text(env.step(actions, out));
-    // Compares bits, because Pendulum's last torque is NaN before the first action.
+    // States are compared as bits, because the last torque of Pendulum is NaN before the first
+    // action.
     let bits = |state: Vec<f64>| state.into_iter().map(f64::to_bits).collect();
     let states = (0..=N).map(|i| env.state(i).map(bits)).collect();
     let progress = (0..=N).map(|i| env.progress(i)).collect();
@@ -164,7 +166,8 @@ fn states_and_streams_can_be_transferred() {
     }
 }
 
-/// Counts its actions, masks actions that would reach the limit, and panics at the limit.
+/// Environment that counts its actions, masks actions that would reach a limit, and panics at the
+/// limit.
 #[derive(Clone)]
 struct Counter {
     at: i64,

@@ -40,7 +40,7 @@ fn invalid_storages_are_rejected_by_argument() {
     assert!(rejected.got.contains(&format!("which need {} bytes per row", 1_u64 << 62)), "{rejected}");
 }
 
-/// Rows that overwrite others release the pool slots of the overwritten rows.
+/// Tests that a row that overwrites another row frees the memory of the overwritten observations.
 #[test]
 fn a_wrapping_ring_does_not_grow() {
     for frames in [1, 3] {
@@ -69,7 +69,7 @@ fn column<T: Clone + Default>(
     out
 }
 
-/// Compares everything that can be sampled with the model.
+/// Compares all columns of all stored transitions with the model.
 fn assert_equals_model(storage: &ReplayStorage, model: &[Pushed], width: usize) {
     let held = &model[storage.indices()];
     let u8s = |wanted, width| column(storage, wanted, width, |out| FieldMut::U8(out));
@@ -108,7 +108,7 @@ impl Sampler for Each {
     }
 }
 
-/// Returns the n-step reward, discount and last step, computed step by step.
+/// Computes the n-step reward, the discount and the last step of a span, step by step.
 fn spanned(model: &[Pushed], num_envs: usize, end: usize, first: usize, steps: NStep) -> (f32, f32, Pushed) {
     let (mut at, mut sum, mut discount) = (first, f64::from(model[first].reward), steps.gamma);
     for _ in 1..steps.n {
@@ -141,7 +141,7 @@ proptest! {
         let mut model: Vec<Pushed> = Vec::new();
         for _ in 0..steps {
             let rows: Vec<_> = envs.iter_mut().map(Stacking::step).collect();
-            // `promised` is used only if the next row will have the observation.
+            // Next observations can be omitted only if the next rows start with them.
             let can_promise = rows.iter().zip(&envs).all(|(row, env)| {
                 !row.terminated && !row.truncated && row.next_obs == env.stack
             });
@@ -163,12 +163,13 @@ proptest! {
         let mut storage = ReplayStorage::new(capacity, 1, layout(frames)).unwrap();
         let (mut env, mut strays) = (Stacking::new(seed.into(), frames), Stacking::new(u128::from(!seed), frames));
         let mut model: Vec<Pushed> = Vec::new();
-        // The mix of independent and consecutive rows varies, and with it the use of the pools.
+        // The test mixes batches of independent and of consecutive rows, because the storage treats
+        // them differently.
         for (count, kind) in batches {
             let mut rows: Vec<Pushed> = Vec::new();
             while rows.len() < count {
                 let row = env.step();
-                // `promised` is used only if the next row will have the observation, also if its frames are no shift.
+                // Next observations can be omitted (kind 2) only if the next row starts with them.
                 let fits = kind != 2 || (!row.terminated && !row.truncated && row.next_obs == env.stack);
                 if !fits {
                     env.reset();
@@ -181,13 +182,14 @@ proptest! {
             }
             if kind == 2 && count > 0 {
                 push(&mut storage, &rows, true, true);
-                // Independent rows after a promise are rejected, and none of them is stored.
+                // After a row without its next observation, independent rows are rejected, and none
+                // of them is stored.
                 push_with(&[strays.step(), strays.step()], false, |steps| {
                     assert_rejects(storage.push(steps), Error::Config, "obs");
                     Ok(())
                 });
                 assert_equals_model(&storage, &[&model[..], &rows].concat(), frames * FRAME);
-                // The promised row follows.
+                // The row that starts with the omitted observation follows.
                 let mut row = env.step();
                 row.truncated = true;
                 rows.push(row);
@@ -252,7 +254,8 @@ fn continues(model: &[Pushed], num_envs: usize, at: usize) -> bool {
     !model[at].terminated && !model[at].truncated && next.is_some_and(|next| next.obs == model[at].next_obs)
 }
 
-/// Returns the rows of a sequence, found step by step, with flags of the first steps of episodes.
+/// Finds the rows of a sequence step by step. Returns each row with a flag that is true at the
+/// first step of an episode.
 fn walk_sequence(
     model: &[Pushed],
     n: usize,
@@ -281,7 +284,7 @@ fn walk_sequence(
     rows
 }
 
-/// Returns the first steps of episodes whose steps are all stored.
+/// Returns the first steps of those episodes whose steps are all stored.
 fn complete_episodes(model: &[Pushed], n: usize, held: &Range<usize>) -> Vec<usize> {
     let ends = |mut at: usize| {
         while continues(model, n, at) && at + n < held.end {
@@ -375,7 +378,8 @@ proptest! {
     }
 }
 
-/// Creates a buffer of episodes of the given lengths, with the number of the step as observation.
+/// Creates a buffer with episodes of the given lengths. The observations of an episode are
+/// consecutive numbers.
 fn buffer_of_episodes(lengths: &[usize], capacity: usize) -> ReplayBuffer {
     let mut buffer = ReplayBuffer::new(capacity, 1, 1).unwrap();
     let mut at = 0.0;
@@ -391,7 +395,8 @@ fn buffer_of_episodes(lengths: &[usize], capacity: usize) -> ReplayBuffer {
 
 #[test]
 fn starts_are_equally_likely() {
-    // The first episode has lost its first steps; the second case has few long episodes in a large ring.
+    // In both cases, the first episode has lost its first steps. The second case has few, long
+    // episodes in a large ring buffer.
     for (lengths, capacity, wanted) in [(vec![4, 1, 3, 8], 14, 3), (vec![3000, 2, 1000, 5000, 1], 8000, 4)] {
         let buffer = buffer_of_episodes(&lengths, capacity);
         let (mut rng, mut chosen) = (Pcg64::seed_from(1), SequenceIndices::default());
@@ -432,7 +437,7 @@ fn invalid_sequences_are_rejected() {
     rejects(Error::Config, "whole_episodes", (2, 0, true), 1, &running);
 }
 
-/// Returns all columns of a sample with as many transitions as are stored.
+/// Samples a batch of as many transitions as are stored, and returns all its columns.
 fn sampled<S: PersistSampler>(buffer: &Replay<S>, seed: u64) -> Vec<(String, Vec<u8>)> {
     let (count, mut batch) = (buffer.storage().indices().len(), SampledBatch::default());
     if count == 0 {
@@ -454,7 +459,7 @@ fn sampled<S: PersistSampler>(buffer: &Replay<S>, seed: u64) -> Vec<(String, Vec
     all
 }
 
-/// Environments, and the random choices of their pushes.
+/// Environments, and a random generator that decides how their steps are pushed.
 #[derive(Clone)]
 struct Pushing {
     envs: Vec<Stacking>,
@@ -470,7 +475,8 @@ impl Pushing {
         Self { envs: (0..num_envs).map(env).collect(), rng, promised: false }
     }
 
-    /// Pushes a time step, or several independent or consecutive rows.
+    /// Pushes one step of all environments, or, with one environment, sometimes several independent
+    /// or consecutive rows.
     fn push<S: PersistSampler>(&mut self, buffer: &mut Replay<S>) {
         if self.envs.len() == 1 && self.rng.integers(0, 5) == 0 {
             let count = self.rng.integers(0, 6);
@@ -496,7 +502,8 @@ impl Pushing {
     }
 }
 
-/// Pushes, loads the state into another buffer, and checks that both behave alike.
+/// Pushes rows, loads the state into another buffer, and checks that both buffers then return the
+/// same samples.
 fn assert_continues<S: PersistSampler>(
     mut first: Replay<S>,
     mut pushing: Pushing,
@@ -508,7 +515,7 @@ fn assert_continues<S: PersistSampler>(
         update(&mut first);
     }
     let mut second = Replay::<S>::from_config(&first.to_config()).unwrap();
-    // The former content of the second buffer has no effect.
+    // Loading a state must replace the former content of the second buffer.
     let mut others = Pushing::new(99, pushing.envs.len(), first.storage().schema().frame_stack);
     for _ in 0..steps[1] / 2 {
         others.push(&mut second);
@@ -619,7 +626,7 @@ fn foreign_states_are_rejected_by_name_and_change_nothing() {
     assert_eq!(buffer.state().unwrap(), before);
 }
 
-/// A state with a changed byte is rejected, or the buffer works with it.
+/// Tests that a state with a changed number or byte is either rejected or leaves a working buffer.
 #[test]
 fn states_with_arbitrary_bytes_are_rejected_or_work() {
     let mut rng = Pcg64::seed_from(5);

@@ -1,4 +1,4 @@
-//! Tests that all draws equal NumPy's, with streams recorded by `fixtures/make_rng.py`.
+//! Tests that all draws equal those of NumPy, which `fixtures/make_rng.py` has recorded.
 
 use rand_core::Rng;
 use rlox_core::__private::testing::assert_rejects;
@@ -23,7 +23,7 @@ fn words(list: &str) -> Vec<u32> {
     list.split(',').filter(|word| *word != "-").map(|word| word.parse().expect("a word")).collect()
 }
 
-/// Returns the records of one kind.
+/// Returns the records of the fixture whose kind of draw is `kind`.
 fn records(kind: &str) -> Vec<Record> {
     let records: Vec<_> = include_str!("../fixtures/rng.txt")
         .lines()
@@ -125,7 +125,7 @@ fn integers_equal_numpy_for_all_kinds_of_ranges() {
 fn mixed_draws_end_in_the_state_of_numpy() {
     for record in records("mixed") {
         let mut rng = record.rng();
-        // The recording starts after six raw numbers.
+        // The recorded draws follow six draws of 64 bits.
         for _ in 0..6 {
             rng.next_u64();
         }

@@ -10,7 +10,8 @@ use rlox_core::{
     rollout::{PolicyStep, Transition},
 };
 
-/// Rewards the received action. The observation counts steps. Never terminates; limited to 2 steps.
+/// Environment whose reward is the action and whose observation is the number of steps. Episodes
+/// are truncated after 2 steps.
 #[derive(Clone)]
 struct Echo {
     steps: f32,
@@ -48,7 +49,7 @@ impl Env for Echo {
     }
 }
 
-/// Returns the action 5, outside the bounds, and the value 10 x for the observation x.
+/// Policy with the action 5, which is outside the bounds, and the value 10 x for the observation x.
 struct Five;
 
 impl Policy for Five {
@@ -93,7 +94,8 @@ fn collect_clips_actions_and_bootstraps_truncations() {
     assert_eq!(f32s(&buffer, "rewards"), [1.0; 3], "and sent clipped");
     assert_eq!((buffer.final_index(), buffer.final_obs()), (&[1][..], FieldData::F32(&[2.0])));
     assert_eq!(f32s(&buffer, "final_values"), [0.0, 20.0, 0.0]);
-    // Returns: step 1 is truncated: 1 + 0.5 * V(2) = 11; step 0: 1 + 0.5 * 11; step 2: 1 + 0.5 * V(1).
+    // Return of step 1, truncated: 1 + 0.5 * V(2) = 11. Of step 0: 1 + 0.5 * 11. Of step 2: 1 +
+    // 0.5 * V(1).
     assert_eq!(f32s(&buffer, "returns"), [6.5, 11.0, 6.0]);
     assert_eq!(f32s(&buffer, "advantages"), [6.5, 1.0, 6.0]);
 }
@@ -207,7 +209,7 @@ fn custom_fields_have_shape_and_dtype() {
 
 #[test]
 fn a_failing_policy_leaves_a_working_buffer() {
-    /// Fails to compute values the first time.
+    /// Policy whose first computation of values fails if the field is true.
     struct Moody(bool);
     impl Policy for Moody {
         fn act(&mut self, obs: &[f32], masks: Option<&[bool]>, rngs: &mut [Pcg64], out: PolicyOut<'_>) -> Result<()> {
@@ -245,11 +247,13 @@ fn steps_that_only_reset_are_not_transitions() {
     assert_eq!(bools(&buffer, "valid"), [true, true, false, true]);
     assert_eq!(f32s(&buffer, "rewards"), [1.0, 1.0, 0.0, 1.0]);
     assert_eq!((buffer.final_index(), buffer.final_obs()), (&[1][..], FieldData::F32(&[2.0])));
-    // The returns of the same trajectory in SAME_STEP mode, above; a reset has the advantage 0.
+    // Without the reset, the returns are those of the test in SAME_STEP mode above. A reset has the
+    // advantage 0.
     assert_eq!(f32s(&buffer, "returns"), [6.5, 11.0, 20.0, 6.0]);
     assert_eq!(f32s(&buffer, "advantages"), [6.5, 1.0, 0.0, 6.0]);
     assert_eq!(buffer.transitions(), 3);
-    // The second rollout ends with its episode, so that the third begins with a reset.
+    // The last step of the second rollout ends an episode, so the third rollout begins with a
+    // reset.
     collect(&mut env, &mut Five, &mut rngs, &mut buffer, None, 0.5, 1.0).unwrap();
     assert_eq!(bools(&buffer, "valid"), [true, false, true, true]);
     assert_eq!(buffer.final_index(), [0, 3]);
@@ -276,7 +280,8 @@ fn collect_resets_environments_with_disabled_autoreset() {
 
 #[test]
 fn invalid_results_are_rejected_by_environment_and_row() {
-    /// Returns NaN as observation or reward of the third step, if the third field says so.
+    /// Environment whose observation or reward is NaN in the third step, as the third field
+    /// selects.
     struct Spoilt(EnvSpec, usize, &'static str);
     impl Env for Spoilt {
         type Action = [f32];
@@ -314,7 +319,7 @@ fn invalid_results_are_rejected_by_environment_and_row() {
 
 #[test]
 fn values_that_are_not_finite_are_rejected() {
-    /// Returns NaN as the value of a single observation.
+    /// Policy whose method `value` returns NaN.
     struct Lost;
     impl Policy for Lost {
         fn act(&mut self, obs: &[f32], masks: Option<&[bool]>, rngs: &mut [Pcg64], out: PolicyOut<'_>) -> Result<()> {
@@ -348,7 +353,7 @@ fn flag_bytes_other_than_zero_are_true() {
     }
 }
 
-/// Returns the debug text of concatenated data.
+/// Returns the debug text of the concatenation of `parts`.
 fn joined(parts: &[FieldData<'_>]) -> String {
     let inner = |part| {
         let text = format!("{part:?}");
@@ -395,7 +400,7 @@ fn observations_of_any_dtype_are_stored_unchanged() {
         assert_eq!(buffer.final_obs(), first);
         assert_eq!(format!("{:?}", buffer.field("obs").unwrap().data()), joined(&[first, second, second]));
         buffer.finish(&[1.0], &[2.0], 0.5, 1.0).unwrap();
-        // 1 + 0.5 * 2 - 0.5, and 1 + 0.5 * 1 - 0.5.
+        // The advantages are 1 + 0.5 * 2 - 0.5 and 1 + 0.5 * 1 - 0.5.
         assert_eq!(f32s(&buffer, "advantages"), [1.5, 1.0]);
 
         let mut normalizer = Normalizer::new(1, 2, NormalizerOptions::default()).unwrap();

@@ -6,10 +6,10 @@ use rlox_core::{
     field::{DType, FieldData},
 };
 
-/// Size of a frame.
+/// Number of bytes of a frame.
 pub(crate) const FRAME: usize = 3;
 
-/// A pushed transition.
+/// A transition that a test has pushed.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Pushed {
     pub(crate) obs: Vec<u8>,
@@ -20,7 +20,7 @@ pub(crate) struct Pushed {
     pub(crate) truncated: bool,
 }
 
-/// An environment whose observations stack frames.
+/// An environment whose observations are stacks of the last frames.
 #[derive(Clone)]
 pub(crate) struct Stacking {
     rng: Pcg64,
@@ -39,13 +39,13 @@ impl Stacking {
         self.rng.integers(0, count)
     }
 
-    /// Returns one of few different frames, so that some are equal by chance.
+    /// Returns one of four different frames at random, so that some frames are equal.
     fn frame(&mut self) -> Vec<u8> {
         let shade = self.draw(4) as u8;
         vec![shade; FRAME]
     }
 
-    /// Fills the stack with copies of the first frame, or with different frames.
+    /// Fills the stack with copies of one frame, or sometimes with independent frames.
     pub(crate) fn reset(&mut self) {
         let first = self.frame();
         self.stack = if self.draw(4) == 0 {
@@ -55,9 +55,9 @@ impl Stacking {
         };
     }
 
-    /// Steps, sometimes to an observation that is not a shift of the last one.
+    /// Makes a step. Sometimes the next observation is not the last one shifted by a frame.
     ///
-    /// Sometimes the next row starts with another observation.
+    /// Sometimes the next transition starts with another observation than the returned `next_obs`.
     pub(crate) fn step(&mut self) -> Pushed {
         let obs = self.stack.clone();
         let frame = self.frame();
@@ -75,7 +75,7 @@ impl Stacking {
     }
 }
 
-/// Passes rows to `push` as a batch, without next observations if `promised` is true.
+/// Passes rows to `push` as a batch. If `promised` is true, the batch has no next observations.
 pub(crate) fn push_with(rows: &[Pushed], promised: bool, push: impl FnOnce(&TransitionBatch<'_>) -> Result<()>) {
     let all = |f: fn(&Pushed) -> &Vec<u8>| rows.iter().flat_map(|row| f(row).clone()).collect::<Vec<_>>();
     let (obs, next_obs) = (all(|row| &row.obs), all(|row| &row.next_obs));

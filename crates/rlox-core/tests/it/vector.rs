@@ -1,4 +1,5 @@
-//! Rules of vectorised environments, tested with an environment whose results follow by hand, and snapshots.
+//! Tests of snapshots, and of the rules of vectorised environments, with an environment of known
+//! results.
 
 use std::borrow::Cow;
 
@@ -10,7 +11,7 @@ use rlox_core::{
     vector::{EnvSnapshot, EpisodeProgress},
 };
 
-/// Adds the action to a count, and terminates at 3 or more.
+/// Environment that adds the actions to a count, and terminates at a count of at least 3.
 ///
 /// The observation is the count and the number of the episode.
 #[derive(Clone)]
@@ -279,7 +280,7 @@ fn cartpole(n: usize) -> Box<dyn VectorEnv> {
     envs::make("CartPole-v1", &options).unwrap()
 }
 
-/// Returns all observations and rewards of some steps.
+/// Steps `count` times and returns all observations and rewards.
 fn run(env: &mut dyn VectorEnv, count: usize) -> (Vec<f32>, Vec<f64>) {
     let n = env.num_envs();
     let (mut obs, mut reward) = (vec![0.0; 4 * n], vec![0.0; n]);
@@ -299,7 +300,7 @@ fn run(env: &mut dyn VectorEnv, count: usize) -> (Vec<f32>, Vec<f64>) {
     all
 }
 
-/// Creates environments some of whose episodes are finished.
+/// Creates `n` environments, of which some have a finished episode if `n` is large.
 fn partly_finished(n: usize) -> Box<dyn VectorEnv> {
     let mut env = cartpole(n);
     env.reset(Seeds::Base(7), None, &ResetOptions::default(), &mut vec![0.0; 4 * n]).unwrap();

@@ -1,4 +1,4 @@
-//! Equality of lanes and copies of the scalar environment, bit by bit, on every instruction set.
+//! Tests that [`SoaVecEnv`] returns the same bits as [`VecEnv`] on every instruction set.
 
 use proptest::prelude::*;
 
@@ -57,7 +57,8 @@ impl<V: VectorEnv> Batched<V> {
         output
     }
 
-    /// Returns states, streams and the observation on request, which take longer.
+    /// Returns the bits of states and observations, and the random generators. Calls take longer
+    /// than those of `output_bits`.
     fn inside(&self) -> (Vec<u64>, Vec<Pcg64>) {
         let mut obs = vec![0.0; self.obs.len()];
         self.env.observe(&mut obs).unwrap();
@@ -70,7 +71,7 @@ impl<V: VectorEnv> Batched<V> {
 fn random_actions(space: &Space, n: usize, rng: &mut Pcg64) -> (Vec<i64>, Vec<f32>) {
     match space {
         Space::Discrete { n: k, start } => ((0..n).map(|_| start + rng.integers(0, *k)).collect(), Vec::new()),
-        // Outside the bounds, on the bounds, and zero.
+        // Some actions are outside the bounds of the space.
         _ => (Vec::new(), (0..n).map(|_| (rng.uniform(-3.0, 3.0) as f32).clamp(-2.5, 2.5)).collect()),
     }
 }
@@ -96,7 +97,8 @@ fn pair<E: LaneEnv<K, D>, const K: usize, const D: usize>(
     (Batched::new(scalar), Batched::new(lanes))
 }
 
-/// Steps both forms with the same random actions, with resets and unusual states at times.
+/// Steps both types of environments with the same random actions and compares all results.
+/// Sometimes resets environments or sets an unusual state.
 fn lockstep<E: LaneEnv<K, D>, const K: usize, const D: usize>(env: &E, case: &Case) {
     let (mut scalar, mut lanes) = pair(env, case);
     let mut rng = Pcg64::seed_from(u128::from(case.seed) + 1000);
@@ -122,7 +124,7 @@ fn lockstep<E: LaneEnv<K, D>, const K: usize, const D: usize>(env: &E, case: &Ca
                 *number = STRANGE[rng.integers(0, STRANGE.len() as i64) as usize];
             }
             if env.check_state(&state).is_err() {
-                // Some states end with a flag.
+                // The last number of some states must be 0 or 1.
                 *state.last_mut().unwrap() = f64::from(u8::from(step % 128 == 9));
             }
             scalar.env.set_state(index, &state).unwrap();
@@ -176,7 +178,7 @@ fn threads_that_share_a_step_change_nothing() {
     for ((mode, steps), shares) in modes.into_iter().zip([3, 2, 16]) {
         on_all(&Case { num_envs: 300, seed: 5, mode, limit: Some(30), steps, shares });
     }
-    // More episodes in one step than the capacity of a log.
+    // More episodes end in one step than an episode log can hold.
     let case = Case { num_envs: 40_000, seed: 5, mode: AutoresetMode::SameStep, limit: Some(1), steps: 3, shares: 2 };
     lockstep(&CartPole::default(), &case);
     let (mut scalar, mut lanes) = pair(&CartPole::default(), &case);
@@ -213,7 +215,7 @@ proptest! {
     }
 }
 
-/// Returns the texts of all errors.
+/// Returns the error texts of a fixed sequence of calls, most of which are invalid.
 fn refusals(env: &mut dyn VectorEnv) -> Vec<String> {
     let (n, d) = (env.num_envs(), env.spec().observation.dim());
     let discrete = matches!(env.spec().action, Space::Discrete { .. });
@@ -296,13 +298,13 @@ fn refusals_have_the_same_words_in_the_same_order() {
 fn making_them_is_interrupted_however_many_shares_there_are() {
     let make =
         || SoaVecEnv::with_shards(8, 8 * 2 * BLOCK, Some(0), AutoresetMode::SameStep, CartPole::default()).map(drop);
-    // One shard alone is too short to reach an interrupt check.
+    // The environments of one thread are too few to reach an interruption check.
     let look = std::time::Duration::from_millis(20);
     assert!(asked(look, usize::MAX, make).0.is_ok());
     assert!(matches!(asked(look, 2, make), (Err(crate::Error::Interrupted), 2)));
 }
 
-/// Enough environments for a staged reset.
+/// Number of environments that are reset in two stages.
 const STAGED: usize = super::STAGED_RESET_ABOVE + 5;
 
 #[test]

@@ -1,4 +1,5 @@
-//! Comparison of lanes with libm, bit by bit. The long versions, ten million angles per range, run in `make test-slow`.
+//! Comparison of the SIMD functions with libm, bit by bit. The long versions, with ten million
+//! angles per range, run in `make test-slow`.
 
 use super::*;
 use crate::Pcg64;
@@ -63,7 +64,8 @@ fn angles_near_zeros_and_extremes_equal_libm() {
 
 #[test]
 fn most_lanes_do_not_call_libm() {
-    // More calls would be correct but slow. The expected fraction of failures is twice the window.
+    // More calls of libm would be correct but slow. The expected fraction of failed lanes is twice
+    // the window.
     let mut rng = Pcg64::seed_from(3);
     let (mut fails, mut count) = ([0.0; 2], 0.0);
     for _ in 0..20_000 {

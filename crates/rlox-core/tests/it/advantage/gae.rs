@@ -1,4 +1,5 @@
-//! Generalised advantage estimation compared with results by hand and a scalar reference.
+//! Comparisons of generalised advantage estimation with results computed by hand and a scalar
+//! reference.
 
 use proptest::collection::vec;
 use proptest::prelude::*;
@@ -58,7 +59,8 @@ fn a_terminated_and_truncated_row_is_a_termination() {
 
 #[test]
 fn constant_reward_under_a_time_limit_has_the_infinite_horizon_value() {
-    // V = 1 / (1 - gamma) is exact everywhere, so all advantages are zero, in truncated rows too.
+    // The values 1 / (1 - gamma) are exact, so all advantages are zero, even those of truncated
+    // steps.
     let (n, value) = (300, 10.0);
     let truncated: Vec<bool> = (0..n).map(|t| t % 7 == 6).collect();
     let (rewards, values, terminated) = (vec![1.0; n], vec![value; n], vec![false; n]);
@@ -168,7 +170,7 @@ impl Case {
         self.rows.iter().map(get).collect()
     }
 
-    /// Computes the formula step by step.
+    /// Computes the advantages with the formula, step by step.
     fn reference(&self) -> Vec<f64> {
         let mut advantages = vec![0.0; self.rows.len()];
         for n in 0..self.n {
@@ -192,7 +194,7 @@ impl Case {
 
 prop_compose! {
     fn cases()(n in 1_usize..400, t in 1_usize..12, long in 0_usize..4, ends in 0.0..0.5, gamma in 0.0..=1.0, lambda in 0.0..=1.0)
-        // A few long trajectories in addition to many short ones.
+        // Some cases have one long trajectory instead of several short ones.
         (rows in { let (n, t) = if long == 0 { (1, n * t) } else { (n, t) }; (Just((n, t)), vec(
             (-1.0..1.0, -1.0..1.0, -1.0..1.0, prop::bool::weighted(ends), prop::bool::weighted(ends)), n * t)) },
          last_values in vec(-1.0..1.0, n), gamma in Just(gamma), lambda in Just(lambda)) -> Case {
@@ -205,10 +207,11 @@ fn close(got: f64, expected: f64, rtol: f64, atol: f64) -> bool {
     (got - expected).abs() <= atol + rtol * expected.abs()
 }
 
-/// Compares every function with the reference, and the batched one with single trajectories.
+/// Compares every function with the reference, and the results of the batched function with those
+/// of single trajectories.
 fn check<T: Float + Into<f64>>(mut case: Case, of: impl Fn(f64) -> T) -> Result<()> {
     let (rtol, atol) = (1e-6, 1e-10);
-    // The reference gets the numbers rounded to `T`.
+    // The inputs of the reference are rounded to `T`.
     let rounded = |x: &mut f64| *x = of(*x).into();
     case.rows.iter_mut().for_each(|(reward, value, last, ..)| [reward, value, last].into_iter().for_each(rounded));
     case.last_values.iter_mut().for_each(rounded);

@@ -1,4 +1,5 @@
-//! Discounted and lambda returns compared with results by hand and with generalised advantage estimation.
+//! Comparisons of discounted and lambda returns with results computed by hand and with generalised
+//! advantage estimation.
 
 use proptest::collection::vec;
 use proptest::prelude::*;
@@ -100,7 +101,8 @@ fn invalid_arguments_are_rejected_before_any_write() {
 
 type Row = (f64, f64, f64, bool, bool);
 
-/// Compares single trajectories, and the grid of `n` columns, with the returns of GAE in f64.
+/// Compares the results for single trajectories and for a grid of `n` columns with the returns of
+/// GAE in f64.
 fn check<T: Float + Into<f64>>(rows: &[Row], n: usize, last: &[f64], lambda: f64, of: fn(f64) -> T) -> Result<()> {
     let (gamma, last) = (0.97, last.iter().map(|x| of(*x)).collect::<Vec<T>>());
     let wide = |x: f64| of(x).into();

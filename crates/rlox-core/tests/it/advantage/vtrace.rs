@@ -1,4 +1,5 @@
-//! V-trace compared with results by hand, generalised advantage estimation and a scalar reference.
+//! Comparisons of V-trace with results computed by hand, generalised advantage estimation and a
+//! scalar reference.
 
 use proptest::collection::vec;
 use proptest::prelude::*;
@@ -30,21 +31,24 @@ fn vtrace(
 
 #[test]
 fn limits_apply_separately_to_targets_traces_and_the_policy_gradient() {
-    // Ratios 1/2, 4, 4. Temporal differences 1 + 0.5 * 1 - 2 = -0.5, 2 + 0.5 * 2 - 1 = 2, 3 + 0.5 * 4 - 2 = 3.
+    // The ratios are 1/2, 4 and 4. The temporal differences are 1 + 0.5 * 1 - 2 = -0.5, 2 + 0.5 *
+    // 2 - 1 = 2 and 3 + 0.5 * 4 - 2 = 3.
     let log_rhos = [0.5, 4.0, 4.0].map(f64::ln);
     let (rewards, values) = ([1.0, 2.0, 3.0], [2.0, 1.0, 2.0]);
     let ends = EpisodeEnds::dones(&[false; 3]);
     let settings = VtraceConfig { rho_bar: 2.0, c_bar: 1.0, pg_rho_bar: 3.0, ..HALF };
     let (vs, pg) = vtrace(&log_rhos, &rewards, &values, ends, 4.0, settings);
-    // From the end: 2 * 3 = 6; 2 * 2 + 0.5 * 1 * 6 = 7; 0.5 * -0.5 + 0.5 * 0.5 * 7 = 1.5.
+    // vs - v, from the last step: 2 * 3 = 6, 2 * 2 + 0.5 * 1 * 6 = 7, 0.5 * -0.5 + 0.5 * 0.5 * 7 =
+    // 1.5.
     assert_eq!(vs, [3.5, 8.0, 8.0]);
-    // From the end: 3 * 3; 3 * (2 + 0.5 * 8 - 1); 0.5 * (1 + 0.5 * 8 - 2).
+    // The advantages, from the last step: 3 * 3, 3 * (2 + 0.5 * 8 - 1), 0.5 * (1 + 0.5 * 8 - 2).
     assert_eq!(pg, [1.5, 15.0, 9.0]);
-    // Traces halved: 6; 4 + 0.25 * 6 = 5.5; -0.25 + 0.25 * 0.5 * 5.5.
+    // vs - v with lambda = 0.5, from the last step: 6, 4 + 0.25 * 6 = 5.5, -0.25 + 0.25 * 0.5 *
+    // 5.5.
     let (vs, pg) = vtrace(&log_rhos, &rewards, &values, ends, 4.0, VtraceConfig { lambda: 0.5, ..settings });
     assert_eq!(vs, [2.4375, 6.5, 8.0]);
     assert_eq!(pg, [0.5 * (1.0 + 0.5 * 6.5 - 2.0), 15.0, 9.0]);
-    // No limit at all: 12; 8 + 0.5 * 4 * 12 = 32; -0.25 + 0.25 * 32.
+    // vs - v without limits, from the last step: 12, 8 + 0.5 * 4 * 12 = 32, -0.25 + 0.25 * 32.
     let free = VtraceConfig { rho_bar: INFINITY, c_bar: INFINITY, pg_rho_bar: INFINITY, ..HALF };
     let (vs, pg) = vtrace(&log_rhos, &rewards, &values, ends, 4.0, free);
     assert_eq!((vs, pg), (vec![9.75, 33.0, 14.0], vec![0.5 * 15.5, 4.0 * 8.0, 12.0]));
@@ -173,7 +177,8 @@ fn invalid_arguments_are_rejected_before_any_write() {
 
 /// A rollout of N environments over T steps, time-major.
 ///
-/// A row holds the log ratio, reward, value, final value, terminated and truncated.
+/// A row holds the log-ratio, the reward, the value, the final value, and the terminated and
+/// truncated flags.
 #[derive(Clone, Debug)]
 struct Case {
     n: usize,
@@ -184,7 +189,7 @@ struct Case {
 
 prop_compose! {
     fn cases()(n in 1_usize..90, t in 1_usize..12, long in 0_usize..3, ends in 0.0..0.4)
-        // A few long trajectories in addition to many short ones.
+        // Some cases have one long trajectory instead of several short ones.
         (rows in vec(
             (-3.0..3.0, -1.0..1.0, -1.0..1.0, -1.0..1.0, prop::bool::weighted(ends), prop::bool::weighted(ends)), n * t),
          last_values in vec(-1.0..1.0, n), n in Just(if long == 0 { 1 } else { n }), gamma in 0.0..=1.0,
@@ -194,7 +199,7 @@ prop_compose! {
 }
 
 impl Case {
-    /// Computes the equations of the paper step by step in f64, on numbers rounded with `round`.
+    /// Computes the equations of the paper step by step in f64. `round` rounds the inputs.
     fn reference(&self, round: impl Fn(f64) -> f64) -> (Vec<f64>, Vec<f64>) {
         let VtraceConfig { gamma, rho_bar, c_bar, lambda, pg_rho_bar } = self.settings;
         let (mut vs, mut pg) = (vec![0.0; self.rows.len()], vec![0.0; self.rows.len()]);
@@ -227,7 +232,7 @@ struct Columns<T> {
 }
 
 impl<T: Float> Columns<T> {
-    /// Returns every `step`-th row from `first` on.
+    /// Returns the columns of every `step`-th row from row `first` on.
     fn new(case: &Case, first: usize, step: usize, of: impl Fn(f64) -> T) -> Self {
         let rows: Vec<_> = case.rows.iter().skip(first).step_by(step).collect();
         Self {
@@ -246,7 +251,7 @@ impl<T: Float> Columns<T> {
     }
 }
 
-/// Checks that errors are at most `rtol` of the number plus `atol` of the largest number, or of 1.
+/// Checks that each error is at most `rtol * |expected| + atol * max(1, largest |expected|)`.
 fn close<T: Float + Into<f64>>(got: &[T], expected: impl IntoIterator<Item = f64>, [rtol, atol]: [f64; 2]) {
     let expected: Vec<f64> = expected.into_iter().collect();
     let atol = atol * expected.iter().fold(1.0, |largest: f64, x| largest.max(x.abs()));
@@ -257,7 +262,8 @@ fn close<T: Float + Into<f64>>(got: &[T], expected: impl IntoIterator<Item = f64
     }
 }
 
-/// Compares the grid with the reference, and single trajectories with the grid.
+/// Compares the results for a grid with the reference, and those for single trajectories with the
+/// grid.
 fn check<T: Float + Into<f64>>(case: &Case, of: impl Fn(f64) -> T, tolerance: [f64; 2]) -> Result<()> {
     let (n, settings) = (case.n, case.settings);
     let last: Vec<T> = case.last_values[..n].iter().map(|x| of(*x)).collect();
@@ -285,7 +291,7 @@ proptest! {
         check(&case, |x| x, [1e-6, 1e-10])?;
     }
 
-    /// Ratios are within 2 units in the last place; all other arithmetic is in f64.
+    /// Ratios are within 2 units in the last place of f32. All other arithmetic is in f64.
     #[test]
     fn all_functions_equal_the_reference_in_f32(case in cases()) {
         check(&case, |x| x as f32, [1e-6, 3e-6])?;
@@ -293,7 +299,7 @@ proptest! {
 
     /// Checks that on policy, `vs` is the lambda return, and `vs - v` is the advantage of GAE.
     ///
-    /// With lambda = 1, the policy gradient advantage also equals that of GAE.
+    /// With lambda = 1, the policy gradient advantage also equals the advantage of GAE.
     #[test]
     fn on_policy_targets_are_lambda_returns(case in cases(), bars in 1.0..5.0) {
         let VtraceConfig { gamma, lambda, .. } = case.settings;

@@ -1,4 +1,4 @@
-//! Tests that hindsight goals are goals that the same episode achieved.
+//! Tests that the goals that replace desired goals were achieved in the same episode.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -16,7 +16,8 @@ use rlox_core::{
 struct Step {
     achieved: f32,
     done: bool,
-    /// True if the environment starts another episode after the step, with or without a flag.
+    /// True if the environment starts another episode after the step, with or without the flag
+    /// `done`.
     last: bool,
 }
 
@@ -47,7 +48,8 @@ fn push(buffer: &mut HindsightReplayBuffer, rows: &[Step], promised: bool) {
     buffer.push_batch(&steps).unwrap();
 }
 
-/// Returns the goals that a transition may get: those that the steps of its episode achieved.
+/// Returns the goals that a transition may get: goals that steps of its episode achieved, as
+/// `strategy` selects.
 fn allowed(model: &[Step], n: usize, held: &std::ops::Range<usize>, at: usize, strategy: Goals) -> BTreeSet<i64> {
     let (mut first, mut last) = (at, at);
     while first >= held.start + n && !model[first - n].last {

@@ -1,4 +1,5 @@
-//! Tests that buffers in files return the pushed rows, after any end of the process that pushed them.
+//! Tests that buffers in files return the pushed rows, even if the process that pushed them was
+//! killed.
 
 use std::fs;
 use std::io::{BufRead, BufReader, Write};
@@ -30,7 +31,7 @@ fn place() -> (TempDir, PathBuf) {
     (scratch, path)
 }
 
-/// Pushes rows whose columns all contain the index.
+/// Pushes `count` rows from index `from` on. All columns of a row are computed from its index.
 fn push(buffer: &mut MmapReplayBuffer, from: usize, count: usize) -> Result<()> {
     let rows = from..from + count;
     let obs: Vec<_> = rows.clone().flat_map(|i| [i as f32; DIM]).collect();
@@ -49,7 +50,8 @@ fn push(buffer: &mut MmapReplayBuffer, from: usize, count: usize) -> Result<()> 
     })
 }
 
-/// Samples as many transitions as are stored, checks their columns and returns their indices.
+/// Samples a batch of as many transitions as are stored, checks its columns and returns its
+/// indices.
 fn sampled(buffer: &MmapReplayBuffer, seed: u64) -> Vec<usize> {
     let mut batch = SampledBatch::default();
     buffer.sample_into(&mut batch, buffer.len(), seed).unwrap();
@@ -66,7 +68,7 @@ fn sampled(buffer: &MmapReplayBuffer, seed: u64) -> Vec<usize> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
 
-    /// Pushes, flushes and reopens with varying capacities in memory.
+    /// Pushes rows, flushes the buffer and opens it again, with different capacities in memory.
     #[test]
     fn the_newest_rows_are_stored(
         total in 1..60_usize,
@@ -167,7 +169,7 @@ fn invalid_arguments_are_rejected_and_lose_no_rows() {
     assert_eq!(sampled(&buffer, 0).len(), 5);
 }
 
-/// Returns the target of a link and the content of a file.
+/// Returns the target of `path`, if it is a link, and the content of the file.
 fn contents(path: &Path) -> (Option<PathBuf>, Option<Vec<u8>>) {
     (fs::read_link(path).ok(), fs::read(path).ok())
 }
@@ -217,7 +219,8 @@ fn existing_files_are_not_overwritten() {
     assert_eq!(fs::read_dir(scratch.path()).unwrap().count(), names.len(), "a file was not removed");
 }
 
-/// Child process: pushes and flushes, and prints the number of rows after each flush.
+/// Runs in a child process: pushes and flushes rows, and prints the number of rows after each
+/// flush.
 #[test]
 #[ignore = "the child of the tests below"]
 fn pushes_until_it_is_killed() {
@@ -232,7 +235,7 @@ fn pushes_until_it_is_killed() {
             Ok(()) if count % 3 == 0 => writeln!(stdout, "\nflushed {}", buffer.indices().end).unwrap(),
             Ok(()) => {}
             Err(error) => {
-                // The disk is full: all stored rows are readable, and flushed rows remain.
+                // The disk is full. All stored rows must still be readable.
                 assert!(matches!(error, Error::Io { .. }), "{error}");
                 assert!(buffer.indices().end == from && push(&mut buffer, from, count).is_err());
                 assert!(sampled(&buffer, 0).len() == buffer.len());
@@ -247,7 +250,7 @@ fn child(program: &mut Command, path: &Path) -> Child {
     program.args(arguments).env("RLOX_PUSH_TO", path).stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap()
 }
 
-/// Returns the last number that the child printed after `word`.
+/// Returns the number in the last line of the child that starts with `word`.
 fn last_number(running: &mut Child, word: &str) -> Option<usize> {
     let lines = BufReader::new(running.stdout.take().unwrap()).lines().map_while(std::result::Result::ok);
     lines.filter_map(|line| line.strip_prefix(word)?.trim().parse().ok()).last()
@@ -299,7 +302,7 @@ fn a_file_can_be_open_only_once() {
         assert_rejects(MmapReplayBuffer::open(&path, None), Error::Closed, &path.display().to_string());
     }
     drop(buffer);
-    // Another process holds the file until it is killed.
+    // A child process has the file open until it is killed.
     let mut running = child(&mut Command::new(std::env::current_exe().unwrap()), &path);
     while !MmapReplayBuffer::open(&path, None).is_err_and(|error| matches!(error, Error::Closed(_))) {
         std::thread::sleep(Duration::from_millis(5));
@@ -314,7 +317,7 @@ fn a_file_can_be_open_only_once() {
 fn a_full_disk_loses_no_stored_row() {
     let (_scratch, path) = place();
     drop(MmapReplayBuffer::create(&path, 500, 100_000, layout()).unwrap());
-    // Files are limited to 128 KiB, so that writes fail as on a full disk.
+    // The shell limits the size of files to 128 KiB, so that writes fail as on a full disk.
     let mut shell = Command::new("sh");
     shell.args(["-c", "trap '' XFSZ; ulimit -f 256; exec \"$0\" \"$@\""]).arg(std::env::current_exe().unwrap());
     let mut running = child(&mut shell, &path);

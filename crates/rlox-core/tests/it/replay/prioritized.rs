@@ -1,4 +1,4 @@
-//! Tests that draws follow the priorities.
+//! Tests that the frequencies of sampled transitions follow the priorities.
 
 use proptest::prelude::*;
 use rlox_core::__private::testing::{Variant, assert_rejects};
@@ -15,7 +15,7 @@ fn layout() -> TransitionSchema {
     TransitionSchema::new(FieldSpec::new("obs", &[1], DType::F32), FieldSpec::new("actions", &[], DType::F32))
 }
 
-/// Pushes a step of `num_envs` environments whose observations are the indices of the transitions.
+/// Pushes one step of `num_envs` environments. The observations are the indices of the transitions.
 fn push(buffer: &mut PrioritizedReplayBuffer, first: usize, num_envs: usize, promised: bool) {
     let next: Vec<f32> = (first..first + num_envs).map(|i| (i + num_envs) as f32).collect();
     let obs: Vec<f32> = (first..first + num_envs).map(|i| i as f32).collect();
@@ -33,7 +33,7 @@ fn push(buffer: &mut PrioritizedReplayBuffer, first: usize, num_envs: usize, pro
     buffer.push_batch(&steps).unwrap();
 }
 
-/// Returns the number of draws and the last weight of each transition.
+/// Returns, for each transition, how often it was sampled and its last weight.
 fn drawn(buffer: &PrioritizedReplayBuffer, batches: u64, size: usize) -> Vec<(usize, f32)> {
     let total = buffer.storage().indices().end;
     let (mut counts, mut batch) = (vec![(0, 0.0); total], SampledBatch::default());
@@ -53,10 +53,11 @@ fn frequencies_and_weights_follow_the_priorities() {
     for i in 0..11 {
         buffer.push_slices(&[i as f32], &[-1.0], &[0.0], 0.0, false, true).unwrap();
     }
-    // Transitions 3 to 10 are stored, 1 is not. The second priority of 5 counts.
+    // Transitions 3 to 10 are stored, and 1 is not. Of the two priorities of transition 5, the
+    // second has effect.
     let priorities = [9.0, 1.0, 4.0, 16.0, 100.0, 25.0];
     buffer.update_priorities(&[1, 3, 5, 5, 6, 8], &priorities).unwrap();
-    // The others have priority 1, the largest at their push.
+    // All other transitions have priority 1, the largest priority when they were pushed.
     let expected = [(3, 1.0), (4, 1.0), (5, 4.0), (6, 10.0), (7, 1.0), (8, 5.0), (9, 1.0), (10, 1.0)];
     let sum: f64 = expected.iter().map(|(_, p)| p).sum();
     let counts = drawn(&buffer, 3000, 8);
@@ -65,12 +66,13 @@ fn frequencies_and_weights_follow_the_priorities() {
     for (index, power) in expected {
         let wanted = 24_000.0 * power / sum;
         chi_squared += (counts[index].0 as f64 - wanted).powi(2) / wanted;
-        // (N P)^-beta, divided by the weight of the rarest transition.
+        // The weight is (N P)^-beta, divided by the weight of the transition with the smallest
+        // priority.
         let weight = (power as f32).powf(-0.4);
         assert!((counts[index].1 - weight).abs() < 1e-5, "{index}: {} instead of {weight}", counts[index].1);
     }
     assert!(chi_squared < 30.0, "{chi_squared}");
-    // A new transition has the largest priority so far.
+    // A new transition gets the largest priority so far.
     buffer.push_slices(&[11.0], &[-1.0], &[0.0], 0.0, false, true).unwrap();
     let counts = drawn(&buffer, 300, 8);
     assert!(counts[11].0.abs_diff(counts[6].0) < 100 && counts[3].0 == 0, "{counts:?}");
@@ -144,7 +146,7 @@ proptest! {
             if held.is_empty() {
                 continue;
             }
-            // Updates any transition, stored or not.
+            // Some of the updated transitions are no longer stored.
             let indices: Vec<_> = (0..3).map(|_| rng.integers(0, held.end as i64) as usize).collect();
             let priorities: Vec<_> = (0..3).map(|_| rng.integers(1, 100) as f32).collect();
             buffer.update_priorities(&indices, &priorities).unwrap();
