@@ -101,7 +101,7 @@ impl Normalizer {
         PyTuple::new(py, &self.obs_shape)
     }
 
-    /// Updates the statistics with observations, (K, *obs_shape).
+    /// Update the statistics with observations, (K, *obs_shape).
     ///
     /// Raises:
     ///     ValueError: The shape is wrong, or a number is NaN or infinite; the statistics are unchanged.
@@ -114,7 +114,7 @@ impl Normalizer {
         })
     }
 
-    /// Returns normalised copies of observations, (..., *obs_shape) float32, without updating statistics.
+    /// Return normalised copies of observations, (..., *obs_shape) float32, without updating statistics.
     ///
     /// Raises:
     ///     ValueError: The shape is wrong.
@@ -139,14 +139,14 @@ impl Normalizer {
         Ok(array.into_array())
     }
 
-    /// Returns the statistics as arrays by name.
+    /// Return the statistics as arrays by name.
     ///
     /// The names are obs_mean, obs_var, obs_count, return_mean, return_var, return_count and returns.
     fn state<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         to_dict(py, self.inner.with(py, false, |normalizer| state_arrays(normalizer))?)
     }
 
-    /// Restores the result of `state`.
+    /// Restore the result of `state`.
     ///
     /// Raises:
     ///     ValueError: An array is missing or of another length; the statistics are unchanged.
@@ -222,7 +222,7 @@ impl RunningMeanStd {
         Ok(Self { inner: GuardedCell::new("RunningMeanStd", statistics), shape })
     }
 
-    /// Updates the statistics with rows, (K, *shape).
+    /// Update the statistics with rows, (K, *shape).
     ///
     /// Raises:
     ///     ValueError: The shape is wrong, or a number is NaN or infinite; the statistics are unchanged.
@@ -238,7 +238,7 @@ impl RunningMeanStd {
         })
     }
 
-    /// Merges the statistics of another stream into these.
+    /// Merge the statistics of another stream into these.
     ///
     /// Raises:
     ///     ValueError: `other` has another shape.

@@ -24,7 +24,7 @@ use crate::native::actors::{FilledRollout, NativeActors, Weights, each, seeds_of
 use crate::rollout::RolloutBuffer;
 use crate::sync::gil::{detach, without_gil};
 
-/// Makes environments on workers, for `rlox.distributed.remote.RemoteVecEnv`.
+/// Create environments on workers, for `rlox.distributed.remote.RemoteVecEnv`.
 ///
 /// Args:
 ///     addresses: Addresses of workers, "host:port" with an optional "https://".
@@ -110,7 +110,7 @@ impl Collect<Weights, FilledRollout> for Remote {
     }
 }
 
-/// Makes actors on workers, which use copies of the learner's policy; for `rlox.distributed.remote`.
+/// Create actors on workers, which use copies of the learner's policy; for `rlox.distributed.remote`.
 ///
 /// Args:
 ///     addresses, client_options: As for `remote_env`; actor i starts with address i, modulo their number.
@@ -195,7 +195,7 @@ pub(crate) fn remote_actors(
     Ok((actors, make_faults_function(py, counts)?))
 }
 
-/// Runs the program `rlox-worker` with these arguments, until the process receives a signal to end.
+/// Run the program `rlox-worker` with these arguments, until the process receives a signal to end.
 ///
 /// Raises:
 ///     ValueError: A flag is invalid, or the worker would be unsafe to serve.

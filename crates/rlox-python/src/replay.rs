@@ -87,7 +87,7 @@ impl ReplayBuffer {
         Ok(Self { buffer: Buffer::new(py, parts, Uniform.into(), "ReplayBuffer")? })
     }
 
-    /// Adds one transition of the only environment.
+    /// Add one transition of the only environment.
     ///
     /// Args:
     ///     obs: The observation, (*obs_shape); a dict of arrays for Dict observations.
@@ -120,7 +120,7 @@ impl ReplayBuffer {
         self.buffer.push(py, Transition { obs, action, reward, terminated, truncated, next_obs, extra })
     }
 
-    /// Adds one row per environment, or any number of transitions to a buffer of one environment.
+    /// Add one row per environment, or any number of transitions to a buffer of one environment.
     ///
     /// Args:
     ///     obs: The observations, (B, *obs_shape).
@@ -156,7 +156,7 @@ impl ReplayBuffer {
         self.buffer.push_batch(py, Transition { obs, action, reward, terminated, truncated, next_obs, extra }, in_order)
     }
 
-    /// Samples transitions uniformly, with replacement.
+    /// Sample transitions uniformly, with replacement.
     ///
     /// Args:
     ///     batch_size: B, at most the number of stored transitions.
@@ -181,7 +181,7 @@ impl ReplayBuffer {
         self.buffer.sample(py, batch_size, seed, out, None)
     }
 
-    /// Samples sequences of consecutive steps within an episode, for recurrent policies.
+    /// Sample sequences of consecutive steps within an episode, for recurrent policies.
     ///
     /// Every stored transition is equally likely as a start, whatever its priority. A sequence has `length` steps from
     /// the start, or fewer if the episode ends earlier or still runs. Steps are single steps, whatever `n_step` is.
@@ -228,7 +228,7 @@ impl ReplayBuffer {
         self.buffer.sample_sequences(py, &SequenceRequest { batch_size, length, seed, burn_in, whole_episodes, out })
     }
 
-    /// Returns the content of the buffer as arrays by name, for `load_state`.
+    /// Return the content of the buffer as arrays by name, for `load_state`.
     ///
     /// Returns:
     ///     `step.obs`, `step.actions`, ... (N, ...) of the stored transitions in the order of pushing, `next.obs` of
@@ -238,7 +238,7 @@ impl ReplayBuffer {
         self.buffer.state(py)
     }
 
-    /// Restores the state of a buffer with the same constructor arguments; both continue identically.
+    /// Restore the state of a buffer with the same constructor arguments; both continue identically.
     ///
     /// Args:
     ///     arrays: The result of `state`.
@@ -250,7 +250,7 @@ impl ReplayBuffer {
         self.buffer.load_state(py, arrays)
     }
 
-    /// Writes the buffer to the folder `path` atomically: a manifest and checksummed data.
+    /// Write the buffer to the folder `path` atomically: a manifest and checksummed data.
     ///
     /// An existing buffer or checkpoint is replaced.
     ///
@@ -269,7 +269,7 @@ impl ReplayBuffer {
         self.buffer.save(py, path)
     }
 
-    /// Reads a buffer that `save` wrote; the new buffer continues exactly like the saved one.
+    /// Read a buffer that `save` wrote; the new buffer continues exactly like the saved one.
     ///
     /// Raises:
     ///     CorruptFileError: The data is damaged, incomplete or not a buffer; the error names file and section.

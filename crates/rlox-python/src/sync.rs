@@ -7,7 +7,7 @@ pub(crate) mod rwlock;
 
 use pyo3::prelude::*;
 
-/// Drops, in a forked child, the counts and borrows of calls in the parent's other threads.
+/// Discard, in a forked child, the counts and borrows of calls in the parent's other threads.
 #[pyfunction]
 pub(crate) fn after_fork() {
     gil::after_fork();

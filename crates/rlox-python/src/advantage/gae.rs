@@ -20,7 +20,7 @@ use crate::sync::gil::{detach, is_alone};
 /// Element count above which a call releases the GIL, because it may take more than 5 us.
 const DETACH_ABOVE_ELEMENTS: usize = 4096;
 
-/// Computes generalized advantage estimates (Schulman et al. 2016, arXiv:1506.02438, eq. 16).
+/// Compute generalized advantage estimates (Schulman et al. 2016, arXiv:1506.02438, eq. 16).
 ///
 /// `delta_t = r_t + gamma * (1 - terminated_t) * next_value_t - v_t`,
 /// `A_t = delta_t + gamma * lam * (1 - done_t) * A_{t+1}`, with `done = terminated | truncated` and
@@ -134,7 +134,7 @@ impl<'py> Call<'_, 'py> {
     }
 }
 
-/// Computes GAE of several trajectories in one flat array, environment-major, `(n_envs * n_steps,)`.
+/// Compute GAE of several trajectories in one flat array, environment-major, `(n_envs * n_steps,)`.
 ///
 /// The `n_steps` numbers of each environment are contiguous. `last_values` has one number per environment.
 ///

@@ -18,7 +18,7 @@ use crate::sync::gil::{detach, is_alone};
 /// Element count above which a call releases the GIL, because it may take more than 5 us.
 const DETACH_ABOVE_ELEMENTS: usize = 4096;
 
-/// Computes discounted returns, `G_t = r_t + gamma * (1 - terminated_t) * G_{t+1}`.
+/// Compute discounted returns, `G_t = r_t + gamma * (1 - terminated_t) * G_{t+1}`.
 ///
 /// `G_{t+1}` is `final_values_t` where an episode was truncated, and `last_value` after the last step. The computation
 /// uses float64.
@@ -58,7 +58,7 @@ pub(crate) fn compute_returns<'py>(
     dispatch(rewards, None, last_value, final_values, [dones, terminated, truncated], gamma, 1.0)
 }
 
-/// Computes lambda returns, the targets of TD(lambda) (Sutton and Barto 2018, eq. 12.18).
+/// Compute lambda returns, the targets of TD(lambda) (Sutton and Barto 2018, eq. 12.18).
 ///
 /// `G_t = r_t + gamma * (1 - terminated_t) * ((1 - lam) * next_value_t + lam * G_{t+1})`. `next_value_t` and `G_{t+1}`
 /// are `final_values_t` where an episode was truncated, and `last_value` after the last step. Lambda returns equal the

@@ -15,7 +15,7 @@ use crate::sync::gil::{detach, is_alone};
 /// Element count above which a call releases the GIL, because it may take more than 5 us.
 const DETACH_ABOVE_ELEMENTS: usize = 1024;
 
-/// Computes V-trace targets and policy gradient advantages.
+/// Compute V-trace targets and policy gradient advantages.
 ///
 /// The algorithm is equation 1 of Espeholt et al. 2018, arXiv:1802.01561.
 ///

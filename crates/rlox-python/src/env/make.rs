@@ -83,13 +83,13 @@ pub(crate) fn make(
     Ok(env)
 }
 
-/// Returns the ids of the native environments.
+/// Return the ids of the native environments.
 #[pyfunction]
 pub(crate) fn env_ids() -> Vec<&'static str> {
     envs::ids().collect()
 }
 
-/// Returns the free memory in bytes, or None if the system does not report it.
+/// Return the free memory in bytes, or None if the system does not report it.
 ///
 /// The limit of the process's control group applies.
 #[pyfunction]

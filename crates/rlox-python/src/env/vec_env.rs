@@ -271,7 +271,7 @@ impl NativeVectorEnv {
         self.inner.with(py, self.long, |inner| inner.env.step(actions, out))
     }
 
-    /// Performs several steps; every array has a leading time axis. Ctrl-C interrupts between two steps.
+    /// Perform several steps; every array has a leading time axis. Ctrl-C interrupts between two steps.
     fn steps_into(
         &self,
         py: Python<'_>,
@@ -377,7 +377,7 @@ impl NativeVectorEnv {
         Ok(obs.into_array())
     }
 
-    /// Returns the allowed actions of a Discrete space, bool (N, n); `out` replaces a new array.
+    /// Return the allowed actions of a Discrete space, bool (N, n); `out` replaces a new array.
     #[pyo3(signature = (out=None))]
     fn action_masks<'py>(&self, py: Python<'py>, out: Option<&Bound<'py, PyAny>>) -> PyResult<Bound<'py, PyAny>> {
         let shape = [self.num_envs, masked_actions(&self.spec.action)];
@@ -394,7 +394,7 @@ impl NativeVectorEnv {
         Ok(array.clone())
     }
 
-    /// Returns the action masks of the final states of episodes that the last step truncated, bool (N, n).
+    /// Return the action masks of the final states of episodes that the last step truncated, bool (N, n).
     ///
     /// Rows of other environments have arbitrary values.
     fn final_action_masks<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyArrayDyn<bool>>> {
@@ -421,7 +421,7 @@ impl NativeVectorEnv {
         snapshot::restore_snapshot(py, &self.inner, self.num_envs, state, |error| self.names.apply(error))
     }
 
-    /// Returns the state of every random stream, int64 (N, 6), as in `get_state()["streams"]`.
+    /// Return the state of every random stream, int64 (N, 6), as in `get_state()["streams"]`.
     fn rng_states<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyArrayDyn<i64>>> {
         let mut states = empty::<i64>(py, &[self.num_envs, RNG_STATE_LEN])?;
         let stream_states = self.inner.with(py, self.long, |inner| streams_to_array(&inner.env.rngs()?))?;

@@ -20,7 +20,7 @@ use crate::sync::gil::{call, check_signals, detach, is_alone};
 /// Element count above which a call releases the GIL, because it may take more than 5 us.
 const DETACH_ABOVE_ELEMENTS: usize = 4096;
 
-/// Computes advantages within one group of completions (GRPO, Shao et al. 2024, arXiv:2402.03300).
+/// Compute advantages within one group of completions (GRPO, Shao et al. 2024, arXiv:2402.03300).
 ///
 /// The advantage is `(r - mean) / (std + eps)` over the completions of one prompt.
 ///
@@ -62,7 +62,7 @@ pub(crate) fn compute_group_advantages<'py>(
     run(rewards, None, options(ddof, eps, scale, leave_one_out)?, weights)
 }
 
-/// Computes advantages of many groups in one call (GRPO, Shao et al. 2024, arXiv:2402.03300).
+/// Compute advantages of many groups in one call (GRPO, Shao et al. 2024, arXiv:2402.03300).
 ///
 /// Args:
 ///     rewards: (num_groups * group_size,) with the completions of each prompt contiguous, or

@@ -13,7 +13,7 @@ use crate::llm::options;
 use crate::llm::tokens::{Arguments, Tokens};
 use crate::sync::gil::detach;
 
-/// Estimates the divergence KL(policy || ref) from tokens that the policy sampled.
+/// Estimate the divergence KL(policy || ref) from tokens that the policy sampled.
 ///
 /// With `x = ref_log_probs - log_probs`: "k1" is `-x`, "k2" is `x**2 / 2`, "k3" is `exp(x) - 1 - x` (Schulman
 /// 2020, <http://joschu.net/blog/kl-approx.html>). The mean of k1 and k3 is the divergence; k3 has a smaller

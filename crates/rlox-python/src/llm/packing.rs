@@ -42,7 +42,7 @@ impl GilYielder {
     }
 }
 
-/// Packs sequences of tokens into rows of at most `max_length`: best fit, longest first.
+/// Pack sequences of tokens into rows of at most `max_length`: best fit, longest first.
 ///
 /// Args:
 ///     sequences: Arrays or lists of integers, one per sequence. Empty sequences are skipped.
@@ -291,7 +291,7 @@ fn dicts<'py>(
     Ok(rows)
 }
 
-/// Plans rows for sequences of the given lengths: best fit, longest first.
+/// Plan rows for sequences of the given lengths: best fit, longest first.
 ///
 /// Args:
 ///     lengths: (N,) integers. Sequences of length 0 are skipped.

@@ -15,7 +15,7 @@ use crate::sync::gil::detach;
 
 const NAMES: [&str; 2] = ["log_probs", "old_log_probs"];
 
-/// Computes the importance ratios `exp(log_probs - old_log_probs)` of tokens or sequences.
+/// Compute the importance ratios `exp(log_probs - old_log_probs)` of tokens or sequences.
 ///
 /// PPO and GRPO use ratios of tokens, GSPO those of sequences.
 ///
@@ -76,7 +76,7 @@ fn ratios<'py, T: Float + FromArray + Pod>(
     Ok(ratios.into_array().into_any())
 }
 
-/// Computes statistics of a batch's ratios: the clipped fractions and the distance from the old policy.
+/// Compute statistics of a batch's ratios: the clipped fractions and the distance from the old policy.
 ///
 /// Args:
 ///     log_probs: Log-probabilities of the tokens under the policy, (B, T) or (T,), in nats.

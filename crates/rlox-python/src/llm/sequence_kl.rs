@@ -14,7 +14,7 @@ use crate::llm::tokens::Arguments;
 
 const NAMES: [&str; 2] = ["log_probs_policy", "log_probs_ref"];
 
-/// Sums the divergence of a policy from a reference over one sequence.
+/// Sum the divergence of a policy from a reference over one sequence.
 ///
 /// KL(policy || ref) is estimated from tokens that the policy sampled. With `x = log_probs_ref - log_probs_policy`,
 /// "k1" sums `-x`, "k2" `x**2 / 2` and "k3" `exp(x) - 1 - x` (Schulman 2020,
@@ -48,7 +48,7 @@ pub(crate) fn compute_token_kl<'py>(
     sequence::<f64>(log_probs_policy, log_probs_ref, mask, parse_estimator(estimator)?)
 }
 
-/// Sums the divergence of a policy from a reference over one sequence.
+/// Sum the divergence of a policy from a reference over one sequence.
 ///
 /// KL(policy || ref) is estimated from tokens that the policy sampled. With `x = log_probs_ref - log_probs_policy`,
 /// "k1" sums `-x`, "k2" `x**2 / 2` and "k3" `exp(x) - 1 - x` (Schulman 2020,
@@ -82,7 +82,7 @@ pub(crate) fn compute_token_kl_f32<'py>(
     sequence::<f32>(log_probs_policy, log_probs_ref, mask, parse_estimator(estimator)?)
 }
 
-/// Sums the divergence of a policy from a reference over one sequence, with Schulman's k3 estimator.
+/// Sum the divergence of a policy from a reference over one sequence, with Schulman's k3 estimator.
 ///
 /// KL(policy || ref) is estimated from tokens that the policy sampled, by the sum of `exp(x) - 1 - x` with
 /// `x = log_probs_ref - log_probs_policy` (Schulman 2020, <http://joschu.net/blog/kl-approx.html>), which is never
@@ -113,7 +113,7 @@ pub(crate) fn compute_token_kl_schulman<'py>(
     sequence::<f64>(log_probs_policy, log_probs_ref, mask, KlEstimator::K3)
 }
 
-/// Sums the divergence of a policy from a reference over one sequence, with Schulman's k3 estimator.
+/// Sum the divergence of a policy from a reference over one sequence, with Schulman's k3 estimator.
 ///
 /// KL(policy || ref) is estimated from tokens that the policy sampled, by the sum of `exp(x) - 1 - x` with
 /// `x = log_probs_ref - log_probs_policy` (Schulman 2020, <http://joschu.net/blog/kl-approx.html>), which is never
@@ -144,7 +144,7 @@ pub(crate) fn compute_token_kl_schulman_f32<'py>(
     sequence::<f32>(log_probs_policy, log_probs_ref, mask, KlEstimator::K3)
 }
 
-/// Sums the divergence of a policy from a reference over each of many sequences.
+/// Sum the divergence of a policy from a reference over each of many sequences.
 ///
 /// KL(policy || ref) is estimated from tokens that the policy sampled. With `x = log_probs_ref - log_probs_policy`,
 /// "k1" sums `-x`, "k2" `x**2 / 2` and "k3" `exp(x) - 1 - x` (Schulman 2020,
@@ -181,7 +181,7 @@ pub(crate) fn compute_batch_token_kl<'py>(
     batch::<f64>(log_probs_policy, log_probs_ref, seq_len, mask, parse_estimator(estimator)?)
 }
 
-/// Sums the divergence of a policy from a reference over each of many sequences.
+/// Sum the divergence of a policy from a reference over each of many sequences.
 ///
 /// KL(policy || ref) is estimated from tokens that the policy sampled. With `x = log_probs_ref - log_probs_policy`,
 /// "k1" sums `-x`, "k2" `x**2 / 2` and "k3" `exp(x) - 1 - x` (Schulman 2020,
@@ -218,7 +218,7 @@ pub(crate) fn compute_batch_token_kl_f32<'py>(
     batch::<f32>(log_probs_policy, log_probs_ref, seq_len, mask, parse_estimator(estimator)?)
 }
 
-/// Sums the divergence of a policy from a reference over many sequences, with Schulman's k3 estimator.
+/// Sum the divergence of a policy from a reference over many sequences, with Schulman's k3 estimator.
 ///
 /// KL(policy || ref) is estimated from tokens that the policy sampled, by the sum of `exp(x) - 1 - x` with
 /// `x = log_probs_ref - log_probs_policy` (Schulman 2020, <http://joschu.net/blog/kl-approx.html>), which is never
@@ -252,7 +252,7 @@ pub(crate) fn compute_batch_token_kl_schulman<'py>(
     batch::<f64>(log_probs_policy, log_probs_ref, seq_len, mask, KlEstimator::K3)
 }
 
-/// Sums the divergence of a policy from a reference over many sequences, with Schulman's k3 estimator.
+/// Sum the divergence of a policy from a reference over many sequences, with Schulman's k3 estimator.
 ///
 /// KL(policy || ref) is estimated from tokens that the policy sampled, by the sum of `exp(x) - 1 - x` with
 /// `x = log_probs_ref - log_probs_policy` (Schulman 2020, <http://joschu.net/blog/kl-approx.html>), which is never

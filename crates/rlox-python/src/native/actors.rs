@@ -253,7 +253,7 @@ impl NativeActors {
         Self::start(py, actors, staleness_policy, Weights::Tensors(first), seeds, Arc::default())
     }
 
-    /// Starts Python actors, which are called in threads.
+    /// Start Python actors, which are called in threads.
     ///
     /// `begin(buffer, version, seed, weights)` starts to fill the buffer of that index with the weights of that
     /// version. `wait(seconds)` returns None if the rollout is not complete after that time. Otherwise it returns the
@@ -282,7 +282,7 @@ impl NativeActors {
         Self::start(py, actors, staleness_policy, Weights::Object(weights.unbind()), seeds, raised)
     }
 
-    /// Waits for the next rollout, or returns None after `set_stop_requested(True)`.
+    /// Wait for the next rollout, or returns None after `set_stop_requested(True)`.
     ///
     /// The tuple has the buffer's index, the version of the weights, the staleness and the seed; the returns and
     /// lengths of the newest episodes that ended and the number of dropped episodes; and the statistics of the actor's
@@ -313,13 +313,13 @@ impl NativeActors {
         Ok(Some((buffer, version, staleness, seed, returns, lengths, dropped, statistics)))
     }
 
-    /// Sets or clears the flag that makes `pop` return None instead of waiting.
+    /// Set or clears the flag that makes `pop` return None instead of waiting.
     #[pyo3(signature = (stop))]
     fn set_stop_requested(&self, #[pyo3(from_py_with = switches::stop)] stop: bool) {
         self.stop.store(stop, Ordering::Relaxed);
     }
 
-    /// Returns the rollout of the last `pop` to the actors, with the weights learned from it.
+    /// Return the rollout of the last `pop` to the actors, with the weights learned from it.
     ///
     /// Raises:
     ///     ValueError: There is no such rollout.
@@ -329,24 +329,24 @@ impl NativeActors {
         self.publish_weights(py, Weights::Tensors(weights))
     }
 
-    /// Publishes tensors by name; otherwise like `publish`.
+    /// Publish tensors by name; otherwise like `publish`.
     fn publish_tensors(&self, py: Python<'_>, tensors: &Bound<'_, PyAny>) -> PyResult<()> {
         self.publish_weights(py, Weights::Tensors(tensors_of("tensors", tensors)?))
     }
 
-    /// Publishes an object for actors in Python; otherwise like `publish`.
+    /// Publish an object for actors in Python; otherwise like `publish`.
     fn publish_object(&self, weights: Bound<'_, PyAny>) -> PyResult<()> {
         let py = weights.py();
         self.publish_weights(py, Weights::Object(weights.unbind()))
     }
 
-    /// Returns the state of the random stream for the next rollout's seed, int64 (6,).
+    /// Return the state of the random stream for the next rollout's seed, int64 (6,).
     fn stream<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyArray1<i64>>> {
         let state = self.inner.with(py, true, |collector| Ok(collector.seeds()?.to_state_array()))?;
         Ok(state.to_vec().into_pyarray(py))
     }
 
-    /// Returns the totals so far as a dict.
+    /// Return the totals so far as a dict.
     ///
     /// The keys are "rollouts", "total_staleness", "max_staleness", "learner_wait_seconds" and "actor_wait_seconds".
     fn stats<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
@@ -361,7 +361,7 @@ impl NativeActors {
         Ok(dict)
     }
 
-    /// Stops the threads and drops rollouts that were not popped. Closing twice does nothing.
+    /// Stop the threads and drops rollouts that were not popped. Closing twice does nothing.
     fn close(&self, py: Python<'_>) -> PyResult<()> {
         self.inner.close(py)
     }

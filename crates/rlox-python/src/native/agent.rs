@@ -127,7 +127,7 @@ impl NativeAgent {
         self.stop.load(Ordering::Relaxed)
     }
 
-    /// Sets or clears `stop_requested`, also during a call of another thread or in a signal handler.
+    /// Set or clears `stop_requested`, also during a call of another thread or in a signal handler.
     fn set_stop_requested(&self, #[pyo3(from_py_with = switches::stop)] stop: bool) {
         self.stop.store(stop, Ordering::Relaxed);
     }
@@ -138,7 +138,7 @@ impl NativeAgent {
         self.inner.with(py, false, |inner| Ok(inner.agent.env_initialized()))
     }
 
-    /// Starts episodes in native environments that have been reset.
+    /// Start episodes in native environments that have been reset.
     #[pyo3(signature = (env, normalizer=None))]
     fn start(&self, py: Python<'_>, env: &Bound<'_, PyAny>, normalizer: Option<&Bound<'_, PyAny>>) -> PyResult<()> {
         let env = instance::<NativeVectorEnv>("env", env, "VecEnv")?.get();
@@ -148,13 +148,13 @@ impl NativeAgent {
         })
     }
 
-    /// Continues native environments in the middle of their episodes.
+    /// Continue native environments in the middle of their episodes.
     fn attach(&self, py: Python<'_>, env: &Bound<'_, PyAny>) -> PyResult<()> {
         let env = instance::<NativeVectorEnv>("env", env, "VecEnv")?.get();
         env.with_env_and_normalizer(py, None, |env, _| self.inner.enter(|inner| inner.agent.attach(env)))
     }
 
-    /// Performs `train_freq` steps of each native environment, then the updates.
+    /// Perform `train_freq` steps of each native environment, then the updates.
     ///
     /// Schedules use `progress`, in [0, 1]. Exploration advances by `progress_per_step`, the share of the run that one
     /// transition is.
@@ -192,7 +192,7 @@ impl NativeAgent {
         self.inner.with(py, false, |inner| Ok(inner.agent.timesteps()))
     }
 
-    /// Returns the counts of timesteps and updates, and means over the last iteration with updates.
+    /// Return the counts of timesteps and updates, and means over the last iteration with updates.
     fn metrics<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         let (timesteps, updates, learned, rate) = self.inner.with(py, false, |inner| {
             let agent = &inner.agent;
@@ -215,7 +215,7 @@ impl NativeAgent {
         Ok(dict)
     }
 
-    /// Returns actions for one observation or a batch, in the rollout's format; see `NativePolicy.predict`.
+    /// Return actions for one observation or a batch, in the rollout's format; see `NativePolicy.predict`.
     #[pyo3(signature = (obs, seed=None, action_masks=None, normalizer=None))]
     fn predict<'py>(
         &self,
@@ -235,13 +235,13 @@ impl NativeAgent {
         })
     }
 
-    /// Returns all parameters by torch's names, float32.
+    /// Return all parameters by torch's names, float32.
     fn tensors<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         let named = self.inner.with(py, true, |inner| Ok(inner.agent.learner().tensors()))?;
         tensors_dict(py, named)
     }
 
-    /// Checks that `load` accepts these parameters.
+    /// Check that `load` accepts these parameters.
     ///
     /// Raises:
     ///     ValueError: As for `load`.
@@ -250,7 +250,7 @@ impl NativeAgent {
         self.inner.with(py, true, |inner| inner.agent.learner().check_tensors(&named))
     }
 
-    /// Loads parameters by name.
+    /// Load parameters by name.
     ///
     /// Raises:
     ///     ValueError: A parameter is missing, unknown, of another shape or not finite; the agent is unchanged.
@@ -259,13 +259,13 @@ impl NativeAgent {
         self.inner.with(py, true, |inner| inner.agent.learner_mut().load(&named))
     }
 
-    /// Returns the optimisers' state by the parameters' names, float32.
+    /// Return the optimisers' state by the parameters' names, float32.
     fn optimizer_state<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         let named = self.inner.with(py, true, |inner| Ok(inner.agent.learner().optimizer_state()))?;
         tensors_dict(py, named)
     }
 
-    /// Checks that `load_optimizer_state` accepts this state.
+    /// Check that `load_optimizer_state` accepts this state.
     ///
     /// Raises:
     ///     ValueError: As for `load`.
@@ -274,7 +274,7 @@ impl NativeAgent {
         self.inner.with(py, true, |inner| inner.agent.learner().check_optimizer_state(&named))
     }
 
-    /// Loads the result of `optimizer_state`.
+    /// Load the result of `optimizer_state`.
     ///
     /// Raises:
     ///     ValueError: As for `load`.
@@ -283,7 +283,7 @@ impl NativeAgent {
         self.inner.with(py, true, |inner| inner.agent.learner_mut().load_optimizer_state(&named))
     }
 
-    /// Returns the states of the random streams, int64 (num_envs + 2, 6).
+    /// Return the states of the random streams, int64 (num_envs + 2, 6).
     ///
     /// The rows are one stream per environment for actions, one for the choice of minibatches, and one for the
     /// updates.
@@ -295,17 +295,17 @@ impl NativeAgent {
         Ok(states.into_pyarray(py).reshape([self.num_envs + 2, RNG_STATE_LEN])?.to_dyn().clone())
     }
 
-    /// Returns the number of transitions in the replay buffer.
+    /// Return the number of transitions in the replay buffer.
     fn replay_len(&self, py: Python<'_>) -> PyResult<usize> {
         self.inner.with(py, false, |inner| Ok(inner.agent.replay().len()))
     }
 
-    /// Returns the content of the replay buffer and its priorities, as arrays by name.
+    /// Return the content of the replay buffer and its priorities, as arrays by name.
     fn replay_state<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         arrays_of(py, self.inner.with(py, true, |inner| inner.agent.replay_state())?)
     }
 
-    /// Restores the result of `replay_state`.
+    /// Restore the result of `replay_state`.
     ///
     /// Raises:
     ///     ValueError: The state belongs to another agent or is damaged; the agent is unchanged.
@@ -314,7 +314,7 @@ impl NativeAgent {
         self.inner.with(py, true, |inner| inner.agent.load_replay_state(&fields))
     }
 
-    /// Returns the action noise, the pending updates and the progress of the last iteration.
+    /// Return the action noise, the pending updates and the progress of the last iteration.
     ///
     /// The noise is float32 (num_envs * action numbers,), or empty. Pending updates are the fraction of a minibatch
     /// due.
@@ -326,13 +326,13 @@ impl NativeAgent {
         Ok((noise.into_pyarray(py).into_any(), pending_updates, progress))
     }
 
-    /// Returns the maximum number of minibatches that can be due after this many timesteps.
+    /// Return the maximum number of minibatches that can be due after this many timesteps.
     fn pending_limit(&self, py: Python<'_>, timesteps: &Bound<'_, PyAny>) -> PyResult<f64> {
         let timesteps = index("timesteps", timesteps)? as u64;
         self.inner.with(py, false, |inner| Ok(inner.agent.pending_limit(timesteps)))
     }
 
-    /// Restores streams, noise and counts of an earlier agent; start the environments afterwards.
+    /// Restore streams, noise and counts of an earlier agent; start the environments afterwards.
     ///
     /// Raises:
     ///     ValueError: The state belongs to another agent; the agent is unchanged.
@@ -363,14 +363,14 @@ impl NativeAgent {
         })
     }
 
-    /// Returns the means over the minibatches of the last iteration with updates, by name.
+    /// Return the means over the minibatches of the last iteration with updates, by name.
     ///
     /// A mean that the algorithm does not report is None. The result is None before the first update.
     fn last_update<'py>(&self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyDict>>> {
         update_stats_dict(py, self.inner.with(py, false, |inner| Ok(inner.agent.last_update()))?)
     }
 
-    /// Loads the result of `last_update`; `load_progress_state` resets it.
+    /// Load the result of `last_update`; `load_progress_state` resets it.
     ///
     /// Raises:
     ///     ValueError, TypeError: The argument is not a result of `last_update`; the agent is unchanged.
@@ -384,7 +384,7 @@ impl NativeAgent {
 
     // Methods for environments that Python steps.
 
-    /// Sets the current observations, (N, *obs_shape) in the rollout's format; `is_new` starts episodes.
+    /// Set the current observations, (N, *obs_shape) in the rollout's format; `is_new` starts episodes.
     #[pyo3(signature = (obs, is_new, action_masks=None, normalizer=None))]
     fn start_from_obs<'py>(
         &self,
@@ -406,7 +406,7 @@ impl NativeAgent {
         })
     }
 
-    /// Starts an iteration that the caller performs step by step; `progress_per_step` is as for `iterate`.
+    /// Start an iteration that the caller performs step by step; `progress_per_step` is as for `iterate`.
     #[pyo3(signature = (progress, progress_per_step=None))]
     fn begin(
         &self,
@@ -422,7 +422,7 @@ impl NativeAgent {
         })
     }
 
-    /// Returns the next actions, (N, *action_shape): integers from 0, or numbers within a Box's bounds.
+    /// Return the next actions, (N, *action_shape): integers from 0, or numbers within a Box's bounds.
     #[pyo3(signature = (normalizer=None))]
     fn act<'py>(&self, py: Python<'py>, normalizer: Option<&Bound<'py, PyAny>>) -> PyResult<Bound<'py, PyAny>> {
         let actions = self.enter(py, normalizer, |inner, normalizer| {
@@ -434,7 +434,7 @@ impl NativeAgent {
         actions.into_array(py, &[&[self.num_envs][..], &self.action.shape()].concat())
     }
 
-    /// Stores the result of a step; `rlox_nn::train::StepResult` describes the arrays, all (N, ...).
+    /// Store the result of a step; `rlox_nn::train::StepResult` describes the arrays, all (N, ...).
     #[pyo3(signature = (next_obs, obs, rewards, terminated, truncated, valid=None, action_masks=None, final_action_masks=None, normalizer=None))]
     fn observe<'py>(
         &self,
@@ -478,7 +478,7 @@ impl NativeAgent {
         })
     }
 
-    /// Performs the updates due after the steps since `begin`; False if `stop_requested` ended them early.
+    /// Perform the updates due after the steps since `begin`; False if `stop_requested` ended them early.
     ///
     /// Raises:
     ///     FloatingPointError: A computed number is NaN or infinite.

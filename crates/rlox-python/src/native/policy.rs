@@ -136,12 +136,12 @@ impl NativePolicy {
         self.stop.load(Ordering::Relaxed)
     }
 
-    /// Sets or clears `stop_requested`, also during a call of another thread or in a signal handler.
+    /// Set or clears `stop_requested`, also during a call of another thread or in a signal handler.
     fn set_stop_requested(&self, #[pyo3(from_py_with = switches::stop)] stop: bool) {
         self.stop.store(stop, Ordering::Relaxed);
     }
 
-    /// Sets the seed of an iteration, for its actions, its exploration noise and its minibatch order.
+    /// Set the seed of an iteration, for its actions, its exploration noise and its minibatch order.
     fn begin(&self, py: Python<'_>, seed: &Bound<'_, PyAny>, num_envs: &Bound<'_, PyAny>) -> PyResult<()> {
         let (seed, num_envs) = (seed_of(seed)?, count("num_envs", num_envs)?);
         self.inner.with(py, num_envs > DETACH_ABOVE_ENVS, |inner| {
@@ -150,7 +150,7 @@ impl NativePolicy {
         })
     }
 
-    /// Fills a rollout with native environments that have been reset, and estimates advantages.
+    /// Fill a rollout with native environments that have been reset, and estimates advantages.
     ///
     /// Returns:
     ///     False if `stop_requested` ended the rollout early.
@@ -197,7 +197,7 @@ impl NativePolicy {
         Ok(is_complete)
     }
 
-    /// Returns (actions, log_probs, values) for the observations at row `t` of a rollout.
+    /// Return (actions, log_probs, values) for the observations at row `t` of a rollout.
     ///
     /// Args:
     ///     noise: Whether to draw new noise of state-dependent exploration.
@@ -237,7 +237,7 @@ impl NativePolicy {
         Ok((actions.into_array(py, &shape)?, log_probs.into_pyarray(py).into_any(), values.into_pyarray(py).into_any()))
     }
 
-    /// Estimates values and advantages of a full rollout of environments that Python steps.
+    /// Estimate values and advantages of a full rollout of environments that Python steps.
     fn finish(
         &self,
         py: Python<'_>,
@@ -256,7 +256,7 @@ impl NativePolicy {
         })
     }
 
-    /// Performs PPO epochs on a finished rollout; `configs::ppo` reads the settings.
+    /// Perform PPO epochs on a finished rollout; `configs::ppo` reads the settings.
     fn ppo<'py>(
         &self,
         py: Python<'py>,
@@ -270,7 +270,7 @@ impl NativePolicy {
         })
     }
 
-    /// Performs one A2C step on a finished rollout.
+    /// Perform one A2C step on a finished rollout.
     fn a2c<'py>(
         &self,
         py: Python<'py>,
@@ -284,7 +284,7 @@ impl NativePolicy {
         })
     }
 
-    /// Performs one IMPALA step on a finished rollout of this policy or an older version.
+    /// Perform one IMPALA step on a finished rollout of this policy or an older version.
     fn impala<'py>(
         &self,
         py: Python<'py>,
@@ -298,7 +298,7 @@ impl NativePolicy {
         })
     }
 
-    /// Returns actions for one observation or a batch, in the rollout's format.
+    /// Return actions for one observation or a batch, in the rollout's format.
     #[pyo3(signature = (obs, seed=None, action_masks=None, normalizer=None))]
     fn predict<'py>(
         &self,
@@ -318,13 +318,13 @@ impl NativePolicy {
         })
     }
 
-    /// Returns all parameters by torch's names, float32.
+    /// Return all parameters by torch's names, float32.
     fn tensors<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         let named = self.inner.with(py, true, |inner| Ok(inner.policy.tensors()))?;
         tensors_dict(py, named)
     }
 
-    /// Checks that `load` accepts these parameters.
+    /// Check that `load` accepts these parameters.
     ///
     /// Raises:
     ///     ValueError: As for `load`.
@@ -333,7 +333,7 @@ impl NativePolicy {
         self.inner.with(py, true, |inner| inner.policy.check_tensors(&named))
     }
 
-    /// Checks that `load_optimizer_state` accepts this state.
+    /// Check that `load_optimizer_state` accepts this state.
     ///
     /// Raises:
     ///     ValueError: As for `load`.
@@ -342,7 +342,7 @@ impl NativePolicy {
         self.inner.with(py, true, |inner| inner.policy.check_optimizer_state(&named))
     }
 
-    /// Loads parameters by name.
+    /// Load parameters by name.
     ///
     /// Raises:
     ///     ValueError: A parameter is missing, unknown, of another shape or not finite; the policy is unchanged.
@@ -351,13 +351,13 @@ impl NativePolicy {
         self.inner.with(py, true, |inner| inner.policy.load(&named))
     }
 
-    /// Returns the optimiser's state by the parameters' names, float32.
+    /// Return the optimiser's state by the parameters' names, float32.
     fn optimizer_state<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         let named = self.inner.with(py, true, |inner| Ok(inner.policy.optimizer_state()))?;
         tensors_dict(py, named)
     }
 
-    /// Loads the result of `optimizer_state`.
+    /// Load the result of `optimizer_state`.
     ///
     /// Raises:
     ///     ValueError: As for `load`.
@@ -367,7 +367,7 @@ impl NativePolicy {
     }
 }
 
-/// Returns the network backends of this build.
+/// Return the network backends of this build.
 #[pyfunction]
 pub(crate) fn network_backends() -> Vec<&'static str> {
     [("native", true), ("candle", cfg!(feature = "candle")), ("burn", cfg!(feature = "burn"))]

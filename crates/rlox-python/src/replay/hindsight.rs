@@ -79,7 +79,7 @@ impl GoalReplayBuffer {
         Ok(PyClassInitializer::from(ReplayBuffer { buffer }).add_subclass(Self))
     }
 
-    /// Reads a buffer that `save` wrote; `rlox.HindsightReplayBuffer.load` also computes rewards.
+    /// Read a buffer that `save` wrote; `rlox.HindsightReplayBuffer.load` also computes rewards.
     #[staticmethod]
     fn load(py: Python<'_>, path: &Bound<'_, PyAny>) -> PyResult<Py<Self>> {
         let buffer = Buffer::load(py, path, "HindsightReplayBuffer")?;

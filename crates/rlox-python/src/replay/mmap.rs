@@ -89,7 +89,7 @@ impl MmapReplayBuffer {
         Ok(Self { buffer: Buffer::from_backend(py, core, rng, "MmapReplayBuffer") })
     }
 
-    /// Opens the file of an earlier buffer and continues it.
+    /// Open the file of an earlier buffer and continues it.
     ///
     /// Args:
     ///     path: Path of the file.
@@ -116,7 +116,7 @@ impl MmapReplayBuffer {
         Ok(Self { buffer: Buffer::from_backend(py, core, rng, "MmapReplayBuffer") })
     }
 
-    /// Adds one transition.
+    /// Add one transition.
     ///
     /// Args:
     ///     obs: The observation, (*obs_shape); a dict of arrays for Dict observations.
@@ -147,7 +147,7 @@ impl MmapReplayBuffer {
         self.buffer.push(py, Transition { obs, action, reward, terminated, truncated, next_obs, extra })
     }
 
-    /// Adds any number of transitions.
+    /// Add any number of transitions.
     ///
     /// Args:
     ///     obs: The observations, (B, *obs_shape).
@@ -177,7 +177,7 @@ impl MmapReplayBuffer {
         self.buffer.push_batch(py, Transition { obs, action, reward, terminated, truncated, next_obs, extra }, false)
     }
 
-    /// Samples transitions uniformly, with replacement.
+    /// Sample transitions uniformly, with replacement.
     ///
     /// Args:
     ///     batch_size: B, at most the number of stored transitions.
@@ -201,7 +201,7 @@ impl MmapReplayBuffer {
         self.buffer.sample(py, batch_size, seed, out, None)
     }
 
-    /// Writes all transitions to the disk, where they survive a crash.
+    /// Write all transitions to the disk, where they survive a crash.
     ///
     /// Raises:
     ///     OSError: The disk is full or fails. Nothing is lost, and the next flush tries again.
@@ -209,7 +209,7 @@ impl MmapReplayBuffer {
         self.buffer.inner.write(py, true, Core::flush)
     }
 
-    /// Reads and checks the complete file.
+    /// Read and checks the complete file.
     ///
     /// Raises:
     ///     CorruptFileError: The file is damaged; the error names the section.
@@ -217,7 +217,7 @@ impl MmapReplayBuffer {
         self.buffer.inner.read(py, true, Core::verify)
     }
 
-    /// Flushes and returns a reference to the file, for checkpoints.
+    /// Flush and returns a reference to the file, for checkpoints.
     ///
     /// The arrays are the file's path and id, the number of pushed transitions, a number that identifies them, and the
     /// buffer's own random stream. The transitions stay in the file.
@@ -233,7 +233,7 @@ impl MmapReplayBuffer {
         arrays_of(py, fields)
     }
 
-    /// Restores the state of a reference to this buffer's file, even if the file was moved.
+    /// Restore the state of a reference to this buffer's file, even if the file was moved.
     ///
     /// Transitions pushed after the reference are dropped, also from the file. Samples and pushes then continue
     /// identically.
@@ -254,7 +254,7 @@ impl MmapReplayBuffer {
         })
     }
 
-    /// Flushes and closes the file; every later call raises `ClosedError`.
+    /// Flush and closes the file; every later call raises `ClosedError`.
     ///
     /// Closing twice, or in two threads at once, does nothing.
     ///

@@ -113,7 +113,7 @@ impl PrioritizedReplayBuffer {
         Ok(PyClassInitializer::from(ReplayBuffer { buffer }).add_subclass(Self::with_alpha_beta([alpha, beta])))
     }
 
-    /// Samples transitions by priority, in ascending order of their storage rows.
+    /// Sample transitions by priority, in ascending order of their storage rows.
     ///
     /// Args:
     ///     batch_size: B, at most the number of stored transitions.
@@ -144,7 +144,7 @@ impl PrioritizedReplayBuffer {
         Ok(batch)
     }
 
-    /// Sets new priorities of transitions.
+    /// Set new priorities of transitions.
     ///
     /// Args:
     ///     indices: (B,) from `sample`. Replaced transitions are skipped; of duplicates the last one counts.
@@ -186,7 +186,7 @@ impl PrioritizedReplayBuffer {
         done.map_err(|error| too_large(object, priorities).unwrap_or(error))
     }
 
-    /// Reads a buffer that `save` wrote; the new buffer continues exactly like the saved one.
+    /// Read a buffer that `save` wrote; the new buffer continues exactly like the saved one.
     ///
     /// Raises:
     ///     CorruptFileError: The data is damaged, incomplete or not a buffer; the error names file and section.
