@@ -170,7 +170,7 @@ impl RolloutBuffer {
 
     /// Return a field as an array (T, N, ...) that shares the buffer's memory.
     ///
-    /// The result is the current content, for all fields also before `finish`.
+    /// Unlike the attributes, this method also returns `advantages` and `returns` before `finish`.
     fn field<'py>(slf: &Bound<'py, Self>, name: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
         Self::field_view(slf, &text("name", name)?)
     }
@@ -316,8 +316,7 @@ impl RolloutBuffer {
         })
     }
 
-    /// Store step `t` of environments that Python code steps: policy output and results of the
-    /// step.
+    /// Store step `t` of environments that Python code steps: policy output and step results.
     ///
     /// Args:
     ///     t: Index of the next step, from 0.

@@ -91,7 +91,7 @@ pub(crate) fn env_ids() -> Vec<&'static str> {
 
 /// Return the free memory in bytes, or None if the system does not report it.
 ///
-/// The limit of the process's control group applies.
+/// A memory limit of the process's control group (cgroup) is taken into account.
 #[pyfunction]
 pub(crate) fn available_memory() -> Option<u64> {
     rlox_core::__private::available_memory()
