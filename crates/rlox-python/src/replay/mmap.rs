@@ -35,8 +35,8 @@ use crate::sync::gil::detach;
 ///
 /// Raises:
 ///     ValueError: A size is 0, `hot_capacity` exceeds `total_capacity`, or a dtype is unknown.
-///     MemoryError: The `hot_capacity` rows do not fit into memory; the message has their size in
-///         bytes.
+///     MemoryError: The newest `hot_capacity` rows do not fit into memory; the message has their
+///         size.
 ///     OSError: `cold_path` exists (FileExistsError), or the system reports an error.
 ///
 /// >>> import os, tempfile, rlox
@@ -247,8 +247,8 @@ impl MmapReplayBuffer {
     /// Restore the state that `state` referred to.
     ///
     /// The reference must be to this buffer's file, which may have been moved since. Transitions
-    /// that were pushed after the call of `state` are removed, also from the file. Afterwards, the
-    /// same pushes and samples give the same results.
+    /// that were pushed after the call of `state` are removed, also from the file. Pushes and
+    /// samples then continue exactly as after the call of `state`.
     ///
     /// Args:
     ///     arrays: The result of `state`.
