@@ -33,7 +33,7 @@ impl Block {
     /// A block from the free list is at most twice as long as requested.
     pub(crate) fn take(bytes: usize) -> PyResult<Self> {
         let len = bytes.div_ceil(8);
-        // `try_lock` never blocks: after a fork, the thread that holds the lock may not exist in this process.
+        // `try_lock` does not wait: after a fork, the thread that holds the lock may not exist.
         if let Ok(mut free) = FREE_LIST.try_lock()
             && let Some(index) = free.iter().position(|block| (len..=2 * len).contains(&block.len()))
         {

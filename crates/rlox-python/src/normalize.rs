@@ -105,7 +105,7 @@ impl Normalizer {
     /// Update the statistics with K observations, (K, *obs_shape).
     ///
     /// Raises:
-    ///     ValueError: The shape is wrong, or a number is NaN or infinite; the statistics are unchanged.
+    ///     ValueError: The shape is wrong, or a number is not finite; the statistics are unchanged.
     fn update_obs(&self, py: Python<'_>, obs: &Bound<'_, PyAny>) -> PyResult<()> {
         let obs = argument::<f32>("obs", obs, &REAL)?.read(false)?;
         self.check(obs.shape())?;
@@ -230,7 +230,7 @@ impl RunningMeanStd {
     /// Update the statistics with K rows, (K, *shape).
     ///
     /// Raises:
-    ///     ValueError: The shape is wrong, or a number is NaN or infinite; the statistics are unchanged.
+    ///     ValueError: The shape is wrong, or a number is not finite; the statistics are unchanged.
     fn update(&self, py: Python<'_>, x: &Bound<'_, PyAny>) -> PyResult<()> {
         let x = argument::<f64>("x", x, &REAL)?.read(false)?;
         if !x.shape().ends_with(&self.shape) {

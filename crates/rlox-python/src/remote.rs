@@ -125,7 +125,8 @@ impl Collect<Weights, FilledRollout> for Remote {
 ///     weights: Policy of the learner.
 ///     seed: Seed of the first environment of the first actor. The following integers are the seeds
 ///         of the other environments.
-///     stream, max_staleness, deterministic, gamma, gae_lambda, sde_sample_freq: As for NativeActors.
+///     stream, max_staleness, deterministic: As for NativeActors.
+///     gamma, gae_lambda, sde_sample_freq: As for NativeActors.
 ///
 /// Returns:
 ///     The actors, and a function that returns their faults so far, as for `remote_env`.

@@ -37,8 +37,9 @@ use sequences::SequenceRequest;
 ///     obs_dim: Number of elements of an observation, or its shape. For Dict observations,
 ///         {name: shape} or {name: (shape, dtype)}.
 ///     act_dim: Number of elements of an action, or its shape; () for Discrete.
-///     num_envs: Number of environments that step together. Each `push_batch` adds one row per environment.
-///     obs_dtype, act_dtype: "float32", "float64", "int64", "uint8" or "bool", as `numpy.dtype` takes them.
+///     num_envs: Number of environments that step together. `push_batch` adds one row for each.
+///     obs_dtype, act_dtype: Any form that `numpy.dtype` accepts of "float32", "float64", "int64",
+///         "uint8" or "bool".
 ///     frame_stack: Number of frames that observations stack along their first axis, oldest first.
 ///     n_step: Number of steps that a sampled transition spans, unless the episode ends earlier.
 ///         `rewards` is then the discounted sum of the rewards, and `discounts` the factor of the

@@ -282,7 +282,6 @@ impl RolloutBuffer {
     ///     ended: bool (N,), for environments in autoreset mode NEXT_STEP: True where the episode
     ///         has ended, so that the next step only resets the environment. None for environments
     ///         that reset in the step that ends an episode.
-    ///         step only resets. None for environments that reset in the same step.
     ///
     /// Raises:
     ///     TypeError: Observations do not fit the kind of the buffer's dtype: real numbers in place

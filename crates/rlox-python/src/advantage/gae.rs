@@ -29,8 +29,8 @@ const DETACH_ABOVE_ELEMENTS: usize = 4096;
 /// step, and `v_{t+1}` at all other steps.
 ///
 /// Args:
-///     rewards: (T,) for one trajectory or (T, N) time-major. Results are float32 for float32, float16 and
-///         bfloat16 rewards, and float64 for any other dtype.
+///     rewards: (T,) for one trajectory or (T, N) time-major. Results are float32 for float32,
+///         float16 and bfloat16 rewards, and float64 for any other dtype.
 ///     values: Values of the states in which the actions were taken, of the shape of `rewards`.
 ///     dones: Flags of episode ends that are all terminations; None if `terminated` is given.
 ///     last_value: Value of the state after the last step: a number, or (N,).
@@ -156,7 +156,8 @@ impl<'py> Call<'_, 'py> {
 ///
 /// Raises:
 ///     TypeError: An array is not numeric, or not exactly one of `dones` and `terminated` is given.
-///     ValueError: Lengths do not match, a factor is outside [0, 1], or steps are truncated without `final_values`.
+///     ValueError: Lengths do not match, a factor is outside [0, 1], or steps are truncated without
+///         `final_values`.
 ///
 /// >>> import numpy as np, rlox
 /// >>> advantages, returns = rlox.compute_gae_batched(

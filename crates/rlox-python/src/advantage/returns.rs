@@ -24,8 +24,8 @@ const DETACH_ABOVE_ELEMENTS: usize = 4096;
 /// The computation uses float64.
 ///
 /// Args:
-///     rewards: (T,) for one trajectory or (T, N) time-major. Results are float32 for float32, float16 and
-///         bfloat16 rewards, and float64 for any other dtype.
+///     rewards: (T,) for one trajectory or (T, N) time-major. Results are float32 for float32,
+///         float16 and bfloat16 rewards, and float64 for any other dtype.
 ///     dones: Flags of episode ends that are all terminations; None if `terminated` is given.
 ///     last_value: Value of the state after the last step: a number, or (N,); 0 for the plain sum
 ///         of the rewards.
@@ -68,8 +68,8 @@ pub(crate) fn compute_returns<'py>(
 /// computation uses float64.
 ///
 /// Args:
-///     rewards: (T,) for one trajectory or (T, N) time-major. Results are float32 for float32, float16 and
-///         bfloat16 rewards, and float64 for any other dtype.
+///     rewards: (T,) for one trajectory or (T, N) time-major. Results are float32 for float32,
+///         float16 and bfloat16 rewards, and float64 for any other dtype.
 ///     values: Values of the states in which the actions were taken, of the shape of `rewards`.
 ///     dones: Flags of episode ends that are all terminations; None if `terminated` is given.
 ///     last_value: Value of the state after the last step: a number, or (N,).

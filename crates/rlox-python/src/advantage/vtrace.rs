@@ -28,18 +28,20 @@ const DETACH_ABOVE_ELEMENTS: usize = 1024;
 ///
 /// Ratios are computed in the dtype of the results; float32 ratios are within 2 units in the last
 /// place. All other numbers are computed in float64.
+///
 /// Args:
 ///     log_rhos: Log-probabilities of the actions under the learning policy minus those under the
 ///         acting policy, of the shape of `rewards`. Minus infinity means a ratio of zero. NaN
 ///         makes the results of its step and of the earlier steps of the episode NaN.
-///     rewards: (T,) for one trajectory or (T, N) time-major. Results are float32 for float32, float16 and
-///         bfloat16 rewards, and float64 for any other dtype.
+///     rewards: (T,) for one trajectory or (T, N) time-major. Results are float32 for float32,
+///         float16 and bfloat16 rewards, and float64 for any other dtype.
 ///     values: Values of the states in which the actions were taken, of the shape of `rewards`.
 ///     dones: Flags of episode ends that are all terminations; None if `terminated` is given.
 ///     bootstrap_value: Value of the state after the last step: a number, or (N,).
 ///     gamma: Discount factor in [0, 1].
 ///     rho_bar: Upper bound of the ratio in the temporal difference, at least 0; infinity for none.
-///     c_bar: Upper bound of the ratio in the trace, at least 0; the paper assumes `c_bar <= rho_bar`.
+///     c_bar: Upper bound of the ratio in the traces, at least 0; the paper assumes
+///         `c_bar <= rho_bar`.
 ///     lam: Factor of the traces `c_t`, in [0, 1].
 ///     pg_rho_bar: Upper bound of the ratio in the policy gradient advantages, at least 0.
 ///     terminated: True where the environment reached a terminal state; replaces `dones`.

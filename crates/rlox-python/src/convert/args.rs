@@ -66,7 +66,7 @@ pub(crate) fn expect_shape_or(
     Err(value_error(argument, &format!("shape {expected:?}"), &got, fix))
 }
 
-/// Kinds of numbers (NumPy's `dtype.kind`) that an argument accepts, and their description for errors.
+/// Kinds of numbers (`dtype.kind` of NumPy) that an argument accepts, and their name in errors.
 pub(crate) struct Kinds {
     accepted: &'static str,
     described: &'static str,
@@ -150,7 +150,7 @@ pub(crate) struct Argument<'py, T> {
 enum Found<'py, T> {
     /// An array of `T`, and the result of [`times_others_ran`] at its conversion.
     Typed(Bound<'py, PyArrayDyn<T>>, usize),
-    /// An array of another dtype, not yet converted.
+    /// An array of another dtype, whose elements [`Argument::read`] converts.
     Other(Bound<'py, PyUntypedArray>),
     /// Converted elements of a long array of another dtype, and their shape.
     Converted(Vec<T>, Vec<usize>),
@@ -369,7 +369,7 @@ impl<T: Element + 'static> Input<'_, T> {
 }
 
 impl<T: Element + Copy + 'static> Input<'_, T> {
-    /// Returns the input, or a copy of it if its memory overlaps a buffer field that the call writes to.
+    /// Returns the input, or a copy of it if it overlaps a buffer field that the call writes to.
     pub(crate) fn copy_if_overlapping(self, fields: &[(String, FieldMemory)]) -> PyResult<Self> {
         let is_inside = fields.iter().any(|(_, memory)| self.overlaps(&memory.range()));
         if is_inside { self.into_copy() } else { Ok(self) }
@@ -388,8 +388,8 @@ impl<T: Element + Copy + 'static> Input<'_, T> {
 
 /// Borrows a caller's array for writing in place.
 ///
-/// The array must have exactly the dtype `T`, be C-contiguous and writeable, and share no memory with another argument
-/// or call.
+/// The array must have exactly the dtype `T`, be C-contiguous and writeable, and share no memory
+/// with another argument or call.
 pub(crate) fn output<'py, T: Kind>(argument: &'static str, object: &Bound<'py, PyAny>) -> PyResult<Output<'py, T>> {
     // Formatted only for an error, because formatting a dtype takes longer than a short call.
     let dtype = || text_of(numpy::dtype::<T>(object.py()).as_any(), "str");
@@ -417,8 +417,8 @@ pub(crate) fn output<'py, T: Kind>(argument: &'static str, object: &Bound<'py, P
 
 /// Converts an object with `np.asarray`; arrays are returned unchanged. May run Python code.
 ///
-/// A bfloat16 tensor becomes float32, because NumPy has no bfloat16. The result has at most as many axes as
-/// [`expect_axes`] accepts.
+/// A bfloat16 tensor becomes float32, because NumPy has no bfloat16. The result has at most as many
+/// axes as [`expect_axes`] accepts.
 pub(crate) fn asarray<'py>(argument: &str, object: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyUntypedArray>> {
     if let Ok(array) = object.cast::<PyUntypedArray>() {
         expect_axes(argument, array)?;

@@ -161,7 +161,7 @@ fn from_booleans<T: Send>(
     map_elements(array.py(), view, long, |byte| number(byte != 0))
 }
 
-/// Returns an error for arrays of more than 32 axes, the numpy crate's limit; NumPy itself allows 64.
+/// Returns an error for arrays of more than 32 axes, the numpy crate's limit; NumPy allows 64.
 pub(crate) fn expect_axes(argument: &str, array: &Bound<'_, PyUntypedArray>) -> PyResult<()> {
     if array.ndim() <= 32 {
         return Ok(());
@@ -183,7 +183,7 @@ pub(crate) struct New<'py, T: Element>(Bound<'py, PyArrayDyn<T>>);
 
 impl<'py, T: Element> New<'py, T> {
     pub(crate) fn slice(&mut self) -> &mut [T] {
-        // SAFETY: the array is new, C-contiguous and without other references; its elements are initialised.
+        // SAFETY: the array is new, C-contiguous, initialised, and without other references.
         unsafe { self.0.as_slice_mut() }.unwrap_or(&mut [])
     }
 
@@ -220,7 +220,7 @@ pub(crate) fn empty<'py, T: Element + Pod>(py: Python<'py>, shape: &[usize]) -> 
     }
     let owner = Bound::new(py, alloc::Block::take(bytes)?)?;
     let start = owner.get().start().cast::<T>();
-    // SAFETY: the block is large enough, aligned for any number, initialised, and lives as long as `owner`.
+    // SAFETY: the block is large enough, aligned, initialised, and lives as long as `owner`.
     Ok(New(unsafe { view_at(start, shape, owner.into_any()) }))
 }
 

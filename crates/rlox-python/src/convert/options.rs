@@ -1,4 +1,4 @@
-//! Option arguments: time limits, texts, reset options, environment keywords and extra buffer fields.
+//! Arguments that are options: time limits, texts, reset options, keywords and extra fields.
 
 use pyo3::exceptions::PyMemoryError;
 use pyo3::prelude::*;

@@ -34,8 +34,7 @@ impl<'py> ActionArgument<'py> {
         Ok(Self::Continuous(argument(name, array.as_any(), &REAL)?))
     }
 
-    /// Adds the memory of the actions to `borrows`; returns true if no other array there overlaps
-    /// it.
+    /// Adds the memory of the actions to `borrows`; returns true if it overlaps no other array.
     pub(crate) fn is_disjoint(&self, borrows: &mut DisjointBorrows) -> bool {
         match self {
             Self::Discrete(actions) => borrows.try_add(actions.memory()),

@@ -81,7 +81,7 @@ fn non_negative_int(argument: &str, expected: &str, object: &Bound<'_, PyAny>) -
     index.extract().map_or_else(|_| Ok((None, short_repr(&index))), |value| Ok((Some(value), String::new())))
 }
 
-/// Returns a count, an integer that is at least 0. An integer above `usize::MAX` is a `MemoryError`.
+/// Returns a count: an integer that is at least 0. Integers above `usize::MAX` are a `MemoryError`.
 pub(crate) fn count(argument: &str, object: &Bound<'_, PyAny>) -> PyResult<usize> {
     usize_argument(argument, COUNT, object)
 }

@@ -49,7 +49,9 @@ pub(crate) fn mode_of(object: &Bound<'_, PyAny>) -> PyResult<AutoresetMode> {
     }
 }
 
-/// Makes environments from an id or a plugin's capsule; errors about their number name `count_name`.
+/// Makes environments from an id or a plugin's capsule.
+///
+/// Errors about the number of environments name the argument `count_name`.
 pub(crate) fn make(
     py: Python<'_>,
     env_id: &Bound<'_, PyAny>,

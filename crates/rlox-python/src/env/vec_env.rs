@@ -157,7 +157,8 @@ impl NativeVectorEnv {
         single: bool,
     ) -> PyResult<Self> {
         let env = make(py, env_id, (count_name, num_envs), seed, autoreset_mode, max_episode_steps, kwargs)?;
-        // Steps of a plugin's environments may take any time, and may wait for other Python threads.
+        // A plugin's environments may take any time for a step, and may wait for other Python
+        // threads.
         let env = Self::from_env(py, env, env_id.is_instance_of::<PyCapsule>())?;
         Ok(Self { names: if single { Names::SINGLE } else { Names::BATCH }, ..env })
     }
@@ -228,8 +229,8 @@ impl NativeVectorEnv {
         let (obs_out, reward, term, trunc) = (obs.slice(), rewards.slice(), terminated.slice(), truncated.slice());
         let actions = actions.get();
         let finals = self.inner.with(py, self.long, |inner| {
-            // Allocated before the step, which cannot be undone. Memory pages that are never
-            // written are free.
+            // Allocated before the step, which cannot be undone. Pages that are never written take
+            // no memory.
             let mut copy = with_capacity(inner.final_obs.len() + self.num_envs * OBJECT_OVERHEAD_FLOATS)?;
             let out =
                 StepOut { obs: obs_out, reward, terminated: term, truncated: trunc, final_obs: &mut inner.final_obs };

@@ -22,8 +22,8 @@ use crate::sync::gil::detach;
 /// `exp(log_probs) * -x`. Its sum over a whole vocabulary is the divergence itself.
 ///
 /// Args:
-///     log_probs: Log-probabilities of the tokens under the policy, (B, T) or (T,), in nats. Results are
-///         float32 for float32, float16 and bfloat16, and float64 for any other dtype.
+///     log_probs: Log-probabilities of the tokens under the policy, (B, T) or (T,), in nats.
+///         Results are float32 for float32, float16 and bfloat16, and float64 for any other dtype.
 ///     ref_log_probs: Log-probabilities of the same tokens under the reference policy, of the same
 ///         shape.
 ///     mask: True or 1 for tokens to include, False or 0 for others, of the same shape. The numbers
@@ -39,7 +39,8 @@ use crate::sync::gil::detach;
 ///
 /// Raises:
 ///     TypeError: An array is not numeric.
-///     ValueError: Shapes differ, the estimator or reduction is unknown, or the mask has numbers other than 0 and 1.
+///     ValueError: Shapes differ, the estimator or reduction is unknown, or the mask has numbers
+///         other than 0 and 1.
 ///
 /// >>> import rlox
 /// >>> rlox.token_kl([[-1.0, -2.0]], [[-2.0, -4.0]], estimator="k1")

@@ -54,7 +54,7 @@ impl GilYielder {
 ///         tokens.
 ///
 /// Returns:
-///     A list with one dict per row. Its arrays share no memory with the arguments:
+///     A list with one dict per row. The arrays of the dicts share no memory with the arguments:
 ///     - `input_ids`: The tokens of the row's sequences, the longest sequence first. The dtype is
 ///       uint32 or int32 if all sequences have it, otherwise int64.
 ///     - `position_ids`: The position of each token in its sequence, from 0.
@@ -65,6 +65,7 @@ impl GilYielder {
 ///       attention.
 ///     - `source_indices`: The index of each sequence in `sequences`.
 ///     Rows are not padded.
+///
 /// Raises:
 ///     TypeError: Tokens are not integers.
 ///     ValueError: A sequence is not one-dimensional or too long, or `max_length` is 0.

@@ -20,9 +20,9 @@ const NAMES: [&str; 2] = ["log_probs", "old_log_probs"];
 /// PPO and GRPO use the ratios of tokens, GSPO those of sequences.
 ///
 /// Args:
-///     log_probs: Log-probabilities of the tokens under the policy, (B, T) or (T,), in nats. Results are
-///         float32 for float32, float16 and bfloat16, and float64 for any other dtype.
-///     old_log_probs: Log-probabilities of the same tokens under the sampling policy, of the same shape.
+///     log_probs: Log-probabilities of the tokens under the policy, (B, T) or (T,), in nats.
+///         Results are float32 for float32, float16 and bfloat16, and float64 for any other dtype.
+///     old_log_probs: Log-probabilities of the tokens under the sampling policy, of the same shape.
 ///     mask: True or 1 for tokens to include, False or 0 for others, of the same shape.
 ///     level: "token" for one ratio per token, which is 1 for excluded tokens. "sequence" for one
 ///         ratio per sequence: `exp` of the mean log-ratio of its included tokens (GSPO,
@@ -81,7 +81,7 @@ fn ratios<'py, T: Float + FromArray + Pod>(
 ///
 /// Args:
 ///     log_probs: Log-probabilities of the tokens under the policy, (B, T) or (T,), in nats.
-///     old_log_probs: Log-probabilities of the same tokens under the sampling policy, of the same shape.
+///     old_log_probs: Log-probabilities of the tokens under the sampling policy, of the same shape.
 ///     mask: True or 1 for tokens to include, False or 0 for others, of the same shape.
 ///     clip_low: Ratios below `1 - clip_low` are clipped.
 ///     clip_high: Ratios above `1 + clip_high` are clipped; `clip_low` if None.
@@ -98,7 +98,8 @@ fn ratios<'py, T: Float + FromArray + Pod>(
 ///
 /// Raises:
 ///     TypeError: An array is not numeric.
-///     ValueError: Shapes do not match, a clip range is negative, or the mask has numbers other than 0 and 1.
+///     ValueError: Shapes do not match, a clip range is negative, or the mask has numbers other
+///         than 0 and 1.
 ///
 /// >>> import numpy as np, rlox
 /// >>> rlox.policy_ratio_stats(np.log([0.5, 1.0, 1.1, 1.6]), np.zeros(4)).get("clip_fraction")

@@ -291,6 +291,7 @@ impl NativeActors {
     ///     A tuple: index of the buffer, version of the weights, staleness, seed, returns and
     ///     lengths of the newest episodes that ended, number of dropped episodes, and statistics of
     ///     the actor's normaliser or None.
+    ///
     /// Raises:
     ///     ValueError, FloatingPointError: The first error of an actor. All actors have stopped.
     ///     RuntimeError: An actor panicked.
@@ -316,7 +317,7 @@ impl NativeActors {
         Ok(Some((buffer, version, staleness, seed, returns, lengths, dropped, statistics)))
     }
 
-    /// Set or clears the flag that makes `pop` return None instead of waiting.
+    /// Set or clear the flag that makes `pop` return None instead of waiting.
     #[pyo3(signature = (stop))]
     fn set_stop_requested(&self, #[pyo3(from_py_with = switches::stop)] stop: bool) {
         self.stop.store(stop, Ordering::Relaxed);
@@ -351,7 +352,8 @@ impl NativeActors {
 
     /// Return statistics of all rollouts so far as a dict.
     ///
-    /// The keys are "rollouts", "total_staleness", "max_staleness", "learner_wait_seconds" and "actor_wait_seconds".
+    /// The keys are "rollouts", "total_staleness", "max_staleness", "learner_wait_seconds" and
+    /// "actor_wait_seconds".
     fn stats<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         let stats = self.inner.with(py, true, |collector| collector.stats())?;
         let PipelineStats { rollouts, total_staleness, max_staleness, learner_wait, actor_wait } = stats;

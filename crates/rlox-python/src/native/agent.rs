@@ -260,7 +260,8 @@ impl NativeAgent {
     /// Load parameters by name.
     ///
     /// Raises:
-    ///     ValueError: A parameter is missing, unknown, of another shape or not finite; the agent is unchanged.
+    ///     ValueError: A parameter is missing, unknown, of another shape or not finite. The agent
+    ///         is unchanged.
     fn load(&self, py: Python<'_>, tensors: &Bound<'_, PyAny>) -> PyResult<()> {
         let named = tensors_of("tensors", tensors)?;
         self.inner.with(py, true, |inner| inner.agent.learner_mut().load(&named))
@@ -385,7 +386,8 @@ impl NativeAgent {
     /// Call this after `load_progress_state`, which discards the means.
     ///
     /// Raises:
-    ///     ValueError, TypeError: The argument is not a result of `last_update`; the agent is unchanged.
+    ///     ValueError, TypeError: The argument is not a result of `last_update`. The agent is
+    ///         unchanged.
     fn load_last_update(&self, py: Python<'_>, last_update: &Bound<'_, PyAny>) -> PyResult<()> {
         let stats = update_stats_of(last_update)?;
         self.inner.with(py, false, |inner| {
@@ -394,7 +396,7 @@ impl NativeAgent {
         })
     }
 
-    // Methods for environments that Python steps.
+    // Methods for environments that Python code steps.
 
     /// Set the current observations of environments that Python code steps, (N, *obs_shape).
     ///
@@ -437,7 +439,7 @@ impl NativeAgent {
         })
     }
 
-    /// Return the next actions, (N, *action_shape): integers from 0, or numbers within a Box's bounds.
+    /// Return the next actions, (N, *action_shape): integers from 0, or numbers in a Box.
     #[pyo3(signature = (normalizer=None))]
     fn act<'py>(&self, py: Python<'py>, normalizer: Option<&Bound<'py, PyAny>>) -> PyResult<Bound<'py, PyAny>> {
         let actions = self.enter(py, normalizer, |inner, normalizer| {

@@ -49,7 +49,8 @@ const DETACH_ABOVE_INPUTS: usize = 64;
 ///         integers from 0, with their numbers of possible values in `counts`.
 ///     action: Description of the action space, as in `NativeVectorEnv.spec()["action"]`.
 ///     stream: int64 (6,), state of the random stream for the initial weights.
-///     shape: Architecture settings: net_arch, activation, ortho_init, shared_trunk, use_sde, log_std_init.
+///     shape: Architecture of the networks: net_arch, activation, ortho_init, shared_trunk, use_sde
+///         and log_std_init.
 ///     backend: A name from `network_backends()`.
 ///
 /// Raises:
@@ -354,7 +355,8 @@ impl NativePolicy {
     /// Load parameters by name.
     ///
     /// Raises:
-    ///     ValueError: A parameter is missing, unknown, of another shape or not finite; the policy is unchanged.
+    ///     ValueError: A parameter is missing, unknown, of another shape or not finite. The policy
+    ///         is unchanged.
     fn load(&self, py: Python<'_>, tensors: &Bound<'_, PyAny>) -> PyResult<()> {
         let named = tensors_of("tensors", tensors)?;
         self.inner.with(py, true, |inner| inner.policy.load(&named))
@@ -649,8 +651,8 @@ pub(super) struct PredictRequest<'a> {
 
 /// Returns actions that `predict` computes: greedy, or sampled if `seed` is given.
 ///
-/// The shape is `[n, *action_shape]`, or `[*action_shape]` for one observation. Discrete actions include the start of
-/// the space, and Box actions are within the bounds.
+/// The shape is `[n, *action_shape]`, or `[*action_shape]` for one observation. Discrete actions
+/// include the `start` of the space, and Box actions are within the bounds.
 pub(super) fn predict<'py>(
     request: &PredictRequest<'_>,
     py: Python<'py>,

@@ -15,9 +15,11 @@ use crate::error::{to_py, value_error};
 /// hindsight goal: a `desired_goal` that their episode achieved. Their rewards still belong to the
 /// original goals; `rlox.HindsightReplayBuffer` computes new rewards. The buffer has all features
 /// of `ReplayBuffer` except `n_step` and `frame_stack`.
+///
 /// Args:
 ///     capacity, act_dim: As for `ReplayBuffer`, and so are the keywords that are not listed here.
-///     obs_dim: {name: shape} or {name: (shape, dtype)} with the names observation, achieved_goal and desired_goal.
+///     obs_dim: {name: shape} or {name: (shape, dtype)} with the names observation, achieved_goal
+///         and desired_goal.
 ///     strategy: Step whose achieved goal becomes the hindsight goal: this or a later step of the
 ///         episode ("future"), the last step ("final") or any step ("episode").
 ///     n_sampled_goal: Number of transitions with a hindsight goal per transition with its own

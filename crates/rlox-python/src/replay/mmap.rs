@@ -28,7 +28,8 @@ use crate::sync::gil::detach;
 ///         {name: shape} or {name: (shape, dtype)}.
 ///     act_dim: Number of elements of an action, or its shape; () for Discrete.
 ///     cold_path: Path of the new file, which must not exist; use `open` for an existing file.
-///     obs_dtype, act_dtype: "float32", "float64", "int64", "uint8" or "bool", as `numpy.dtype` takes them.
+///     obs_dtype, act_dtype: Any form that `numpy.dtype` accepts of "float32", "float64", "int64",
+///         "uint8" or "bool".
 ///     extra: Further fields of each step: {name: (shape, dtype)}.
 ///     seed: Seed of the buffer's random stream, for samples without a seed; None for system
 ///         entropy.
@@ -97,7 +98,8 @@ impl MmapReplayBuffer {
     ///
     /// Args:
     ///     path: Path of the file.
-    ///     hot_capacity: Number of the newest transitions that stay in memory; None for the number at creation.
+    ///     hot_capacity: Number of the newest transitions that stay in memory; None for the number
+    ///         in the file.
     ///     seed: Seed of the buffer's random stream; None for system entropy.
     ///
     /// Raises:
@@ -106,7 +108,8 @@ impl MmapReplayBuffer {
     ///         `verify`.
     ///     ClosedError: Another buffer has opened the file.
     ///     OSError: The file does not exist (FileNotFoundError), or the system reports an error.
-    ///     ValueError: `hot_capacity` is 0 or exceeds the total capacity, or the file has a newer format.
+    ///     ValueError: `hot_capacity` is 0 or exceeds the total capacity, or the file's format is
+    ///         newer.
     #[staticmethod]
     #[pyo3(signature = (path, hot_capacity=None, seed=None))]
     fn open(
@@ -134,7 +137,8 @@ impl MmapReplayBuffer {
     ///     extra: Values of the extra fields, by name.
     ///
     /// Raises:
-    ///     ValueError: A shape is wrong, a number is not finite, or `next_obs` is None; nothing is stored.
+    ///     ValueError: A shape is wrong, a number is not finite, or `next_obs` is None. Nothing is
+    ///         stored.
     ///     OSError: The disk is full or fails while earlier rows are written. The transition is not
     ///         stored, and the next push tries to write these rows again.
     #[pyo3(signature = (obs, action, reward, terminated, truncated, next_obs, *, extra=None))]
@@ -163,7 +167,8 @@ impl MmapReplayBuffer {
     ///     extra: Values of the extra fields, by name, (B, ...).
     ///
     /// Raises:
-    ///     ValueError: A shape is wrong, a number is not finite, or `next_obs` is None; nothing is stored.
+    ///     ValueError: A shape is wrong, a number is not finite, or `next_obs` is None. Nothing is
+    ///         stored.
     ///     OSError: The disk is full or fails. Nothing is stored, except that the first rows of a
     ///         batch larger than `hot_capacity` may be; the message has their number.
     ///     KeyboardInterrupt: Ctrl-C was pressed, with the same effect; see `len(buffer)`.

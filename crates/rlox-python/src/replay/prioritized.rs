@@ -15,7 +15,7 @@ use crate::convert::args::{INTEGER, REAL, argument, expect_shape_or, number, num
 use crate::error::{to_py, value_error};
 use crate::sync::gil::is_alone;
 
-/// Transition count above which a priority update releases the GIL, because it may take more than 5 us.
+/// Number of transitions above which an update releases the GIL, because it may take over 5 us.
 const DETACH_ABOVE_INDICES: usize = 128;
 
 /// Replay buffer with sampling by priority (Schaul et al. 2016, "Prioritized Experience Replay").

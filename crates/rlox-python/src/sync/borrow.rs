@@ -53,7 +53,8 @@ pub(crate) fn typed<'a, 'py, T: Kind>(object: &'a Bound<'py, PyAny>) -> Option<&
 /// No other code has a reference to this object, so its dtype, shape and strides cannot change.
 pub(crate) fn base_view<'py, T: Element>(array: &Bound<'py, PyArrayDyn<T>>) -> PyResult<Bound<'py, PyArrayDyn<T>>> {
     let py = array.py();
-    // SAFETY: a live array and NumPy's own type; a new reference to an array of that type, or null with an exception.
+    // SAFETY: a live array and NumPy's own type; a new array of that type, or null with an
+    // exception.
     unsafe {
         let kind = PyUntypedArray::type_object_raw(py);
         let view = PY_ARRAY_API.PyArray_View(py, array.as_array_ptr(), std::ptr::null_mut(), kind);
@@ -367,7 +368,7 @@ where
     Ok(numbers)
 }
 
-/// Returns the first element, in C order, that fulfils the predicate. Ctrl-C interrupts long searches.
+/// Returns the first element in C order that fulfils the predicate. Ctrl-C interrupts the search.
 pub(crate) fn find_element<S: Copy + Sync + Send>(
     py: Python<'_>,
     view: ArrayView<'_, S, IxDyn>,

@@ -38,7 +38,7 @@ pub(crate) fn find_main(py: Python<'_>) -> PyResult<()> {
     Ok(())
 }
 
-/// Returns true if signal handlers may run in this thread; Python runs them only in the main thread.
+/// Returns true if signal handlers may run in this thread: Python runs them in the main thread.
 pub(crate) fn may_handle_signals() -> bool {
     let main = MAIN_THREAD.load(Ordering::Relaxed);
     main == 0 || main == this_thread()
@@ -75,7 +75,7 @@ pub(crate) fn without_gil<R>(f: impl FnOnce() -> R) -> R {
     f()
 }
 
-/// Returns true if no call runs without the GIL. The answer holds until the caller releases the GIL.
+/// Returns true if no call runs without the GIL. This holds until the caller releases the GIL.
 pub(crate) fn is_alone(_py: Python<'_>) -> bool {
     RUNNING.load(Ordering::SeqCst) == 0
 }

@@ -157,7 +157,7 @@ impl<T: Send + Sync> FairRwLock<T> {
 
     /// Calls `last` with the value and drops the value; every later call raises `ClosedError`.
     ///
-    /// If `last` fails, the value stays open. Closing twice, or in two threads at once, does nothing.
+    /// If `last` fails, the value stays open. Closing again, even at the same time, does nothing.
     pub(crate) fn close(&self, py: Python<'_>, last: impl FnOnce(&mut T) -> Result<()> + Send) -> PyResult<()> {
         let drop_it = || {
             let mut guard = self.lock(|| try_guard(self.value.try_write()))?;
