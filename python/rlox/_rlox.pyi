@@ -661,7 +661,7 @@ def network_backends() -> list[str]:
 
 @final
 class NativeActors:
-    """Threads that fill rollouts while a learner learns, created by `rlox.learners._actors`."""
+    """Actors that collect rollouts while a learner updates, created by `rlox.learners._actors`."""
 
     def __new__(
         cls,
@@ -752,7 +752,7 @@ class NativePolicy:
 
 @final
 class NativeAgent:
-    """Off-policy algorithm with networks and buffer, for `rlox.learners.native_off_policy`."""
+    """Off-policy algorithm with networks and a replay buffer, created by `rlox.learners.native_off_policy`."""
 
     @property
     def stop_requested(self) -> bool: ...

@@ -1,4 +1,4 @@
-//! Advantages, returns and V-trace targets of trajectories.
+//! Python functions that compute advantages, returns and V-trace targets of trajectories.
 
 pub(crate) mod gae;
 pub(crate) mod returns;

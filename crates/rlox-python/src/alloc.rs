@@ -1,4 +1,4 @@
-//! Reusable memory for large results and for converted flags.
+//! Memory that calls reuse: blocks for large result arrays, and buffers for boolean arguments.
 
 use std::cell::Cell;
 use std::sync::Mutex;
@@ -11,27 +11,29 @@ use rlox_core::{Error, Result};
 
 use crate::error::to_py;
 
-/// Size in bytes below which results use NumPy's own allocator, which caches small blocks.
+/// Size in bytes below which result arrays use NumPy's own allocator, which caches small blocks.
 pub(crate) const MIN_BLOCK_BYTES: usize = 64 << 10;
 
-/// Maximum number of bytes in the free list.
+/// Maximum number of bytes in [`FREE_LIST`].
 const FREE_LIST_MAX_BYTES: usize = 64 << 20;
 
+/// Memory blocks of dropped result arrays, for reuse by later results.
 static FREE_LIST: Mutex<Vec<Box<[AtomicU64]>>> = Mutex::new(Vec::new());
 
-/// Memory block that owns the data of a result array and returns to the free list when dropped.
+/// Memory block that holds the elements of a result array.
 ///
-/// The elements are atomics because NumPy writes to the block while Rust shares it.
+/// Dropping a block moves its memory to [`FREE_LIST`]. The elements are atomics because NumPy
+/// writes to the block while Rust shares it.
 #[pyclass(frozen, module = "rlox._rlox")]
 pub(crate) struct Block(Box<[AtomicU64]>);
 
 impl Block {
     /// Returns a block of at least `bytes` bytes with arbitrary content.
     ///
-    /// At most half of the block is unused.
+    /// A block from the free list is at most twice as long as requested.
     pub(crate) fn take(bytes: usize) -> PyResult<Self> {
         let len = bytes.div_ceil(8);
-        // `try_lock` never blocks: after a fork, the thread that holds the lock may not exist in this process.
+        // `try_lock` does not wait: after a fork, the thread that holds the lock may not exist.
         if let Ok(mut free) = FREE_LIST.try_lock()
             && let Some(index) = free.iter().position(|block| (len..=2 * len).contains(&block.len()))
         {
@@ -98,7 +100,7 @@ thread_local! {
     static FREE_FLAGS: Cell<(Vec<bool>, Vec<usize>)> = const { Cell::new((Vec::new(), Vec::new())) };
 }
 
-/// Buffer of flags with a shape, reused within a thread unless it is large.
+/// Boolean array with a shape. Later arrays of the thread reuse its memory, unless it is large.
 pub(crate) struct FlagBuffer {
     flags: Vec<bool>,
     len: usize,

@@ -10,7 +10,7 @@ use rlox_core::{Error, Result, VectorEnv, error::check_len, interrupt::Interrupt
 use crate::alloc::zeroed;
 use crate::sync::interrupt::poll_interrupt;
 
-/// Environments and the data kept between two calls.
+/// Environments, and data that is needed between two calls.
 pub(crate) struct Inner {
     pub(crate) env: Box<dyn VectorEnv>,
     final_obs: Vec<f32>,
@@ -19,9 +19,9 @@ pub(crate) struct Inner {
 }
 
 impl Inner {
-    /// Returns the length of an environment's state.
+    /// Returns the number of f64 values in the state of one environment.
     ///
-    /// An error before the first reset names the argument `call`.
+    /// Before the first reset, the error names the method `call`.
     pub(crate) fn state_width(&self, call: &'static str) -> Result<usize> {
         let mut obs = zeroed(self.env.num_envs() * self.env.spec().observation.dim())?;
         self.env.observe(&mut obs).map_err(|error| error.rename_argument("observe", call))?;
@@ -43,7 +43,8 @@ impl Inner {
 
     /// Appends the returns and lengths of the episodes that ended since the last call.
     ///
-    /// Only the newest episodes are kept. The result is the number of episodes that were dropped.
+    /// The environments keep only the newest episodes. The result is the number of episodes that
+    /// they dropped since the last call.
     pub(crate) fn drain(&mut self, returns: &mut Vec<f64>, lengths: &mut Vec<u32>) -> u64 {
         let log = self.env.episodes();
         let (num_logged, total) = (log.len() as u64, log.total());

@@ -23,7 +23,7 @@ mod classes {
     pyo3::import_exception!(rlox._errors, OutOfMemoryError);
 }
 
-/// Returns the Python exception of an error of the core.
+/// Converts an error of the core to a Python exception.
 pub(crate) fn to_py(error: Error) -> PyErr {
     match error {
         Error::NotFinite(mismatch) => to_exception::<classes::NonFiniteError>(*mismatch),
@@ -39,7 +39,7 @@ pub(crate) fn to_py(error: Error) -> PyErr {
     }
 }
 
-/// Returns an exception of a class of `rlox._errors`, with the fields as attributes.
+/// Returns an exception of class `T`, whose attributes are the fields of `mismatch`.
 fn to_exception<T: PyTypeInfo>(mismatch: Mismatch) -> PyErr {
     let Mismatch { argument, expected, got, hint, at } = mismatch;
     let (expected, hint) = (Some(expected).filter(|text| !text.is_empty()), Some(hint).filter(|text| !text.is_empty()));
@@ -65,7 +65,7 @@ fn to_exception<T: PyTypeInfo>(mismatch: Mismatch) -> PyErr {
     })
 }
 
-/// Returns an `OSError` with the system's error number, or a class for the error kind.
+/// Returns an `OSError` with the system's error number, or of the subclass for the error's kind.
 fn os_error(source: &std::io::Error, text: String) -> PyErr {
     match (source.raw_os_error(), source.kind()) {
         (Some(code), _) => PyOSError::new_err((code, text)),
@@ -75,14 +75,15 @@ fn os_error(source: &std::io::Error, text: String) -> PyErr {
     }
 }
 
-/// Replaces an `error` from an argument's Python code by the error of `make`.
+/// Returns the error of `make` in place of an error that the Python code of an argument raised.
 ///
-/// Ctrl-C, program exit and out-of-memory errors are returned unchanged, because no argument causes them.
+/// Ctrl-C, program exit and out-of-memory errors are returned unchanged, because no argument causes
+/// them.
 pub(crate) fn replace_ordinary_error(py: Python<'_>, error: PyErr, make: impl FnOnce() -> PyErr) -> PyErr {
     if is_ordinary(py, &error) { make() } else { error }
 }
 
-/// Returns true if an error of Python code is the argument's fault.
+/// Returns true for an instance of `Exception` that is not a `MemoryError`.
 pub(crate) fn is_ordinary(py: Python<'_>, error: &PyErr) -> bool {
     error.is_instance_of::<PyException>(py) && !error.is_instance_of::<PyMemoryError>(py)
 }

@@ -1,4 +1,6 @@
-//! The extension module `rlox._rlox`: conversion of arrays and errors, without logic of its own.
+//! The extension module `rlox._rlox`: Python classes and functions over the Rust crates of rlox.
+//!
+//! The module converts arguments, results and errors. The algorithms are in the other crates.
 #![allow(
     clippy::doc_markdown,
     clippy::needless_pass_by_value,
@@ -77,7 +79,7 @@ mod _rlox {
     #[pymodule_init]
     fn init(module: &Bound<'_, PyModule>) -> PyResult<()> {
         module.add("__version__", env!("CARGO_PKG_VERSION"))?;
-        module.py().import("rlox._errors")?; // so that raising an error imports nothing
+        module.py().import("rlox._errors")?; // imported here, so that raising an error needs no import
         if cfg!(debug_assertions) {
             let text = c"rlox was built without optimisation and is many times slower; build it with --release";
             PyErr::warn(module.py(), &module.py().get_type::<pyo3::exceptions::PyRuntimeWarning>(), text, 1)?;
@@ -100,9 +102,10 @@ mod _rlox {
     }
 }
 
-/// Returns the instruction set of native code in this process: "avx512", "avx2" or "portable".
+/// Return the SIMD instruction set of native code in this process: "avx512", "avx2" or "portable".
 ///
-/// The default is the best set that the CPU supports. The environment variable RLOX_SIMD selects a lesser one.
+/// The default is the best set that the CPU supports. The environment variable RLOX_SIMD can select
+/// a lower set.
 ///
 /// >>> from rlox import _rlox
 /// >>> _rlox.isa() in ("avx512", "avx2", "portable")
@@ -112,10 +115,10 @@ pub(crate) fn isa() -> &'static str {
     rlox_core::__private::simd::isa().name()
 }
 
-/// Returns the number of threads that native code uses, at least 1.
+/// Return the number of threads that native code uses, at least 1.
 ///
-/// The default is the number of CPUs available to the process. The environment variable RLOX_NUM_THREADS overrides
-/// the default when threads are first needed.
+/// The default is the number of CPUs that are available to the process. The environment variable
+/// RLOX_NUM_THREADS replaces the default. It is read once, when native code first needs the number.
 ///
 /// >>> from rlox import _rlox
 /// >>> _rlox.num_threads() >= 1

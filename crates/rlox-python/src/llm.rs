@@ -1,4 +1,4 @@
-//! Kernels for post-training of language models.
+//! Python functions for the post-training of language models.
 
 pub(crate) mod advantage;
 pub(crate) mod kl;
@@ -7,7 +7,7 @@ pub(crate) mod ratio;
 pub(crate) mod sequence_kl;
 mod tokens;
 
-/// Settings with defaults, for `from_py_with`; each function has the name of its argument.
+/// Parsers of settings with defaults, for `from_py_with`. Each has the name of its argument.
 mod options {
     use pyo3::prelude::*;
     use pyo3::types::PyString;

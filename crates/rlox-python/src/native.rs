@@ -1,4 +1,7 @@
-//! Networks that act and learn without Python: `NativePolicy` (on-policy), `NativeAgent` (off-policy).
+//! Networks that act and learn without Python code.
+//!
+//! `NativePolicy` has the networks of on-policy algorithms, `NativeAgent` those of off-policy
+//! algorithms.
 
 pub(crate) mod actors;
 mod agent;

@@ -19,16 +19,17 @@ use crate::sync::gil::is_alone;
 /// Element count above which a call releases the GIL, because it may take more than 5 us.
 const DETACH_ABOVE_ELEMENTS: usize = 2048;
 
-/// Normaliser of observations and rewards by running statistics, like Stable-Baselines3's VecNormalize.
+/// Normaliser of observations and rewards, like Stable-Baselines3's VecNormalize.
 ///
-/// The mean is subtracted from observations, which are then divided by their standard deviation. Rewards are divided
-/// by the standard deviation of the running discounted return. Collecting a rollout updates the statistics.
-/// `normalize_obs` does not update them, for evaluation and prediction.
+/// Observations are normalised to mean 0 and variance 1. Rewards are divided by the standard
+/// deviation of the running discounted return. Collecting a rollout updates the statistics.
+/// Evaluation and prediction use `normalize_obs`, which does not update them.
 ///
 /// Args:
 ///     num_envs: Number of environments.
 ///     obs_shape: Shape of one observation.
-///     obs, reward: Whether to normalise observations and rewards.
+///     obs: True to normalise observations.
+///     reward: True to normalise rewards.
 ///     gamma: Discount factor of the running return, in [0, 1].
 ///     clip_obs, clip_reward: Maximum absolute value of normalised numbers.
 ///     epsilon: Added to the variance.
@@ -46,7 +47,7 @@ const DETACH_ABOVE_ELEMENTS: usize = 2048;
 pub(crate) struct Normalizer {
     pub(crate) inner: GuardedCell<Core>,
     obs_shape: Vec<usize>,
-    /// True if observations are normalised; otherwise `normalize_obs` returns them unchanged.
+    /// True if observations are normalised. If False, `normalize_obs` returns them unchanged.
     #[pyo3(get)]
     normalizes_obs: bool,
 }
@@ -101,10 +102,10 @@ impl Normalizer {
         PyTuple::new(py, &self.obs_shape)
     }
 
-    /// Updates the statistics with observations, (K, *obs_shape).
+    /// Update the statistics with K observations, (K, *obs_shape).
     ///
     /// Raises:
-    ///     ValueError: The shape is wrong, or a number is NaN or infinite; the statistics are unchanged.
+    ///     ValueError: The shape is wrong, or a number is not finite; the statistics are unchanged.
     fn update_obs(&self, py: Python<'_>, obs: &Bound<'_, PyAny>) -> PyResult<()> {
         let obs = argument::<f32>("obs", obs, &REAL)?.read(false)?;
         self.check(obs.shape())?;
@@ -114,7 +115,9 @@ impl Normalizer {
         })
     }
 
-    /// Returns normalised copies of observations, (..., *obs_shape) float32, without updating statistics.
+    /// Return normalised copies of observations, (..., *obs_shape) float32.
+    ///
+    /// The statistics are not updated.
     ///
     /// Raises:
     ///     ValueError: The shape is wrong.
@@ -125,7 +128,7 @@ impl Normalizer {
         self.check(obs.shape())?;
         let mut array = empty::<f32>(py, obs.shape())?;
         let (raw, rows, dim) = (obs.slice(), array.slice(), self.obs_shape.iter().product::<usize>());
-        // Shorter chunks, because each number takes several times as long as in other loops.
+        // Chunks are short, because each number takes several times as long as in other loops.
         let chunk_len = (InterruptCheck::POLL_ELEMENTS / 4 / dim).max(1) * dim;
         self.inner.with(py, long, |normalizer| {
             let mut interrupt = InterruptCheck::default();
@@ -139,14 +142,15 @@ impl Normalizer {
         Ok(array.into_array())
     }
 
-    /// Returns the statistics as arrays by name.
+    /// Return the statistics as a dict of float64 arrays.
     ///
-    /// The names are obs_mean, obs_var, obs_count, return_mean, return_var, return_count and returns.
+    /// The keys are obs_mean, obs_var, obs_count, return_mean, return_var, return_count and
+    /// returns.
     fn state<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         to_dict(py, self.inner.with(py, false, |normalizer| state_arrays(normalizer))?)
     }
 
-    /// Restores the result of `state`.
+    /// Restore the statistics that `state` returned.
     ///
     /// Raises:
     ///     ValueError: An array is missing or of another length; the statistics are unchanged.
@@ -185,13 +189,14 @@ impl Normalizer {
     }
 }
 
-/// Mean and variance of a stream of rows, in float64; batches merge by Chan et al. (1979).
+/// Running mean and variance of rows, in float64.
 ///
-/// Like Gymnasium's and Stable-Baselines3's, the statistics start with 1e-4 rows of mean 0 and variance 1, so that the
-/// variance is positive before the first row. `count` includes the 1e-4 rows.
+/// Batches are merged by the formula of Chan et al. (1979). As in Gymnasium and Stable-Baselines3,
+/// the statistics start with a count of 1e-4, mean 0 and variance 1, so that the variance is
+/// positive before the first row. `count` includes the initial 1e-4.
 ///
 /// Args:
-///     shape: Shape of one row; () for numbers.
+///     shape: Shape of one row; () for single numbers.
 ///
 /// >>> import rlox
 /// >>> statistics = rlox.RunningMeanStd(())
@@ -222,10 +227,10 @@ impl RunningMeanStd {
         Ok(Self { inner: GuardedCell::new("RunningMeanStd", statistics), shape })
     }
 
-    /// Updates the statistics with rows, (K, *shape).
+    /// Update the statistics with K rows, (K, *shape).
     ///
     /// Raises:
-    ///     ValueError: The shape is wrong, or a number is NaN or infinite; the statistics are unchanged.
+    ///     ValueError: The shape is wrong, or a number is not finite; the statistics are unchanged.
     fn update(&self, py: Python<'_>, x: &Bound<'_, PyAny>) -> PyResult<()> {
         let x = argument::<f64>("x", x, &REAL)?.read(false)?;
         if !x.shape().ends_with(&self.shape) {
@@ -238,7 +243,7 @@ impl RunningMeanStd {
         })
     }
 
-    /// Merges the statistics of another stream into these.
+    /// Merge the statistics of another object into this object.
     ///
     /// Raises:
     ///     ValueError: `other` has another shape.
@@ -270,7 +275,7 @@ impl RunningMeanStd {
     }
 }
 
-/// All statistics by name.
+/// Names and values of all statistics of a normaliser.
 pub(crate) type StateArrays = [(&'static str, Vec<f64>); 7];
 
 /// Copies a normaliser's statistics.

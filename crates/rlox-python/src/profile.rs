@@ -1,4 +1,4 @@
-//! Profiling clock of a thread: seconds per phase.
+//! Profiling clock: the seconds that a thread spends in each phase of a training run.
 
 use pyo3::prelude::*;
 use pyo3::types::PyString;
@@ -7,9 +7,10 @@ use rlox_core::__private::profile::{self, Phase};
 use crate::convert::scalar::text;
 use crate::error::value_error;
 
-/// Starts this thread's clock in the phase "other".
+/// Start this thread's clock in the phase "other".
 ///
-/// A running clock continues until `stop_phases` was called once per start.
+/// A clock that already runs continues in its phase. It stops once `stop_phases` has been called as
+/// often as `start_phases`.
 ///
 /// >>> from rlox import _rlox
 /// >>> _rlox.start_phases()
@@ -19,7 +20,9 @@ pub(crate) fn start_phases() {
     profile::start();
 }
 
-/// Stops this thread's clock; does nothing if the clock is not running.
+/// Stop this thread's clock, after as many calls as of `start_phases`.
+///
+/// If the clock is not running, nothing happens.
 ///
 /// >>> from rlox import _rlox
 /// >>> _rlox.stop_phases()
@@ -28,19 +31,20 @@ pub(crate) fn stop_phases() {
     profile::stop();
 }
 
-/// Switches this thread to a phase; does nothing if the clock is not running.
+/// Switch this thread's clock to a phase; do nothing if the clock is not running.
 ///
 /// Args:
 ///     phase: Name of the phase, one of `rlox._timing.PHASES`.
 ///
 /// Raises:
-///     TypeError, ValueError: The phase is unknown.
+///     TypeError: `phase` is not a string.
+///     ValueError: The phase is unknown.
 ///
 /// >>> from rlox import _rlox
 /// >>> _rlox.enter_phase("inference")
 #[pyfunction]
 pub(crate) fn enter_phase(phase: &Bound<'_, PyAny>) -> PyResult<()> {
-    // Called a few times per step, so the name is not copied.
+    // This function runs a few times per environment step, so a valid name is not copied.
     let known = phase.cast_exact::<PyString>().ok().and_then(|name| phase_named(name.to_str().ok()?));
     let unknown = || {
         let name = text("phase", phase)?;
@@ -56,7 +60,9 @@ fn phase_named(name: &str) -> Option<Phase> {
     Phase::ALL.iter().find(|(_, known)| *known == name).map(|(phase, _)| *phase)
 }
 
-/// Returns this thread's seconds in each phase of `rlox._timing.PHASES`; 0 without a clock.
+/// Return the seconds that this thread spent in each phase of `rlox._timing.PHASES`.
+///
+/// The seconds count from the start of the clock, and are 0 if the clock is not running.
 ///
 /// >>> from rlox import _rlox
 /// >>> len(_rlox.phase_seconds())

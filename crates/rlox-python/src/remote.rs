@@ -1,4 +1,4 @@
-//! Environments and actors on workers of other machines.
+//! Environments and actors on worker processes, which may run on other machines.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -24,17 +24,20 @@ use crate::native::actors::{FilledRollout, NativeActors, Weights, each, seeds_of
 use crate::rollout::RolloutBuffer;
 use crate::sync::gil::{detach, without_gil};
 
-/// Makes environments on workers, for `rlox.distributed.remote.RemoteVecEnv`.
+/// Create environments on workers, for `rlox.distributed.remote.RemoteVecEnv`.
 ///
 /// Args:
 ///     addresses: Addresses of workers, "host:port" with an optional "https://".
-///     env_id, n, seed, autoreset_mode, max_episode_steps, kwargs: As for NativeVectorEnv, with n as num_envs.
-///     client_options: {"token", "tls_ca", "tls_domain": str or None, "connect_timeout", "keepalive_timeout", "reply_timeout",
-///         "recovery_timeout": seconds, "snapshot_every": int}.
+///     env_id, seed, autoreset_mode, max_episode_steps, kwargs: As for NativeVectorEnv.
+///     n: Number of environments.
+///     client_options: A dict. "token", "tls_ca" and "tls_domain" are str or None.
+///         "connect_timeout", "keepalive_timeout", "reply_timeout" and "recovery_timeout" are
+///         seconds. "snapshot_every" is an int.
 ///
 /// Returns:
-///     The environments, and a function that returns their faults so far: {"lost", "restarted", "replayed": int,
-///     "longest": seconds}.
+///     The environments, and a function that returns the faults so far as a dict. "lost" is the
+///     number of lost sessions, "restarted" the number of sessions that were restarted, "replayed"
+///     the number of repeated requests, and "longest" the longest recovery in seconds.
 ///
 /// Raises:
 ///     ValueError, TypeError: An argument is invalid, or a worker rejects one.
@@ -68,13 +71,13 @@ pub(crate) fn remote_env(
         let streams = streams_from(seed, env.num_envs, |rng| rng)?;
         detach(py, || vector_env.set_rngs(&streams)).map_err(to_py)?;
     }
-    // The client caches the snapshot; taken here, because an error can be reported here.
+    // The client stores this snapshot for recoveries. Here, an error reaches the caller.
     let env_ref = &mut vector_env;
     detach(py, move || env_ref.snapshot()).map_err(to_py)?;
     Ok((NativeVectorEnv::from_env(py, vector_env, true)?, faults))
 }
 
-/// Returns a Python function that sums up the faults of several clients.
+/// Returns a Python function that returns the total faults of several clients as a dict.
 fn make_faults_function(py: Python<'_>, counts: Vec<FaultCounts>) -> PyResult<Py<PyAny>> {
     let faults = move |args: &Bound<'_, PyTuple>, _: Option<&Bound<'_, PyDict>>| {
         let all: Vec<_> = counts.iter().map(FaultCounts::now).collect();
@@ -88,7 +91,7 @@ fn make_faults_function(py: Python<'_>, counts: Vec<FaultCounts>) -> PyResult<Py
     Ok(PyCFunction::new_closure(py, Some(c"faults"), None, faults)?.into_any().unbind())
 }
 
-/// Actor on a worker, and the ring of buffers for its rollouts.
+/// Actor on a worker, and the buffers that its rollouts are stored in.
 struct Remote {
     actor: RemoteActor,
     buffers: Arc<Vec<Py<RolloutBuffer>>>,
@@ -110,20 +113,23 @@ impl Collect<Weights, FilledRollout> for Remote {
     }
 }
 
-/// Makes actors on workers, which use copies of the learner's policy; for `rlox.distributed.remote`.
+/// Create actors on workers with copies of the learner's policy, for `rlox.distributed.remote`.
 ///
 /// Args:
-///     addresses, client_options: As for `remote_env`; actor i starts with address i, modulo their number.
+///     addresses: As for `remote_env`. Actor i first connects to address i, modulo their number.
+///     client_options: As for `remote_env`.
 ///     env_id, autoreset_mode, max_episode_steps, kwargs: As for NativeVectorEnv.
 ///     num_actors: Number of actors.
-///     env: The learner's environments; the workers' environments must have the same spec.
-///     buffers: `max_staleness + 1` rollouts, each for the environments of one actor.
-///     weights: The learner's policy.
-///     seed: Seed of the first environment; the next actors use the seeds that follow.
-///     stream, max_staleness, deterministic, gamma, gae_lambda, sde_sample_freq: As for NativeActors.
+///     env: Environments of the learner. Those of the workers must have equal specs.
+///     buffers: `max_staleness + 1` RolloutBuffers, each for the environments of one actor.
+///     weights: Policy of the learner.
+///     seed: Seed of the first environment of the first actor. The following integers are the seeds
+///         of the other environments.
+///     stream, max_staleness, deterministic: As for NativeActors.
+///     gamma, gae_lambda, sde_sample_freq: As for NativeActors.
 ///
 /// Returns:
-///     The actors, and a function that returns their faults so far, as that of `remote_env`.
+///     The actors, and a function that returns their faults so far, as for `remote_env`.
 ///
 /// Raises:
 ///     As `remote_env`; also ValueError if a worker's environments differ from the learner's.
@@ -195,10 +201,11 @@ pub(crate) fn remote_actors(
     Ok((actors, make_faults_function(py, counts)?))
 }
 
-/// Runs the program `rlox-worker` with these arguments, until the process receives a signal to end.
+/// Run the program `rlox-worker` with a list of command line arguments, until a signal ends it.
 ///
 /// Raises:
-///     ValueError: A flag is invalid, or the worker would be unsafe to serve.
+///     ValueError: A flag is invalid, or the worker would accept unprotected connections from other
+///         machines.
 ///     OSError: A file cannot be read, or an address is in use.
 #[pyfunction]
 pub(crate) fn run_worker(py: Python<'_>, words: &Bound<'_, PyAny>) -> PyResult<()> {

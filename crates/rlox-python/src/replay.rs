@@ -1,4 +1,4 @@
-//! Replay buffers with storage and sampler of the core: in memory and in a file.
+//! Python classes of replay buffers, in memory and in a file.
 
 mod buffer;
 pub(crate) mod hindsight;
@@ -20,33 +20,42 @@ pub(crate) use mmap::MmapReplayBuffer;
 pub(crate) use saving::{arrays_of, fields_of};
 use sequences::SequenceRequest;
 
-/// Replay buffer with uniform sampling: a ring of transitions.
+/// Replay buffer with uniform sampling, as a ring of transitions.
 ///
-/// A next observation is stored once if the same environment's next row contains it. Frames that stacked observations
-/// share are stored once, too. Samples always equal the pushed data. `terminated` and `truncated` are never merged.
+/// A next observation is not stored separately if it equals the observation of the same
+/// environment's next row. Frames that consecutive stacked observations have in common are stored
+/// once, too. Samples always equal the pushed data. `terminated` and `truncated` are separate
+/// flags.
 ///
-/// Any number of threads sample at the same time. A push waits for running samples, and a sample for earlier pushes.
+/// Any number of threads can sample at the same time. A push waits for running samples, and a
+/// sample waits for earlier pushes.
 ///
 /// Args:
-///     capacity: Maximum number of transitions; new transitions replace the oldest. With several environments the
-///         number is rounded down to a multiple of `num_envs`, but not below `num_envs`; see the attribute `capacity`.
-///     obs_dim: Numbers in an observation, or its shape; {name: shape} or {name: (shape, dtype)} for Dict
-///         observations.
-///     act_dim: Numbers in an action, or its shape; () for Discrete.
-///     num_envs: Number of environments that step together. Each `push_batch` adds one row per environment.
-///     obs_dtype, act_dtype: "float32", "float64", "int64", "uint8" or "bool", as `numpy.dtype` takes them.
+///     capacity: Maximum number of transitions; new transitions replace the oldest. With several
+///         environments, the number is rounded down to a multiple of `num_envs`, but not below
+///         `num_envs`. The attribute `capacity` has the result.
+///     obs_dim: Number of elements of an observation, or its shape. For Dict observations,
+///         {name: shape} or {name: (shape, dtype)}.
+///     act_dim: Number of elements of an action, or its shape; () for Discrete.
+///     num_envs: Number of environments that step together. `push_batch` adds one row for each.
+///     obs_dtype, act_dtype: Any form that `numpy.dtype` accepts of "float32", "float64", "int64",
+///         "uint8" or "bool".
 ///     frame_stack: Number of frames that observations stack along their first axis, oldest first.
-///     n_step: Number of steps of a sampled transition, at most to the end of the episode. Rewards are summed, and
-///         `discounts` is the factor of the next observation's value. `terminated`, `truncated`, `next_obs` and extras
-///         whose names begin with "next_" are those of the last step; other fields are those of the first step.
-///     gamma: Discount factor of a step, used if `n_step` is more than 1.
+///     n_step: Number of steps that a sampled transition spans, unless the episode ends earlier.
+///         `rewards` is then the discounted sum of the rewards, and `discounts` the factor of the
+///         next observation's value. `terminated`, `truncated`, `next_obs` and extra fields whose
+///         names begin with "next_" are those of the last step. Other fields are those of the first
+///         step.
+///     gamma: Discount factor per step, used if `n_step` is more than 1.
 ///     extra: Further fields of each step: {name: (shape, dtype)}.
-///     seed: Seed of the buffer's own random stream, for samples without a seed; None for the system's entropy.
+///     seed: Seed of the buffer's random stream, for samples without a seed; None for system
+///         entropy.
 ///
 /// Raises:
 ///     ValueError: A size is 0, a dtype is unknown, or frames do not divide the first axis.
-///     MemoryError: The rows do not fit into memory; the error names their bytes. Pushes allocate further memory for
-///         separately stored observations, up to the same size again.
+///     MemoryError: The rows do not fit into memory; the message has their size in bytes. Pushes
+///         allocate further memory for next observations that are stored separately, up to the same
+///         size again.
 ///
 /// >>> import rlox
 /// >>> buffer = rlox.ReplayBuffer(capacity=1000, obs_dim=2, act_dim=1, seed=0)
@@ -87,23 +96,24 @@ impl ReplayBuffer {
         Ok(Self { buffer: Buffer::new(py, parts, Uniform.into(), "ReplayBuffer")? })
     }
 
-    /// Adds one transition of the only environment.
+    /// Add one transition to a buffer of one environment.
     ///
     /// Args:
     ///     obs: The observation, (*obs_shape); a dict of arrays for Dict observations.
     ///     action: The action, (*act_shape).
     ///     reward: The reward.
-    ///     terminated: True if the task itself ended.
-    ///     truncated: True if the episode was cut off.
-    ///     next_obs: The next observation; at an episode's end its last one, never one after a reset. None is allowed
-    ///         only if the next push is the same environment's next step, which then provides it. The buffer cannot
-    ///         check
-    ///         this: environments that take turns in a buffer of one would get each other's observations.
+    ///     terminated: True if the environment reached a terminal state.
+    ///     truncated: True if the episode was cut off, for example by a time limit.
+    ///     next_obs: The observation after the step. At an episode's end, this is the final
+    ///         observation, not the one after the reset. None is allowed only if the next push is
+    ///         the following step of the same environment, whose `obs` is then the next
+    ///         observation. The buffer cannot check this condition. If several environments push to
+    ///         the buffer in turn, None would combine observations of different environments.
     ///     extra: Values of the extra fields, by name.
     ///
     /// Raises:
-    ///     ValueError: A shape is wrong, a number is not finite, or `next_obs` is missing at an episode's end. Nothing
-    ///         is stored.
+    ///     ValueError: A shape is wrong, a number is not finite, or `next_obs` is None at an
+    ///         episode's end. Nothing is stored.
     ///     MemoryError: The next observation does not fit into memory; nothing is stored.
     #[pyo3(signature = (obs, action, reward, terminated, truncated, next_obs=None, *, extra=None))]
     fn push(
@@ -120,25 +130,27 @@ impl ReplayBuffer {
         self.buffer.push(py, Transition { obs, action, reward, terminated, truncated, next_obs, extra })
     }
 
-    /// Adds one row per environment, or any number of transitions to a buffer of one environment.
+    /// Add one row per environment, or any number of transitions to a buffer of one environment.
     ///
     /// Args:
     ///     obs: The observations, (B, *obs_shape).
-    ///     next_obs: The next observations, at the end of episodes their last ones; or None as for `push`. Several
-    ///         rows of one environment need `in_order` for None. Independent rows are errors after a row without
-    ///         `next_obs`.
+    ///     next_obs: The observations after the steps, (B, *obs_shape): the final observation at an
+    ///         episode's end. None is allowed as for `push`; several rows of one environment then
+    ///         need `in_order`. After a row without `next_obs`, independent rows raise ValueError.
     ///     actions: The actions, (B, *act_shape).
     ///     rewards, terminated, truncated: (B,).
     ///     extra: Values of the extra fields, by name, (B, ...).
-    ///     in_order: Whether the rows are consecutive steps of the only environment. Otherwise two or more rows of a
-    ///         buffer of one environment are independent: `n_step` does not sum over them, and each keeps its own next
-    ///         observation. A single row is handled as by `push`.
+    ///     in_order: True if the rows are consecutive steps of the only environment. If False,
+    ///         several rows of a buffer of one environment are independent: `n_step` does not sum
+    ///         over them, and each row stores its own next observation. A single row is stored as
+    ///         by `push`.
     ///
     /// Raises:
-    ///     ValueError: A shape is wrong, a number is not finite, or a required `next_obs` is missing; nothing is
-    ///         stored.
+    ///     ValueError: A shape is wrong, a number is not finite, or a required `next_obs` is None.
+    ///         Nothing is stored.
     ///     MemoryError: Next observations do not fit into memory; nothing is stored.
-    ///     KeyboardInterrupt: Ctrl-C. The first of many transitions of one environment may be stored; see `len`.
+    ///     KeyboardInterrupt: Ctrl-C was pressed. In a buffer of one environment, the first rows
+    ///         may be stored; `len(buffer)` shows their number.
     #[pyo3(signature = (obs, next_obs, actions, rewards, terminated, truncated, *, extra=None, in_order=false))]
     fn push_batch(
         &self,
@@ -156,20 +168,23 @@ impl ReplayBuffer {
         self.buffer.push_batch(py, Transition { obs, action, reward, terminated, truncated, next_obs, extra }, in_order)
     }
 
-    /// Samples transitions uniformly, with replacement.
+    /// Sample transitions uniformly, with replacement.
     ///
     /// Args:
     ///     batch_size: B, at most the number of stored transitions.
-    ///     seed: An integer or a numpy.random.Generator for this sample; None for the buffer's own stream.
-    ///     out: A dict from an earlier sample of B transitions, which is overwritten.
+    ///     seed: An integer or a numpy.random.Generator for this sample; None for the buffer's
+    ///         stream.
+    ///     out: Result of an earlier sample of B transitions, whose arrays are overwritten.
     ///
     /// Returns:
-    ///     `obs` and `next_obs` (B, *obs_shape), `actions` (B, *act_shape), `rewards` (B,) float32, `terminated` and
-    ///     `truncated` (B,) bool, the extra fields, and with `n_step` `discounts` (B,) float32. Dict observations are
-    ///     dicts. `torch.from_numpy` shares the arrays' memory.
+    ///     A dict: `obs` and `next_obs` (B, *obs_shape), `actions` (B, *act_shape), `rewards` (B,)
+    ///     float32, `terminated` and `truncated` (B,) bool, and the extra fields. With `n_step`,
+    ///     also `discounts` (B,) float32. Dict observations are dicts. `torch.from_numpy` shares
+    ///     the arrays' memory.
     ///
     /// Raises:
-    ///     ValueError: `batch_size` is 0 or more than are stored, or arrays in `out` do not match.
+    ///     ValueError: `batch_size` is 0 or exceeds the number of stored transitions, or arrays in
+    ///         `out` do not match.
     #[pyo3(signature = (batch_size, seed=None, *, out=None))]
     fn sample<'py>(
         &self,
@@ -181,28 +196,36 @@ impl ReplayBuffer {
         self.buffer.sample(py, batch_size, seed, out, None)
     }
 
-    /// Samples sequences of consecutive steps within an episode, for recurrent policies.
+    /// Sample sequences of consecutive steps within an episode, for recurrent policies.
     ///
-    /// Every stored transition is equally likely as a start, whatever its priority. A sequence has `length` steps from
-    /// the start, or fewer if the episode ends earlier or still runs. Steps are single steps, whatever `n_step` is.
+    /// Each sequence has a start: a stored transition, drawn with equal probabilities, even in a
+    /// buffer with priorities. The sequence has `length` steps from the start, or fewer if the
+    /// episode ends earlier or still runs. `n_step` does not apply: each step is one step of the
+    /// environment.
     ///
     /// Args:
     ///     batch_size: B, at most the number of stored transitions.
     ///     length: Maximum number of steps from the start.
-    ///     seed: An integer or a numpy.random.Generator for this sample; None for the buffer's own stream.
-    ///     burn_in: Maximum number of steps before the start in the episode, to warm up a recurrent state.
-    ///     whole_episodes: Whether to sample only complete episodes, from their first step and each equally likely.
-    ///         Longer episodes are cut off after `length` steps.
-    ///     out: A dict from an earlier call with the same sizes, which is overwritten.
+    ///     seed: An integer or a numpy.random.Generator for this sample; None for the buffer's
+    ///         stream.
+    ///     burn_in: Maximum number of steps of the episode before the start, to warm up a recurrent
+    ///         state.
+    ///     whole_episodes: True to draw complete episodes with equal probabilities. Each start is
+    ///         then the first step of an episode. Episodes with more than `length` steps are cut
+    ///         off.
+    ///     out: Result of an earlier call with the same sizes, whose arrays are overwritten.
     ///
     /// Returns:
-    ///     The arrays of `sample`, (T, B, ...) with T = burn_in + length: time first, as in rollouts and torch's
-    ///     recurrent layers. The start is step `burn_in`. `mask` (T, B) bool marks existing steps; other steps are
-    ///     zeros. `episode_starts` (T, B) bool marks first steps of episodes. `lengths` (B,) int64 counts the steps
-    ///     from the start. `indices` (B,) int64 has the numbers of the starts.
+    ///     The arrays of `sample` with shape (T, B, ...) and T = burn_in + length. Time is the
+    ///     first axis, as in rollouts and torch's recurrent layers. The start is step `burn_in`.
+    ///     `mask` (T, B) bool is True for existing steps; the elements of other steps are 0.
+    ///     `episode_starts` (T, B) bool is True for the first steps of episodes. `lengths` (B,)
+    ///     int64 has the numbers of steps from the starts on. `indices` (B,) int64 has the indices
+    ///     of the starts in the order of pushing, from 0.
     ///
     /// Raises:
-    ///     ValueError: There are no transitions or no complete episodes, a size is invalid, or `out` does not match.
+    ///     ValueError: No transitions or no complete episodes are stored, a size is invalid, or
+    ///         `out` does not match.
     ///     MemoryError: The arrays do not fit into memory.
     ///
     /// >>> import rlox
@@ -228,34 +251,40 @@ impl ReplayBuffer {
         self.buffer.sample_sequences(py, &SequenceRequest { batch_size, length, seed, burn_in, whole_episodes, out })
     }
 
-    /// Returns the content of the buffer as arrays by name, for `load_state`.
+    /// Return the content of the buffer as a dict of arrays, for `load_state`.
     ///
     /// Returns:
-    ///     `step.obs`, `step.actions`, ... (N, ...) of the stored transitions in the order of pushing, `next.obs` of
-    ///     separately stored next observations, and the state of pushes and samples. The size depends on the stored
-    ///     transitions, not on the capacity.
+    ///     The fields of the N stored transitions in the order of pushing: `step.obs`,
+    ///     `step.actions` and so on, (N, ...). `next.obs` has the next observations that are stored
+    ///     separately. Other arrays have the state of pushes and samples. The size depends on the
+    ///     number of stored transitions, not on the capacity.
     fn state<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         self.buffer.state(py)
     }
 
-    /// Restores the state of a buffer with the same constructor arguments; both continue identically.
+    /// Restore the state of a buffer with the same constructor arguments.
+    ///
+    /// Afterwards, the same pushes and samples give the same results in both buffers.
     ///
     /// Args:
     ///     arrays: The result of `state`.
     ///
     /// Raises:
-    ///     ValueError: An array is missing, unknown, of another buffer or invalid; the buffer is unchanged.
-    ///     KeyboardInterrupt: Ctrl-C. The buffer is unchanged or empty; see `len`.
+    ///     ValueError: An array is missing, unknown, of another buffer or invalid. The buffer is
+    ///         unchanged.
+    ///     KeyboardInterrupt: Ctrl-C was pressed. The buffer is unchanged or empty; see
+    ///         `len(buffer)`.
     fn load_state(&self, py: Python<'_>, arrays: &Bound<'_, PyAny>) -> PyResult<()> {
         self.buffer.load_state(py, arrays)
     }
 
-    /// Writes the buffer to the folder `path` atomically: a manifest and checksummed data.
+    /// Write the buffer to the folder `path`, as a manifest and data with checksums.
     ///
-    /// An existing buffer or checkpoint is replaced.
+    /// The write is atomic. It replaces an existing buffer or checkpoint.
     ///
     /// Raises:
-    ///     OSError: `path` is something else (FileExistsError), or the system fails; the old content stays.
+    ///     OSError: `path` exists and is neither a buffer nor a checkpoint (FileExistsError), or
+    ///         the system reports an error. Existing content is unchanged.
     ///
     /// >>> import tempfile, rlox
     /// >>> buffer = rlox.ReplayBuffer(capacity=1000, obs_dim=2, act_dim=1)
@@ -269,12 +298,13 @@ impl ReplayBuffer {
         self.buffer.save(py, path)
     }
 
-    /// Reads a buffer that `save` wrote; the new buffer continues exactly like the saved one.
+    /// Read a buffer that `save` wrote. The new buffer continues exactly like the saved one.
     ///
     /// Raises:
-    ///     CorruptFileError: The data is damaged, incomplete or not a buffer; the error names file and section.
+    ///     CorruptFileError: The data is damaged, incomplete or not a buffer; the error names the
+    ///         file and the section.
     ///     ValueError: The buffer is of another class, or a newer version of rlox wrote it.
-    ///     OSError: `path` does not exist (FileNotFoundError), or the system fails.
+    ///     OSError: `path` does not exist (FileNotFoundError), or the system reports an error.
     #[staticmethod]
     fn load(py: Python<'_>, path: &Bound<'_, PyAny>) -> PyResult<Self> {
         Ok(Self { buffer: Buffer::load(py, path, "ReplayBuffer")? })
@@ -292,9 +322,9 @@ impl ReplayBuffer {
         self.buffer.num_envs
     }
 
-    /// Bytes of memory in use, including the memory kept for later samples.
+    /// Bytes of memory in use, including memory that later samples reuse.
     ///
-    /// Separately stored next observations and first frames add to it as they are pushed.
+    /// The number grows with pushes whose next observations or first frames are stored separately.
     #[getter]
     fn nbytes(&self, py: Python<'_>) -> PyResult<usize> {
         self.buffer.nbytes(py, Replay::memory)

@@ -1,4 +1,4 @@
-//! The class `RolloutBuffer`: the core's storage with NumPy views of its fields, and argument checks.
+//! The class `RolloutBuffer`: Python access to `rlox_core::RolloutBuffer`, with fields as arrays.
 
 use numpy::{IntoPyArray, PyArray1};
 use pyo3::prelude::*;
@@ -24,27 +24,28 @@ use crate::sync::cell::GuardedCell;
 use crate::sync::gil::detach;
 use crate::sync::interrupt::poll_interrupt;
 
-/// Element count of a step above which a call releases the GIL, because it may take more than 5 us.
+/// Number of elements per step above which a call releases the GIL, because it may take over 5 us.
 const DETACH_ABOVE_ELEMENTS: usize = 2048;
 
-/// Storage for one rollout of `n_steps` steps in `num_envs` environments, `(T, N, ...)` time-major.
+/// Storage for one rollout: `n_steps` (T) steps of `num_envs` (N) environments.
 ///
-/// The fields are attributes: views of Rust memory without a copy, which `torch.from_numpy` shares, too. The next
-/// rollout overwrites the same memory:
+/// Each field is an attribute: an array (T, N, ...) that shares the buffer's memory.
+/// `torch.from_numpy` shares this memory, too. The next rollout overwrites it. The fields are:
 ///
 /// ==================================== ================== =============================================
-/// obs                                  (T, N, *obs_shape) observations that the policy used
+/// obs                                  (T, N, *obs_shape) observations that the policy received
 /// last_obs                             (N, *obs_shape)    observations after the last step
 /// actions                              (T, N, *action_shape)
-/// log_probs, values, rewards           (T, N) float32     rewards after normalisation, if there is any
-/// terminated, truncated                (T, N) bool        never merged
-/// valid                                (T, N) bool        False where a step only reset (NEXT_STEP)
-/// final_values, advantages, returns    (T, N) float32     written by `finish`
+/// log_probs, values, rewards           (T, N) float32     rewards: normalised if there is a normaliser
+/// terminated, truncated                (T, N) bool        two separate flags
+/// valid                                (T, N) bool        False for steps that only reset (NEXT_STEP)
+/// final_values, advantages, returns    (T, N) float32     computed by `finish`
 /// ==================================== ================== =============================================
 ///
-/// Before `finish`, reading `advantages` or `returns` is an error, because the memory holds an earlier rollout's.
-/// `final_index` and `final_obs` are copies: the rows `t * N + n` that were truncated and not terminated, and the last
-/// observations of their episodes.
+/// Before `finish`, reading `advantages` or `returns` raises ValueError, because the memory still
+/// holds numbers of an earlier rollout. Two attributes are copies. `final_index` has the indices
+/// `t * N + n` of the steps at which an episode was truncated and not terminated. `final_obs` has
+/// the last observations of these episodes.
 ///
 /// Args:
 ///     n_steps: T, at least 1.
@@ -52,13 +53,14 @@ const DETACH_ABOVE_ELEMENTS: usize = 2048;
 ///     obs_shape: Shape of one observation.
 ///     action_shape: Shape of one action; () for Discrete.
 ///     action_dtype: "int64" or "float32".
-///     obs_dtype: "float32", "float64", "int64", "uint8" or "bool". Native environments return float32. Observations
-///         of other environments are stored unchanged; only float32 can be normalised.
-///     extra: Further fields, {name: (shape, dtype)}; read them with `field(name)`.
+///     obs_dtype: "float32", "float64", "int64", "uint8" or "bool". Native environments return
+///         float32. Observations of other environments are stored in this dtype. Only float32
+///         observations can be normalised.
+///     extra: Further fields, {name: (shape, dtype)}. `field(name)` returns them.
 ///
 /// Raises:
 ///     ValueError: A size is 0, a dtype is unknown, or a name is used twice.
-///     MemoryError: The buffer does not fit into memory; the error names its size.
+///     MemoryError: The buffer does not fit into memory; the message has its size.
 ///
 /// >>> import rlox
 /// >>> env = rlox.VecEnv(n=2, seed=0, env_id="CartPole-v1")
@@ -85,13 +87,13 @@ pub(crate) struct RolloutBuffer {
 }
 
 impl RolloutBuffer {
-    /// Returns a view of a field.
+    /// Returns a field as an array `(T, N, ...)` that shares the buffer's memory.
     fn field_view<'py>(slf: &Bound<'py, Self>, name: &str) -> PyResult<Bound<'py, PyAny>> {
         let this = slf.get();
         Ok(this.memory_of(name)?.view(0, &[this.n_steps, this.num_envs], slf.clone().into_any()))
     }
 
-    /// Returns a view of a field that `finish` writes.
+    /// Returns a field that `finish` computes, or an error before `finish`.
     fn finished_field_view<'py>(slf: &Bound<'py, Self>, name: &str) -> PyResult<Bound<'py, PyAny>> {
         if !slf.get().inner.with(slf.py(), false, |buffer| Ok(buffer.is_finished()))? {
             return Err(value_error(name, "a finished rollout", "an unfinished rollout", "call finish first"));
@@ -166,12 +168,14 @@ impl RolloutBuffer {
         self.inner.with(py, false, |buffer| Ok(buffer.next_step()))
     }
 
-    /// Returns a view of a field, `(T, N, ...)`, with its current content.
+    /// Return a field as an array (T, N, ...) that shares the buffer's memory.
+    ///
+    /// Unlike the attributes, this method also returns `advantages` and `returns` before `finish`.
     fn field<'py>(slf: &Bound<'py, Self>, name: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
         Self::field_view(slf, &text("name", name)?)
     }
 
-    /// Observations that the policy used, (T, N, *obs_shape).
+    /// Observations that the policy received, (T, N, *obs_shape).
     #[getter]
     fn obs<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyAny>> {
         Self::field_view(slf, "obs")
@@ -189,57 +193,57 @@ impl RolloutBuffer {
         Self::field_view(slf, "log_probs")
     }
 
-    /// Values of the observations, (T, N).
+    /// Value estimates of the observations, (T, N).
     #[getter]
     fn values<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyAny>> {
         Self::field_view(slf, "values")
     }
 
-    /// Rewards, (T, N).
+    /// Rewards, (T, N); normalised if a normaliser is used.
     #[getter]
     fn rewards<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyAny>> {
         Self::field_view(slf, "rewards")
     }
 
-    /// True where the task itself ended, (T, N).
+    /// True where the environment reached a terminal state, (T, N).
     #[getter]
     fn terminated<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyAny>> {
         Self::field_view(slf, "terminated")
     }
 
-    /// True where the episode was cut off, (T, N).
+    /// True where the episode was cut off, for example by a time limit, (T, N).
     #[getter]
     fn truncated<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyAny>> {
         Self::field_view(slf, "truncated")
     }
 
-    /// True for transitions, False where a step only reset as in NEXT_STEP mode, (T, N).
+    /// False where a step only reset the environment, as in autoreset mode NEXT_STEP, (T, N).
     ///
-    /// A row that only reset has reward, flags and advantage 0, and is not used for learning.
+    /// Such a row is not a transition. Its reward, flags and advantage are 0, and learners skip it.
     #[getter]
     fn valid<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyAny>> {
         Self::field_view(slf, "valid")
     }
 
-    /// Number of stored transitions: rows so far where `valid` is True.
+    /// Number of transitions stored so far, without the rows where `valid` is False.
     #[getter]
     fn n_transitions(&self, py: Python<'_>) -> PyResult<usize> {
         self.inner.with(py, false, |buffer| Ok(buffer.transitions()))
     }
 
-    /// Values of the final observations where truncated, else 0, (T, N).
+    /// Values of the final observations where an episode was truncated, 0 elsewhere, (T, N).
     #[getter]
     fn final_values<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyAny>> {
         Self::field_view(slf, "final_values")
     }
 
-    /// Advantages, (T, N); a ValueError before `finish`.
+    /// Advantages, (T, N). Reading them before `finish` raises ValueError.
     #[getter]
     fn advantages<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyAny>> {
         Self::finished_field_view(slf, "advantages")
     }
 
-    /// Returns (value targets), (T, N); a ValueError before `finish`.
+    /// Returns (value targets), (T, N). Reading them before `finish` raises ValueError.
     #[getter]
     fn returns<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyAny>> {
         Self::finished_field_view(slf, "returns")
@@ -253,14 +257,14 @@ impl RolloutBuffer {
         Ok(this.memory_of("obs")?.view(first, &[this.num_envs], slf.clone().into_any()))
     }
 
-    /// Indices `t * N + n` of rows that were truncated and not terminated, (K,).
+    /// Indices `t * N + n` of steps at which an episode was truncated and not terminated, (K,).
     #[getter]
     fn final_index<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyArray1<i64>>> {
         let index = self.inner.with(py, false, |buffer| try_map(buffer.final_index(), |i| i as i64))?;
         Ok(index.into_pyarray(py))
     }
 
-    /// Last observations of the episodes in `final_index`, (K, *obs_shape).
+    /// Last observations of these truncated episodes, as ordered in `final_index`, (K, *obs_shape).
     #[getter]
     fn final_obs<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
         let (rows, data) =
@@ -268,18 +272,22 @@ impl RolloutBuffer {
         data.into_array(py, &[&[rows], &self.obs_shape[..]].concat())
     }
 
-    /// Starts a rollout from observations of environments that Python steps.
+    /// Start a rollout of environments that Python code steps, from their current observations.
     ///
     /// Args:
-    ///     obs: (N, *obs_shape), raw. Numbers within the range of the buffer's dtype are converted.
-    ///     is_new: Whether the observations come from a reset, so that the normaliser's statistics include them.
+    ///     obs: Observations before normalisation, (N, *obs_shape). Numbers of other dtypes are
+    ///         converted to the buffer's dtype if they are within its range.
+    ///     is_new: True if the observations come from a reset. The normaliser then counts them.
     ///     normalizer: A `Normalizer`, or None.
-    ///     ended: For environments in NEXT_STEP mode, bool (N,): True where the episode has ended, so that the next
-    ///         step only resets. None for environments that reset in the same step.
+    ///     ended: bool (N,), for environments in autoreset mode NEXT_STEP: True where the episode
+    ///         has ended, so that the next step only resets the environment. None for environments
+    ///         that reset in the step that ends an episode.
     ///
     /// Raises:
-    ///     TypeError: Observations are of another kind: real numbers for integers, or integers for booleans.
-    ///     ValueError: A shape is wrong, an observation is NaN or infinite, or a number is outside of the dtype.
+    ///     TypeError: Observations do not fit the kind of the buffer's dtype: real numbers in place
+    ///         of integers, or numbers in place of booleans.
+    ///     ValueError: A shape is wrong, an observation is NaN or infinite, or a number is outside
+    ///         the range of the dtype.
     #[pyo3(signature = (obs, is_new=true, normalizer=None, ended=None))]
     fn begin(
         &self,
@@ -307,21 +315,24 @@ impl RolloutBuffer {
         })
     }
 
-    /// Stores step `t` of environments that Python steps: the policy's output and the raw results.
+    /// Store step `t` of environments that Python code steps: policy output and step results.
     ///
     /// Args:
     ///     t: Index of the next step, from 0.
-    ///     actions, log_probs, values: (N, *action_shape), (N,), (N,).
-    ///     next_obs: (N, *obs_shape), as `step` returned them; converted as in `begin`.
-    ///     rewards, terminated, truncated: (N,).
-    ///     final_obs: (N, *obs_shape), read where truncated and not terminated. None if there is no such row, and in
-    ///         NEXT_STEP mode, where `next_obs` has the final observations.
+    ///     actions: (N, *action_shape).
+    ///     log_probs: Log-probabilities of the actions, (N,).
+    ///     values: Value estimates of the observations, (N,).
+    ///     next_obs: Observations that `step` returned, (N, *obs_shape); converted as in `begin`.
+    ///     rewards, terminated, truncated: Results of `step` before normalisation, (N,).
+    ///     final_obs: Last observations of ended episodes, (N, *obs_shape). Only rows that are
+    ///         truncated and not terminated are read. None is allowed if there is no such row. None
+    ///         is also allowed in mode NEXT_STEP, where `next_obs` contains the final observations.
     ///     normalizer: A `Normalizer`, or None.
     ///
     /// Raises:
-    ///     TypeError: Observations are of another kind, as in `begin`.
-    ///     ValueError: `t` is not the next step, a shape is wrong, a number is NaN or infinite, or a number is outside
-    ///         of the dtype; the step is not stored.
+    ///     TypeError: Observations do not fit the kind of the buffer's dtype, as in `begin`.
+    ///     ValueError: `t` is not the next step, a shape is wrong, a number is NaN or infinite, or
+    ///         a number is outside the range of the dtype. The step is not stored.
     #[pyo3(signature = (t, actions, log_probs, values, next_obs, rewards, terminated, truncated, final_obs=None, normalizer=None))]
     fn record(
         &self,
@@ -375,12 +386,12 @@ impl RolloutBuffer {
         })
     }
 
-    /// Computes `advantages` and `returns` of a full rollout (see `rlox.compute_gae`).
+    /// Compute `advantages` and `returns` of a full rollout (see `rlox.compute_gae`).
     ///
     /// Args:
-    ///     last_values: V of `last_obs`, (N,).
-    ///     gamma, gae_lambda: Factors in [0, 1].
-    ///     final_values: V of `final_obs`, (K,); None if K is 0.
+    ///     last_values: Values of `last_obs`, (N,).
+    ///     gamma, gae_lambda: Discount factor and lambda of GAE, in [0, 1].
+    ///     final_values: Values of `final_obs`, (K,); None if K is 0.
     ///
     /// Raises:
     ///     ValueError: The rollout is not full, a length is wrong, or a factor is outside [0, 1].
@@ -403,7 +414,7 @@ impl RolloutBuffer {
     }
 }
 
-/// Raises the error that `buffer.begin` and `buffer.record` would raise for a normaliser.
+/// Raise the error that `buffer.begin` and `buffer.record` would raise for a normaliser.
 #[pyfunction]
 pub(crate) fn check_normalizer(
     py: Python<'_>,
@@ -417,7 +428,9 @@ pub(crate) fn check_normalizer(
         .with(py, false, |buffer| normalizer.inner.enter(|normalizer| buffer.check_normalizer(Some(normalizer))))
 }
 
-/// Raises the error that `buffer.record` would raise for the policy's output, before the step is made.
+/// Raise the error that `buffer.record` would raise for the policy's output.
+///
+/// Callers check the output before they step the environments.
 #[pyfunction]
 pub(crate) fn check_step(
     py: Python<'_>,
@@ -437,13 +450,14 @@ pub(crate) fn check_step(
     buffer.inner.with(py, buffer.long, |buffer| buffer.check_step(t, policy_step, None))
 }
 
-/// Returns a finished rollout as bytes, for `read_rollout`.
+/// Return the content of a finished rollout as bytes, for `read_rollout`.
 ///
 /// Args:
 ///     buffer: A RolloutBuffer after `finish`.
 ///
 /// Returns:
-///     uint8 (k,): all fields in order, then the final observations; numbers are little-endian.
+///     uint8 (k,): the fields in a fixed order, then the final observations. Numbers are
+///     little-endian.
 ///
 /// Raises:
 ///     ValueError: The rollout is not finished.
@@ -471,14 +485,15 @@ pub(crate) fn write_rollout<'py>(py: Python<'py>, buffer: &Bound<'py, PyAny>) ->
     Ok(bytes.into_pyarray(py))
 }
 
-/// Replaces the content of a buffer by a rollout from `write_rollout`.
+/// Replace the content of a buffer by a rollout that `write_rollout` converted to bytes.
 ///
 /// Args:
 ///     buffer: A RolloutBuffer of the same sizes and fields.
-///     data: uint8 (k,).
+///     data: Result of `write_rollout`, uint8 (k,).
 ///
 /// Raises:
-///     ValueError: The bytes are of another rollout, or numbers are not finite; the buffer is unchanged.
+///     ValueError: The bytes belong to a rollout of other sizes or fields, or a number is not
+///         finite. The buffer is unchanged.
 ///     MemoryError: The final observations do not fit into memory.
 #[pyfunction]
 pub(crate) fn read_rollout(py: Python<'_>, buffer: &Bound<'_, PyAny>, data: &Bound<'_, PyAny>) -> PyResult<()> {

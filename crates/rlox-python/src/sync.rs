@@ -1,4 +1,4 @@
-//! Locks, the GIL, borrows of NumPy's memory, and signals.
+//! Access to shared data: locks, the GIL, borrows of NumPy's memory, and signals.
 
 pub(crate) mod borrow;
 pub(crate) mod cell;
@@ -7,14 +7,18 @@ pub(crate) mod rwlock;
 
 use pyo3::prelude::*;
 
-/// Drops, in a forked child, the counts and borrows of calls in the parent's other threads.
+/// Discard the records of calls that ran in the parent's other threads at the fork.
+///
+/// Python calls this function in the child process, where these threads do not exist.
 #[pyfunction]
 pub(crate) fn after_fork() {
     gil::after_fork();
     borrow::release_other_threads();
 }
 
-/// Ctrl-C in long calls: the core polls from time to time, and Python's signal handlers run.
+/// Interruption of long calls by Ctrl-C.
+///
+/// The core polls [`interrupt::interrupted`], which runs Python's signal handlers.
 pub(crate) mod interrupt {
     use std::cell::RefCell;
 
@@ -29,12 +33,14 @@ pub(crate) mod interrupt {
         static RAISED: RefCell<Option<PyErr>> = const { RefCell::new(None) };
     }
 
-    /// Returns true if a signal handler raised an exception. Only threads that run handlers take the GIL.
+    /// Runs pending signal handlers, and returns true if one of them raised an exception.
+    ///
+    /// Only the thread that runs signal handlers takes the GIL; other threads return false.
     pub(crate) fn interrupted() -> bool {
         if !may_poll() || !may_handle_signals() {
             return false;
         }
-        // After the interpreter has ended, no handler can run.
+        // `None` after the interpreter has ended, when no handler can run.
         let raised = Python::try_attach(check_signals).and_then(Result::err);
         let stop = raised.is_some();
         RAISED.set(raised);

@@ -20,32 +20,36 @@ use crate::sync::gil::{detach, is_alone};
 /// Element count above which a call releases the GIL, because it may take more than 5 us.
 const DETACH_ABOVE_ELEMENTS: usize = 4096;
 
-/// Computes generalized advantage estimates (Schulman et al. 2016, arXiv:1506.02438, eq. 16).
+/// Compute generalized advantage estimates (Schulman et al. 2016, arXiv:1506.02438, eq. 16).
 ///
+/// With `done = terminated | truncated`:
 /// `delta_t = r_t + gamma * (1 - terminated_t) * next_value_t - v_t`,
-/// `A_t = delta_t + gamma * lam * (1 - done_t) * A_{t+1}`, with `done = terminated | truncated` and
-/// `next_value_t = final_values_t` where an episode was truncated.
+/// `A_t = delta_t + gamma * lam * (1 - done_t) * A_{t+1}`.
+/// `next_value_t` is `final_values_t` where an episode was truncated, `last_value` at the last
+/// step, and `v_{t+1}` at all other steps.
 ///
 /// Args:
-///     rewards: (T,) for one trajectory or (T, N) time-major. Results are float32 for float32, float16 and
-///         bfloat16 rewards, and float64 for any other dtype.
-///     values: V of the state in which each action was taken; shape of `rewards`.
-///     dones: Episode ends, all of them terminations; None if `terminated` is given.
-///     last_value: V of the state after the last step: a number, or (N,).
+///     rewards: (T,) for one trajectory or (T, N) time-major. Results are float32 for float32,
+///         float16 and bfloat16 rewards, and float64 for any other dtype.
+///     values: Values of the states in which the actions were taken, of the shape of `rewards`.
+///     dones: Flags of episode ends that are all terminations; None if `terminated` is given.
+///     last_value: Value of the state after the last step: a number, or (N,).
 ///     gamma: Discount factor in [0, 1].
 ///     lam: GAE's lambda in [0, 1].
-///     terminated: True where the task itself ended; replaces `dones`.
+///     terminated: True where the environment reached a terminal state; replaces `dones`.
 ///     truncated: True where the episode was cut off, for example by a time limit.
-///     final_values: V of the last observation of a truncated episode, shape of `rewards`. Read only where
-///         an episode was truncated and not terminated.
-///     out: Pair of output arrays, of the dtype and shape of the results.
+///     final_values: Values of the last observations of truncated episodes, of the shape of
+///         `rewards`. Elements are read only where an episode was truncated and not terminated.
+///     out: Pair of arrays (advantages, returns) that the results are written to, of the results'
+///         dtype and shape.
 ///
 /// Returns:
 ///     (advantages, returns), both of the shape of `rewards`; returns = advantages + values.
 ///
 /// Raises:
-///     TypeError: An array is not numeric, or no episode ends are given.
-///     ValueError: Shapes do not match, a factor is outside [0, 1], or rows are truncated without `final_values`.
+///     TypeError: An array is not numeric, or not exactly one of `dones` and `terminated` is given.
+///     ValueError: Shapes do not match, a factor is outside [0, 1], or steps are truncated without
+///         `final_values`.
 ///
 /// >>> import numpy as np, rlox
 /// >>> advantages, returns = rlox.compute_gae(np.ones(3), np.zeros(3), [0, 0, 1], 0.0, gamma=1.0, lam=1.0)
@@ -134,23 +138,26 @@ impl<'py> Call<'_, 'py> {
     }
 }
 
-/// Computes GAE of several trajectories in one flat array, environment-major, `(n_envs * n_steps,)`.
+/// Compute generalized advantage estimates of several trajectories in one flat array.
 ///
-/// The `n_steps` numbers of each environment are contiguous. `last_values` has one number per environment.
+/// The arrays have shape (n_envs * n_steps,), with the `n_steps` numbers of each environment
+/// contiguous.
 ///
 /// Args:
-///     rewards, values, gamma, lam: As for `compute_gae`, flat.
-///     dones: Episode ends, all of them terminations; None if `terminated` is given.
-///     last_values: (n_envs,), V of the states after the last steps.
+///     rewards, values: As for `compute_gae`, but flat.
+///     dones: Flags of episode ends that are all terminations; None if `terminated` is given.
+///     last_values: Values of the states after the last steps, (n_envs,).
 ///     n_steps: Number of steps of each environment.
-///     terminated, truncated, final_values: As for `compute_gae`, flat.
+///     gamma, lam: As for `compute_gae`.
+///     terminated, truncated, final_values: As for `compute_gae`, but flat.
 ///
 /// Returns:
 ///     (advantages, returns), flat like `rewards`; float32 or float64 as for `compute_gae`.
 ///
 /// Raises:
 ///     TypeError: An array is not numeric, or not exactly one of `dones` and `terminated` is given.
-///     ValueError: Lengths do not match, a factor is outside [0, 1], or steps are truncated without `final_values`.
+///     ValueError: Lengths do not match, a factor is outside [0, 1], or steps are truncated without
+///         `final_values`.
 ///
 /// >>> import numpy as np, rlox
 /// >>> advantages, returns = rlox.compute_gae_batched(

@@ -18,28 +18,30 @@ use crate::sync::gil::{detach, is_alone};
 /// Element count above which a call releases the GIL, because it may take more than 5 us.
 const DETACH_ABOVE_ELEMENTS: usize = 4096;
 
-/// Computes discounted returns, `G_t = r_t + gamma * (1 - terminated_t) * G_{t+1}`.
+/// Compute discounted returns, `G_t = r_t + gamma * (1 - terminated_t) * G_{t+1}`.
 ///
-/// `G_{t+1}` is `final_values_t` where an episode was truncated, and `last_value` after the last step. The computation
-/// uses float64.
+/// `G_{t+1}` is `final_values_t` where an episode was truncated, and `last_value` at the last step.
+/// The computation uses float64.
 ///
 /// Args:
-///     rewards: (T,) for one trajectory or (T, N) time-major. Results are float32 for float32, float16 and
-///         bfloat16 rewards, and float64 for any other dtype.
-///     dones: Episode ends, all of them terminations; None if `terminated` is given.
-///     last_value: V of the state after the last step: a number, or (N,); 0 for plain sums of rewards.
+///     rewards: (T,) for one trajectory or (T, N) time-major. Results are float32 for float32,
+///         float16 and bfloat16 rewards, and float64 for any other dtype.
+///     dones: Flags of episode ends that are all terminations; None if `terminated` is given.
+///     last_value: Value of the state after the last step: a number, or (N,); 0 for the plain sum
+///         of the rewards.
 ///     gamma: Discount factor in [0, 1].
-///     terminated: True where the task itself ended; replaces `dones`.
+///     terminated: True where the environment reached a terminal state; replaces `dones`.
 ///     truncated: True where the episode was cut off, for example by a time limit.
-///     final_values: V of the last observation of a truncated episode, shape of `rewards`. Read only where
-///         an episode was truncated and not terminated.
+///     final_values: Values of the last observations of truncated episodes, of the shape of
+///         `rewards`. Elements are read only where an episode was truncated and not terminated.
 ///
 /// Returns:
 ///     The returns, of the shape of `rewards`.
 ///
 /// Raises:
-///     TypeError: An array is not numeric, or no episode ends are given.
-///     ValueError: Shapes do not match, a factor is outside [0, 1], or rows are truncated without `final_values`.
+///     TypeError: An array is not numeric, or not exactly one of `dones` and `terminated` is given.
+///     ValueError: Shapes do not match, a factor is outside [0, 1], or steps are truncated without
+///         `final_values`.
 ///
 /// >>> import rlox
 /// >>> rlox.compute_returns([1.0, 2.0, 3.0], [False, True, False], 4.0, gamma=0.5)
@@ -58,31 +60,33 @@ pub(crate) fn compute_returns<'py>(
     dispatch(rewards, None, last_value, final_values, [dones, terminated, truncated], gamma, 1.0)
 }
 
-/// Computes lambda returns, the targets of TD(lambda) (Sutton and Barto 2018, eq. 12.18).
+/// Compute lambda returns, the targets of TD(lambda) (Sutton and Barto 2018, eq. 12.18).
 ///
-/// `G_t = r_t + gamma * (1 - terminated_t) * ((1 - lam) * next_value_t + lam * G_{t+1})`. `next_value_t` and `G_{t+1}`
-/// are `final_values_t` where an episode was truncated, and `last_value` after the last step. Lambda returns equal the
-/// returns of `compute_gae`. The computation uses float64.
+/// `G_t = r_t + gamma * (1 - terminated_t) * ((1 - lam) * next_value_t + lam * G_{t+1})`. Both
+/// `next_value_t` and `G_{t+1}` are `final_values_t` where an episode was truncated, and
+/// `last_value` at the last step. Lambda returns equal the returns of `compute_gae`. The
+/// computation uses float64.
 ///
 /// Args:
-///     rewards: (T,) for one trajectory or (T, N) time-major. Results are float32 for float32, float16 and
-///         bfloat16 rewards, and float64 for any other dtype.
-///     values: V of the state in which each action was taken; shape of `rewards`.
-///     dones: Episode ends, all of them terminations; None if `terminated` is given.
-///     last_value: V of the state after the last step: a number, or (N,).
+///     rewards: (T,) for one trajectory or (T, N) time-major. Results are float32 for float32,
+///         float16 and bfloat16 rewards, and float64 for any other dtype.
+///     values: Values of the states in which the actions were taken, of the shape of `rewards`.
+///     dones: Flags of episode ends that are all terminations; None if `terminated` is given.
+///     last_value: Value of the state after the last step: a number, or (N,).
 ///     gamma: Discount factor in [0, 1].
-///     lam: 0 for one-step targets, 1 for discounted returns.
-///     terminated: True where the task itself ended; replaces `dones`.
+///     lam: Lambda in [0, 1]: 0 for one-step targets, 1 for discounted returns.
+///     terminated: True where the environment reached a terminal state; replaces `dones`.
 ///     truncated: True where the episode was cut off, for example by a time limit.
-///     final_values: V of the last observation of a truncated episode, shape of `rewards`. Read only where
-///         an episode was truncated and not terminated.
+///     final_values: Values of the last observations of truncated episodes, of the shape of
+///         `rewards`. Elements are read only where an episode was truncated and not terminated.
 ///
 /// Returns:
 ///     The returns, of the shape of `rewards`.
 ///
 /// Raises:
-///     TypeError: An array is not numeric, or no episode ends are given.
-///     ValueError: Shapes do not match, a factor is outside [0, 1], or rows are truncated without `final_values`.
+///     TypeError: An array is not numeric, or not exactly one of `dones` and `terminated` is given.
+///     ValueError: Shapes do not match, a factor is outside [0, 1], or steps are truncated without
+///         `final_values`.
 ///
 /// >>> import rlox
 /// >>> rlox.compute_lambda_returns([1.0, 2.0], [2.0, 1.0], [False, False], 4.0, gamma=0.5, lam=0.5)
@@ -103,7 +107,9 @@ pub(crate) fn compute_lambda_returns<'py>(
     dispatch(rewards, Some(values), last_value, final_values, [dones, terminated, truncated], gamma, lam)
 }
 
-/// Computes in the precision of the rewards. `values` is `None` for discounted returns.
+/// Computes discounted returns or, if `values` is given, lambda returns.
+///
+/// The precision is that of the rewards.
 fn dispatch<'py>(
     rewards: &Bound<'py, PyAny>,
     values: Option<&Bound<'py, PyAny>>,

@@ -1,4 +1,4 @@
-//! Arguments shared by the trajectory kernels: shapes, episode ends and the value after the last step.
+//! Arguments that all functions of trajectories have: shapes, episode ends and the last value.
 
 use num_traits::AsPrimitive;
 use numpy::{Element, PyUntypedArray};
@@ -11,24 +11,24 @@ use crate::convert::array::FromArray;
 use crate::convert::flags::{FlagArgument, Flags, flag_argument_like};
 use crate::error::{type_error, value_error};
 
-/// Returns the shape requirement that an array has the shape of `rewards`.
+/// Returns the requirement that an argument has the same shape as `rewards`.
 pub(crate) fn like<'a, 'py>(rewards: &'a Bound<'py, PyUntypedArray>) -> Like<'a, 'py> {
     Like { name: "rewards", array: rewards, skipped: 0 }
 }
 
-/// Two result arrays.
+/// Tuple of two result arrays.
 pub(crate) type Pair<'py> = (Bound<'py, PyAny>, Bound<'py, PyAny>);
 
-/// `dones`, or `terminated` and `truncated`, after their Python code has run.
+/// Flags of episode ends, converted but not yet read: `dones`, or `terminated` and `truncated`.
 pub(crate) struct EpisodeEndsArgument<'py> {
-    /// Name of the first flags: "dones" or "terminated".
+    /// Name of the argument in `terminated`: "dones" or "terminated".
     name: &'static str,
     terminated: FlagArgument<'py>,
     truncated: Option<FlagArgument<'py>>,
 }
 
 impl<'py> EpisodeEndsArgument<'py> {
-    /// Converts the flags, which must have the shape of `rewards`.
+    /// Converts the flags, which must have the shape of `rewards`. May run Python code.
     pub(crate) fn new(
         dones: Option<&Bound<'py, PyAny>>,
         terminated: Option<&Bound<'py, PyAny>>,
@@ -65,7 +65,7 @@ pub(crate) struct EndFlags<'py> {
     truncated: Option<Flags<'py>>,
 }
 
-/// Value after the last step: one number, or one per environment.
+/// Value of the state after the last step: one number, or one per environment.
 pub(crate) enum LastValue<'py, T> {
     One(&'static str, T),
     Each(Argument<'py, T>),
@@ -97,7 +97,7 @@ impl<T: FromArray> LastValue<'_, T> {
     }
 }
 
-/// Shape of the rewards, which the other arrays share.
+/// Shape of `rewards`, which all arrays with one number per step must have.
 #[derive(Clone, Copy)]
 pub(crate) struct TrajectoryShape<'a> {
     pub(crate) shape: &'a [usize],
@@ -121,7 +121,8 @@ impl<'a> TrajectoryShape<'a> {
 
     /// Returns true if any argument has more than `limit` elements.
     ///
-    /// A call with a long argument checks all shapes here, before any argument is read. A short argument is checked
+    /// The call then releases the GIL, and all shapes are checked here, because reading a long
+    /// argument of a wrong shape would waste time. Otherwise, the shape of each argument is checked
     /// when it is read.
     pub(crate) fn is_long<T: FromArray>(
         &self,

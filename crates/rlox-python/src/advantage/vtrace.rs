@@ -15,44 +15,48 @@ use crate::sync::gil::{detach, is_alone};
 /// Element count above which a call releases the GIL, because it may take more than 5 us.
 const DETACH_ABOVE_ELEMENTS: usize = 1024;
 
-/// Computes V-trace targets and policy gradient advantages.
+/// Compute V-trace targets and policy gradient advantages.
 ///
-/// The algorithm is equation 1 of Espeholt et al. 2018, arXiv:1802.01561.
-///
-/// With `ratio_t = exp(log_rhos_t)`, `rho_t = min(rho_bar, ratio_t)`, `c_t = lam * min(c_bar, ratio_t)` and
+/// The algorithm is equation 1 of Espeholt et al. 2018, arXiv:1802.01561. With
+/// `ratio_t = exp(log_rhos_t)`, `done = terminated | truncated`, `rho_t = min(rho_bar, ratio_t)`
+/// and `c_t = lam * min(c_bar, ratio_t)`:
 /// `delta_t = r_t + gamma * (1 - terminated_t) * next_value_t - v_t`,
-/// `vs_t - v_t = rho_t * delta_t + gamma * c_t * (1 - done_t) * (vs_{t+1} - v_{t+1})` and
-/// `pg_advantage_t = min(pg_rho_bar, ratio_t) * (r_t + gamma * (1 - terminated_t) * next_vs_t - v_t)`, with
-/// `done = terminated | truncated`, and `next_value_t = next_vs_t = final_values_t` where an episode was truncated.
-/// Ratios are computed in the dtype of the results; float32 ratios are within 2 units in the last place. Everything
-/// else is computed in float64.
+/// `vs_t - v_t = rho_t * delta_t + gamma * c_t * (1 - done_t) * (vs_{t+1} - v_{t+1})`,
+/// `pg_advantage_t = min(pg_rho_bar, ratio_t) * (r_t + gamma * (1 - terminated_t) * next_vs_t - v_t)`.
+/// `next_value_t` and `next_vs_t` are `final_values_t` where an episode was truncated, and
+/// `bootstrap_value` at the last step. At all other steps, they are `v_{t+1}` and `vs_{t+1}`.
+///
+/// Ratios are computed in the dtype of the results; float32 ratios are within 2 units in the last
+/// place. All other numbers are computed in float64.
 ///
 /// Args:
-///     log_rhos: Log-probabilities of the actions under the learning policy minus those under the acting
-///         policy; shape of `rewards`. Minus infinity is a ratio of zero. NaN makes the results of its step
-///         and of the earlier steps of that episode NaN.
-///     rewards: (T,) for one trajectory or (T, N) time-major. Results are float32 for float32, float16 and
-///         bfloat16 rewards, and float64 for any other dtype.
-///     values: V of the state in which each action was taken; shape of `rewards`.
-///     dones: Episode ends, all of them terminations; None if `terminated` is given.
-///     bootstrap_value: V of the state after the last step: a number, or (N,).
+///     log_rhos: Log-probabilities of the actions under the learning policy minus those under the
+///         acting policy, of the shape of `rewards`. Minus infinity means a ratio of zero. NaN
+///         makes the results of its step and of the earlier steps of the episode NaN.
+///     rewards: (T,) for one trajectory or (T, N) time-major. Results are float32 for float32,
+///         float16 and bfloat16 rewards, and float64 for any other dtype.
+///     values: Values of the states in which the actions were taken, of the shape of `rewards`.
+///     dones: Flags of episode ends that are all terminations; None if `terminated` is given.
+///     bootstrap_value: Value of the state after the last step: a number, or (N,).
 ///     gamma: Discount factor in [0, 1].
-///     rho_bar: Upper bound of the ratio in the temporal difference, at least 0; infinity disables it.
-///     c_bar: Upper bound of the ratio in the trace, at least 0; the paper assumes `c_bar <= rho_bar`.
-///     lam: Factor of the traces, in [0, 1].
+///     rho_bar: Upper bound of the ratio in the temporal difference, at least 0; infinity for none.
+///     c_bar: Upper bound of the ratio in the traces, at least 0; the paper assumes
+///         `c_bar <= rho_bar`.
+///     lam: Factor of the traces `c_t`, in [0, 1].
 ///     pg_rho_bar: Upper bound of the ratio in the policy gradient advantages, at least 0.
-///     terminated: True where the task itself ended; replaces `dones`.
+///     terminated: True where the environment reached a terminal state; replaces `dones`.
 ///     truncated: True where the episode was cut off, for example by a time limit.
-///     final_values: V of the last observation of a truncated episode, shape of `rewards`. Read only where
-///         an episode was truncated and not terminated.
+///     final_values: Values of the last observations of truncated episodes, of the shape of
+///         `rewards`. Elements are read only where an episode was truncated and not terminated.
 ///
 /// Returns:
-///     (vs, pg_advantages), both of the shape of `rewards`: the targets for V, and the factors of the gradient
-///     of the log-probabilities.
+///     (vs, pg_advantages), both of the shape of `rewards`: the targets of the value function, and
+///     the factors of the gradient of the log-probabilities in the policy gradient.
 ///
 /// Raises:
-///     TypeError: An array is not numeric, or no episode ends are given.
-///     ValueError: Shapes do not match, a setting is out of range, or rows are truncated without `final_values`.
+///     TypeError: An array is not numeric, or not exactly one of `dones` and `terminated` is given.
+///     ValueError: Shapes do not match, a setting is out of range, or steps are truncated without
+///         `final_values`.
 ///
 /// >>> import numpy as np, rlox
 /// >>> log_rhos = np.log([0.5, 4.0])

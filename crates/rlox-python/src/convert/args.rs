@@ -1,8 +1,10 @@
-//! Array arguments of calls: conversion to elements, and errors that name the argument.
+//! Array arguments of calls: conversion of Python objects to slices.
 //!
-//! A call converts every argument with [`argument`], which may run Python code. Then the call reads all of them with
-//! [`Argument::read`], which runs none. Code in an argument's `__array__` therefore cannot change an array already
-//! read.
+//! A call processes its array arguments in two phases. First, [`argument`] *converts* each Python
+//! object to a NumPy array. The conversion may run Python code, such as the object's method
+//! `__array__`. Second, [`Argument::read`] *reads* each array: it returns the elements as a slice.
+//! Reading runs no Python code. All arguments are converted before the first one is read. Otherwise
+//! the method `__array__` of one argument could change an array that was already read.
 
 use std::ops::Range;
 
@@ -29,7 +31,7 @@ use crate::sync::gil::{call, check_signals, times_others_ran};
 
 /// Element count above which a conversion releases the GIL, because it may take more than 5 us.
 const DETACH_ABOVE_ELEMENTS: usize = 8192;
-/// Number of list items that are converted at once.
+/// Number of list items that are converted between two checks for Ctrl-C.
 const LIST_CHUNK_LEN: usize = 1 << 18;
 
 // Cached because looking up a function takes as long as a short call.
@@ -41,21 +43,21 @@ fn dtype_of(array: &Bound<'_, PyUntypedArray>) -> String {
     format!("dtype {}", text_of(array.dtype().as_any(), "str"))
 }
 
-/// Checks the full shape of an array that has one row per environment.
+/// Checks that an array has the shape `[first, *row]`, with one row per environment.
 pub(crate) fn expect_shape(argument: &str, got: &[usize], first: usize, row: &[usize]) -> PyResult<()> {
     expect_shape_or(argument, got, (first, row), "pass one row per environment")
 }
 
-/// Checks the full shape of an array; any other shape is an error with the hint `fix`.
+/// Checks that an array has the shape `[first, *row]`; any other shape is an error with hint `fix`.
 ///
-/// Comparing lengths alone would accept transposed arrays.
+/// Comparing the numbers of elements alone would accept transposed arrays.
 pub(crate) fn expect_shape_or(
     argument: &str,
     got: &[usize],
     (first, row): (usize, &[usize]),
     fix: &str,
 ) -> PyResult<()> {
-    // A slice comparison is a function call, which costs more than comparing a few numbers.
+    // Compared in place, because a function call takes longer than comparing a few numbers.
     if got.split_first().is_some_and(|(n, got_row)| *n == first && got_row.iter().eq(row)) {
         return Ok(());
     }
@@ -64,7 +66,7 @@ pub(crate) fn expect_shape_or(
     Err(value_error(argument, &format!("shape {expected:?}"), &got, fix))
 }
 
-/// Kinds of numbers (NumPy's `dtype.kind`) that an argument accepts, and their description for errors.
+/// Kinds of numbers (`dtype.kind` of NumPy) that an argument accepts, and their name in errors.
 pub(crate) struct Kinds {
     accepted: &'static str,
     described: &'static str,
@@ -74,13 +76,13 @@ pub(crate) const REAL: Kinds = Kinds { accepted: "biuf", described: "real number
 pub(crate) const INTEGER: Kinds = Kinds { accepted: "iu", described: "integers" };
 pub(crate) const FLAG: Kinds = Kinds { accepted: "b", described: "booleans" };
 
-/// Returns true if results for these numbers are float32: the numbers are float32 or float16.
+/// Returns true for float32 and float16 arrays, whose results are float32.
 pub(crate) fn is_single(numbers: &Bound<'_, PyAny>) -> bool {
     let half = |array: &Bound<'_, PyUntypedArray>| (array.dtype().kind(), array.dtype().itemsize()) == (b'f', 2);
     typed::<f32>(numbers).is_some() || numbers.cast::<PyUntypedArray>().is_ok_and(half)
 }
 
-/// Returns the first integer of a list that does not fit into int64.
+/// Returns the `repr` of the first integer of a list that does not fit into int64.
 fn too_large(object: &Bound<'_, PyAny>, array: &Bound<'_, PyUntypedArray>) -> PyResult<Option<String>> {
     if object.cast::<PyUntypedArray>().is_ok() || !matches!(array.dtype().kind(), b'f' | b'O') {
         return Ok(None);
@@ -96,9 +98,9 @@ fn too_large(object: &Bound<'_, PyAny>, array: &Bound<'_, PyUntypedArray>) -> Py
     Ok(items.iter().find(large).map(|item| short_repr(&item)))
 }
 
-/// Copies an array into another dtype by NumPy's rules, C-contiguous and aligned.
+/// Copies an array to a new C-contiguous, aligned array of another dtype, by NumPy's casting rules.
 ///
-/// Long arrays are copied in chunks, so that Ctrl-C interrupts the copy.
+/// Large arrays are copied in chunks, so that Ctrl-C interrupts the copy.
 fn in_dtype<'py>(
     array: &Bound<'py, PyUntypedArray>,
     dtype: &Bound<'py, PyArrayDescr>,
@@ -115,7 +117,7 @@ fn in_dtype<'py>(
     Ok(converted_array.cast_into()?)
 }
 
-/// Copies numbers in chunks that take a few milliseconds each.
+/// Copies an array in chunks that take a few milliseconds each, and checks for Ctrl-C in between.
 fn copy_in_chunks<'py>(
     copy: &Bound<'py, PyAny>,
     kwargs: &Bound<'py, PyDict>,
@@ -139,16 +141,16 @@ fn copy_in_chunks<'py>(
     Ok(())
 }
 
-/// Argument after its Python code has run.
+/// Array argument that is converted but not yet read; see the module documentation.
 pub(crate) struct Argument<'py, T> {
     name: &'static str,
     found: Found<'py, T>,
 }
 
 enum Found<'py, T> {
-    /// An array of `T`, with the counter of [`times_others_ran`] at that moment.
+    /// An array of `T`, and the result of [`times_others_ran`] at its conversion.
     Typed(Bound<'py, PyArrayDyn<T>>, usize),
-    /// An array of another dtype, not yet converted.
+    /// An array of another dtype, whose elements [`Argument::read`] converts.
     Other(Bound<'py, PyUntypedArray>),
     /// Converted elements of a long array of another dtype, and their shape.
     Converted(Vec<T>, Vec<usize>),
@@ -156,7 +158,7 @@ enum Found<'py, T> {
 
 /// Required shape of an argument: the shape of the array `name` without its first `skipped` axes.
 ///
-/// Python code may still change that array.
+/// That array is not yet read, so Python code may still change its shape.
 #[derive(Clone, Copy)]
 pub(crate) struct Like<'a, 'py> {
     pub(crate) name: &'a str,
@@ -165,7 +167,7 @@ pub(crate) struct Like<'a, 'py> {
 }
 
 impl Like<'_, '_> {
-    /// Returns an error for large arrays of another shape, before they are converted.
+    /// Returns an error for a large array of another shape, to avoid its slow conversion.
     fn check_large(&self, name: &str, array: &Bound<'_, PyUntypedArray>) -> PyResult<()> {
         if array.len() <= DETACH_ABOVE_ELEMENTS {
             return Ok(());
@@ -183,9 +185,9 @@ pub(crate) fn expect_like(name: &str, got: &[usize], reference: &str, shape: &[u
     Err(value_error(name, &expected, &format!("{got:?}"), "pass arrays of the same shape"))
 }
 
-/// Converts an object of these kinds of numbers with `np.asarray`. May run Python code.
+/// Converts an object to an array whose elements have one of these kinds. May run Python code.
 ///
-/// Raises `TypeError` for other kinds of elements and `ValueError` for ragged input.
+/// Raises `TypeError` for elements of other kinds and `ValueError` for ragged input.
 pub(crate) fn argument<'py, T: FromArray>(
     name: &'static str,
     object: &Bound<'py, PyAny>,
@@ -196,7 +198,8 @@ pub(crate) fn argument<'py, T: FromArray>(
 
 /// Converts an argument that must have the shape `like`. May run Python code.
 ///
-/// Only arrays that take long to convert are checked here; the caller still checks the shape after reading.
+/// The shape is checked here only for large arrays, before their slow conversion. The caller checks
+/// the shapes of all arrays after reading them.
 pub(crate) fn argument_like<'py, T: FromArray>(
     name: &'static str,
     object: &Bound<'py, PyAny>,
@@ -225,7 +228,8 @@ pub(crate) fn argument_like<'py, T: FromArray>(
         return Err(type_error(name, &expected, &dtype_of(&array), "convert it first"));
     }
     let half_or_long = kind == 'f' && !matches!(dtype.itemsize(), 4 | 8);
-    // A wide type holds the numbers: NumPy warns about floats that overflow, and wraps unsigned integers silently.
+    // uint64 and float64 keep their width, so that `T::outside` checks the original numbers. In a
+    // narrower cast, NumPy wraps unsigned integers silently and warns about floats that overflow.
     let unsigned = kind == 'u' && dtype.itemsize() == 8;
     let double = kind == 'f' && dtype.itemsize() >= 8 && !is_mismatch;
     if is_mismatch || half_or_long || dtype.is_native_byteorder() == Some(false) || !array.is_aligned() {
@@ -255,16 +259,20 @@ pub(crate) fn argument_like<'py, T: FromArray>(
 }
 
 impl<'py, T: FromArray> Argument<'py, T> {
-    /// Returns the elements, C-contiguous. Runs no Python code.
+    /// Returns the elements in C order. Runs no Python code.
     ///
-    /// Elements that are already C-contiguous are borrowed, others and all booleans are copied. With `hold`, elements
-    /// are borrowed without registering the borrow, which costs as much as a short call. A call may pass `hold` if it
-    /// writes to no foreign array, keeps the GIL, and found no other call running.
+    /// C-contiguous arrays of the dtype `T` are borrowed, and all other arrays are copied. Boolean
+    /// arrays are borrowed only with `hold`.
+    ///
+    /// With `hold`, the borrow is not registered as a [`Guard`](crate::sync::borrow::Guard),
+    /// because registering takes as long as a short call. A call may pass `hold` if it keeps the
+    /// GIL, writes to no array of a caller, and started while no other call ran without the GIL.
     ///
     /// Raises `ValueError` for an array that another call writes to.
     pub(crate) fn read(self, hold: bool) -> PyResult<Input<'py, T>> {
         let read_copy = |array: &Bound<'py, PyUntypedArray>| {
-            // An array that Python code changed since is an error: converting it would run Python code again.
+            // If Python code has changed the array's dtype since the conversion, the array is not
+            // converted again, because the conversion could run Python code.
             let got = "an array that changed while the arguments were read";
             let changed = || value_error(self.name, "an array of numbers", got, "pass a copy");
             expect_axes(self.name, array)?;
@@ -302,7 +310,10 @@ impl<'py, T: FromArray> Argument<'py, T> {
         self.name
     }
 
-    /// Returns the address and length of borrowed elements, and (null, 0) if the elements are copied.
+    /// Returns the address and number of the elements that reading borrows.
+    ///
+    /// Elements that reading copies have the range (null, 0). An array that is not C-contiguous has
+    /// the whole address space.
     pub(crate) fn memory(&self) -> (*const T, usize) {
         match &self.found {
             Found::Typed(array, _) if !array.is_c_contiguous() => (std::ptr::null(), usize::MAX),
@@ -329,11 +340,11 @@ impl<'py, T: FromArray> Argument<'py, T> {
     }
 }
 
-/// Elements of an argument.
+/// Elements of an argument that was read.
 pub(crate) enum Input<'py, T: Element> {
-    /// Borrowed elements, registered so that other calls of this module do not write to them.
+    /// Borrowed elements, with a guard that prevents writes by other calls of this module.
     Guarded(Reading<'py, T>),
-    /// Borrowed elements without registration; see [`Argument::read`].
+    /// Borrowed elements without a guard, as `hold` requests in [`Argument::read`].
     Borrowed(Elements<'py, T>),
     /// Copied elements and their shape.
     Owned(Vec<T>, Vec<usize>),
@@ -358,7 +369,7 @@ impl<T: Element + 'static> Input<'_, T> {
 }
 
 impl<T: Element + Copy + 'static> Input<'_, T> {
-    /// Returns the input, or a copy of it if its memory overlaps a buffer field that the call writes to.
+    /// Returns the input, or a copy of it if it overlaps a buffer field that the call writes to.
     pub(crate) fn copy_if_overlapping(self, fields: &[(String, FieldMemory)]) -> PyResult<Self> {
         let is_inside = fields.iter().any(|(_, memory)| self.overlaps(&memory.range()));
         if is_inside { self.into_copy() } else { Ok(self) }
@@ -377,10 +388,10 @@ impl<T: Element + Copy + 'static> Input<'_, T> {
 
 /// Borrows a caller's array for writing in place.
 ///
-/// The array must have exactly the dtype `T`, be C-contiguous and writeable, and share no memory with another argument
-/// or call.
+/// The array must have exactly the dtype `T`, be C-contiguous and writeable, and share no memory
+/// with another argument or call.
 pub(crate) fn output<'py, T: Kind>(argument: &'static str, object: &Bound<'py, PyAny>) -> PyResult<Output<'py, T>> {
-    // A closure, because formatting a dtype costs more than a step.
+    // Formatted only for an error, because formatting a dtype takes longer than a short call.
     let dtype = || text_of(numpy::dtype::<T>(object.py()).as_any(), "str");
     let wanted = || format!("a writeable C-contiguous array of {}", dtype());
     let fix = "allocate it with np.empty of that dtype";
@@ -406,8 +417,8 @@ pub(crate) fn output<'py, T: Kind>(argument: &'static str, object: &Bound<'py, P
 
 /// Converts an object with `np.asarray`; arrays are returned unchanged. May run Python code.
 ///
-/// A bfloat16 tensor becomes float32, because NumPy has no bfloat16. The result has at most as many axes as
-/// [`expect_axes`] accepts.
+/// A bfloat16 tensor becomes float32, because NumPy has no bfloat16. The result has at most as many
+/// axes as [`expect_axes`] accepts.
 pub(crate) fn asarray<'py>(argument: &str, object: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyUntypedArray>> {
     if let Ok(array) = object.cast::<PyUntypedArray>() {
         expect_axes(argument, array)?;
@@ -448,7 +459,7 @@ pub(crate) fn is_subclassed(array: &Bound<'_, PyAny>) -> bool {
 /// Returns an error for arrays with masked elements, because no code in this module handles masks.
 fn expect_unmasked(argument: &str, array: &Bound<'_, PyAny>) -> PyResult<()> {
     let py = array.py();
-    // The type is checked and not `__class__`, which Python code can override.
+    // The object's type is checked, because Python code can override `__class__`.
     if !is_subclassed(array) || !array.get_type().is_subclass(MASKED.import(py, "numpy.ma", "MaskedArray")?)? {
         return Ok(());
     }

@@ -1,4 +1,4 @@
-//! Flag arguments: booleans, or numbers that are 0 or 1.
+//! Boolean arguments: arrays of booleans, or of numbers that are 0 or 1.
 
 use pyo3::prelude::*;
 use pyo3::types::PyBool;
@@ -14,19 +14,21 @@ use crate::sync::gil::detach;
 /// Element count above which a conversion releases the GIL, because it may take more than 5 us.
 const DETACH_ABOVE_ELEMENTS: usize = 16_384;
 
-/// Flag argument after its Python code has run: booleans, or numbers that are 0 or 1.
+/// Boolean argument that is converted but not yet read; see [`crate::convert::args`].
 pub(crate) enum FlagArgument<'py> {
     Booleans(Argument<'py, bool>),
     Singles(Argument<'py, f32>),
     Doubles(Argument<'py, f64>),
 }
 
-/// Converts flags: boolean arrays unchanged, other numbers if they are 0 or 1. May run Python code.
+/// Converts an object to an array of booleans, or of numbers. May run Python code.
+///
+/// [`FlagArgument::read`] checks that the numbers are 0 or 1.
 pub(crate) fn flag_argument<'py>(name: &'static str, object: &Bound<'py, PyAny>) -> PyResult<FlagArgument<'py>> {
     flag_argument_like(name, object, None)
 }
 
-/// Converts flags that must have the shape `like`, as [`argument_like`] does.
+/// Converts an object as [`flag_argument`] does; the array must have the shape `like`.
 pub(crate) fn flag_argument_like<'py>(
     name: &'static str,
     object: &Bound<'py, PyAny>,
@@ -43,7 +45,7 @@ pub(crate) fn flag_argument_like<'py>(
     }
 }
 
-/// Reads a single flag: a boolean, 0 or 1, or an array without axes.
+/// Returns a single boolean. The object is a boolean, 0, 1, or an array without axes.
 pub(crate) fn flag(name: &'static str, object: &Bound<'_, PyAny>) -> PyResult<bool> {
     if let Ok(flag) = object.cast::<PyBool>() {
         return Ok(flag.is_true());
@@ -66,7 +68,7 @@ impl<'py> FlagArgument<'py> {
         }
     }
 
-    /// Reads the flags as [`Argument::read`] does; numbers are converted to booleans.
+    /// Reads the elements as [`Argument::read`] does, and converts numbers to booleans.
     pub(crate) fn read(self, py: Python<'py>, hold: bool) -> PyResult<Flags<'py>> {
         match self {
             Self::Booleans(flags) => Ok(Flags::Borrowed(flags.read(hold)?)),
@@ -86,12 +88,12 @@ fn convert_numbers<'py, T: FromArray + Float>(
     let mut flags = FlagBuffer::take(numbers.shape())?;
     let (values, out) = (numbers.slice(), flags.slice_mut());
     let mut convert = || flags_from_numbers(name, values, out);
-    // A caller that holds other arrays without registration keeps the GIL.
+    // With `hold`, the call has borrowed arrays without guards, so it must keep the GIL.
     if hold || values.len() <= DETACH_ABOVE_ELEMENTS { convert() } else { detach(py, convert) }.map_err(to_py)?;
     Ok(Flags::Converted(flags))
 }
 
-/// Flags as booleans.
+/// Elements of a boolean argument that was read.
 pub(crate) enum Flags<'py> {
     Borrowed(Input<'py, bool>),
     Converted(FlagBuffer),

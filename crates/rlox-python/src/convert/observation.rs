@@ -1,4 +1,4 @@
-//! Observation arguments in a buffer's dtype.
+//! Observation arguments, converted to the dtype of a buffer.
 
 use numpy::{Element, IntoPyArray, PyArrayDescr, PyArrayDescrMethods, PyArrayMethods};
 use pyo3::prelude::*;
@@ -16,7 +16,7 @@ use crate::convert::scalar::text_of;
 use crate::error::{replace_ordinary_error, type_error, value_error};
 use crate::sync::gil::call;
 
-/// Length above which a text is not the name of a numeric dtype.
+/// Maximum length of a string that names a dtype.
 const MAX_DTYPE_NAME_LEN: usize = 16;
 
 /// Returns true if an object specifies a dtype: a name, a Python type or a `numpy.dtype`.
@@ -34,7 +34,7 @@ pub(crate) fn dtype_of(argument: &str, object: &Bound<'_, PyAny>) -> PyResult<DT
     let unsupported = |got: &str| value_error(argument, expected, got, "choose one of these dtypes");
     if object.is_instance_of::<PyString>() {
         let name = text(argument, object)?;
-        // NumPy accepts other characters as abbreviations of its dtypes.
+        // NumPy accepts strings with other characters as abbreviations of dtypes.
         if name.len() > MAX_DTYPE_NAME_LEN || !name.bytes().all(|byte| byte.is_ascii_graphic()) {
             return Err(unsupported(&short_repr(object)));
         }
@@ -53,7 +53,7 @@ pub(crate) fn dtype_of(argument: &str, object: &Bound<'_, PyAny>) -> PyResult<DT
     found.map(|(dtype, _)| *dtype).ok_or_else(|| unsupported(&text_of(object, "str")))
 }
 
-/// Observation argument after its Python code has run.
+/// Observation argument that is converted but not yet read; see [`crate::convert::args`].
 pub(crate) enum ObsArgument<'py> {
     F32(Argument<'py, f32>),
     F64(Argument<'py, f64>),
@@ -63,7 +63,9 @@ pub(crate) enum ObsArgument<'py> {
 }
 
 impl<'py> ObsArgument<'py> {
-    /// Accepts the kind of numbers of `dtype`; uint8 takes integers in its range. May run Python code.
+    /// Converts the argument `name` to numbers of the kind of `dtype`. May run Python code.
+    ///
+    /// For uint8, integers must be in [0, 255].
     pub(crate) fn new(name: &'static str, object: &Bound<'py, PyAny>, dtype: DType) -> PyResult<Self> {
         Ok(match dtype {
             DType::F32 => Self::F32(argument(name, object, &REAL)?),
@@ -96,7 +98,9 @@ impl<'py> ObsArgument<'py> {
         })
     }
 
-    /// Reads observations that are stored in a buffer with these fields; overlapping memory is copied.
+    /// Reads the observations before they are stored in a buffer with these fields.
+    ///
+    /// Arrays that overlap the memory of a field are copied, because the call writes to it.
     pub(crate) fn read_for(self, fields: &[(String, FieldMemory)]) -> PyResult<ObsInput<'py>> {
         Ok(match self {
             Self::F32(obs) => ObsInput::F32(obs.read(false)?.copy_if_overlapping(fields)?),
@@ -108,7 +112,7 @@ impl<'py> ObsArgument<'py> {
     }
 }
 
-/// Observations of one dtype.
+/// Elements of an observation argument that was read.
 pub(crate) enum ObsInput<'py> {
     F32(Input<'py, f32>),
     F64(Input<'py, f64>),
@@ -139,7 +143,7 @@ impl ObsInput<'_> {
     }
 }
 
-/// Owned copy of elements.
+/// Copy of a field's elements, for a new NumPy array.
 pub(crate) enum Owned {
     F32(Vec<f32>),
     F64(Vec<f64>),

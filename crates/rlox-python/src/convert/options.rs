@@ -1,4 +1,4 @@
-//! Option arguments: time limits, texts, reset options, environment keywords and extra buffer fields.
+//! Arguments that are options: time limits, texts, reset options, keywords and extra fields.
 
 use pyo3::exceptions::PyMemoryError;
 use pyo3::prelude::*;
@@ -49,10 +49,12 @@ fn key(argument: &str, key: &Bound<'_, PyAny>) -> PyResult<String> {
 /// Key and value of a dict.
 type Item<'py> = (Bound<'py, PyAny>, Bound<'py, PyAny>);
 
-/// Converts a snapshot of a dict's items, because Python code in a value may change the dict.
+/// Converts each item of a dict with `make`.
 ///
-/// The memory of all items is requested at once: `allocations_per_item` blocks of the length of the item's name. If
-/// a small allocation failed later, no memory would be left for the error.
+/// All items are copied first, because `make` may run Python code that changes the dict. The call
+/// then checks that memory for the results is available. The estimate is `allocations_per_item`
+/// blocks per item, each as long as the item's name. Otherwise a small allocation could fail later,
+/// with no memory left to report the error.
 pub(crate) fn from_items<'py, T>(
     dict: Option<&Bound<'py, PyDict>>,
     allocations_per_item: usize,

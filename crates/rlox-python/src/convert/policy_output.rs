@@ -1,4 +1,4 @@
-//! Arguments that hold a policy's output: actions, log-probabilities and values.
+//! Conversion of a policy's output: actions, log-probabilities and values.
 
 use pyo3::prelude::*;
 use rlox_core::{Actions, rollout::PolicyStep};
@@ -8,14 +8,16 @@ use crate::convert::array::{FieldMemory, beyond_f32, no_copy};
 use crate::error::value_error;
 use crate::sync::borrow::{DisjointBorrows, typed};
 
-/// Action argument after its Python code has run.
+/// Action argument that is converted but not yet read; see [`crate::convert::args`].
 pub(crate) enum ActionArgument<'py> {
     Discrete(Argument<'py, i64>),
     Continuous(Argument<'py, f32>),
 }
 
 impl<'py> ActionArgument<'py> {
-    /// Accepts integers if `discrete`, else real numbers, for the argument `name`. May run Python code.
+    /// Converts the argument `name`: to integers if `discrete` is true, otherwise to real numbers.
+    ///
+    /// The conversion may run Python code.
     pub(crate) fn new(name: &'static str, object: &Bound<'py, PyAny>, discrete: bool) -> PyResult<Self> {
         if discrete {
             return Ok(Self::Discrete(argument(name, object, &INTEGER)?));
@@ -32,7 +34,7 @@ impl<'py> ActionArgument<'py> {
         Ok(Self::Continuous(argument(name, array.as_any(), &REAL)?))
     }
 
-    /// Returns true if the actions are disjoint from all memory in `borrows`.
+    /// Adds the memory of the actions to `borrows`; returns true if it overlaps no other array.
     pub(crate) fn is_disjoint(&self, borrows: &mut DisjointBorrows) -> bool {
         match self {
             Self::Discrete(actions) => borrows.try_add(actions.memory()),
@@ -63,7 +65,7 @@ impl<'py> ActionArgument<'py> {
     }
 }
 
-/// Actions in the form that `rlox_core` takes.
+/// Elements of an action argument.
 pub(crate) enum ActionInput<'py> {
     Discrete(Input<'py, i64>),
     Continuous(Input<'py, f32>),
@@ -85,7 +87,7 @@ impl ActionInput<'_> {
     }
 }
 
-/// Policy output of one step, after its Python code has run.
+/// Policy output of one step that is converted but not yet read; see [`crate::convert::args`].
 pub(crate) struct PolicyStepArgument<'py> {
     actions: ActionArgument<'py>,
     log_probs: Argument<'py, f32>,
@@ -104,7 +106,9 @@ impl<'py> PolicyStepArgument<'py> {
         Ok(Self { actions, log_probs, values })
     }
 
-    /// Reads the output for storage in a buffer with these fields; overlapping memory is copied.
+    /// Reads the output before it is stored in a buffer with these fields.
+    ///
+    /// Arrays that overlap the memory of a field are copied, because storing the step writes to it.
     pub(crate) fn read(
         self,
         fields: &[(String, FieldMemory)],
@@ -120,7 +124,7 @@ impl<'py> PolicyStepArgument<'py> {
     }
 }
 
-/// Policy output of one step, in the form that `rlox_core` takes.
+/// Elements of the policy output of one step.
 pub(crate) struct PolicyStepInput<'py> {
     actions: ActionInput<'py>,
     log_probs: Input<'py, f32>,

@@ -46,7 +46,7 @@ pub(crate) fn item_of<'py>(
     item.map_err(|error| replace_ordinary_error(py, error, missing))
 }
 
-/// Returns an exact Python `int`; a subclass could run Python code in its methods.
+/// Returns an object of exactly the type `int`; methods of a subclass could run Python code.
 ///
 /// Booleans and floats are errors, even floats without a fraction.
 pub(crate) fn integer<'py>(argument: &str, expected: &str, object: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
@@ -61,10 +61,10 @@ pub(crate) fn integer<'py>(argument: &str, expected: &str, object: &Bound<'py, P
     index.map_err(|error| replace_ordinary_error(object.py(), error, mismatch))
 }
 
-/// Expected-value text for a count that may be 0.
+/// Description of a count that may be 0, for errors.
 const COUNT: &str = "zero or a positive integer";
 
-/// Returns a non-negative integer, or `None` and its text if the integer does not fit into `usize`.
+/// Returns a non-negative integer. If it does not fit into `usize`, returns `None` and its `repr`.
 ///
 /// `expected` describes the argument in the error for a negative integer.
 fn non_negative_int(argument: &str, expected: &str, object: &Bound<'_, PyAny>) -> PyResult<(Option<usize>, String)> {
@@ -81,12 +81,12 @@ fn non_negative_int(argument: &str, expected: &str, object: &Bound<'_, PyAny>) -
     index.extract().map_or_else(|_| Ok((None, short_repr(&index))), |value| Ok((Some(value), String::new())))
 }
 
-/// Returns a count, an integer that is at least 0. An integer above `usize::MAX` is a `MemoryError`.
+/// Returns a count: an integer that is at least 0. Integers above `usize::MAX` are a `MemoryError`.
 pub(crate) fn count(argument: &str, object: &Bound<'_, PyAny>) -> PyResult<usize> {
     usize_argument(argument, COUNT, object)
 }
 
-/// Returns a count that must be at least 1; the callee itself rejects 0 with its own error.
+/// Returns a count that must be at least 1. The core rejects 0 with its own error.
 pub(crate) fn size(argument: &str, object: &Bound<'_, PyAny>) -> PyResult<usize> {
     usize_argument(argument, "at least 1", object)
 }
@@ -118,11 +118,11 @@ pub(crate) fn number(argument: &str, object: &Bound<'_, PyAny>) -> PyResult<f64>
 
 /// Converts a number to `f64`.
 pub(crate) fn float(object: &Bound<'_, PyAny>) -> PyResult<f64> {
-    // A float subclass contributes its stored value, without running its methods.
+    // `extract` reads the number of a float subclass and runs none of its methods.
     if object.is_instance_of::<PyFloat>() || object.is_exact_instance_of::<PyInt>() {
         return object.extract();
     }
-    // `float` would also accept strings.
+    // Python's `float` would also accept strings.
     call_standard("math", "ldexp", &(object, 0).into_pyobject(object.py())?)?.extract()
 }
 
@@ -144,7 +144,7 @@ fn factor(argument: &str, object: &Bound<'_, PyAny>) -> PyResult<f64> {
     Err(value_error(argument, "a number in [0, 1]", &factor.to_string(), "correct it"))
 }
 
-/// Numbers with defaults, for `from_py_with`; each function has the name of its argument.
+/// Parsers of numbers with defaults, for `from_py_with`. Each has the name of its argument.
 pub(crate) mod numbers {
     use pyo3::prelude::*;
 
@@ -171,7 +171,7 @@ pub(crate) mod numbers {
     factors!(gamma lam gae_lambda alpha beta);
 }
 
-/// Booleans with defaults, for `from_py_with`; each function has the name of its argument.
+/// Parsers of booleans with defaults, for `from_py_with`. Each has the name of its argument.
 pub(crate) mod switches {
     use pyo3::prelude::*;
 
@@ -187,7 +187,7 @@ pub(crate) mod switches {
     switches!(is_new obs reward noise stop in_order masked idling whole_episodes deterministic);
 }
 
-/// Returns a boolean of Python or NumPy.
+/// Returns the value of a `bool` or a `numpy.bool_`.
 pub(crate) fn switch(argument: &str, object: &Bound<'_, PyAny>) -> PyResult<bool> {
     if let Ok(flag) = object.cast::<PyBool>() {
         return Ok(flag.is_true());
@@ -212,7 +212,7 @@ pub(crate) fn text(argument: &str, object: &Bound<'_, PyAny>) -> PyResult<String
     object.extract().map_err(|_| mismatch())
 }
 
-/// Casts an object to a class of this module.
+/// Casts an object to a class of this module; `name` is the name of the class in the error.
 pub(crate) fn instance<'a, 'py, T: PyTypeCheck>(
     argument: &str,
     object: &'a Bound<'py, PyAny>,
@@ -223,7 +223,9 @@ pub(crate) fn instance<'a, 'py, T: PyTypeCheck>(
     object.cast().map_err(mismatch)
 }
 
-/// Maximum number of axes of a row: two less than the numpy crate's limit, for time and environments.
+/// Maximum number of axes of an observation or action.
+///
+/// The numpy crate allows two more, which are for the axes of time and environments.
 const MAX_AXES: usize = 30;
 
 /// Returns a shape: a sequence of counts, or a single count.
@@ -231,7 +233,7 @@ pub(crate) fn shape(argument: &str, object: &Bound<'_, PyAny>) -> PyResult<Vec<u
     axis_sizes(argument, object, count)
 }
 
-/// Returns a shape whose axes must have at least one element, as [`size`] defines.
+/// Returns a shape without empty axes. The core rejects empty axes, as for [`size`].
 pub(crate) fn sizes(argument: &str, object: &Bound<'_, PyAny>) -> PyResult<Vec<usize>> {
     axis_sizes(argument, object, size)
 }
@@ -267,15 +269,15 @@ pub(crate) fn short_repr(object: &Bound<'_, PyAny>) -> String {
 /// Maximum number of characters of an object's text in an error.
 const MAX_REPR_LEN: usize = 200;
 
-/// Returns the first characters of a text.
+/// Returns the first characters of a text, or an error if the allocation fails.
 ///
-/// Copying a long text could fail for lack of memory, which Rust could not report.
+/// Only these characters are copied: Rust aborts the process if the copy of a long text fails.
 fn truncated_text(text: &Bound<'_, PyAny>) -> PyResult<String> {
     let prefix = slice(text, &(0..MAX_REPR_LEN + 1))?.cast_into::<PyString>()?;
     Ok(prefix.to_string_lossy().into_owned())
 }
 
-/// Returns the first items of a long list or tuple, because a `repr` of all items takes too long.
+/// Returns the first items of a long list or tuple, because its full `repr` takes too long.
 fn truncated_sequence<'py>(object: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
     let long = object.cast_exact::<PyList>().is_ok_and(|list| list.len() > MAX_REPR_LEN)
         || object.cast_exact::<PyTuple>().is_ok_and(|tuple| tuple.len() > MAX_REPR_LEN);

@@ -1,4 +1,4 @@
-//! Seeds: non-negative integers, of any size where Gymnasium accepts them.
+//! Seeds: non-negative integers. Resets accept seeds of any size, as Gymnasium does.
 
 use pyo3::exceptions::PyMemoryError;
 use pyo3::prelude::*;
@@ -14,7 +14,7 @@ use crate::sync::interrupt::poll_interrupt;
 const EXPECTED: &str = "an integer of at least 0";
 const FIX: &str = "pass a non-negative integer or None";
 
-/// Returns a seed as an exact `int`, so that using the seed runs no Python code.
+/// Returns a seed as an object of exactly the type `int`, whose use runs no Python code.
 fn check_seed<'py>(object: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
     let seed = integer("seed", EXPECTED, object)?;
     if seed.lt(0)? { Err(value_error("seed", EXPECTED, &short_repr(&seed), FIX)) } else { Ok(seed) }
@@ -26,12 +26,14 @@ pub(crate) fn seed_of(object: &Bound<'_, PyAny>) -> PyResult<u64> {
     base_of(object)?.ok_or_else(too_large)
 }
 
-/// Returns a seed for the core's environments; `None` for a seed of 2**64 or more.
+/// Returns a seed as u64, or `None` for a seed of 2**64 or more.
 pub(crate) fn base_of(object: &Bound<'_, PyAny>) -> PyResult<Option<u64>> {
     Ok(check_seed(object)?.extract().ok())
 }
 
-/// Makes one value per environment `i` from the random stream of `seed + i`; `seed` may have any size.
+/// Returns one value per environment: `make` of the random stream that `seed + i` seeds.
+///
+/// The seed may have any size.
 pub(crate) fn streams_from<T: Send>(
     seed: &Bound<'_, PyAny>,
     num_envs: usize,
@@ -50,7 +52,7 @@ pub(crate) fn streams_from<T: Send>(
     detach(seed.py(), streams).map_err(to_py)
 }
 
-/// Adds 1 to an integer of 32-bit words, lowest word first.
+/// Adds 1 to an integer that is stored as 32-bit words, lowest word first.
 fn increment(entropy: &mut Vec<u32>) {
     for word in &mut *entropy {
         *word = word.wrapping_add(1);
@@ -61,9 +63,9 @@ fn increment(entropy: &mut Vec<u32>) {
     entropy.push(1);
 }
 
-/// Returns the 32-bit words of a [`check_seed`] integer, lowest first, with capacity for one more word.
+/// Returns a seed from [`check_seed`] as 32-bit words, lowest word first.
 ///
-/// The result has at least one word.
+/// The vector has at least one word, and capacity for one more.
 fn entropy_of(seed: &Bound<'_, PyAny>) -> PyResult<Vec<u32>> {
     let len = seed.call_method0("bit_length")?.extract::<usize>()?.div_ceil(32).max(1);
     let bytes = seed.call_method1("to_bytes", (4 * len, "little"))?.cast_into::<PyBytes>()?;
@@ -75,17 +77,19 @@ fn entropy_of(seed: &Bound<'_, PyAny>) -> PyResult<Vec<u32>> {
     Ok(entropy)
 }
 
-/// Seeding of a reset.
+/// Seeds of a reset.
 pub(crate) enum Seeding {
     Keep,
     Base(u64),
     Each(Vec<Option<u64>>),
-    /// Streams for seeds of which at least one is too large for the core; `None` continues a stream.
+    /// Random streams, used if at least one seed is 2**64 or more. `None` continues a stream.
     Streams(Vec<Option<Pcg64>>),
 }
 
 impl Seeding {
-    /// Parses one seed, or one seed or `None` per environment; `None` continues a random stream.
+    /// Parses `seed`: an integer, or a sequence with an integer or None for each environment.
+    ///
+    /// `None` continues a random stream.
     pub(crate) fn parse(object: Option<&Bound<'_, PyAny>>, num_envs: usize) -> PyResult<Self> {
         let Some(object) = object else { return Ok(Self::Keep) };
         if !has(object, "__len__")? {
@@ -137,7 +141,7 @@ impl Seeding {
                 *rng = stream.clone();
             }
         }
-        // `None` for every seed continues the streams, and the core checks the number of seeds.
+        // Seeds of `None` keep the streams of `set_rngs`. The core checks the number of seeds.
         let mut seeds = with_capacity(streams.len())?;
         seeds.resize(streams.len(), None);
         env.set_rngs(&rngs)?;

@@ -1,4 +1,4 @@
-//! Conversion of spaces to and from Python dicts.
+//! Conversion between spaces and Python dicts.
 
 use numpy::PyArray1;
 use pyo3::prelude::*;

@@ -49,7 +49,9 @@ pub(crate) fn mode_of(object: &Bound<'_, PyAny>) -> PyResult<AutoresetMode> {
     }
 }
 
-/// Makes environments from an id or a plugin's capsule; errors about their number name `count_name`.
+/// Makes environments from an id or a plugin's capsule.
+///
+/// Errors about the number of environments name the argument `count_name`.
 pub(crate) fn make(
     py: Python<'_>,
     env_id: &Bound<'_, PyAny>,
@@ -83,15 +85,15 @@ pub(crate) fn make(
     Ok(env)
 }
 
-/// Returns the ids of the native environments.
+/// Return the ids of the native environments.
 #[pyfunction]
 pub(crate) fn env_ids() -> Vec<&'static str> {
     envs::ids().collect()
 }
 
-/// Returns the free memory in bytes, or None if the system does not report it.
+/// Return the free memory in bytes, or None if the system does not report it.
 ///
-/// The limit of the process's control group applies.
+/// A memory limit of the process's control group (cgroup) is taken into account.
 #[pyfunction]
 pub(crate) fn available_memory() -> Option<u64> {
     rlox_core::__private::available_memory()

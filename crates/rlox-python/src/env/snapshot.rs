@@ -1,4 +1,6 @@
-//! Environment state as arrays, for checkpoints; a restored copy continues exactly like the original.
+//! Conversion of the state of environments to arrays and back, for checkpoints.
+//!
+//! Environments with a restored state continue exactly like the original ones.
 
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
@@ -13,7 +15,9 @@ use crate::sync::cell::GuardedCell;
 
 const FIX: &str = "pass the result of get_state()";
 
-/// Captures the state of all environments at one moment; no other thread steps them in between.
+/// Returns the state of all environments as a dict of arrays.
+///
+/// The environments are locked meanwhile, so that no other thread steps them.
 pub(crate) fn take_snapshot<'py>(
     py: Python<'py>,
     inner: &GuardedCell<Inner>,
@@ -47,7 +51,7 @@ pub(crate) fn take_snapshot<'py>(
 /// Number of int64 values in the state of a random stream.
 pub(crate) const RNG_STATE_LEN: usize = Pcg64::STATE_LEN;
 
-/// Restores the result of [`take_snapshot`]; `name` renames the arguments of an error for the caller.
+/// Restores the result of [`take_snapshot`]. `name` renames arguments in the core's errors.
 pub(crate) fn restore_snapshot(
     py: Python<'_>,
     inner: &GuardedCell<Inner>,
@@ -55,7 +59,7 @@ pub(crate) fn restore_snapshot(
     dict: &Bound<'_, PyDict>,
     name: impl FnOnce(Error) -> Error + Send,
 ) -> PyResult<()> {
-    // Comparing keys may run Python code, so all items are read before any is examined.
+    // Looking up a key may run Python code, so all items are looked up before any is converted.
     let item = |name| item(dict, name, FIX);
     let (states, returns, steps) = (item("states")?, item("episode_returns")?, item("episode_steps")?);
     let (finished, streams) = (item("finished")?, item("streams")?);

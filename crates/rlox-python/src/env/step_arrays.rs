@@ -1,4 +1,4 @@
-//! Output arrays of the caller for environment steps.
+//! Arrays of the caller that environment steps write their results to.
 
 use pyo3::prelude::*;
 use rlox_core::StepOut;
@@ -17,9 +17,10 @@ pub(crate) struct StepArrays<'a, 'py> {
 }
 
 impl<'a, 'py> StepArrays<'a, 'py> {
-    /// Borrows the arrays for one step of `n` environments by the rules of [`DisjointBorrows`].
+    /// Borrows the arrays for one step of `n` environments without guards; see [`DisjointBorrows`].
     ///
-    /// Returns `None` if only the guarded borrow can determine the error.
+    /// Returns `None` if this is not possible. The caller then uses [`StepArrays::guarded_borrow`],
+    /// whose error names the reason.
     pub(crate) fn fast_borrow(&self, n: usize, dim: usize, actions: &ActionArgument<'_>) -> Option<StepOut<'a>> {
         if has_borrows() {
             return None;
@@ -35,7 +36,9 @@ impl<'a, 'py> StepArrays<'a, 'py> {
         actions.is_disjoint(&mut borrows).then_some(out)
     }
 
-    /// Borrows arrays of `rows` rows, each of shape `each`, or `each_obs` for observations.
+    /// Borrows the arrays with guards.
+    ///
+    /// Rows of `obs` and `final_obs` have the shape `each_obs`, and other rows the shape `each`.
     pub(crate) fn guarded_borrow(
         &self,
         rows: usize,
@@ -60,7 +63,7 @@ impl<'a, 'py> StepArrays<'a, 'py> {
     }
 }
 
-/// Output arrays that are exclusively borrowed.
+/// Output arrays, borrowed with guards.
 pub(crate) struct GuardedArrays<'py> {
     obs: Output<'py, f32>,
     rewards: Output<'py, f64>,

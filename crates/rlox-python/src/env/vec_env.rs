@@ -29,17 +29,19 @@ use crate::rollout::RolloutBuffer;
 use crate::sync::cell::GuardedCell;
 use crate::sync::gil::{detach, is_alone};
 
-/// Number of environments, or of observation elements, from which a call releases the GIL.
+/// Number of environments from which on a call releases the GIL.
 const DETACH_MIN_ENVS: usize = 128;
+/// Number of observation elements from which on a call releases the GIL.
 const DETACH_MIN_OBS_ELEMENTS: usize = 4096;
 
-/// Floats per environment that a step reserves for the Python objects of its result.
+/// Number of floats per environment that a step reserves for Python objects.
 ///
-/// The objects are a row of the final observations, its index and its flags. The memory is requested before the step
-/// and freed for them afterwards.
+/// `rlox.VecEnv` makes these objects from the result: a row of the final observations, its index
+/// and its flags. The memory is allocated before the step, which cannot be undone, and is freed for
+/// the objects afterwards.
 const OBJECT_OVERHEAD_FLOATS: usize = 72;
 
-/// Number of steps of single environments between two checks for Ctrl-C.
+/// Number of environment steps, over all environments, between two checks for Ctrl-C.
 const POLL_EVERY_ENV_STEPS: usize = 1024;
 
 #[pyclass(frozen, module = "rlox._rlox")]
@@ -57,7 +59,7 @@ pub(crate) struct NativeVectorEnv {
     names: Names,
 }
 
-/// Argument names in errors, as the caller knows them.
+/// Names of arguments in errors, as in the Python function that the user called.
 #[derive(Clone, Copy)]
 struct Names {
     actions: &'static str,
@@ -79,7 +81,7 @@ impl Names {
 }
 
 impl NativeVectorEnv {
-    /// Wraps existing environments; `slow` marks environments whose steps always take long.
+    /// Wraps existing environments. If `slow` is true, every step releases the GIL.
     pub(crate) fn from_env(py: Python<'_>, env: Box<dyn VectorEnv>, slow: bool) -> PyResult<Self> {
         let (num_envs, mode) = (env.num_envs(), env.autoreset_mode());
         let spec = env.spec().clone();
@@ -155,7 +157,8 @@ impl NativeVectorEnv {
         single: bool,
     ) -> PyResult<Self> {
         let env = make(py, env_id, (count_name, num_envs), seed, autoreset_mode, max_episode_steps, kwargs)?;
-        // Steps of a plugin's environments may take any time, and may wait for other Python threads.
+        // A plugin's environments may take any time for a step, and may wait for other Python
+        // threads.
         let env = Self::from_env(py, env, env_id.is_instance_of::<PyCapsule>())?;
         Ok(Self { names: if single { Names::SINGLE } else { Names::BATCH }, ..env })
     }
@@ -226,7 +229,8 @@ impl NativeVectorEnv {
         let (obs_out, reward, term, trunc) = (obs.slice(), rewards.slice(), terminated.slice(), truncated.slice());
         let actions = actions.get();
         let finals = self.inner.with(py, self.long, |inner| {
-            // Allocated before the step, which cannot be undone; memory pages that are never written cost nothing.
+            // Allocated before the step, which cannot be undone. Pages that are never written take
+            // no memory.
             let mut copy = with_capacity(inner.final_obs.len() + self.num_envs * OBJECT_OVERHEAD_FLOATS)?;
             let out =
                 StepOut { obs: obs_out, reward, terminated: term, truncated: trunc, final_obs: &mut inner.final_obs };
@@ -271,7 +275,7 @@ impl NativeVectorEnv {
         self.inner.with(py, self.long, |inner| inner.env.step(actions, out))
     }
 
-    /// Performs several steps; every array has a leading time axis. Ctrl-C interrupts between two steps.
+    /// Perform several steps; every array has a leading time axis. Ctrl-C interrupts between steps.
     fn steps_into(
         &self,
         py: Python<'_>,
@@ -362,9 +366,9 @@ impl NativeVectorEnv {
         Ok((returns.into_pyarray(py), lengths.into_pyarray(py)))
     }
 
-    /// Returns the number of episodes that the last `pop_episodes` dropped.
+    /// Number of ended episodes that the last `pop_episodes` did not return.
     ///
-    /// Only the newest 16,384 episodes are kept.
+    /// The environments keep only the newest 16,384 episodes.
     #[getter]
     fn dropped_episodes(&self, py: Python<'_>) -> PyResult<u64> {
         self.inner.with(py, self.long, |inner| Ok(inner.dropped))
@@ -377,7 +381,9 @@ impl NativeVectorEnv {
         Ok(obs.into_array())
     }
 
-    /// Returns the allowed actions of a Discrete space, bool (N, n); `out` replaces a new array.
+    /// Return the action masks for a Discrete space, bool (N, n): True for allowed actions.
+    ///
+    /// The masks are written to `out` if it is given, otherwise to a new array.
     #[pyo3(signature = (out=None))]
     fn action_masks<'py>(&self, py: Python<'py>, out: Option<&Bound<'py, PyAny>>) -> PyResult<Bound<'py, PyAny>> {
         let shape = [self.num_envs, masked_actions(&self.spec.action)];
@@ -394,9 +400,9 @@ impl NativeVectorEnv {
         Ok(array.clone())
     }
 
-    /// Returns the action masks of the final states of episodes that the last step truncated, bool (N, n).
+    /// Return the action masks of the final states of episodes, bool (N, n).
     ///
-    /// Rows of other environments have arbitrary values.
+    /// Only rows of episodes that the last step truncated are defined.
     fn final_action_masks<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyArrayDyn<bool>>> {
         let mut masks = zeros::<bool>(py, &[self.num_envs, masked_actions(&self.spec.action)])?;
         let flags = masks.slice();
@@ -421,7 +427,7 @@ impl NativeVectorEnv {
         snapshot::restore_snapshot(py, &self.inner, self.num_envs, state, |error| self.names.apply(error))
     }
 
-    /// Returns the state of every random stream, int64 (N, 6), as in `get_state()["streams"]`.
+    /// Return the state of every random stream, int64 (N, 6), as in `get_state()["streams"]`.
     fn rng_states<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyArrayDyn<i64>>> {
         let mut states = empty::<i64>(py, &[self.num_envs, RNG_STATE_LEN])?;
         let stream_states = self.inner.with(py, self.long, |inner| streams_to_array(&inner.env.rngs()?))?;

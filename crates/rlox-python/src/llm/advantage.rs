@@ -20,29 +20,31 @@ use crate::sync::gil::{call, check_signals, detach, is_alone};
 /// Element count above which a call releases the GIL, because it may take more than 5 us.
 const DETACH_ABOVE_ELEMENTS: usize = 4096;
 
-/// Computes advantages within one group of completions (GRPO, Shao et al. 2024, arXiv:2402.03300).
+/// Compute advantages within one group of completions (GRPO, Shao et al. 2024, arXiv:2402.03300).
 ///
 /// The advantage is `(r - mean) / (std + eps)` over the completions of one prompt.
 ///
 /// Args:
-///     rewards: (G,), or (G, F) from F reward functions if `weights` is given. NaN or None is a missing
-///         reward: the mean ignores it and its advantage is 0. Results are float32 for float32, float16
-///         and bfloat16 rewards, and float64 for any other dtype.
-///     ddof: The deviation divides by `count - ddof`; PyTorch and TRL use 1.
-///     eps: Added to the deviation; TRL adds 1e-4.
-///     scale: "group" divides by the group's deviation, "batch" by the deviation of all rewards of the call;
-///         "none" does not divide (Dr. GRPO, RLOO).
-///     leave_one_out: The baseline is the mean of the other rewards of the group (RLOO, arXiv:2402.14740).
-///     weights: (F,), one per reward function; the sum skips functions that returned NaN.
+///     rewards: (G,), or (G, F) from F reward functions if `weights` is given. NaN or None means
+///         that a reward is missing: the mean ignores it, and its advantage is 0. Results are
+///         float32 for float32, float16 and bfloat16 rewards, and float64 for any other dtype.
+///     ddof: The standard deviation divides by `count - ddof`; PyTorch and TRL use 1.
+///     eps: Number that is added to the standard deviation; TRL adds 1e-4.
+///     scale: "group" divides by the standard deviation of the group, and "batch" by that of all
+///         rewards of the call. "none" does not divide (Dr. GRPO, RLOO).
+///     leave_one_out: True to subtract the mean of the other rewards of the group (RLOO,
+///         arXiv:2402.14740) instead of the group's mean.
+///     weights: Weights (F,) of the reward functions. The reward is the weighted sum, without the
+///         functions that returned NaN.
 ///
 /// Returns:
-///     (G,). All advantages are 0 if the rewards differ by at most two roundings or 1e-162, or if there are
-///     at most `ddof` rewards.
+///     Advantages (G,). All are 0 if the rewards differ by at most two rounding errors or by
+///     1e-162, or if there are at most `ddof` rewards.
 ///
 /// Raises:
 ///     TypeError: An array is not numeric.
-///     ValueError: Shapes do not match, a reward exceeds 1e140 in size (1e37 in float32), `scale` is unknown,
-///         or `eps` is negative.
+///     ValueError: Shapes do not match, the absolute value of a reward exceeds 1e140 (1e37 in
+///         float32), `scale` is unknown, or `eps` is negative.
 ///
 /// >>> import numpy as np, rlox
 /// >>> rlox.compute_group_advantages([0.0, 1.0, 1.0, 0.0])
@@ -62,29 +64,33 @@ pub(crate) fn compute_group_advantages<'py>(
     run(rewards, None, options(ddof, eps, scale, leave_one_out)?, weights)
 }
 
-/// Computes advantages of many groups in one call (GRPO, Shao et al. 2024, arXiv:2402.03300).
+/// Compute advantages of several groups of completions (GRPO, Shao et al. 2024, arXiv:2402.03300).
 ///
 /// Args:
 ///     rewards: (num_groups * group_size,) with the completions of each prompt contiguous, or
-///         (num_groups, group_size), or (num_groups * group_size, F) if `weights` is given. NaN or None is a
-///         missing reward: the mean ignores it and its advantage is 0. Results are float32 for float32,
-///         float16 and bfloat16 rewards, and float64 for any other dtype.
+///         (num_groups, group_size), or (num_groups * group_size, F) if `weights` is given. NaN or
+///         None means that a reward is missing: the mean ignores it, and its advantage is 0.
+///         Results are float32 for float32, float16 and bfloat16 rewards, and float64 for any other
+///         dtype.
 ///     group_size: Number of completions per prompt.
-///     ddof: The deviation divides by `count - ddof`; PyTorch and TRL use 1.
-///     eps: Added to the deviation; TRL adds 1e-4.
-///     scale: "group" divides by the group's deviation, "batch" by the deviation of all rewards of the call;
-///         "none" does not divide (Dr. GRPO, RLOO).
-///     leave_one_out: The baseline is the mean of the other rewards of the group (RLOO, arXiv:2402.14740).
-///     weights: (F,), one per reward function; the sum skips functions that returned NaN.
+///     ddof: The standard deviation divides by `count - ddof`; PyTorch and TRL use 1.
+///     eps: Number that is added to the standard deviation; TRL adds 1e-4.
+///     scale: "group" divides by the standard deviation of the group, and "batch" by that of all
+///         rewards of the call. "none" does not divide (Dr. GRPO, RLOO).
+///     leave_one_out: True to subtract the mean of the other rewards of the group (RLOO,
+///         arXiv:2402.14740) instead of the group's mean.
+///     weights: Weights (F,) of the reward functions. The reward is the weighted sum, without the
+///         functions that returned NaN.
 ///
 /// Returns:
-///     One advantage per completion, of the shape of `rewards` without F. All advantages of a group are 0 if its
-///     rewards differ by at most two roundings or 1e-162, or if there are at most `ddof` rewards.
+///     One advantage per completion, of the shape of `rewards` without F. All advantages of a group
+///     are 0 if its rewards differ by at most two rounding errors or by 1e-162, or if there are at
+///     most `ddof` rewards.
 ///
 /// Raises:
 ///     TypeError: An array is not numeric.
-///     ValueError: Shapes do not match, a reward exceeds 1e140 in size (1e37 in float32), `scale` is unknown,
-///         or `eps` is negative.
+///     ValueError: Shapes do not match, the absolute value of a reward exceeds 1e140 (1e37 in
+///         float32), `scale` is unknown, or `eps` is negative.
 ///
 /// >>> import rlox
 /// >>> rlox.compute_batch_group_advantages([0.0, 1.0, 5.0, 9.0, 2.0, 2.0], 2)
@@ -129,7 +135,7 @@ fn run<'py>(
     }
 }
 
-/// Converts rewards with None, from reward functions that do not apply, to float64 with NaN.
+/// Converts an object array with None, for missing rewards, to float64 with NaN.
 fn with_nan_for_none<'py>(rewards: Bound<'py, PyUntypedArray>) -> PyResult<Bound<'py, PyUntypedArray>> {
     if rewards.dtype().kind() != b'O' {
         return Ok(rewards);

@@ -1,4 +1,4 @@
-//! The Python function `token_kl`, and reductions over sequences.
+//! The Python function `token_kl`, and sums and means of its terms over sequences.
 
 use bytemuck::Pod;
 use pyo3::prelude::*;
@@ -13,28 +13,34 @@ use crate::llm::options;
 use crate::llm::tokens::{Arguments, Tokens};
 use crate::sync::gil::detach;
 
-/// Estimates the divergence KL(policy || ref) from tokens that the policy sampled.
+/// Estimate the divergence KL(policy || ref) from tokens that the policy sampled.
 ///
-/// With `x = ref_log_probs - log_probs`: "k1" is `-x`, "k2" is `x**2 / 2`, "k3" is `exp(x) - 1 - x` (Schulman
-/// 2020, <http://joschu.net/blog/kl-approx.html>). The mean of k1 and k3 is the divergence; k3 has a smaller
-/// variance and is never negative. "full" is `exp(log_probs) * -x`, whose sum over a whole vocabulary is the
-/// divergence.
+/// The estimate has one term per token, with `x = ref_log_probs - log_probs`. The term is `-x` for
+/// "k1", `x**2 / 2` for "k2", and `exp(x) - 1 - x` for "k3" (Schulman 2020,
+/// <http://joschu.net/blog/kl-approx.html>). The expected values of "k1" and "k3" are the
+/// divergence. "k3" has a smaller variance and is never negative. For "full", the term is
+/// `exp(log_probs) * -x`. Its sum over a whole vocabulary is the divergence itself.
 ///
 /// Args:
-///     log_probs: Log-probabilities of the tokens under the policy, (B, T) or (T,), in nats. Results are
-///         float32 for float32, float16 and bfloat16, and float64 for any other dtype.
-///     ref_log_probs: Log-probabilities of the same tokens under the reference, of the same shape.
-///     mask: True or 1 for tokens that count, of the same shape; the values of other tokens are ignored.
+///     log_probs: Log-probabilities of the tokens under the policy, (B, T) or (T,), in nats.
+///         Results are float32 for float32, float16 and bfloat16, and float64 for any other dtype.
+///     ref_log_probs: Log-probabilities of the same tokens under the reference policy, of the same
+///         shape.
+///     mask: True or 1 for tokens to include, False or 0 for others, of the same shape. The numbers
+///         of excluded tokens are ignored.
 ///     estimator: "k1", "k2", "k3" or "full".
-///     reduction: "none" returns one number per token, 0 where masked; "sum" and "mean" one per sequence;
-///         "token_mean" the mean over all tokens that count. A mean over no tokens is 0.
+///     reduction: "none" returns one number per token, which is 0 for excluded tokens. "sum" and
+///         "mean" return one number per sequence. "token_mean" returns the mean over all included
+///         tokens. A mean over no tokens is 0.
 ///
 /// Returns:
-///     An array of the shape of `log_probs`, or (B,), or a float for a single sequence or "token_mean".
+///     For "none", an array of the shape of `log_probs`. For "token_mean" or a single sequence, a
+///     float. Otherwise, an array (B,).
 ///
 /// Raises:
 ///     TypeError: An array is not numeric.
-///     ValueError: Shapes differ, the estimator or reduction is unknown, or the mask has numbers other than 0 and 1.
+///     ValueError: Shapes differ, the estimator or reduction is unknown, or the mask has numbers
+///         other than 0 and 1.
 ///
 /// >>> import rlox
 /// >>> rlox.token_kl([[-1.0, -2.0]], [[-2.0, -4.0]], estimator="k1")
@@ -72,7 +78,7 @@ pub(super) fn parse_estimator(estimator: &str) -> PyResult<KlEstimator> {
     }
 }
 
-/// Parses a reduction: `None` for no reduction; the flag is true for one reduction over all sequences.
+/// Parses `reduction`: `None` for no reduction; the flag is true for a reduction over all tokens.
 fn parse_reduction(reduction: &str) -> PyResult<Option<(Reduction, bool)>> {
     match reduction {
         "none" => Ok(None),

@@ -19,10 +19,10 @@ use crate::sync::borrow::{Kind, typed};
 use crate::sync::gil::{check_signals, detach, is_alone};
 use crate::sync::interrupt::poll_interrupt;
 
-/// Time that a call works before other threads may run.
+/// Time between two releases of the GIL, which let other threads run.
 const GIL_YIELD_INTERVAL: Duration = Duration::from_millis(5);
 
-/// Releases the GIL at intervals; holds the time of the last release.
+/// Timer that releases the GIL at intervals; contains the time of the last release.
 struct GilYielder(Instant);
 
 impl GilYielder {
@@ -30,7 +30,7 @@ impl GilYielder {
         Self(Instant::now())
     }
 
-    /// Releases the GIL and checks for Ctrl-C if the interval is over; returns true if so.
+    /// If the interval is over, releases the GIL, checks for Ctrl-C and returns true.
     fn maybe_yield(&mut self, py: Python<'_>) -> PyResult<bool> {
         if self.0.elapsed() < GIL_YIELD_INTERVAL {
             return Ok(false);
@@ -42,20 +42,29 @@ impl GilYielder {
     }
 }
 
-/// Packs sequences of tokens into rows of at most `max_length`: best fit, longest first.
+/// Pack sequences of tokens into rows of at most `max_length` tokens.
+///
+/// The algorithm is best-fit decreasing: it packs the longest sequences first, each into the
+/// fullest row that it fits into.
 ///
 /// Args:
 ///     sequences: Arrays or lists of integers, one per sequence. Empty sequences are skipped.
 ///     max_length: Maximum number of tokens in a row.
-///     overflow: "error" raises for longer sequences; "truncate" cuts off their end.
+///     overflow: "error" raises ValueError for longer sequences; "truncate" removes their last
+///         tokens.
 ///
 /// Returns:
-///     One dict per row; its arrays share no memory with the arguments:
-///     `input_ids`, the tokens of its sequences, longest first (uint32 or int32 if all sequences are, else
-///     int64); `position_ids`, which start at 0 in each sequence; `attention_mask`, ones; `sequence_starts`;
-///     `cu_seqlens` (int32), the starts followed by the row's length, for variable-length attention; and
-///     `source_indices`, the indices into `sequences`. Rows are not padded. A mask of ones does not separate
-///     the sequences of a row: attention needs `position_ids` or `cu_seqlens`.
+///     A list with one dict per row. The arrays of the dicts share no memory with the arguments:
+///     - `input_ids`: The tokens of the row's sequences, the longest sequence first. The dtype is
+///       uint32 or int32 if all sequences have it, otherwise int64.
+///     - `position_ids`: The position of each token in its sequence, from 0.
+///     - `attention_mask`: Ones. Such a mask does not separate the sequences of a row, so that
+///       attention needs `position_ids` or `cu_seqlens`.
+///     - `sequence_starts`: The offset of each sequence in the row.
+///     - `cu_seqlens` (int32): The starts followed by the row's length, for variable-length
+///       attention.
+///     - `source_indices`: The index of each sequence in `sequences`.
+///     Rows are not padded.
 ///
 /// Raises:
 ///     TypeError: Tokens are not integers.
@@ -97,7 +106,7 @@ pub(crate) fn pack_sequences<'py>(
     }
 }
 
-/// Converts many sequences, one after the other.
+/// Converts sequences one after the other, and releases the GIL at intervals.
 fn map_sequences<S, R>(
     py: Python<'_>,
     sequences: impl ExactSizeIterator<Item = S>,
@@ -178,7 +187,7 @@ fn lengths_of<T: FromArray>(sequences: &[Argument<'_, T>]) -> PyResult<Vec<usize
     try_collect(sequences.len(), sequences.iter().enumerate().map(length))
 }
 
-/// Returns the offset of each sequence's tokens; 0 for empty sequences.
+/// Returns the offset of each sequence in the concatenated rows; 0 for empty sequences.
 fn start_offsets(lengths: &[usize], packing: &Packing) -> PyResult<Vec<usize>> {
     let (mut offsets, mut offset) = (zeroed(lengths.len()).map_err(to_py)?, 0);
     for &source in packing.sources() {
@@ -190,8 +199,8 @@ fn start_offsets(lengths: &[usize], packing: &Packing) -> PyResult<Vec<usize>> {
 
 /// Copies the tokens of each sequence to its offset.
 ///
-/// Sequences are read one at a time, so that only one borrow of this call exists. Many borrows of parts of the same
-/// array would each be compared with all others.
+/// Sequences are read one at a time, so that the call has only one registered borrow. With many
+/// borrows of parts of the same array, each new borrow would be compared with all others.
 fn copy<'py, T: FromArray>(
     py: Python<'py>,
     sequences: Vec<Argument<'py, T>>,
@@ -205,7 +214,7 @@ fn copy<'py, T: FromArray>(
         if yielder.maybe_yield(py)? {
             hold = is_alone(py);
         }
-        // Long reads register their borrow, because other threads may run meanwhile.
+        // Reads of long sequences register their borrow, because other threads may run meanwhile.
         let sequence = sequence.read(hold && full_lengths[source] <= InterruptCheck::POLL_ELEMENTS)?;
         if sequence.shape() != [full_lengths[source]] {
             let (expected, got) = ("arrays that no other thread writes to", "an array that another thread changed");
@@ -227,7 +236,7 @@ fn copy<'py, T: FromArray>(
     Ok(())
 }
 
-/// The other arrays of all rows, concatenated.
+/// Arrays of all rows, concatenated, except for the tokens.
 struct Flat<'a> {
     positions: &'a mut [i64],
     mask: &'a mut [i64],
@@ -264,7 +273,7 @@ impl Flat<'_> {
     }
 }
 
-/// Returns a dict of views for each row.
+/// Returns one dict per row, with slices of the concatenated arrays.
 fn dicts<'py>(
     py: Python<'py>,
     packing: &Packing,
@@ -291,12 +300,13 @@ fn dicts<'py>(
     Ok(rows)
 }
 
-/// Plans rows for sequences of the given lengths: best fit, longest first.
+/// Plan the rows of `pack_sequences` from the lengths of the sequences.
 ///
 /// Args:
-///     lengths: (N,) integers. Sequences of length 0 are skipped.
+///     lengths: Numbers of tokens, (N,). Sequences of length 0 are skipped.
 ///     max_length: Maximum number of tokens in a row.
-///     overflow: "error" raises for longer sequences; "truncate" counts them as cut off.
+///     overflow: "error" raises ValueError for longer sequences; "truncate" counts `max_length` of
+///         their tokens.
 ///
 /// Returns:
 ///     (source_indices, row_starts): the sequences of row i are

@@ -15,17 +15,18 @@ use crate::sync::gil::detach;
 
 const NAMES: [&str; 2] = ["log_probs", "old_log_probs"];
 
-/// Computes the importance ratios `exp(log_probs - old_log_probs)` of tokens or sequences.
+/// Compute the importance ratios `exp(log_probs - old_log_probs)` of tokens or sequences.
 ///
-/// PPO and GRPO use ratios of tokens, GSPO those of sequences.
+/// PPO and GRPO use the ratios of tokens, GSPO those of sequences.
 ///
 /// Args:
-///     log_probs: Log-probabilities of the tokens under the policy, (B, T) or (T,), in nats. Results are
-///         float32 for float32, float16 and bfloat16, and float64 for any other dtype.
-///     old_log_probs: Log-probabilities of the same tokens under the sampling policy, of the same shape.
-///     mask: True or 1 for tokens that count, of the same shape.
-///     level: "token" for one ratio per token, 1 where masked; "sequence" for `exp` of the mean log-ratio of
-///         each sequence's tokens that count (GSPO, arXiv:2507.18071).
+///     log_probs: Log-probabilities of the tokens under the policy, (B, T) or (T,), in nats.
+///         Results are float32 for float32, float16 and bfloat16, and float64 for any other dtype.
+///     old_log_probs: Log-probabilities of the tokens under the sampling policy, of the same shape.
+///     mask: True or 1 for tokens to include, False or 0 for others, of the same shape.
+///     level: "token" for one ratio per token, which is 1 for excluded tokens. "sequence" for one
+///         ratio per sequence: `exp` of the mean log-ratio of its included tokens (GSPO,
+///         arXiv:2507.18071).
 ///
 /// Returns:
 ///     An array of the shape of `log_probs`; for "sequence" (B,), or () for a single sequence.
@@ -76,25 +77,29 @@ fn ratios<'py, T: Float + FromArray + Pod>(
     Ok(ratios.into_array().into_any())
 }
 
-/// Computes statistics of a batch's ratios: the clipped fractions and the distance from the old policy.
+/// Compute statistics of the importance ratios of a batch, such as the fraction that PPO clips.
 ///
 /// Args:
 ///     log_probs: Log-probabilities of the tokens under the policy, (B, T) or (T,), in nats.
-///     old_log_probs: Log-probabilities of the same tokens under the sampling policy, of the same shape.
-///     mask: True or 1 for tokens that count, of the same shape.
+///     old_log_probs: Log-probabilities of the tokens under the sampling policy, of the same shape.
+///     mask: True or 1 for tokens to include, False or 0 for others, of the same shape.
 ///     clip_low: Ratios below `1 - clip_low` are clipped.
 ///     clip_high: Ratios above `1 + clip_high` are clipped; `clip_low` if None.
-///     advantages: (B,) or of the shape of `log_probs`. If given, a clipped ratio counts only where the clip
-///         changes the loss: low ratios of negative advantages, high ratios of positive advantages.
+///     advantages: (B,) or of the shape of `log_probs`. If they are given, a ratio counts as
+///         clipped only if clipping changes the loss: a low ratio with a negative advantage, or a
+///         high ratio with a positive advantage.
 ///
 /// Returns:
-///     A dict with `count`, the number of tokens that count; `mean`, `min` and `max` of their ratios;
-///     `clip_fraction_low`, `clip_fraction_high` and their sum `clip_fraction`; and `approx_kl`, the mean of
-///     `(ratio - 1) - log(ratio)`. If no token counts, the fractions and `approx_kl` are 0 and the ratios 1.
+///     A dict. `count` is the number of included tokens, and `mean`, `min` and `max` are those of
+///     their ratios. `clip_fraction_low` and `clip_fraction_high` are the fractions of clipped
+///     ratios, and `clip_fraction` is their sum. `approx_kl` is the mean of
+///     `(ratio - 1) - log(ratio)`. If no token is included, the fractions and `approx_kl` are 0,
+///     and the ratios are 1.
 ///
 /// Raises:
 ///     TypeError: An array is not numeric.
-///     ValueError: Shapes do not match, a clip range is negative, or the mask has numbers other than 0 and 1.
+///     ValueError: Shapes do not match, a clip range is negative, or the mask has numbers other
+///         than 0 and 1.
 ///
 /// >>> import numpy as np, rlox
 /// >>> rlox.policy_ratio_stats(np.log([0.5, 1.0, 1.1, 1.6]), np.zeros(4)).get("clip_fraction")

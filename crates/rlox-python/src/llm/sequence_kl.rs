@@ -14,17 +14,19 @@ use crate::llm::tokens::Arguments;
 
 const NAMES: [&str; 2] = ["log_probs_policy", "log_probs_ref"];
 
-/// Sums the divergence of a policy from a reference over one sequence.
+/// Estimate the KL divergence of a policy from a reference policy, summed over one sequence.
 ///
-/// KL(policy || ref) is estimated from tokens that the policy sampled. With `x = log_probs_ref - log_probs_policy`,
-/// "k1" sums `-x`, "k2" `x**2 / 2` and "k3" `exp(x) - 1 - x` (Schulman 2020,
-/// <http://joschu.net/blog/kl-approx.html>). The mean of k1 and k3 is the divergence. "full" sums
-/// `exp(log_probs_policy) * -x`, which over a whole vocabulary is the divergence itself.
+/// The tokens are samples of the policy. The estimate is the sum of one term per token, with
+/// `x = log_probs_ref - log_probs_policy`. The term is `-x` for "k1", `x**2 / 2` for "k2", and
+/// `exp(x) - 1 - x` for "k3" (Schulman 2020, <http://joschu.net/blog/kl-approx.html>). The expected
+/// values of "k1" and "k3" are the divergence KL(policy || ref). For "full", the term is
+/// `exp(log_probs_policy) * -x`. Its sum over a whole vocabulary is the divergence itself.
 ///
 /// Args:
 ///     log_probs_policy: Log-probabilities under the policy, (T,), in nats; converted to float64.
-///     log_probs_ref: Log-probabilities of the same tokens under the reference, of the same shape.
-///     mask: True or 1 for tokens that count, of the same shape.
+///     log_probs_ref: Log-probabilities of the same tokens under the reference policy, of the same
+///         shape.
+///     mask: True or 1 for tokens to include, False or 0 for others, of the same shape.
 ///     estimator: "k1", "k2", "k3" or "full".
 ///
 /// Returns:
@@ -48,17 +50,19 @@ pub(crate) fn compute_token_kl<'py>(
     sequence::<f64>(log_probs_policy, log_probs_ref, mask, parse_estimator(estimator)?)
 }
 
-/// Sums the divergence of a policy from a reference over one sequence.
+/// Estimate the KL divergence of a policy from a reference policy, summed over one sequence.
 ///
-/// KL(policy || ref) is estimated from tokens that the policy sampled. With `x = log_probs_ref - log_probs_policy`,
-/// "k1" sums `-x`, "k2" `x**2 / 2` and "k3" `exp(x) - 1 - x` (Schulman 2020,
-/// <http://joschu.net/blog/kl-approx.html>). The mean of k1 and k3 is the divergence. "full" sums
-/// `exp(log_probs_policy) * -x`, which over a whole vocabulary is the divergence itself.
+/// The tokens are samples of the policy. The estimate is the sum of one term per token, with
+/// `x = log_probs_ref - log_probs_policy`. The term is `-x` for "k1", `x**2 / 2` for "k2", and
+/// `exp(x) - 1 - x` for "k3" (Schulman 2020, <http://joschu.net/blog/kl-approx.html>). The expected
+/// values of "k1" and "k3" are the divergence KL(policy || ref). For "full", the term is
+/// `exp(log_probs_policy) * -x`. Its sum over a whole vocabulary is the divergence itself.
 ///
 /// Args:
 ///     log_probs_policy: Log-probabilities under the policy, (T,), in nats; converted to float32.
-///     log_probs_ref: Log-probabilities of the same tokens under the reference, of the same shape.
-///     mask: True or 1 for tokens that count, of the same shape.
+///     log_probs_ref: Log-probabilities of the same tokens under the reference policy, of the same
+///         shape.
+///     mask: True or 1 for tokens to include, False or 0 for others, of the same shape.
 ///     estimator: "k1", "k2", "k3" or "full".
 ///
 /// Returns:
@@ -82,16 +86,17 @@ pub(crate) fn compute_token_kl_f32<'py>(
     sequence::<f32>(log_probs_policy, log_probs_ref, mask, parse_estimator(estimator)?)
 }
 
-/// Sums the divergence of a policy from a reference over one sequence, with Schulman's k3 estimator.
+/// Compute the k3 estimate of the KL divergence of a policy, summed over one sequence.
 ///
-/// KL(policy || ref) is estimated from tokens that the policy sampled, by the sum of `exp(x) - 1 - x` with
-/// `x = log_probs_ref - log_probs_policy` (Schulman 2020, <http://joschu.net/blog/kl-approx.html>), which is never
-/// negative.
+/// The tokens are samples of the policy. The estimate of KL(policy || ref) is the sum of
+/// `exp(x) - 1 - x` over the tokens, with `x = log_probs_ref - log_probs_policy`. It is never
+/// negative (Schulman 2020, <http://joschu.net/blog/kl-approx.html>).
 ///
 /// Args:
 ///     log_probs_policy: Log-probabilities under the policy, (T,), in nats; converted to float64.
-///     log_probs_ref: Log-probabilities of the same tokens under the reference, of the same shape.
-///     mask: True or 1 for tokens that count, of the same shape.
+///     log_probs_ref: Log-probabilities of the same tokens under the reference policy, of the same
+///         shape.
+///     mask: True or 1 for tokens to include, False or 0 for others, of the same shape.
 ///
 /// Returns:
 ///     A float.
@@ -113,16 +118,17 @@ pub(crate) fn compute_token_kl_schulman<'py>(
     sequence::<f64>(log_probs_policy, log_probs_ref, mask, KlEstimator::K3)
 }
 
-/// Sums the divergence of a policy from a reference over one sequence, with Schulman's k3 estimator.
+/// Compute the k3 estimate of the KL divergence of a policy, summed over one sequence.
 ///
-/// KL(policy || ref) is estimated from tokens that the policy sampled, by the sum of `exp(x) - 1 - x` with
-/// `x = log_probs_ref - log_probs_policy` (Schulman 2020, <http://joschu.net/blog/kl-approx.html>), which is never
-/// negative.
+/// The tokens are samples of the policy. The estimate of KL(policy || ref) is the sum of
+/// `exp(x) - 1 - x` over the tokens, with `x = log_probs_ref - log_probs_policy`. It is never
+/// negative (Schulman 2020, <http://joschu.net/blog/kl-approx.html>).
 ///
 /// Args:
 ///     log_probs_policy: Log-probabilities under the policy, (T,), in nats; converted to float32.
-///     log_probs_ref: Log-probabilities of the same tokens under the reference, of the same shape.
-///     mask: True or 1 for tokens that count, of the same shape.
+///     log_probs_ref: Log-probabilities of the same tokens under the reference policy, of the same
+///         shape.
+///     mask: True or 1 for tokens to include, False or 0 for others, of the same shape.
 ///
 /// Returns:
 ///     A float.
@@ -144,23 +150,25 @@ pub(crate) fn compute_token_kl_schulman_f32<'py>(
     sequence::<f32>(log_probs_policy, log_probs_ref, mask, KlEstimator::K3)
 }
 
-/// Sums the divergence of a policy from a reference over each of many sequences.
+/// Estimate the KL divergence of a policy from a reference policy, summed over each sequence.
 ///
-/// KL(policy || ref) is estimated from tokens that the policy sampled. With `x = log_probs_ref - log_probs_policy`,
-/// "k1" sums `-x`, "k2" `x**2 / 2` and "k3" `exp(x) - 1 - x` (Schulman 2020,
-/// <http://joschu.net/blog/kl-approx.html>). The mean of k1 and k3 is the divergence. "full" sums
-/// `exp(log_probs_policy) * -x`, which over a whole vocabulary is the divergence itself.
+/// The tokens are samples of the policy. The estimate is the sum of one term per token, with
+/// `x = log_probs_ref - log_probs_policy`. The term is `-x` for "k1", `x**2 / 2` for "k2", and
+/// `exp(x) - 1 - x` for "k3" (Schulman 2020, <http://joschu.net/blog/kl-approx.html>). The expected
+/// values of "k1" and "k3" are the divergence KL(policy || ref). For "full", the term is
+/// `exp(log_probs_policy) * -x`. Its sum over a whole vocabulary is the divergence itself.
 ///
 /// Args:
 ///     log_probs_policy: Log-probabilities under the policy, (B, T) or concatenated (B * T,), in
 ///         nats; converted to float64.
-///     log_probs_ref: Log-probabilities of the same tokens under the reference, of the same shape.
+///     log_probs_ref: Log-probabilities of the same tokens under the reference policy, of the same
+///         shape.
 ///     seq_len: T, the number of tokens in a sequence.
-///     mask: True or 1 for tokens that count, of the same shape.
+///     mask: True or 1 for tokens to include, False or 0 for others, of the same shape.
 ///     estimator: "k1", "k2", "k3" or "full".
 ///
 /// Returns:
-///     (B,) of float64.
+///     (B,) float64.
 ///
 /// Raises:
 ///     TypeError: An array is not numeric.
@@ -181,23 +189,25 @@ pub(crate) fn compute_batch_token_kl<'py>(
     batch::<f64>(log_probs_policy, log_probs_ref, seq_len, mask, parse_estimator(estimator)?)
 }
 
-/// Sums the divergence of a policy from a reference over each of many sequences.
+/// Estimate the KL divergence of a policy from a reference policy, summed over each sequence.
 ///
-/// KL(policy || ref) is estimated from tokens that the policy sampled. With `x = log_probs_ref - log_probs_policy`,
-/// "k1" sums `-x`, "k2" `x**2 / 2` and "k3" `exp(x) - 1 - x` (Schulman 2020,
-/// <http://joschu.net/blog/kl-approx.html>). The mean of k1 and k3 is the divergence. "full" sums
-/// `exp(log_probs_policy) * -x`, which over a whole vocabulary is the divergence itself.
+/// The tokens are samples of the policy. The estimate is the sum of one term per token, with
+/// `x = log_probs_ref - log_probs_policy`. The term is `-x` for "k1", `x**2 / 2` for "k2", and
+/// `exp(x) - 1 - x` for "k3" (Schulman 2020, <http://joschu.net/blog/kl-approx.html>). The expected
+/// values of "k1" and "k3" are the divergence KL(policy || ref). For "full", the term is
+/// `exp(log_probs_policy) * -x`. Its sum over a whole vocabulary is the divergence itself.
 ///
 /// Args:
 ///     log_probs_policy: Log-probabilities under the policy, (B, T) or concatenated (B * T,), in
 ///         nats; converted to float32.
-///     log_probs_ref: Log-probabilities of the same tokens under the reference, of the same shape.
+///     log_probs_ref: Log-probabilities of the same tokens under the reference policy, of the same
+///         shape.
 ///     seq_len: T, the number of tokens in a sequence.
-///     mask: True or 1 for tokens that count, of the same shape.
+///     mask: True or 1 for tokens to include, False or 0 for others, of the same shape.
 ///     estimator: "k1", "k2", "k3" or "full".
 ///
 /// Returns:
-///     (B,) of float32.
+///     (B,) float32.
 ///
 /// Raises:
 ///     TypeError: An array is not numeric.
@@ -218,21 +228,22 @@ pub(crate) fn compute_batch_token_kl_f32<'py>(
     batch::<f32>(log_probs_policy, log_probs_ref, seq_len, mask, parse_estimator(estimator)?)
 }
 
-/// Sums the divergence of a policy from a reference over many sequences, with Schulman's k3 estimator.
+/// Compute the k3 estimate of the KL divergence of a policy, summed over each sequence.
 ///
-/// KL(policy || ref) is estimated from tokens that the policy sampled, by the sum of `exp(x) - 1 - x` with
-/// `x = log_probs_ref - log_probs_policy` (Schulman 2020, <http://joschu.net/blog/kl-approx.html>), which is never
-/// negative.
+/// The tokens are samples of the policy. The estimate of KL(policy || ref) is the sum of
+/// `exp(x) - 1 - x` over the tokens, with `x = log_probs_ref - log_probs_policy`. It is never
+/// negative (Schulman 2020, <http://joschu.net/blog/kl-approx.html>).
 ///
 /// Args:
 ///     log_probs_policy: Log-probabilities under the policy, (B, T) or concatenated (B * T,), in
 ///         nats; converted to float64.
-///     log_probs_ref: Log-probabilities of the same tokens under the reference, of the same shape.
+///     log_probs_ref: Log-probabilities of the same tokens under the reference policy, of the same
+///         shape.
 ///     seq_len: T, the number of tokens in a sequence.
-///     mask: True or 1 for tokens that count, of the same shape.
+///     mask: True or 1 for tokens to include, False or 0 for others, of the same shape.
 ///
 /// Returns:
-///     (B,) of float64.
+///     (B,) float64.
 ///
 /// Raises:
 ///     TypeError: An array is not numeric.
@@ -252,21 +263,22 @@ pub(crate) fn compute_batch_token_kl_schulman<'py>(
     batch::<f64>(log_probs_policy, log_probs_ref, seq_len, mask, KlEstimator::K3)
 }
 
-/// Sums the divergence of a policy from a reference over many sequences, with Schulman's k3 estimator.
+/// Compute the k3 estimate of the KL divergence of a policy, summed over each sequence.
 ///
-/// KL(policy || ref) is estimated from tokens that the policy sampled, by the sum of `exp(x) - 1 - x` with
-/// `x = log_probs_ref - log_probs_policy` (Schulman 2020, <http://joschu.net/blog/kl-approx.html>), which is never
-/// negative.
+/// The tokens are samples of the policy. The estimate of KL(policy || ref) is the sum of
+/// `exp(x) - 1 - x` over the tokens, with `x = log_probs_ref - log_probs_policy`. It is never
+/// negative (Schulman 2020, <http://joschu.net/blog/kl-approx.html>).
 ///
 /// Args:
 ///     log_probs_policy: Log-probabilities under the policy, (B, T) or concatenated (B * T,), in
 ///         nats; converted to float32.
-///     log_probs_ref: Log-probabilities of the same tokens under the reference, of the same shape.
+///     log_probs_ref: Log-probabilities of the same tokens under the reference policy, of the same
+///         shape.
 ///     seq_len: T, the number of tokens in a sequence.
-///     mask: True or 1 for tokens that count, of the same shape.
+///     mask: True or 1 for tokens to include, False or 0 for others, of the same shape.
 ///
 /// Returns:
-///     (B,) of float32.
+///     (B,) float32.
 ///
 /// Raises:
 ///     TypeError: An array is not numeric.

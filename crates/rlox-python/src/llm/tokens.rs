@@ -12,7 +12,7 @@ use crate::sync::gil::is_alone;
 /// Token count above which a call releases the GIL, because it may take more than 5 us.
 const DETACH_ABOVE_ELEMENTS: usize = 8192;
 
-/// Token arguments after their Python code has run.
+/// Token arguments that are converted but not yet read; see [`crate::convert::args`].
 pub(crate) struct Arguments<'py, T> {
     log_probs: Argument<'py, T>,
     reference: Argument<'py, T>,
@@ -35,7 +35,7 @@ impl<'py, T: FromArray> Arguments<'py, T> {
         })
     }
 
-    /// Reads arrays of one shape. Runs no Python code.
+    /// Reads the arrays, which must have the same shape. Runs no Python code.
     pub(crate) fn read(self, py: Python<'py>) -> PyResult<Tokens<'py, T>> {
         let (name_of_first, name) = (self.log_probs.name(), self.reference.name());
         self.expect(name, self.reference.shape())?;
@@ -58,7 +58,7 @@ impl<'py, T: FromArray> Arguments<'py, T> {
     }
 }
 
-/// Returns the amount of work for tokens of a shape; sequences without tokens take time, too.
+/// Returns the number of tokens or of sequences, whichever is larger; empty sequences take time.
 fn size(shape: &[usize]) -> usize {
     shape.iter().product::<usize>().max(shape.first().copied().unwrap_or(0))
 }

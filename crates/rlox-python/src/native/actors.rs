@@ -1,6 +1,6 @@
-//! The class `NativeActors`: actors that fill rollouts while a learner updates.
+//! The class `NativeActors`: actors that collect rollouts while a learner updates.
 //!
-//! Actors are threads without the GIL, or Python objects.
+//! An actor is a Rust thread that runs without the GIL, or a Python object.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -27,16 +27,16 @@ use crate::rollout::RolloutBuffer;
 use crate::sync::cell::GuardedCell;
 use crate::sync::gil::{detach, without_gil};
 
-/// Seconds that one wait for a Python actor takes, before the stop flag is checked.
+/// Seconds that one wait for a Python actor takes before the stop flag is checked again.
 const POLL_SECONDS: f64 = 0.1;
 
-/// Index of the filled buffer, and the episodes that ended during the rollout.
+/// Index of the buffer with the rollout, and the episodes that ended during the rollout.
 #[derive(Default)]
 pub(crate) struct FilledRollout {
     pub(crate) buffer: usize,
     pub(crate) returns: Vec<f64>,
     pub(crate) lengths: Vec<u32>,
-    /// Number of episodes that ended and were dropped.
+    /// Number of further episodes that ended, whose returns and lengths were dropped.
     pub(crate) dropped: u64,
     /// Statistics of the actor's normaliser after the rollout, if the actor has one.
     pub(crate) statistics: Option<StateArrays>,
@@ -50,7 +50,7 @@ pub(crate) enum Weights {
     Object(Py<PyAny>),
 }
 
-/// Objects of one collecting thread; their locks let Python access them between calls.
+/// Objects of one actor thread. Their locks let Python code use them between two rollouts.
 struct Actor {
     env: Arc<Py<NativeVectorEnv>>,
     policy: Py<NativePolicy>,
@@ -114,13 +114,13 @@ impl Actor {
     }
 }
 
-/// Python actor, and the place for its error.
+/// Actor in Python, and the variable for the first error of all actors.
 struct PythonActor {
     actor: Py<PyAny>,
     raised: Arc<Mutex<Option<PyErr>>>,
 }
 
-/// Returns, lengths, and number of dropped episodes.
+/// Returns and lengths of episodes, and the number of dropped episodes.
 type EpisodeReport<'py> = (PyReadonlyArray1<'py, f64>, PyReadonlyArray1<'py, i64>, u64);
 
 impl PythonActor {
@@ -128,9 +128,9 @@ impl PythonActor {
         Self { actor, raised }
     }
 
-    /// Calls a function with the GIL; the learner receives the first error of all actors.
+    /// Calls a function with the GIL. The learner receives the first error of all actors.
     fn attached<R>(&self, call: impl FnOnce(&Bound<'_, PyAny>) -> PyResult<R>) -> Result<R> {
-        // Python is exiting, so its actors stop.
+        // `None` means that the interpreter is exiting, which ends the actors.
         let called = Python::try_attach(|py| call(self.actor.bind(py))).ok_or(Error::Interrupted)?;
         called.map_err(|error| {
             self.raised.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(error);
@@ -166,17 +166,19 @@ impl Collect<Weights, FilledRollout> for PythonActor {
     }
 }
 
-/// Actors that fill rollouts in threads while a learner updates; created by `rlox.learners._actors`.
+/// Actors that collect rollouts while a learner updates, created by `rlox.learners._actors`.
 ///
 /// Args:
-///     envs: Native environments after a reset, one `VecEnv` per actor.
+///     envs: Native environments that have been reset, one `VecEnv` per actor.
 ///     policies: One policy per actor, with the architecture of the learner's policy.
-///     buffers: `max_staleness + 1` rollouts, each for the environments of one actor.
-///     weights: The learner's policy.
-///     stream: int64 (6,), state of the random stream that the seeds of rollouts come from.
-///     normalizer: Normaliser of observations and rewards, for a single actor; or None.
-///     max_staleness: Maximum number of updates that a rollout's policy may be behind.
-///     deterministic: Whether actors and learner wait for each other, so that runs are repeatable.
+///     buffers: `max_staleness + 1` RolloutBuffers, each for the environments of one actor.
+///     weights: Policy of the learner.
+///     stream: int64 (6,), state of the random stream for the seeds of rollouts.
+///     normalizer: Normaliser of observations and rewards, or None. It requires a single actor.
+///     max_staleness: Maximum staleness of a rollout: the number of updates between the policy that
+///         collected it and the policy that learns from it.
+///     deterministic: True to let actors and learner wait for each other, so that runs are
+///         repeatable.
 ///
 /// Raises:
 ///     ValueError, TypeError: Arguments do not match, or `max_staleness` is too small.
@@ -192,7 +194,8 @@ pub(crate) struct NativeActors {
 
 /// Result of `pop`.
 ///
-/// The items are buffer index, weights version, staleness, seed, returns, lengths, dropped episodes and statistics.
+/// The items are buffer index, weights version, staleness, seed, returns, lengths, number of
+/// dropped episodes, and statistics.
 type PoppedRollout<'py> =
     (usize, u64, u64, u64, Bound<'py, PyArray1<f64>>, Bound<'py, PyArray1<i64>>, u64, Option<Bound<'py, PyDict>>);
 
@@ -253,13 +256,13 @@ impl NativeActors {
         Self::start(py, actors, staleness_policy, Weights::Tensors(first), seeds, Arc::default())
     }
 
-    /// Starts Python actors, which are called in threads.
+    /// Start actors in Python. Each is called in a thread of its own.
     ///
-    /// `begin(buffer, version, seed, weights)` starts to fill the buffer of that index with the weights of that
-    /// version. `wait(seconds)` returns None if the rollout is not complete after that time. Otherwise it returns the
-    /// episodes that ended: returns, float64 (k,), lengths, int64 (k,), and the number of dropped episodes.
-    ///
-    /// `pop` raises the errors of actors.
+    /// An actor has two methods. `begin(buffer, version, seed, weights)` starts to collect a
+    /// rollout with these weights, in the buffer of that index. `wait(seconds)` returns None if the
+    /// rollout is not complete after that time. Otherwise, it returns the episodes that ended:
+    /// returns, float64 (k,), lengths, int64 (k,), and the number of dropped episodes. `pop` raises
+    /// the errors of actors.
     #[staticmethod]
     fn start_python_actors(
         py: Python<'_>,
@@ -282,14 +285,15 @@ impl NativeActors {
         Self::start(py, actors, staleness_policy, Weights::Object(weights.unbind()), seeds, raised)
     }
 
-    /// Waits for the next rollout, or returns None after `set_stop_requested(True)`.
+    /// Wait for the next rollout. Return None after `set_stop_requested(True)`.
     ///
-    /// The tuple has the buffer's index, the version of the weights, the staleness and the seed; the returns and
-    /// lengths of the newest episodes that ended and the number of dropped episodes; and the statistics of the actor's
-    /// normaliser.
+    /// Returns:
+    ///     A tuple: index of the buffer, version of the weights, staleness, seed, returns and
+    ///     lengths of the newest episodes that ended, number of dropped episodes, and statistics of
+    ///     the actor's normaliser or None.
     ///
     /// Raises:
-    ///     ValueError, FloatingPointError: The first error of an actor; all actors have stopped.
+    ///     ValueError, FloatingPointError: The first error of an actor. All actors have stopped.
     ///     RuntimeError: An actor panicked.
     fn pop<'py>(&self, py: Python<'py>) -> PyResult<Option<PoppedRollout<'py>>> {
         let popped = self.inner.with(py, true, |collector| {
@@ -313,42 +317,43 @@ impl NativeActors {
         Ok(Some((buffer, version, staleness, seed, returns, lengths, dropped, statistics)))
     }
 
-    /// Sets or clears the flag that makes `pop` return None instead of waiting.
+    /// Set or clear the flag that makes `pop` return None instead of waiting.
     #[pyo3(signature = (stop))]
     fn set_stop_requested(&self, #[pyo3(from_py_with = switches::stop)] stop: bool) {
         self.stop.store(stop, Ordering::Relaxed);
     }
 
-    /// Returns the rollout of the last `pop` to the actors, with the weights learned from it.
+    /// Release the buffer of the last `pop`, and publish the weights that were learned from it.
     ///
     /// Raises:
-    ///     ValueError: There is no such rollout.
+    ///     ValueError: No rollout was popped since the last `publish`.
     fn publish(&self, py: Python<'_>, policy: &Bound<'_, PyAny>) -> PyResult<()> {
         let policy = instance::<NativePolicy>("policy", policy, "NativePolicy")?.get();
         let weights = policy.inner.with(py, true, |inner| Ok(inner.policy.tensors()))?;
         self.publish_weights(py, Weights::Tensors(weights))
     }
 
-    /// Publishes tensors by name; otherwise like `publish`.
+    /// Publish weights as tensors by name; otherwise like `publish`.
     fn publish_tensors(&self, py: Python<'_>, tensors: &Bound<'_, PyAny>) -> PyResult<()> {
         self.publish_weights(py, Weights::Tensors(tensors_of("tensors", tensors)?))
     }
 
-    /// Publishes an object for actors in Python; otherwise like `publish`.
+    /// Publish weights as an object for actors in Python; otherwise like `publish`.
     fn publish_object(&self, weights: Bound<'_, PyAny>) -> PyResult<()> {
         let py = weights.py();
         self.publish_weights(py, Weights::Object(weights.unbind()))
     }
 
-    /// Returns the state of the random stream for the next rollout's seed, int64 (6,).
+    /// Return the state of the random stream for the seeds of the next rollouts, int64 (6,).
     fn stream<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyArray1<i64>>> {
         let state = self.inner.with(py, true, |collector| Ok(collector.seeds()?.to_state_array()))?;
         Ok(state.to_vec().into_pyarray(py))
     }
 
-    /// Returns the totals so far as a dict.
+    /// Return statistics of all rollouts so far as a dict.
     ///
-    /// The keys are "rollouts", "total_staleness", "max_staleness", "learner_wait_seconds" and "actor_wait_seconds".
+    /// The keys are "rollouts", "total_staleness", "max_staleness", "learner_wait_seconds" and
+    /// "actor_wait_seconds".
     fn stats<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         let stats = self.inner.with(py, true, |collector| collector.stats())?;
         let PipelineStats { rollouts, total_staleness, max_staleness, learner_wait, actor_wait } = stats;
@@ -361,7 +366,7 @@ impl NativeActors {
         Ok(dict)
     }
 
-    /// Stops the threads and drops rollouts that were not popped. Closing twice does nothing.
+    /// Stop the threads and discard rollouts that were not popped. Closing twice does nothing.
     fn close(&self, py: Python<'_>) -> PyResult<()> {
         self.inner.close(py)
     }
@@ -402,7 +407,7 @@ pub(crate) fn seeds_of(stream: &Bound<'_, PyAny>) -> PyResult<Pcg64> {
 
 impl Drop for NativeActors {
     fn drop(&mut self) {
-        // The threads being joined may need the GIL, in environments of a plugin.
+        // The actor threads, for which `close` waits, may need the GIL in environments of a plugin.
         let _ = Python::try_attach(|py| self.inner.close(py));
     }
 }

@@ -1,4 +1,4 @@
-//! The class `NativeAgent`: off-policy algorithms that act, store transitions and learn without Python.
+//! The class `NativeAgent`: off-policy algorithms that collect transitions and learn in Rust.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -36,22 +36,25 @@ use crate::replay::{arrays_of, fields_of};
 use crate::sync::cell::GuardedCell;
 use crate::sync::gil::detach;
 
-/// Names of the metrics: four of all algorithms, then three of some.
+/// Names of the metrics. All algorithms have the first four, and some have the last three.
 const NAMES: [&str; 7] =
     ["critic_loss", "mean_value", "grad_norm", "learning_rate", "actor_loss", "ent_coef", "ent_coef_loss"];
 
-/// Off-policy method with networks and replay buffer; created by `rlox.learners.native_off_policy`.
+/// Off-policy algorithm with networks and a replay buffer; see `rlox.learners.native_off_policy`.
 ///
 /// Args:
 ///     algorithm: "dqn", "sac" or "td3".
-///     observation: {"kind": "numbers", "shape": tuple} or {"kind": "one_hot", "shape": tuple, "counts": list}.
-///     action: An action space, described as by native environments.
+///     observation: Format of observations, one of two dicts. {"kind": "numbers", "shape": tuple}
+///         stands for real numbers. {"kind": "one_hot", "shape": tuple, "counts": list} stands for
+///         integers from 0, with their numbers of possible values in `counts`.
+///     action: Description of the action space, as in `NativeVectorEnv.spec()["action"]`.
 ///     num_envs: Number of environments.
-///     masked: Whether the environments provide action masks.
-///     idling: Whether some environments may only reset while others step, as in autoreset mode NEXT_STEP.
+///     masked: True if the environments provide action masks.
+///     idling: True if a step may only reset some environments, as in autoreset mode NEXT_STEP.
 ///     stream: int64 (6,), state of the random stream for the initial weights.
-///     seeds: int64 (2,): one for actions and minibatches, one for random numbers of the updates.
-///     settings: The config's fields; see `native/configs.rs`.
+///     seeds: int64 (2,): the seed of actions and minibatches, and the seed of random numbers in
+///         updates.
+///     settings: Fields of the algorithm's config by name; see `native/configs.rs`.
 ///     backend: A name from `network_backends()`.
 ///
 /// Raises:
@@ -60,18 +63,18 @@ const NAMES: [&str; 7] =
 #[pyclass(frozen, module = "rlox._rlox")]
 pub(crate) struct NativeAgent {
     inner: GuardedCell<Inner>,
-    /// Requests the early end of an iteration.
+    /// Flag that ends an iteration early.
     stop: AtomicBool,
     encoding: Encoding,
     obs_shape: Vec<usize>,
-    /// Action space; a Discrete space counts from 0, whatever the start of the environments' space.
+    /// Action space. Actions of a Discrete space are counted from 0, whatever its `start`.
     action: Space,
     num_envs: usize,
 }
 
 struct Inner {
     agent: OffPolicyAgent<dyn OffPolicyAlgorithm>,
-    /// Encoded network inputs of two batches of observations.
+    /// Network inputs of two batches of observations.
     inputs: [Vec<f32>; 2],
 }
 
@@ -93,7 +96,9 @@ impl NativeAgent {
         expect_shape(name, rows.shape(), self.num_envs, &self.obs_shape)
     }
 
-    /// Returns the check that ends an iteration early: `stop_requested`, or an error of a signal handler.
+    /// Returns a function that returns true if `stop_requested` is set.
+    ///
+    /// Its error is the exception of a signal handler, which ends an iteration, too.
     fn stop_fn(&self) -> impl FnMut() -> Result<bool> + '_ {
         let mut interrupt = InterruptCheck::default();
         move || interrupt.check().map(|()| self.stop.load(Ordering::Relaxed))
@@ -121,13 +126,13 @@ impl NativeAgent {
         make_agent(py, algorithm, &env_arguments, (stream, seeds), settings, backend)
     }
 
-    /// True to end an iteration early; the flag stays set until it is cleared.
+    /// True if iterations end early, until `set_stop_requested(False)`.
     #[getter]
     fn stop_requested(&self) -> bool {
         self.stop.load(Ordering::Relaxed)
     }
 
-    /// Sets or clears `stop_requested`, also during a call of another thread or in a signal handler.
+    /// Set or clear `stop_requested`, even while another thread's call runs or in a signal handler.
     fn set_stop_requested(&self, #[pyo3(from_py_with = switches::stop)] stop: bool) {
         self.stop.store(stop, Ordering::Relaxed);
     }
@@ -138,7 +143,7 @@ impl NativeAgent {
         self.inner.with(py, false, |inner| Ok(inner.agent.env_initialized()))
     }
 
-    /// Starts episodes in native environments that have been reset.
+    /// Start new episodes in native environments that the caller has reset.
     #[pyo3(signature = (env, normalizer=None))]
     fn start(&self, py: Python<'_>, env: &Bound<'_, PyAny>, normalizer: Option<&Bound<'_, PyAny>>) -> PyResult<()> {
         let env = instance::<NativeVectorEnv>("env", env, "VecEnv")?.get();
@@ -148,19 +153,19 @@ impl NativeAgent {
         })
     }
 
-    /// Continues native environments in the middle of their episodes.
+    /// Continue the current episodes of native environments.
     fn attach(&self, py: Python<'_>, env: &Bound<'_, PyAny>) -> PyResult<()> {
         let env = instance::<NativeVectorEnv>("env", env, "VecEnv")?.get();
         env.with_env_and_normalizer(py, None, |env, _| self.inner.enter(|inner| inner.agent.attach(env)))
     }
 
-    /// Performs `train_freq` steps of each native environment, then the updates.
+    /// Perform `train_freq` steps in each native environment, then the updates.
     ///
-    /// Schedules use `progress`, in [0, 1]. Exploration advances by `progress_per_step`, the share of the run that one
-    /// transition is.
+    /// `progress` is the completed fraction of the run, in [0, 1]. Learning schedules use this
+    /// number. Exploration schedules add `progress_per_step` for each transition of the iteration.
     ///
     /// Returns:
-    ///     False if `stop_requested` ended the iteration early. Completed steps count.
+    ///     False if `stop_requested` ended the iteration early. Completed steps still count.
     ///
     /// Raises:
     ///     ValueError: Environments do not match or were not started, or numbers are not finite.
@@ -186,13 +191,15 @@ impl NativeAgent {
         done.map_err(to_py)
     }
 
-    /// Number of environment steps so far, over all environments.
+    /// Number of transitions so far, over all environments.
     #[getter]
     fn timesteps(&self, py: Python<'_>) -> PyResult<u64> {
         self.inner.with(py, false, |inner| Ok(inner.agent.timesteps()))
     }
 
-    /// Returns the counts of timesteps and updates, and means over the last iteration with updates.
+    /// Return the number of timesteps, the number of updates, and metrics as a dict.
+    ///
+    /// The metrics are means over the last iteration with updates.
     fn metrics<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         let (timesteps, updates, learned, rate) = self.inner.with(py, false, |inner| {
             let agent = &inner.agent;
@@ -215,7 +222,7 @@ impl NativeAgent {
         Ok(dict)
     }
 
-    /// Returns actions for one observation or a batch, in the rollout's format; see `NativePolicy.predict`.
+    /// Return actions for one observation or a batch; see `NativePolicy.predict`.
     #[pyo3(signature = (obs, seed=None, action_masks=None, normalizer=None))]
     fn predict<'py>(
         &self,
@@ -235,13 +242,13 @@ impl NativeAgent {
         })
     }
 
-    /// Returns all parameters by torch's names, float32.
+    /// Return all parameters as float32 arrays, by their names in torch modules.
     fn tensors<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         let named = self.inner.with(py, true, |inner| Ok(inner.agent.learner().tensors()))?;
         tensors_dict(py, named)
     }
 
-    /// Checks that `load` accepts these parameters.
+    /// Check that `load` accepts these parameters.
     ///
     /// Raises:
     ///     ValueError: As for `load`.
@@ -250,22 +257,23 @@ impl NativeAgent {
         self.inner.with(py, true, |inner| inner.agent.learner().check_tensors(&named))
     }
 
-    /// Loads parameters by name.
+    /// Load parameters by name.
     ///
     /// Raises:
-    ///     ValueError: A parameter is missing, unknown, of another shape or not finite; the agent is unchanged.
+    ///     ValueError: A parameter is missing, unknown, of another shape or not finite. The agent
+    ///         is unchanged.
     fn load(&self, py: Python<'_>, tensors: &Bound<'_, PyAny>) -> PyResult<()> {
         let named = tensors_of("tensors", tensors)?;
         self.inner.with(py, true, |inner| inner.agent.learner_mut().load(&named))
     }
 
-    /// Returns the optimisers' state by the parameters' names, float32.
+    /// Return the states of the optimisers as float32 arrays, by the names of the parameters.
     fn optimizer_state<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         let named = self.inner.with(py, true, |inner| Ok(inner.agent.learner().optimizer_state()))?;
         tensors_dict(py, named)
     }
 
-    /// Checks that `load_optimizer_state` accepts this state.
+    /// Check that `load_optimizer_state` accepts this state.
     ///
     /// Raises:
     ///     ValueError: As for `load`.
@@ -274,7 +282,7 @@ impl NativeAgent {
         self.inner.with(py, true, |inner| inner.agent.learner().check_optimizer_state(&named))
     }
 
-    /// Loads the result of `optimizer_state`.
+    /// Load the result of `optimizer_state`.
     ///
     /// Raises:
     ///     ValueError: As for `load`.
@@ -283,10 +291,10 @@ impl NativeAgent {
         self.inner.with(py, true, |inner| inner.agent.learner_mut().load_optimizer_state(&named))
     }
 
-    /// Returns the states of the random streams, int64 (num_envs + 2, 6).
+    /// Return the states of the random streams, int64 (num_envs + 2, 6).
     ///
-    /// The rows are one stream per environment for actions, one for the choice of minibatches, and one for the
-    /// updates.
+    /// The first `num_envs` rows are the streams of the environments' actions. The last two rows
+    /// are the streams of minibatch indices and of random numbers in updates.
     fn streams<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyArrayDyn<i64>>> {
         let states = self.inner.with(py, true, |inner| {
             let streams: Vec<_> = inner.agent.streams().cloned().collect();
@@ -295,17 +303,17 @@ impl NativeAgent {
         Ok(states.into_pyarray(py).reshape([self.num_envs + 2, RNG_STATE_LEN])?.to_dyn().clone())
     }
 
-    /// Returns the number of transitions in the replay buffer.
+    /// Return the number of transitions in the replay buffer.
     fn replay_len(&self, py: Python<'_>) -> PyResult<usize> {
         self.inner.with(py, false, |inner| Ok(inner.agent.replay().len()))
     }
 
-    /// Returns the content of the replay buffer and its priorities, as arrays by name.
+    /// Return the content of the replay buffer and its priorities, as arrays by name.
     fn replay_state<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         arrays_of(py, self.inner.with(py, true, |inner| inner.agent.replay_state())?)
     }
 
-    /// Restores the result of `replay_state`.
+    /// Restore the result of `replay_state`.
     ///
     /// Raises:
     ///     ValueError: The state belongs to another agent or is damaged; the agent is unchanged.
@@ -314,10 +322,10 @@ impl NativeAgent {
         self.inner.with(py, true, |inner| inner.agent.load_replay_state(&fields))
     }
 
-    /// Returns the action noise, the pending updates and the progress of the last iteration.
+    /// Return the action noise, the pending updates and the progress of the last iteration.
     ///
-    /// The noise is float32 (num_envs * action numbers,), or empty. Pending updates are the fraction of a minibatch
-    /// due.
+    /// The noise is float32 (num_envs * action_dim,), or empty. Pending updates are the number of
+    /// minibatches that are due but not yet learned from, including a fraction.
     fn progress_state<'py>(&self, py: Python<'py>) -> PyResult<(Bound<'py, PyAny>, f64, f64)> {
         let (noise, pending_updates, progress) = self.inner.with(py, true, |inner| {
             let agent = &inner.agent;
@@ -326,13 +334,15 @@ impl NativeAgent {
         Ok((noise.into_pyarray(py).into_any(), pending_updates, progress))
     }
 
-    /// Returns the maximum number of minibatches that can be due after this many timesteps.
+    /// Return the maximum number of pending updates after a number of timesteps.
     fn pending_limit(&self, py: Python<'_>, timesteps: &Bound<'_, PyAny>) -> PyResult<f64> {
         let timesteps = index("timesteps", timesteps)? as u64;
         self.inner.with(py, false, |inner| Ok(inner.agent.pending_limit(timesteps)))
     }
 
-    /// Restores streams, noise and counts of an earlier agent; start the environments afterwards.
+    /// Restore random streams, noise and counters of an earlier agent.
+    ///
+    /// The environments must be started again afterwards.
     ///
     /// Raises:
     ///     ValueError: The state belongs to another agent; the agent is unchanged.
@@ -363,17 +373,21 @@ impl NativeAgent {
         })
     }
 
-    /// Returns the means over the minibatches of the last iteration with updates, by name.
+    /// Return the means over the minibatches of the last iteration with updates, by name.
     ///
-    /// A mean that the algorithm does not report is None. The result is None before the first update.
+    /// Means that the algorithm does not report are None. The result is None before the first
+    /// update.
     fn last_update<'py>(&self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyDict>>> {
         update_stats_dict(py, self.inner.with(py, false, |inner| Ok(inner.agent.last_update()))?)
     }
 
-    /// Loads the result of `last_update`; `load_progress_state` resets it.
+    /// Load the result of `last_update`.
+    ///
+    /// Call this after `load_progress_state`, which discards the means.
     ///
     /// Raises:
-    ///     ValueError, TypeError: The argument is not a result of `last_update`; the agent is unchanged.
+    ///     ValueError, TypeError: The argument is not a result of `last_update`. The agent is
+    ///         unchanged.
     fn load_last_update(&self, py: Python<'_>, last_update: &Bound<'_, PyAny>) -> PyResult<()> {
         let stats = update_stats_of(last_update)?;
         self.inner.with(py, false, |inner| {
@@ -382,9 +396,12 @@ impl NativeAgent {
         })
     }
 
-    // Methods for environments that Python steps.
+    // Methods for environments that Python code steps.
 
-    /// Sets the current observations, (N, *obs_shape) in the rollout's format; `is_new` starts episodes.
+    /// Set the current observations of environments that Python code steps, (N, *obs_shape).
+    ///
+    /// The observations have the format of the argument `observation`. If `is_new` is true, new
+    /// episodes start. Otherwise, the current episodes continue.
     #[pyo3(signature = (obs, is_new, action_masks=None, normalizer=None))]
     fn start_from_obs<'py>(
         &self,
@@ -406,7 +423,7 @@ impl NativeAgent {
         })
     }
 
-    /// Starts an iteration that the caller performs step by step; `progress_per_step` is as for `iterate`.
+    /// Start an iteration whose steps the caller performs; the arguments are those of `iterate`.
     #[pyo3(signature = (progress, progress_per_step=None))]
     fn begin(
         &self,
@@ -422,7 +439,7 @@ impl NativeAgent {
         })
     }
 
-    /// Returns the next actions, (N, *action_shape): integers from 0, or numbers within a Box's bounds.
+    /// Return the next actions, (N, *action_shape): integers from 0, or numbers in a Box.
     #[pyo3(signature = (normalizer=None))]
     fn act<'py>(&self, py: Python<'py>, normalizer: Option<&Bound<'py, PyAny>>) -> PyResult<Bound<'py, PyAny>> {
         let actions = self.enter(py, normalizer, |inner, normalizer| {
@@ -434,7 +451,9 @@ impl NativeAgent {
         actions.into_array(py, &[&[self.num_envs][..], &self.action.shape()].concat())
     }
 
-    /// Stores the result of a step; `rlox_nn::train::StepResult` describes the arrays, all (N, ...).
+    /// Store the result of a step. All arguments are arrays (N, ...).
+    ///
+    /// The fields of `rlox_nn::train::StepResult` describe the arguments.
     #[pyo3(signature = (next_obs, obs, rewards, terminated, truncated, valid=None, action_masks=None, final_action_masks=None, normalizer=None))]
     fn observe<'py>(
         &self,
@@ -478,7 +497,10 @@ impl NativeAgent {
         })
     }
 
-    /// Performs the updates due after the steps since `begin`; False if `stop_requested` ended them early.
+    /// Perform the updates that are due after the steps since `begin`.
+    ///
+    /// Returns:
+    ///     False if `stop_requested` ended the updates early.
     ///
     /// Raises:
     ///     FloatingPointError: A computed number is NaN or infinite.
@@ -491,12 +513,12 @@ impl NativeAgent {
     }
 }
 
-/// Parses the share of the run that one transition is; 0 by default.
+/// Parses the fraction of the run that one transition is; 0 by default.
 fn parse_progress_per_step(value: Option<&Bound<'_, PyAny>>) -> PyResult<f64> {
     value.map_or(Ok(0.0), |progress_per_step| number("progress_per_step", progress_per_step))
 }
 
-/// Description of the environments, from Python.
+/// Python objects that describe the environments.
 struct EnvArguments<'a, 'py> {
     observation: &'a Bound<'py, PyDict>,
     action: &'a Bound<'py, PyDict>,
@@ -551,7 +573,7 @@ fn make_agent(
     Ok(NativeAgent { inner, stop: AtomicBool::new(false), encoding, obs_shape, action, num_envs })
 }
 
-/// Config of a method, and the flags that select its networks.
+/// Config of an algorithm, and the flags that select its networks.
 enum AlgorithmConfig {
     Dqn { config: DqnConfig, dueling: bool },
     Sac(SacConfig),
@@ -577,7 +599,7 @@ impl AlgorithmConfig {
         }
     }
 
-    /// Returns the learner, with networks from `make`.
+    /// Returns the learner, with networks that `make` returns.
     fn learner<N: Network + 'static>(
         self,
         network: &NetworkConfig,
@@ -644,7 +666,7 @@ impl AlgorithmConfig {
     }
 }
 
-/// Returns means of an update as a dict by name, with None for means that are not reported.
+/// Returns the means of an iteration as a dict by name, with None for means that are not reported.
 fn update_stats_dict(py: Python<'_>, last_update: Option<OffPolicyUpdateStats>) -> PyResult<Option<Bound<'_, PyDict>>> {
     let Some(stats) = last_update else { return Ok(None) };
     let dict = new_dict(py)?;

@@ -1,4 +1,6 @@
-//! Algorithm configs from settings, which have the names of rlox's configs.
+//! Conversion of Python settings to configs of `rlox_nn::train`.
+//!
+//! The settings have the names of the fields of Python configs such as `rlox.configs.PPOConfig`.
 
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
@@ -13,7 +15,7 @@ use crate::error::{to_py, value_error};
 
 pub(super) const FIX: &str = "pass a dict made by rlox.learners.native_on_policy";
 
-/// Settings by the names of rlox's configs, after schedules were applied.
+/// Dict of settings. Its numbers are those after schedules were applied.
 pub(super) struct ConfigDict<'a, 'py>(pub(super) &'a Bound<'py, PyDict>);
 
 impl<'py> ConfigDict<'_, 'py> {
@@ -131,7 +133,7 @@ pub(super) fn impala(settings: &ConfigDict<'_, '_>) -> PyResult<ImpalaConfig> {
     Ok(config)
 }
 
-/// Builds a config from the fields that all three methods share, and the method's own fields.
+/// Builds a config from the fields that all off-policy algorithms share, and the given fields.
 macro_rules! off_policy_config {
     ($settings:expr, $config:ident { $($field:ident: $value:expr),* $(,)? }) => {{
         let settings = $settings;

@@ -1,4 +1,4 @@
-//! The class `NativePolicy`: networks of on-policy algorithms that act and learn without Python.
+//! The class `NativePolicy`: networks of on-policy algorithms that act and learn in Rust.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -35,19 +35,22 @@ use crate::rollout::RolloutBuffer;
 use crate::sync::cell::{GuardedCell, run_locked};
 use crate::sync::gil::detach;
 
-/// Number of environments up to which a call takes less than 5 us.
+/// Number of environments above which a call releases the GIL, because it may take more than 5 us.
 const DETACH_ABOVE_ENVS: usize = 1;
 
 /// Number of inputs above which a call releases the GIL, because it may take more than 5 us.
 const DETACH_ABOVE_INPUTS: usize = 64;
 
-/// Policy and value networks on the CPU; created by `rlox.learners.native_on_policy`.
+/// Policy and value networks on the CPU, created by `rlox.learners.native_on_policy`.
 ///
 /// Args:
-///     observation: {"kind": "numbers", "shape": tuple} or {"kind": "one_hot", "shape": tuple, "counts": list}.
-///     action: An action space, described as by native environments.
+///     observation: Format of observations, one of two dicts. {"kind": "numbers", "shape": tuple}
+///         stands for real numbers. {"kind": "one_hot", "shape": tuple, "counts": list} stands for
+///         integers from 0, with their numbers of possible values in `counts`.
+///     action: Description of the action space, as in `NativeVectorEnv.spec()["action"]`.
 ///     stream: int64 (6,), state of the random stream for the initial weights.
-///     shape: Architecture settings: net_arch, activation, ortho_init, shared_trunk, use_sde, log_std_init.
+///     shape: Architecture of the networks: net_arch, activation, ortho_init, shared_trunk, use_sde
+///         and log_std_init.
 ///     backend: A name from `network_backends()`.
 ///
 /// Raises:
@@ -56,7 +59,7 @@ const DETACH_ABOVE_INPUTS: usize = 64;
 #[pyclass(frozen, module = "rlox._rlox")]
 pub(crate) struct NativePolicy {
     pub(super) inner: GuardedCell<Inner>,
-    /// Requests the early end of a rollout or of the updates.
+    /// Flag that ends a rollout or the updates early.
     stop: AtomicBool,
     encoding: Encoding,
     obs_shape: Vec<usize>,
@@ -67,12 +70,14 @@ pub(super) struct Inner {
     pub(super) policy: Box<dyn ActorCritic>,
     pub(super) streams: IterationStreams,
     minibatches: Minibatches,
-    /// Encoded network inputs of a batch.
+    /// Network inputs of a batch of observations.
     inputs: Vec<f32>,
 }
 
 impl NativePolicy {
-    /// Calls `f` with a stop check: `stop_requested`, or an error of a signal handler.
+    /// Calls `f` with a function that returns true if the work must end early.
+    ///
+    /// This is the case if `stop_requested` is set, or if a signal handler raised an exception.
     fn with_stop_fn<R>(&self, f: impl FnOnce(&mut dyn FnMut() -> bool) -> Result<R>) -> Result<R> {
         let (mut interrupt, mut raised) = (InterruptCheck::default(), None);
         let done = f(&mut || {
@@ -130,18 +135,18 @@ impl NativePolicy {
         make_policy(py, observation, action, stream, shape, backend)
     }
 
-    /// True to end a rollout or the updates early; the flag stays set until it is cleared.
+    /// True if rollouts and updates end early, until `set_stop_requested(False)`.
     #[getter]
     fn stop_requested(&self) -> bool {
         self.stop.load(Ordering::Relaxed)
     }
 
-    /// Sets or clears `stop_requested`, also during a call of another thread or in a signal handler.
+    /// Set or clear `stop_requested`, even while another thread's call runs or in a signal handler.
     fn set_stop_requested(&self, #[pyo3(from_py_with = switches::stop)] stop: bool) {
         self.stop.store(stop, Ordering::Relaxed);
     }
 
-    /// Sets the seed of an iteration, for its actions, its exploration noise and its minibatch order.
+    /// Set the seed of an iteration: of its actions, exploration noise and minibatch order.
     fn begin(&self, py: Python<'_>, seed: &Bound<'_, PyAny>, num_envs: &Bound<'_, PyAny>) -> PyResult<()> {
         let (seed, num_envs) = (seed_of(seed)?, count("num_envs", num_envs)?);
         self.inner.with(py, num_envs > DETACH_ABOVE_ENVS, |inner| {
@@ -150,7 +155,7 @@ impl NativePolicy {
         })
     }
 
-    /// Fills a rollout with native environments that have been reset, and estimates advantages.
+    /// Collect a rollout from native environments that have been reset, and compute its advantages.
     ///
     /// Returns:
     ///     False if `stop_requested` ended the rollout early.
@@ -197,10 +202,10 @@ impl NativePolicy {
         Ok(is_complete)
     }
 
-    /// Returns (actions, log_probs, values) for the observations at row `t` of a rollout.
+    /// Return (actions, log_probs, values) for the observations of step `t` of a rollout.
     ///
     /// Args:
-    ///     noise: Whether to draw new noise of state-dependent exploration.
+    ///     noise: True to draw new noise for state-dependent exploration.
     #[pyo3(signature = (buffer, t, action_masks=None, noise=false))]
     fn act<'py>(
         &self,
@@ -237,7 +242,7 @@ impl NativePolicy {
         Ok((actions.into_array(py, &shape)?, log_probs.into_pyarray(py).into_any(), values.into_pyarray(py).into_any()))
     }
 
-    /// Estimates values and advantages of a full rollout of environments that Python steps.
+    /// Compute values and advantages of a full rollout of environments that Python code steps.
     fn finish(
         &self,
         py: Python<'_>,
@@ -256,7 +261,7 @@ impl NativePolicy {
         })
     }
 
-    /// Performs PPO epochs on a finished rollout; `configs::ppo` reads the settings.
+    /// Perform the PPO epochs on a finished rollout. `native/configs.rs` lists the settings.
     fn ppo<'py>(
         &self,
         py: Python<'py>,
@@ -270,7 +275,7 @@ impl NativePolicy {
         })
     }
 
-    /// Performs one A2C step on a finished rollout.
+    /// Perform one A2C step on a finished rollout.
     fn a2c<'py>(
         &self,
         py: Python<'py>,
@@ -284,7 +289,9 @@ impl NativePolicy {
         })
     }
 
-    /// Performs one IMPALA step on a finished rollout of this policy or an older version.
+    /// Perform one IMPALA step on a finished rollout.
+    ///
+    /// An older version of this policy may have collected the rollout.
     fn impala<'py>(
         &self,
         py: Python<'py>,
@@ -298,7 +305,10 @@ impl NativePolicy {
         })
     }
 
-    /// Returns actions for one observation or a batch, in the rollout's format.
+    /// Return actions for one observation or a batch: greedy, or sampled if `seed` is given.
+    ///
+    /// Observations have the format of the argument `observation`. Discrete actions include the
+    /// `start` of the space.
     #[pyo3(signature = (obs, seed=None, action_masks=None, normalizer=None))]
     fn predict<'py>(
         &self,
@@ -318,13 +328,13 @@ impl NativePolicy {
         })
     }
 
-    /// Returns all parameters by torch's names, float32.
+    /// Return all parameters as float32 arrays, by their names in torch modules.
     fn tensors<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         let named = self.inner.with(py, true, |inner| Ok(inner.policy.tensors()))?;
         tensors_dict(py, named)
     }
 
-    /// Checks that `load` accepts these parameters.
+    /// Check that `load` accepts these parameters.
     ///
     /// Raises:
     ///     ValueError: As for `load`.
@@ -333,7 +343,7 @@ impl NativePolicy {
         self.inner.with(py, true, |inner| inner.policy.check_tensors(&named))
     }
 
-    /// Checks that `load_optimizer_state` accepts this state.
+    /// Check that `load_optimizer_state` accepts this state.
     ///
     /// Raises:
     ///     ValueError: As for `load`.
@@ -342,22 +352,23 @@ impl NativePolicy {
         self.inner.with(py, true, |inner| inner.policy.check_optimizer_state(&named))
     }
 
-    /// Loads parameters by name.
+    /// Load parameters by name.
     ///
     /// Raises:
-    ///     ValueError: A parameter is missing, unknown, of another shape or not finite; the policy is unchanged.
+    ///     ValueError: A parameter is missing, unknown, of another shape or not finite. The policy
+    ///         is unchanged.
     fn load(&self, py: Python<'_>, tensors: &Bound<'_, PyAny>) -> PyResult<()> {
         let named = tensors_of("tensors", tensors)?;
         self.inner.with(py, true, |inner| inner.policy.load(&named))
     }
 
-    /// Returns the optimiser's state by the parameters' names, float32.
+    /// Return the state of the optimiser as float32 arrays, by the names of the parameters.
     fn optimizer_state<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         let named = self.inner.with(py, true, |inner| Ok(inner.policy.optimizer_state()))?;
         tensors_dict(py, named)
     }
 
-    /// Loads the result of `optimizer_state`.
+    /// Load the result of `optimizer_state`.
     ///
     /// Raises:
     ///     ValueError: As for `load`.
@@ -367,7 +378,7 @@ impl NativePolicy {
     }
 }
 
-/// Returns the network backends of this build.
+/// Return the names of the network backends that this library was built with.
 #[pyfunction]
 pub(crate) fn network_backends() -> Vec<&'static str> {
     [("native", true), ("candle", cfg!(feature = "candle")), ("burn", cfg!(feature = "burn"))]
@@ -445,7 +456,7 @@ impl PolicyConfig {
         }
     }
 
-    /// Makes a policy from networks of one backend.
+    /// Makes a policy from the networks that `make` returns.
     fn build<N: Network + 'static>(
         &self,
         spec: &EnvSpec,
@@ -500,7 +511,7 @@ pub(super) fn backend_of(backend: &Bound<'_, PyAny>) -> PyResult<String> {
     ))
 }
 
-/// Returns an environment spec with the encoded observations and the action space, for making networks.
+/// Returns a spec whose observations are the network inputs, to create networks from.
 pub(super) fn spec_of(encoding: &Encoding, action: &Space) -> EnvSpec {
     EnvSpec {
         id: String::new(),
@@ -585,14 +596,14 @@ impl ActionBuffer {
     }
 }
 
-/// Observation argument of a network, after its Python code has run.
+/// Converted observation argument of a network; see [`crate::convert::args`].
 pub(super) enum EncodedObsArgument<'py> {
     Numbers(Argument<'py, f32>),
     Integers(Argument<'py, i64>),
 }
 
 impl<'py> EncodedObsArgument<'py> {
-    /// Converts observations to the type that the encoding takes. May run Python code.
+    /// Converts observations to the type that the encoding requires. May run Python code.
     pub(super) fn new(name: &'static str, encoding: &Encoding, obs: &Bound<'py, PyAny>) -> PyResult<Self> {
         Ok(match encoding {
             Encoding::Numbers(_) => Self::Numbers(argument(name, obs, &REAL)?),
@@ -608,7 +619,7 @@ impl<'py> EncodedObsArgument<'py> {
     }
 }
 
-/// Observations in the type that an encoding takes.
+/// Elements of an observation argument of a network.
 pub(super) enum EncodedObs<'py> {
     Numbers(Input<'py, f32>),
     Integers(Input<'py, i64>),
@@ -638,10 +649,10 @@ pub(super) struct PredictRequest<'a> {
     pub(super) action: &'a Space,
 }
 
-/// Returns greedy actions, or with a seed sampled actions, computed by `predict`.
+/// Returns actions that `predict` computes: greedy, or sampled if `seed` is given.
 ///
-/// The shape is `[n, *action_shape]`, or `[*action_shape]` for one observation. Discrete actions include the start of
-/// the space, and Box actions are within the bounds.
+/// The shape is `[n, *action_shape]`, or `[*action_shape]` for one observation. Discrete actions
+/// include the `start` of the space, and Box actions are within the bounds.
 pub(super) fn predict<'py>(
     request: &PredictRequest<'_>,
     py: Python<'py>,

@@ -30,7 +30,7 @@ use crate::sync::cell::{GuardedCell, try_guard};
 use crate::sync::gil::{detach, is_alone};
 use crate::sync::rwlock::FairRwLock;
 
-/// Element count above which a push releases the GIL, because it may take more than 5 us.
+/// Number of elements above which a push releases the GIL, because it may take more than 5 us.
 const DETACH_ABOVE_ELEMENTS: usize = 8192;
 
 /// Hint for rewards and flags of a wrong shape.
@@ -39,7 +39,7 @@ const ROWS_HINT: &str = "pass a one-dimensional array with one item per row of o
 /// Counts of transitions and elements above which a sample releases the GIL.
 const DETACH_ABOVE_SAMPLES: (usize, usize) = (128, 16_384);
 
-/// Maximum number of items in a pool: this many simultaneous calls reuse memory.
+/// Maximum number of items in a pool, and so of simultaneous calls that reuse memory.
 const POOL_MAX_ITEMS: usize = 8;
 /// Maximum number of bytes in a pool; the memory of larger calls is freed.
 const POOL_MAX_BYTES: usize = 8 << 20;
@@ -47,7 +47,9 @@ const POOL_MAX_BYTES: usize = 8 << 20;
 /// Implementation of all replay buffers.
 pub(super) struct Buffer<B = Replay<AnySampler>> {
     pub(super) inner: FairRwLock<B>,
-    /// Stream of samples without a seed; locked inside the buffer's lock and only to draw.
+    /// Random stream of samples without a seed.
+    ///
+    /// A call locks the stream while it holds the buffer's lock, and only to draw.
     pub(super) rng: GuardedCell<Pcg64>,
     sample_pool: ScratchPool<SampleIndices>,
     pub(super) sequence_pool: ScratchPool<SequenceIndices>,
@@ -63,7 +65,7 @@ pub(super) struct Buffer<B = Replay<AnySampler>> {
     capacity_name: Cow<'static, str>,
 }
 
-/// The buffer's own stream before and after a draw.
+/// The buffer's random stream before and after a draw; `None` for a draw from a call's own stream.
 pub(super) type RngSteps = Option<(Pcg64, Pcg64)>;
 
 /// Constructor settings shared by all buffers.
@@ -128,7 +130,7 @@ impl<B: ReplayBackend> Buffer<B> {
         error.rename_argument("capacity", self.capacity_name.clone())
     }
 
-    /// Adds one transition of the only environment.
+    /// Adds one transition to a buffer of one environment.
     pub(super) fn push(&self, py: Python<'_>, transition: Transition<'_, '_>) -> PyResult<()> {
         if let Some(pushed) = self.push_arrays(py, &transition) {
             return pushed;
@@ -166,7 +168,7 @@ impl<B: ReplayBackend> Buffer<B> {
             .write(py, !hold, |buffer| buffer.push(&batch, false).map_err(|error| self.name(rename_action(error))))
     }
 
-    /// Adds rows.
+    /// Adds a batch of transitions.
     pub(super) fn push_batch(&self, py: Python<'_>, transition: Transition<'_, '_>, in_order: bool) -> PyResult<()> {
         if let Some(pushed) = self.push_array_batch(py, &transition, in_order) {
             return pushed;
@@ -205,7 +207,9 @@ impl<B: ReplayBackend> Buffer<B> {
         self.inner.write(py, !hold, |buffer| buffer.push(&batch, in_order).map_err(|error| self.name(error)))
     }
 
-    /// Pushes float32 arrays of the right shapes, a float and two bools; `None` for other arguments.
+    /// Adds one transition of float32 arrays, a float and two bools, without conversions.
+    ///
+    /// Returns `None` for other arguments.
     fn push_arrays(&self, py: Python<'_>, transition: &Transition<'_, '_>) -> Option<PyResult<()>> {
         let Self { schema: TransitionSchema { obs: specs, action, extra, .. }, num_envs: 1, .. } = self else {
             return None;
@@ -235,7 +239,9 @@ impl<B: ReplayBackend> Buffer<B> {
         )
     }
 
-    /// Pushes batches of float32 and bool arrays of the right shapes; `None` for other arguments.
+    /// Adds a batch of float32 and bool arrays without conversions.
+    ///
+    /// Returns `None` for other arguments.
     fn push_array_batch(
         &self,
         py: Python<'_>,
@@ -271,12 +277,12 @@ impl<B: ReplayBackend> Buffer<B> {
         Some(self.inner.write(py, false, |buffer| buffer.push(&batch, in_order).map_err(|error| self.name(error))))
     }
 
-    /// Returns true if pushing this many rows waits for a disk.
+    /// Returns true if pushing this many rows waits for writes to a disk.
     fn is_write_due(&self, py: Python<'_>, rows: usize) -> PyResult<bool> {
         if B::DOES_IO { self.inner.read(py, false, |buffer| Ok(buffer.is_write_due(rows))) } else { Ok(false) }
     }
 
-    /// Parses the extra fields, which only some buffers have.
+    /// Converts the extra fields. A buffer without extra fields accepts only None.
     fn extra<'py>(&self, extra: Option<&Bound<'py, PyAny>>) -> PyResult<FieldsArgument<'_, 'py>> {
         match extra {
             Some(extra) if self.schema.extra.is_empty() => Err(type_error(
@@ -295,7 +301,9 @@ impl<B: ReplayBackend> Buffer<B> {
         }
     }
 
-    /// Samples transitions and copies them; `beta` is set first if it is given.
+    /// Samples transitions, and copies them to new arrays or to those of `out`.
+    ///
+    /// If `beta` is given, it is set before the sample.
     pub(super) fn sample<'py>(
         &self,
         py: Python<'py>,
@@ -336,7 +344,7 @@ impl<B: ReplayBackend> Buffer<B> {
         Ok(dict)
     }
 
-    /// Draws transitions and copies them; other threads may do so at the same time.
+    /// Draws transitions and copies them to `targets`. Other threads may do so at the same time.
     fn fill(
         &self,
         buffer: &B,
@@ -360,7 +368,7 @@ impl<B: ReplayBackend> Buffer<B> {
         Ok(sample_indices)
     }
 
-    /// Draws from the call's own stream, or else from the buffer's stream.
+    /// Draws from the stream of the call's seed, or without a seed from the buffer's stream.
     pub(super) fn draw(
         &self,
         seeded_rng: Option<&mut Pcg64>,
@@ -376,9 +384,9 @@ impl<B: ReplayBackend> Buffer<B> {
         })
     }
 
-    /// Runs the work after a draw.
+    /// Calls `work`, the part of a sample after the draw.
     ///
-    /// If the work fails, the buffer's stream is reset, unless other calls have drawn since.
+    /// If `work` fails, the buffer's stream is reset, unless other calls have drawn since.
     pub(super) fn restore_rng_on_error(&self, drawn: RngSteps, work: impl FnOnce() -> Result<()>) -> Result<()> {
         let done = work();
         if let (Err(_), Some((before, after))) = (&done, drawn) {
@@ -406,7 +414,8 @@ impl<B: ReplayBackend> Buffer<B> {
 
     /// Formats the class, capacity, length and fields, and further items.
     pub(super) fn format_repr(&self, py: Python<'_>, class: &str, extra: &[(&str, String)]) -> String {
-        // During a push, as in a signal handler, the counts are not available and are left out.
+        // A signal handler may call this during a push. The counts are then unavailable and are
+        // left out.
         let counts = self.inner.read(py, false, |buffer| Ok((buffer.capacity(), buffer.len()))).ok();
         let obs = match &*self.schema.obs {
             [spec] if key_of(spec).is_none() => field_text(spec),
@@ -427,13 +436,13 @@ impl<B: ReplayBackend> Buffer<B> {
         format!("{class}({})", items.join(", "))
     }
 
-    /// Returns the bytes of memory; `backend_bytes` returns those of the storage and sampler.
+    /// Returns the bytes of memory in use; `backend_bytes` returns those of the buffer's contents.
     pub(super) fn nbytes(&self, py: Python<'_>, backend_bytes: impl FnOnce(&B) -> usize + Send) -> PyResult<usize> {
         self.inner
             .read(py, false, |buffer| Ok(backend_bytes(buffer) + self.sample_pool.bytes() + self.sequence_pool.bytes()))
     }
 
-    /// Calls `last`, then frees all memory.
+    /// Calls `last` with the storage, then frees all memory.
     pub(super) fn close(&self, py: Python<'_>, last: impl FnOnce(&mut B) -> Result<()> + Send) -> PyResult<()> {
         self.inner.close(py, last)?;
         self.sample_pool.close();
@@ -453,24 +462,24 @@ pub(super) struct Transition<'a, 'py> {
     pub(super) extra: Option<&'a Bound<'py, PyAny>>,
 }
 
-/// Renames arguments of an error to those of a single push.
+/// Renames arguments in an error to the singular names of `push`.
 fn rename_action(error: Error) -> Error {
     error.rename_argument("actions", "action").rename_argument("rewards", "reward")
 }
 
-/// Parses the dict that is overwritten.
+/// Returns the argument `out` as a dict.
 pub(super) fn parse_out<'a, 'py>(out: Option<&'a Bound<'py, PyAny>>) -> PyResult<Option<&'a Bound<'py, PyDict>>> {
     let mismatch =
         |object| type_error("out", "a dict from an earlier sample", &short_repr(object), "pass such a dict or None");
     out.map(|object| object.cast::<PyDict>().map_err(|_| mismatch(object))).transpose()
 }
 
-/// Returns the random stream of a seed, or a new one from the system's entropy.
+/// Returns the random stream of a seed or, without a seed, of the system's entropy.
 pub(super) fn rng_or_os_entropy(seed: Option<&Bound<'_, PyAny>>) -> PyResult<Pcg64> {
     seed.map_or_else(|| Ok(Pcg64::from_seed_sequence(&SeedSequence::from_os())), rng_of)
 }
 
-/// Returns the random stream of a seed, or one seeded by draws from a NumPy generator.
+/// Returns the random stream of an integer seed, or of two draws from a NumPy generator.
 pub(super) fn rng_of(seed: &Bound<'_, PyAny>) -> PyResult<Pcg64> {
     if !seed.is_exact_instance_of::<PyInt>() && has(seed, "integers")? {
         let entropy = draw_entropy(seed)?.map(|word| [word as u32, (word >> 32) as u32]);
@@ -479,7 +488,7 @@ pub(super) fn rng_of(seed: &Bound<'_, PyAny>) -> PyResult<Pcg64> {
     Ok(Pcg64::seed_from(seed_of(seed)?.into()))
 }
 
-/// Makes storage, options and random stream from a constructor's arguments.
+/// Makes the storage, options and random stream from the arguments of a constructor.
 pub(super) fn make_parts(
     py: Python<'_>,
     [capacity, obs_dim, act_dim]: [&Bound<'_, PyAny>; 3],
@@ -542,7 +551,7 @@ fn field_text(spec: &FieldSpec) -> String {
     format!("{dtype}{:?}", spec.shape)
 }
 
-/// Values that a pool can keep.
+/// Values that a pool can store for reuse.
 pub(super) trait Pooled: Default {
     /// Returns the bytes of memory in use.
     fn bytes(&self) -> usize;
@@ -560,7 +569,9 @@ impl Pooled for SequenceIndices {
     }
 }
 
-/// Pool of memory from finished calls. No call waits for its lock. `bytes` changes only under the lock.
+/// Pool of memory from finished calls, for reuse.
+///
+/// No call waits for the pool's lock. `bytes` changes only under the lock.
 pub(super) struct ScratchPool<T> {
     /// `None` after the pool is closed.
     items: Mutex<Option<Vec<T>>>,
@@ -587,7 +598,7 @@ impl<T: Pooled> ScratchPool<T> {
         thing.unwrap_or_default()
     }
 
-    /// Returns an item to the pool, unless the pool is full.
+    /// Adds an item to the pool, unless the pool is full.
     pub(super) fn release(&self, thing: T) {
         if let Some(mut guard) = try_guard(self.items.try_lock())
             && let Some(items) = guard.as_mut()
@@ -599,9 +610,9 @@ impl<T: Pooled> ScratchPool<T> {
         }
     }
 
-    /// Frees all items and stops keeping new ones.
+    /// Frees all items. Later items are not stored.
     pub(super) fn close(&self) {
-        // Holders keep the lock only for a push or pop; after a fork the holder may not exist.
+        // Calls hold the lock only briefly. After a fork, the thread that holds it may not exist.
         for _ in 0..1000 {
             if let Some(mut items) = try_guard(self.items.try_lock()) {
                 self.bytes.store(0, Ordering::Relaxed);

@@ -9,22 +9,25 @@ use super::schema::key_of;
 use crate::convert::args::{count, text};
 use crate::error::{to_py, value_error};
 
-/// Replay buffer whose samples have hindsight goals.
+/// Replay buffer whose samples have hindsight goals (Andrychowicz et al. 2017).
 ///
-/// Rewards are correct for the original goals; `rlox.HindsightReplayBuffer` computes those of hindsight goals.
-///
-/// Of B transitions the first `B * n_sampled_goal // (n_sampled_goal + 1)` have a `desired_goal` that their episode
-/// reached. The buffer has all features of `ReplayBuffer` except `n_step` and `frame_stack`.
+/// In a sample of B transitions, the first `B * n_sampled_goal // (n_sampled_goal + 1)` have a
+/// hindsight goal: a `desired_goal` that their episode achieved. Their rewards still belong to the
+/// original goals; `rlox.HindsightReplayBuffer` computes new rewards. The buffer has all features
+/// of `ReplayBuffer` except `n_step` and `frame_stack`.
 ///
 /// Args:
-///     capacity, act_dim: As for `ReplayBuffer`, like the shared keywords.
-///     obs_dim: {name: shape} or {name: (shape, dtype)} with the names observation, achieved_goal and desired_goal.
-///     strategy: "future", "final" or "episode".
-///     n_sampled_goal: Number of transitions with a hindsight goal per transition without.
+///     capacity, act_dim: As for `ReplayBuffer`, and so are the keywords that are not listed here.
+///     obs_dim: {name: shape} or {name: (shape, dtype)} with the names observation, achieved_goal
+///         and desired_goal.
+///     strategy: Step whose achieved goal becomes the hindsight goal: this or a later step of the
+///         episode ("future"), the last step ("final") or any step ("episode").
+///     n_sampled_goal: Number of transitions with a hindsight goal per transition with its own
+///         goal.
 ///
 /// Raises:
 ///     ValueError: `obs_dim` has no goals, goals have different shapes, or the strategy is unknown.
-///     MemoryError: The buffer does not fit into memory; the error names its bytes.
+///     MemoryError: The buffer does not fit into memory; the message has its size in bytes.
 #[pyclass(frozen, extends = ReplayBuffer, subclass, module = "rlox._rlox")]
 pub(crate) struct GoalReplayBuffer;
 
@@ -79,7 +82,9 @@ impl GoalReplayBuffer {
         Ok(PyClassInitializer::from(ReplayBuffer { buffer }).add_subclass(Self))
     }
 
-    /// Reads a buffer that `save` wrote; `rlox.HindsightReplayBuffer.load` also computes rewards.
+    /// Read a buffer that `save` wrote.
+    ///
+    /// `rlox.HindsightReplayBuffer.load` returns a buffer that also computes rewards.
     #[staticmethod]
     fn load(py: Python<'_>, path: &Bound<'_, PyAny>) -> PyResult<Py<Self>> {
         let buffer = Buffer::load(py, path, "HindsightReplayBuffer")?;

@@ -11,29 +11,34 @@ use crate::convert::args::size;
 use crate::error::to_py;
 use crate::sync::gil::detach;
 
-/// Replay buffer in a file, larger than memory and persistent, with uniform sampling.
+/// Persistent replay buffer with uniform sampling, in a file that may be larger than memory.
 ///
-/// The newest rows stay in memory. All rows are written to a file, in batches, before they leave memory. `flush()`,
-/// `close()` and the end of a `with` block make all rows reach the disk. After a crash, `open` finds every flushed row
-/// that newer rows have not replaced. Each row has a checksum, which every read from the file checks. No other buffer
-/// can open the file of an open buffer, and a forked process cannot use it. Any number of threads sample at the same
-/// time. Pushes wait for samples, and samples for earlier pushes and flushes.
+/// The newest rows stay in memory. Rows are written to the file in batches before they leave
+/// memory. `flush()`, `close()` and the end of a `with` block write all rows to the disk. After a
+/// crash, `open` finds every flushed row that newer rows have not replaced. Each row has a
+/// checksum, which every read from the file checks. While a buffer is open, no other buffer can
+/// open its file, and a forked process cannot use the buffer. Any number of threads can sample at
+/// the same time. A push waits for running samples, and a sample waits for earlier pushes and
+/// flushes.
 ///
 /// Args:
 ///     hot_capacity: Number of the newest transitions that stay in memory.
 ///     total_capacity: Maximum number of transitions; new transitions replace the oldest.
-///     obs_dim: Numbers in an observation, or its shape; {name: shape} or {name: (shape, dtype)} for Dict
-///         observations.
-///     act_dim: Numbers in an action, or its shape; () for Discrete.
+///     obs_dim: Number of elements of an observation, or its shape. For Dict observations,
+///         {name: shape} or {name: (shape, dtype)}.
+///     act_dim: Number of elements of an action, or its shape; () for Discrete.
 ///     cold_path: Path of the new file, which must not exist; use `open` for an existing file.
-///     obs_dtype, act_dtype: "float32", "float64", "int64", "uint8" or "bool", as `numpy.dtype` takes them.
+///     obs_dtype, act_dtype: Any form that `numpy.dtype` accepts of "float32", "float64", "int64",
+///         "uint8" or "bool".
 ///     extra: Further fields of each step: {name: (shape, dtype)}.
-///     seed: Seed of the buffer's own random stream, for samples without a seed; None for the system's entropy.
+///     seed: Seed of the buffer's random stream, for samples without a seed; None for system
+///         entropy.
 ///
 /// Raises:
 ///     ValueError: A size is 0, `hot_capacity` exceeds `total_capacity`, or a dtype is unknown.
-///     MemoryError: The hot rows do not fit into memory; the error names their bytes.
-///     OSError: `cold_path` exists (FileExistsError), or the system fails.
+///     MemoryError: The newest `hot_capacity` rows do not fit into memory; the message has their
+///         size.
+///     OSError: `cold_path` exists (FileExistsError), or the system reports an error.
 ///
 /// >>> import os, tempfile, rlox
 /// >>> folder = tempfile.TemporaryDirectory()
@@ -54,13 +59,13 @@ pub(crate) struct MmapReplayBuffer {
 
 impl Drop for MmapReplayBuffer {
     fn drop(&mut self) {
-        // Closing writes unflushed rows, without blocking other threads. If that fails, or the interpreter has ended,
-        // dropping the fields tries again.
+        // Closing writes unflushed rows without blocking other threads. If it fails, or the
+        // interpreter has ended, the drop of the fields tries again.
         let _ = Python::try_attach(|py| self.buffer.close(py, |_| Ok(())));
     }
 }
 
-/// Converts Python's None to `None`, which the core rejects with its own error.
+/// Converts Python's None to `None`, for which the core has an error.
 fn none_to_option<'a, 'py>(object: &'a Bound<'py, PyAny>) -> Option<&'a Bound<'py, PyAny>> {
     (!object.is_none()).then_some(object)
 }
@@ -89,19 +94,22 @@ impl MmapReplayBuffer {
         Ok(Self { buffer: Buffer::from_backend(py, core, rng, "MmapReplayBuffer") })
     }
 
-    /// Opens the file of an earlier buffer and continues it.
+    /// Open the file of an earlier buffer, to sample from it and to add transitions.
     ///
     /// Args:
     ///     path: Path of the file.
-    ///     hot_capacity: Number of the newest transitions that stay in memory; None for the number at creation.
-    ///     seed: Seed of the buffer's own random stream; None for the system's entropy.
+    ///     hot_capacity: Number of the newest transitions that stay in memory; None for the number
+    ///         in the file.
+    ///     seed: Seed of the buffer's random stream; None for system entropy.
     ///
     /// Raises:
-    ///     CorruptFileError: The file is damaged, truncated or not a replay buffer; the error names the section. Rows
-    ///         outside of memory are checked when they are sampled, or by `verify`.
-    ///     ClosedError: Another buffer has the file open.
-    ///     OSError: The file does not exist (FileNotFoundError), or the system fails.
-    ///     ValueError: `hot_capacity` is 0 or exceeds the total capacity, or the file has a newer format.
+    ///     CorruptFileError: The file is damaged, truncated or not a replay buffer; the error names
+    ///         the section. Rows outside of memory are checked only when they are sampled, or by
+    ///         `verify`.
+    ///     ClosedError: Another buffer has opened the file.
+    ///     OSError: The file does not exist (FileNotFoundError), or the system reports an error.
+    ///     ValueError: `hot_capacity` is 0 or exceeds the total capacity, or the file's format is
+    ///         newer.
     #[staticmethod]
     #[pyo3(signature = (path, hot_capacity=None, seed=None))]
     fn open(
@@ -116,21 +124,23 @@ impl MmapReplayBuffer {
         Ok(Self { buffer: Buffer::from_backend(py, core, rng, "MmapReplayBuffer") })
     }
 
-    /// Adds one transition.
+    /// Add one transition.
     ///
     /// Args:
     ///     obs: The observation, (*obs_shape); a dict of arrays for Dict observations.
     ///     action: The action, (*act_shape).
     ///     reward: The reward.
-    ///     terminated: True if the task itself ended.
-    ///     truncated: True if the episode was cut off.
-    ///     next_obs: The next observation; at an episode's end its last one, never one after a reset.
+    ///     terminated: True if the environment reached a terminal state.
+    ///     truncated: True if the episode was cut off, for example by a time limit.
+    ///     next_obs: The observation after the step. At an episode's end, this is the final
+    ///         observation, not the one after the reset.
     ///     extra: Values of the extra fields, by name.
     ///
     /// Raises:
-    ///     ValueError: A shape is wrong, a number is not finite, or `next_obs` is None; nothing is stored.
-    ///     OSError: The disk is full or fails. The transition is not stored, earlier ones are kept, and the next push
-    ///         tries again.
+    ///     ValueError: A shape is wrong, a number is not finite, or `next_obs` is None. Nothing is
+    ///         stored.
+    ///     OSError: The disk is full or fails while earlier rows are written. The transition is not
+    ///         stored, and the next push tries to write these rows again.
     #[pyo3(signature = (obs, action, reward, terminated, truncated, next_obs, *, extra=None))]
     fn push(
         &self,
@@ -147,20 +157,21 @@ impl MmapReplayBuffer {
         self.buffer.push(py, Transition { obs, action, reward, terminated, truncated, next_obs, extra })
     }
 
-    /// Adds any number of transitions.
+    /// Add any number of transitions.
     ///
     /// Args:
     ///     obs: The observations, (B, *obs_shape).
-    ///     next_obs: The next observations; at the end of episodes their last ones.
+    ///     next_obs: The observations after the steps: the final observation at an episode's end.
     ///     actions: The actions, (B, *act_shape).
     ///     rewards, terminated, truncated: (B,).
     ///     extra: Values of the extra fields, by name, (B, ...).
     ///
     /// Raises:
-    ///     ValueError: A shape is wrong, a number is not finite, or `next_obs` is None; nothing is stored.
-    ///     OSError: The disk is full or fails, and nothing is stored. Of a batch larger than the hot capacity, some
-    ///         may be stored; the message has their number.
-    ///     KeyboardInterrupt: Ctrl-C, as for OSError; see `len`.
+    ///     ValueError: A shape is wrong, a number is not finite, or `next_obs` is None. Nothing is
+    ///         stored.
+    ///     OSError: The disk is full or fails. Nothing is stored, except that the first rows of a
+    ///         batch larger than `hot_capacity` may be; the message has their number.
+    ///     KeyboardInterrupt: Ctrl-C was pressed, with the same effect; see `len(buffer)`.
     #[pyo3(signature = (obs, next_obs, actions, rewards, terminated, truncated, *, extra=None))]
     fn push_batch(
         &self,
@@ -177,19 +188,22 @@ impl MmapReplayBuffer {
         self.buffer.push_batch(py, Transition { obs, action, reward, terminated, truncated, next_obs, extra }, false)
     }
 
-    /// Samples transitions uniformly, with replacement.
+    /// Sample transitions uniformly, with replacement.
     ///
     /// Args:
     ///     batch_size: B, at most the number of stored transitions.
-    ///     seed: An integer or a numpy.random.Generator for this sample; None for the buffer's own stream.
-    ///     out: A dict from an earlier sample of B transitions, which is overwritten.
+    ///     seed: An integer or a numpy.random.Generator for this sample; None for the buffer's
+    ///         stream.
+    ///     out: Result of an earlier sample of B transitions, whose arrays are overwritten.
     ///
     /// Returns:
     ///     The same arrays as `ReplayBuffer.sample`.
     ///
     /// Raises:
-    ///     ValueError: `batch_size` is 0 or more than are stored, or arrays in `out` do not match.
-    ///     CorruptFileError: A transition in the file is damaged; the error has its number. `out` is unchanged.
+    ///     ValueError: `batch_size` is 0 or exceeds the number of stored transitions, or arrays in
+    ///         `out` do not match.
+    ///     CorruptFileError: A transition in the file is damaged; the error has its index. `out` is
+    ///         unchanged.
     #[pyo3(signature = (batch_size, seed=None, *, out=None))]
     fn sample<'py>(
         &self,
@@ -201,15 +215,16 @@ impl MmapReplayBuffer {
         self.buffer.sample(py, batch_size, seed, out, None)
     }
 
-    /// Writes all transitions to the disk, where they survive a crash.
+    /// Write all transitions to the disk, so that they survive a crash.
     ///
     /// Raises:
-    ///     OSError: The disk is full or fails. Nothing is lost, and the next flush tries again.
+    ///     OSError: The disk is full or fails. No transition is lost, and the next flush tries
+    ///         again.
     fn flush(&self, py: Python<'_>) -> PyResult<()> {
         self.buffer.inner.write(py, true, Core::flush)
     }
 
-    /// Reads and checks the complete file.
+    /// Read and checks the complete file.
     ///
     /// Raises:
     ///     CorruptFileError: The file is damaged; the error names the section.
@@ -217,10 +232,11 @@ impl MmapReplayBuffer {
         self.buffer.inner.read(py, true, Core::verify)
     }
 
-    /// Flushes and returns a reference to the file, for checkpoints.
+    /// Flush the buffer and return a reference to its file, for checkpoints.
     ///
-    /// The arrays are the file's path and id, the number of pushed transitions, a number that identifies them, and the
-    /// buffer's own random stream. The transitions stay in the file.
+    /// The reference is a dict of arrays: the file's path and id, the number of pushed transitions,
+    /// a number that identifies these transitions, and the state of the buffer's random stream. The
+    /// transitions stay in the file.
     ///
     /// Raises:
     ///     OSError: The disk is full or fails.
@@ -233,19 +249,20 @@ impl MmapReplayBuffer {
         arrays_of(py, fields)
     }
 
-    /// Restores the state of a reference to this buffer's file, even if the file was moved.
+    /// Restore the state that `state` referred to.
     ///
-    /// Transitions pushed after the reference are dropped, also from the file. Samples and pushes then continue
-    /// identically.
+    /// The reference must be to this buffer's file, which may have been moved since. Transitions
+    /// that were pushed after the call of `state` are removed, also from the file. Pushes and
+    /// samples then continue exactly as after the call of `state`.
     ///
     /// Args:
     ///     arrays: The result of `state`.
     ///
     /// Raises:
-    ///     ValueError: The reference is to another file, or the file has too few transitions, has overwritten some, or
-    ///         has others in their place; the buffer is unchanged.
-    ///     OSError: The disk is full or fails. The last of the later transitions may be dropped.
-    ///     KeyboardInterrupt: Ctrl-C, as for OSError; see `len`.
+    ///     ValueError: The reference is to another file, or the file no longer has all referenced
+    ///         transitions. The buffer is unchanged.
+    ///     OSError: The disk is full or fails. Some of the later transitions may be removed.
+    ///     KeyboardInterrupt: Ctrl-C was pressed, with the same effect; see `len(buffer)`.
     fn load_state(&self, py: Python<'_>, arrays: &Bound<'_, PyAny>) -> PyResult<()> {
         let (fields, rng) = parse_fields_and_rng(arrays)?;
         self.buffer.inner.write(py, true, |buffer| {
@@ -254,14 +271,15 @@ impl MmapReplayBuffer {
         })
     }
 
-    /// Flushes and closes the file; every later call raises `ClosedError`.
+    /// Flush and close the file; every later call raises `ClosedError`.
     ///
     /// Closing twice, or in two threads at once, does nothing.
     ///
     /// Raises:
     ///     OSError: The disk is full or fails; the buffer stays open.
     fn close(&self, py: Python<'_>) -> PyResult<()> {
-        // Without unflushed rows the file is not touched, so even a damaged file can be closed.
+        // If all rows are flushed, the file is not accessed, so that even a damaged file can be
+        // closed.
         self.buffer.close(py, |buffer| if buffer.is_flushed() { Ok(()) } else { buffer.flush() })
     }
 
@@ -283,7 +301,7 @@ impl MmapReplayBuffer {
         self.buffer.inner.read(py, false, |buffer| Ok(buffer.hot_capacity()))
     }
 
-    /// Bytes of memory in use, including the memory kept for later samples.
+    /// Bytes of memory in use, including memory that later samples reuse.
     #[getter]
     fn nbytes(&self, py: Python<'_>) -> PyResult<usize> {
         self.buffer.nbytes(py, Core::memory)

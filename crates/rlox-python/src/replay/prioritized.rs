@@ -15,26 +15,27 @@ use crate::convert::args::{INTEGER, REAL, argument, expect_shape_or, number, num
 use crate::error::{to_py, value_error};
 use crate::sync::gil::is_alone;
 
-/// Transition count above which a priority update releases the GIL, because it may take more than 5 us.
+/// Number of transitions above which an update releases the GIL, because it may take over 5 us.
 const DETACH_ABOVE_INDICES: usize = 128;
 
-/// Replay buffer with sampling by priority.
+/// Replay buffer with sampling by priority (Schaul et al. 2016, "Prioritized Experience Replay").
 ///
-/// See Schaul et al. 2016, "Prioritized Experience Replay", section 3.3.
-///
-/// A transition of priority p is drawn with probability `P = p**alpha / sum(p**alpha)`. Its weight is `(N *
-/// P)**-beta`, divided by the largest weight of all stored transitions. New transitions get the largest priority so
-/// far. The buffer has all features of `ReplayBuffer`, and samples also have `weights` and `indices`.
-/// `sample_sequences` and `rlox.interchange.to_arrow` ignore priorities.
+/// A transition of priority p is drawn with probability `P = p**alpha / sum(p**alpha)`. Its weight
+/// is `(N * P)**-beta` for N stored transitions, divided by the largest weight of all of them. New
+/// transitions get the largest priority so far. The buffer has all features of `ReplayBuffer`. Its
+/// samples also have `weights` and `indices`. `sample_sequences` and `rlox.interchange.to_arrow`
+/// ignore priorities.
 ///
 /// Args:
-///     capacity, obs_dim, act_dim: As for `ReplayBuffer`, like the shared keywords.
+///     capacity, obs_dim, act_dim: As for `ReplayBuffer`, and so are the keywords that are not
+///         listed here.
 ///     alpha: Exponent of priorities: 0 for uniform sampling, 1 for proportional sampling.
-///     beta: Exponent of the weights: 0 for no correction, 1 for full correction; usually raised to 1 over a run.
+///     beta: Exponent of the weights: 0 for no correction of the bias, 1 for full correction.
+///         Usually it is increased to 1 over a run.
 ///
 /// Raises:
 ///     ValueError: A size is 0, or `alpha` or `beta` is outside of [0, 1].
-///     MemoryError: The buffer does not fit into memory; the error names its bytes.
+///     MemoryError: The buffer does not fit into memory; the message has its size in bytes.
 ///
 /// >>> import rlox
 /// >>> buffer = rlox.PrioritizedReplayBuffer(capacity=1000, obs_dim=1, act_dim=1, alpha=1.0, beta=1.0, seed=0)
@@ -49,7 +50,7 @@ const DETACH_ABOVE_INDICES: usize = 128;
 /// [1.0, 0.25, 0.25, 0.25]
 #[pyclass(frozen, extends = ReplayBuffer, subclass, module = "rlox._rlox")]
 pub(crate) struct PrioritizedReplayBuffer {
-    /// Last `alpha` and `beta` from the caller, as bits; the buffer itself holds float32.
+    /// Last `alpha` and `beta` of the caller, as bits of f64. The core stores them as f32.
     exact: [AtomicU64; 2],
 }
 
@@ -58,7 +59,7 @@ impl PrioritizedReplayBuffer {
         Self { exact: alpha_beta.map(|number| AtomicU64::new(number.to_bits())) }
     }
 
-    /// Returns the caller's value, or after `load` the shortest number that is equal in float32.
+    /// Returns the caller's value or, after `load`, the shortest number that rounds to `stored`.
     fn exact_value(&self, index: usize, stored: f32) -> f64 {
         let exact = f64::from_bits(self.exact[index].load(Ordering::Relaxed));
         if exact as f32 == stored { exact } else { stored.to_string().parse().unwrap_or_else(|_| stored.into()) }
@@ -73,7 +74,7 @@ fn sampler(buffer: &Replay<AnySampler>) -> Result<&Prioritized> {
     }
 }
 
-/// Returns the error for a finite priority that overflows float32; `None` if another error applies.
+/// Returns the error for a finite priority that is too large for float32; `None` if there is none.
 fn too_large(object: &Bound<'_, PyAny>, priorities: &[f32]) -> Option<PyErr> {
     let index = priorities.iter().position(|priority| !(0.0..=f32::MAX).contains(priority))?;
     let read = argument::<f64>("priorities", object, &REAL).and_then(|numbers| numbers.read(false)).ok()?;
@@ -113,20 +114,25 @@ impl PrioritizedReplayBuffer {
         Ok(PyClassInitializer::from(ReplayBuffer { buffer }).add_subclass(Self::with_alpha_beta([alpha, beta])))
     }
 
-    /// Samples transitions by priority, in ascending order of their storage rows.
+    /// Sample transitions by priority.
+    ///
+    /// The batch is in ascending order of the transitions' rows in the storage.
     ///
     /// Args:
     ///     batch_size: B, at most the number of stored transitions.
-    ///     seed: An integer or a numpy.random.Generator for this sample; None for the buffer's own stream.
-    ///     beta: New value of `beta`, set before sampling; samples of other threads wait meanwhile.
-    ///     out: A dict from an earlier sample of B transitions, which is overwritten.
+    ///     seed: An integer or a numpy.random.Generator for this sample; None for the buffer's
+    ///         stream.
+    ///     beta: New value of `beta`, set before sampling. Samples of other threads wait meanwhile.
+    ///     out: Result of an earlier sample of B transitions, whose arrays are overwritten.
     ///
     /// Returns:
-    ///     The arrays of `ReplayBuffer.sample`, and `weights` (B,) float32 and `indices` (B,) int64: the transitions'
-    ///     numbers in the order of pushing, from 0, for `update_priorities`.
+    ///     The arrays of `ReplayBuffer.sample`, `weights` (B,) float32, and `indices` (B,) int64.
+    ///     An index is a transition's number in the order of pushing, from 0, for
+    ///     `update_priorities`.
     ///
     /// Raises:
-    ///     ValueError: `batch_size` is 0 or more than are stored, or arrays in `out` do not match.
+    ///     ValueError: `batch_size` is 0 or exceeds the number of stored transitions, or arrays in
+    ///         `out` do not match.
     #[pyo3(signature = (batch_size, seed=None, *, beta=None, out=None))]
     fn sample<'py>(
         slf: &Bound<'py, Self>,
@@ -144,15 +150,17 @@ impl PrioritizedReplayBuffer {
         Ok(batch)
     }
 
-    /// Sets new priorities of transitions.
+    /// Set new priorities of transitions.
     ///
     /// Args:
-    ///     indices: (B,) from `sample`. Replaced transitions are skipped; of duplicates the last one counts.
-    ///     priorities: (B,), usually absolute errors. A small constant is added, so that no priority is 0.
+    ///     indices: `indices` of a sample, (B,). Transitions that newer ones have replaced are
+    ///         skipped. If an index occurs several times, the last priority counts.
+    ///     priorities: (B,), usually absolute temporal-difference errors. A small constant is
+    ///         added, so that no priority is 0.
     ///
     /// Raises:
-    ///     ValueError: Lengths differ, an index was never used, or a priority is negative or not finite; no priority
-    ///         has changed.
+    ///     ValueError: Lengths differ, an index was never assigned, or a priority is negative or
+    ///         not finite. No priority has changed.
     fn update_priorities(
         slf: &Bound<'_, Self>,
         indices: &Bound<'_, PyAny>,
@@ -186,12 +194,13 @@ impl PrioritizedReplayBuffer {
         done.map_err(|error| too_large(object, priorities).unwrap_or(error))
     }
 
-    /// Reads a buffer that `save` wrote; the new buffer continues exactly like the saved one.
+    /// Read a buffer that `save` wrote. The new buffer continues exactly like the saved one.
     ///
     /// Raises:
-    ///     CorruptFileError: The data is damaged, incomplete or not a buffer; the error names file and section.
+    ///     CorruptFileError: The data is damaged, incomplete or not a buffer; the error names the
+    ///         file and the section.
     ///     ValueError: The buffer is of another class, or a newer version of rlox wrote it.
-    ///     OSError: `path` does not exist (FileNotFoundError), or the system fails.
+    ///     OSError: `path` does not exist (FileNotFoundError), or the system reports an error.
     #[staticmethod]
     fn load(py: Python<'_>, path: &Bound<'_, PyAny>) -> PyResult<Py<Self>> {
         let buffer = Buffer::load(py, path, "PrioritizedReplayBuffer")?;
@@ -214,7 +223,7 @@ impl PrioritizedReplayBuffer {
         Ok(slf.get().exact_value(0, stored))
     }
 
-    /// Exponent of the weights; `sample(beta=...)` sets it.
+    /// Exponent of the weights. `sample(beta=...)` sets it.
     #[getter]
     fn beta(slf: &Bound<'_, Self>) -> PyResult<f64> {
         let stored = slf.as_super().get().buffer.inner.read(slf.py(), false, |buffer| Ok(sampler(buffer)?.beta()))?;

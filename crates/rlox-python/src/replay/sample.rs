@@ -1,4 +1,4 @@
-//! Sampled transitions as arrays.
+//! Arrays that samples are written to: new arrays, or those of the caller's dict `out`.
 
 use numpy::IntoPyArray;
 use pyo3::prelude::*;
@@ -16,16 +16,16 @@ use crate::convert::array::{New, empty, new_dict, zeros};
 use crate::error::to_py;
 use crate::sync::borrow::{Kind, Output};
 
-/// Column of a result.
+/// Array in the result of a sample.
 pub(crate) struct OutputColumn {
-    /// Name, and the key of the part for an observation of several parts.
+    /// Key in the result, and the key in the inner dict for a Dict observation.
     name: (Py<PyString>, Option<Py<PyString>>),
     shape: Vec<usize>,
     dtype: DType,
     column: Column,
 }
 
-/// Returns the columns of a schema.
+/// Returns the columns of samples from a buffer with a schema.
 pub(crate) fn output_columns(py: Python<'_>, schema: &TransitionSchema) -> Vec<OutputColumn> {
     let text = |text: &str| PyString::intern(py, text).unbind();
     let column_of = |(name, shape, dtype, column): (String, Vec<usize>, DType, Column)| {
@@ -133,14 +133,14 @@ impl<'py> OutputMemory<'py> {
     }
 }
 
-/// Memory of all columns; `lead` is the start of every array's shape.
+/// Memory of all columns.
 pub(crate) struct OutputArrays<'a, 'py> {
     columns: &'a [OutputColumn],
     memory: Vec<OutputMemory<'py>>,
 }
 
 impl<'a, 'py> OutputArrays<'a, 'py> {
-    /// Makes new arrays, or borrows those of `out`.
+    /// Makes new arrays, or borrows those of `out`. All shapes begin with `lead`.
     pub(crate) fn new(
         py: Python<'py>,
         columns: &'a [OutputColumn],
@@ -190,7 +190,7 @@ impl<'a, 'py> OutputArrays<'a, 'py> {
     }
 }
 
-/// Result of a sample beside its columns, `(B,)`: the caller's array, a new one, or none.
+/// Further array in the result of a sample, `(B,)`: the caller's array, a new array, or none.
 pub(crate) struct ExtraOutput<'py, T: Kind> {
     name: &'static str,
     is_requested: bool,
@@ -233,7 +233,7 @@ impl<'py, T: Kind> ExtraOutput<'py, T> {
 
 const FIX: &str = "pass the result of an earlier sample of the same size";
 
-/// Returns the caller's array of a name.
+/// Returns the caller's array for a key.
 pub(crate) fn at_name<'py>(out: &Bound<'py, PyDict>, name: &str) -> PyResult<Bound<'py, PyAny>> {
     item_of("out", out.as_any(), name, FIX)
 }

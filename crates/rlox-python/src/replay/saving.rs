@@ -1,4 +1,4 @@
-//! Replay buffers as arrays and as folders.
+//! Conversion of replay buffers to arrays and back, and storage in folders.
 
 use std::path::PathBuf;
 
@@ -22,11 +22,11 @@ use crate::sync::borrow::{Kind, typed};
 use crate::sync::gil::detach;
 use crate::sync::interrupt::copy;
 
-/// Name of the array with the buffer's own random stream.
+/// Name of the array with the state of the buffer's random stream.
 const STREAM: &str = "stream";
 const FIX: &str = "pass the state() of a buffer with the same constructor arguments";
 
-/// Returns the name of the class of buffers with this sampler.
+/// Returns the name of the Python class for buffers with this sampler.
 fn class_of(sampler: &AnySampler) -> &'static str {
     match sampler {
         AnySampler::Uniform(_) => "ReplayBuffer",
@@ -46,7 +46,7 @@ impl Buffer {
         arrays_of(py, fields)
     }
 
-    /// Restores a state.
+    /// Restores the content from a dict of arrays.
     pub(super) fn load_state(&self, py: Python<'_>, arrays: &Bound<'_, PyAny>) -> PyResult<()> {
         let (fields, rng) = parse_fields_and_rng(arrays)?;
         self.inner.write(py, true, |buffer| {
@@ -66,7 +66,7 @@ impl Buffer {
         detach(py, || checkpoint.write(path)).map_err(to_py)
     }
 
-    /// Reads the buffer in a folder; a buffer of another class is an error.
+    /// Reads the buffer in a folder. A buffer of another class is an error.
     pub(super) fn load(py: Python<'_>, path: &Bound<'_, PyAny>, class: &'static str) -> PyResult<Self> {
         let path = parse_path("path", path)?;
         let read = || {
@@ -90,13 +90,13 @@ impl Buffer {
 }
 
 impl<B: ReplayBackend> Buffer<B> {
-    /// Returns the buffer's own stream as a field.
+    /// Returns the state of the buffer's random stream as a field.
     pub(super) fn stream(&self) -> Result<Field> {
         self.rng.enter(|rng| stream_field(rng))
     }
 }
 
-/// Parses a path.
+/// Returns the path in a str or an os.PathLike.
 pub(super) fn parse_path(argument: &'static str, object: &Bound<'_, PyAny>) -> PyResult<PathBuf> {
     object.extract().map_err(|error| {
         let got = || type_error(argument, "a str or an os.PathLike", &short_repr(object), "pass the path of the file");
@@ -104,7 +104,7 @@ pub(super) fn parse_path(argument: &'static str, object: &Bound<'_, PyAny>) -> P
     })
 }
 
-/// Returns fields as a dict of arrays.
+/// Returns a dict with an array per field.
 pub(crate) fn arrays_of(py: Python<'_>, fields: Vec<Field>) -> PyResult<Bound<'_, PyDict>> {
     let dict = new_dict(py)?;
     for field in fields {
@@ -115,14 +115,14 @@ pub(crate) fn arrays_of(py: Python<'_>, fields: Vec<Field>) -> PyResult<Bound<'_
     Ok(dict)
 }
 
-/// Parses arrays by name into fields and the random stream.
+/// Converts a dict of arrays to fields and the random stream.
 pub(super) fn parse_fields_and_rng(arrays: &Bound<'_, PyAny>) -> PyResult<(Vec<Field>, Pcg64)> {
     let mut fields = fields_of(arrays)?;
     let rng = rng_in(&mut fields).map_err(to_py)?;
     Ok((fields, rng))
 }
 
-/// Parses arrays by name into fields.
+/// Converts a dict of arrays to fields.
 pub(crate) fn fields_of(arrays: &Bound<'_, PyAny>) -> PyResult<Vec<Field>> {
     let Ok(dict) = arrays.cast::<PyDict>() else {
         return Err(type_error("arrays", "a dict of arrays", &short_repr(arrays), FIX));
@@ -138,7 +138,7 @@ pub(crate) fn fields_of(arrays: &Bound<'_, PyAny>) -> PyResult<Vec<Field>> {
     Ok(fields)
 }
 
-/// Returns a random stream as a field.
+/// Returns the state of a random stream as a field.
 fn stream_field(rng: &Pcg64) -> Result<Field> {
     let mut field = Field::new(STREAM, Pcg64::STATE_LEN, &[], DType::I64)?;
     if let FieldMut::I64(words) = field.data_mut() {
@@ -147,7 +147,7 @@ fn stream_field(rng: &Pcg64) -> Result<Field> {
     Ok(field)
 }
 
-/// Removes the random stream from fields and returns the stream.
+/// Removes the field of the random stream, and returns the stream.
 fn rng_in(fields: &mut Vec<Field>) -> Result<Pcg64> {
     let index = fields.iter().position(|field| field.name() == STREAM);
     let mismatch = |expected: &str, got: String| Error::config(format!("arrays[{STREAM:?}]"), expected, got, FIX);

@@ -1,4 +1,4 @@
-//! The schema of a replay buffer's transitions, and row arguments in this schema.
+//! The schema of a replay buffer's transitions, and conversion of rows to this schema.
 
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyString};
@@ -11,7 +11,7 @@ use crate::convert::options::{extra_of, from_items, text_in};
 use crate::error::{type_error, value_error};
 use crate::sync::gil::call;
 
-/// Prefix of the names of a Dict observation's parts.
+/// Prefix of field names of a Dict observation, as in `obs.camera`.
 const OBS: &str = "obs";
 /// Name of the argument with the extra fields.
 const EXTRA: &str = "extra";
@@ -62,12 +62,12 @@ pub(crate) fn make_schema(
     Ok(TransitionSchema { obs, action, extra, frame_stack })
 }
 
-/// Returns the key of a Dict observation's part, or `None` for another field.
+/// Returns the key of a field of a Dict observation, or `None` for another field.
 pub(crate) fn key_of(spec: &FieldSpec) -> Option<&str> {
     spec.name.strip_prefix("obs.")
 }
 
-/// Rows of several fields, after their Python code has run.
+/// Rows of several fields that are converted but not yet read; see [`crate::convert::args`].
 pub(crate) struct FieldsArgument<'a, 'py> {
     name: &'static str,
     specs: &'a [FieldSpec],
@@ -75,7 +75,7 @@ pub(crate) struct FieldsArgument<'a, 'py> {
 }
 
 impl<'a, 'py> FieldsArgument<'a, 'py> {
-    /// Accepts an array for a single field, else a mapping of arrays. May run Python code.
+    /// Converts an array for a single field, or a mapping of arrays. May run Python code.
     pub(crate) fn new(name: &'static str, object: &Bound<'py, PyAny>, specs: &'a [FieldSpec]) -> PyResult<Self> {
         let argument_for_key = |spec: &FieldSpec, key: &str| {
             ObsArgument::new(name, &item_of(name, object, key, "pass one array per key")?, spec.dtype)
@@ -93,7 +93,7 @@ impl<'a, 'py> FieldsArgument<'a, 'py> {
         Ok(Self { name, specs, arguments })
     }
 
-    /// Returns the argument of no fields.
+    /// Returns an argument without fields.
     pub(crate) fn none() -> Self {
         Self { name: EXTRA, specs: &[], arguments: OneOrMany::Many(Vec::new()) }
     }
@@ -103,7 +103,7 @@ impl<'a, 'py> FieldsArgument<'a, 'py> {
         self.arguments.as_slice().iter().map(ObsArgument::len).sum()
     }
 
-    /// Reads the elements of a single row, or of `rows` rows.
+    /// Reads the elements of `rows` rows, or of a single row if `rows` is `None`.
     pub(crate) fn read(self, rows: Option<usize>, hold: bool) -> PyResult<OneOrMany<ObsInput<'py>>> {
         let Self { name, specs, arguments } = self;
         arguments.map(|i, argument| {
@@ -114,7 +114,7 @@ impl<'a, 'py> FieldsArgument<'a, 'py> {
     }
 }
 
-/// Returns an error for a dict with keys other than the fields'.
+/// Returns an error for a dict with a key that is not a field.
 fn check_unknown_keys(name: &str, object: &Bound<'_, PyAny>, specs: &[FieldSpec]) -> PyResult<()> {
     let named = |spec: &FieldSpec| key_of(spec).unwrap_or(&spec.name).to_owned();
     let Ok(dict) = object.cast::<PyDict>() else { return Ok(()) };
@@ -127,7 +127,7 @@ fn check_unknown_keys(name: &str, object: &Bound<'_, PyAny>, specs: &[FieldSpec]
     Err(value_error(name, &format!("the keys {}", known.join(", ")), &got, "remove the unknown key"))
 }
 
-/// Checks the shape of a single row, or of `rows` rows.
+/// Checks the shape of `rows` rows, or of a single row if `rows` is `None`.
 fn expect_rows(name: &str, spec: &FieldSpec, got: &[usize], rows: Option<usize>) -> PyResult<()> {
     let lead = rows.as_slice();
     // Compared in place, because a function call takes longer than comparing a few numbers.
@@ -163,7 +163,7 @@ pub(crate) fn draw_entropy(generator: &Bound<'_, PyAny>) -> PyResult<[u64; 2]> {
     })
 }
 
-/// One value without an allocation, or several values.
+/// One value, stored without an allocation, or several values.
 pub(crate) enum OneOrMany<T> {
     One([T; 1]),
     Many(Vec<T>),

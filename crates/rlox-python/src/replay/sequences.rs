@@ -1,4 +1,4 @@
-//! Sampled sequences as arrays.
+//! The method `sample_sequences` of replay buffers.
 
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
@@ -20,11 +20,11 @@ pub(super) struct SequenceRequest<'a, 'py> {
     pub(super) out: Option<&'a Bound<'py, PyAny>>,
 }
 
-/// Names of the flags for existing steps and for first steps of episodes.
+/// Names of the boolean arrays for existing steps and for first steps of episodes.
 const FLAGS: [&str; 2] = ["mask", "episode_starts"];
 
 impl Buffer {
-    /// Samples and copies sequences.
+    /// Samples sequences, and copies them to new arrays or to those of `out`.
     pub(super) fn sample_sequences<'py>(
         &self,
         py: Python<'py>,

@@ -18,15 +18,15 @@ pub(super) trait ReplayBackend: Send + Sync {
     fn num_envs(&self) -> usize;
     fn capacity(&self) -> usize;
     fn len(&self) -> usize;
-    /// Returns true if pushing this many rows waits for a disk.
+    /// Returns true if pushing this many rows waits for writes to a disk.
     fn is_write_due(&self, rows: usize) -> bool;
     fn push(&mut self, batch: &TransitionBatch<'_>, in_order: bool) -> Result<()>;
     fn check_batch_size(&self, batch_size: usize) -> Result<()>;
-    /// Sets the exponent of the weights and returns the previous one.
+    /// Sets the exponent of the importance weights, and returns the previous exponent.
     fn set_beta(&mut self, beta: f32) -> Result<f32>;
-    /// Performs the part of a sample that draws random numbers.
+    /// Performs the first part of a sample, which draws random numbers.
     fn draw(&self, sample_indices: &mut SampleIndices, batch_size: usize, rng: &mut Pcg64) -> Result<()>;
-    /// Performs the remaining part of a sample, without random numbers.
+    /// Performs the second part of a sample, which draws no random numbers.
     fn find(&self, sample_indices: &mut SampleIndices) -> Result<()>;
     fn read(&self, sample_indices: &SampleIndices, column: Column, out: FieldMut<'_>) -> Result<()>;
     fn read_bools(&self, sample_indices: &SampleIndices, column: Column, out: &mut [bool]) -> Result<()>;
@@ -112,7 +112,7 @@ impl ReplayBackend for MmapReplayBuffer {
         self.is_write_due(rows)
     }
 
-    /// Ignores `in_order`, because every row has its own next observation.
+    /// Adds rows. `in_order` has no effect, because every row has its own next observation.
     fn push(&mut self, batch: &TransitionBatch<'_>, _in_order: bool) -> Result<()> {
         self.push_batch(batch)
     }

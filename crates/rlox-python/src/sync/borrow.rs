@@ -1,8 +1,10 @@
-//! Borrows of NumPy's memory: typed views, guards, and scans that Ctrl-C interrupts.
+//! Borrows of NumPy's memory, and loops over arrays that Ctrl-C interrupts.
 //!
-//! Two arrays may share memory although neither is a view of the other, for example after two calls of
-//! `np.frombuffer`. Guards therefore compare addresses with those of other arguments and calls. Guards do not detect
-//! memory that the system maps at two addresses, or accesses by other modules.
+//! A borrow is a Rust slice of an array's memory. A [`Guard`] registers the address range of a
+//! borrow, so that no other call of this module writes to the range at the same time. Guards
+//! compare addresses, because two arrays may share memory although neither is a view of the other,
+//! for example after two calls of `np.frombuffer`. Guards do not detect memory that the system maps
+//! at two addresses, or accesses by other modules.
 #![expect(unsafe_code, reason = "memory shared with NumPy")]
 
 use std::any::TypeId;
@@ -24,7 +26,7 @@ use crate::sync::gil::{detach, this_thread};
 /// Number of NumPy's own dtypes; user-defined dtypes have larger numbers.
 const NUM_BUILTIN_DTYPES: i32 = 24;
 
-/// Number type of Rust that NumPy has, too, with its `dtype.kind`.
+/// Rust number type with an equal NumPy dtype, whose `dtype.kind` is `KIND`.
 pub(crate) trait Kind: Element + Copy + Send + 'static {
     const KIND: u8;
 }
@@ -34,24 +36,25 @@ macro_rules! kinds {
 }
 kinds!(f32: b'f', f64: b'f', i64: b'i', i32: b'i', i16: b'i', i8: b'i', u64: b'u', u32: b'u', u16: b'u', u8: b'u', bool: b'b');
 
-/// Casts an object to an array of `T`, or returns `None`.
+/// Casts an object to an array of the dtype `T`, or returns `None` for any other object.
 pub(crate) fn typed<'a, 'py, T: Kind>(object: &'a Bound<'py, PyAny>) -> Option<&'a Bound<'py, PyArrayDyn<T>>> {
     let dtype = object.cast::<PyUntypedArray>().ok()?.dtype();
     let same = dtype.kind() == T::KIND
         && dtype.itemsize() == size_of::<T>()
         && dtype.num() < NUM_BUILTIN_DTYPES
         && dtype.is_native_byteorder() != Some(false);
-    // SAFETY: an array, whose elements are of the same kind, size and byte order as `T`. NumPy's own comparison of dtypes
-    // costs as much as the rest of a short call.
+    // SAFETY: an array with elements of the kind, size and byte order of `T`. These are compared
+    // here because NumPy's comparison of dtypes takes as long as the rest of a short call.
     same.then(|| unsafe { object.cast_unchecked() })
 }
 
-/// Returns a private array object of the same memory.
+/// Returns a new array object that shares the array's memory.
 ///
-/// No other code can change its dtype, shape and strides.
+/// No other code has a reference to this object, so its dtype, shape and strides cannot change.
 pub(crate) fn base_view<'py, T: Element>(array: &Bound<'py, PyArrayDyn<T>>) -> PyResult<Bound<'py, PyArrayDyn<T>>> {
     let py = array.py();
-    // SAFETY: a live array and NumPy's own type; a new reference to an array of that type, or null with an exception.
+    // SAFETY: a live array and NumPy's own type; a new array of that type, or null with an
+    // exception.
     unsafe {
         let kind = PyUntypedArray::type_object_raw(py);
         let view = PY_ARRAY_API.PyArray_View(py, array.as_array_ptr(), std::ptr::null_mut(), kind);
@@ -66,7 +69,7 @@ fn make_bytes_valid(bytes: &mut [u8]) {
     }
 }
 
-/// Active borrows of all calls. Locked only briefly, with the GIL held.
+/// Registered borrows of all calls. A thread locks the list only briefly, with the GIL held.
 static BORROWS: Mutex<Vec<ActiveBorrow>> = Mutex::new(Vec::new());
 static NUM_BORROWS: AtomicUsize = AtomicUsize::new(0);
 
@@ -87,18 +90,21 @@ pub(crate) fn has_borrows() -> bool {
     NUM_BORROWS.load(Ordering::Relaxed) > 0
 }
 
-/// Drops, in a forked child, the borrows of the parent's other threads.
+/// Removes the borrows of the parent's other threads, in a forked child process.
 pub(crate) fn release_other_threads() {
     let mut borrows = lock_borrows();
     borrows.retain(|borrow| borrow.thread == this_thread());
     NUM_BORROWS.store(borrows.len(), Ordering::Relaxed);
 }
 
-/// Borrow of memory: unchanged by other guarded calls while the guard lives, and exclusive for writes.
+/// Registered borrow, until dropped. A borrow for writing excludes all other borrows of its memory.
 pub(crate) struct Guard(Option<usize>);
 
 impl Guard {
-    /// Registers a borrow; the error describes an overlapping borrow, if one of the two writes.
+    /// Registers a borrow of an array.
+    ///
+    /// The borrow fails if it overlaps a registered borrow and at least one of the two writes. The
+    /// error describes the registered borrow.
     pub(crate) fn acquire<T: Element>(
         argument: &'static str,
         array: &Bound<'_, PyArrayDyn<T>>,
@@ -154,14 +160,17 @@ fn addresses<T: Element>(array: &Bound<'_, PyArrayDyn<T>>) -> Range<usize> {
     low..high
 }
 
-/// Elements of a caller's array that are read under a guard.
+/// Elements of a caller's array, borrowed for reading with a guard.
 pub(crate) struct Reading<'py, T> {
     elements: Elements<'py, T>,
     _guard: Guard,
 }
 
 impl<'py, T: Element + 'static> Reading<'py, T> {
-    /// Borrows an array; `None` if [`Elements`] cannot borrow it. The inner error describes the writer.
+    /// Borrows an array.
+    ///
+    /// The value is `None` if [`Elements::try_new`] cannot borrow the array. The inner error
+    /// describes a borrow for writing that overlaps the array.
     pub(crate) fn try_new(
         argument: &'static str,
         array: &Bound<'py, PyArrayDyn<T>>,
@@ -180,7 +189,7 @@ impl<'py, T: Element + 'static> Reading<'py, T> {
 pub(crate) enum OutputDefect {
     ReadOnly,
     NotContiguous,
-    /// Another borrow uses the memory, as described.
+    /// Another borrow uses the memory; the text describes it.
     InUse(String),
 }
 
@@ -207,7 +216,7 @@ impl<'py, T: Kind> Output<'py, T> {
             let mut output = Self { array, _guard: guard };
             let (start, len) = output.raw_parts();
             if TypeId::of::<T>() == TypeId::of::<bool>() {
-                // SAFETY: a byte each, of any value, contiguous, and ours alone.
+                // SAFETY: contiguous bytes of any value, and the guard makes this borrow exclusive.
                 make_bytes_valid(unsafe { std::slice::from_raw_parts_mut(start.cast(), len) });
             }
             output
@@ -229,16 +238,18 @@ impl<T: Element> Output<'_, T> {
 
     pub(crate) fn slice(&mut self) -> &mut [T] {
         let (start, len) = self.raw_parts();
-        // SAFETY: contiguous, aligned and writeable, as `try_new` checked for an array that only we hold; booleans
-        // were made valid. The guard excludes our other calls and arguments; Python may race as it does with NumPy.
+        // SAFETY: `try_new` checked this private array object and made booleans valid. The guard
+        // excludes other borrows; accesses by Python code race as with NumPy's functions.
         unsafe { std::slice::from_raw_parts_mut(start, len) }
     }
 }
 
 /// Elements of a C-contiguous, aligned array, borrowed without a guard.
 ///
-/// The reader keeps the GIL, runs no Python code and writes to no foreign array. Alternatively the reader holds a
-/// guard and reads numbers, for which all bytes are valid; writes of Python then race as they do with NumPy.
+/// The user of the elements fulfils one of two conditions. Either the call keeps the GIL, runs no
+/// Python code and writes to no array of a caller. Or the call holds a guard and the elements are
+/// numbers, for which all bytes are valid. Writes by Python code then race, as with NumPy's
+/// functions.
 pub(crate) struct Elements<'py, T> {
     array: Bound<'py, PyArrayDyn<T>>,
     start: *const T,
@@ -247,7 +258,8 @@ pub(crate) struct Elements<'py, T> {
 impl<'py, T: Element + 'static> Elements<'py, T> {
     /// Borrows an array, or returns `None` if it is not C-contiguous and aligned.
     ///
-    /// Booleans with bytes other than 0 and 1, which NumPy views of other numbers may have, also give `None`.
+    /// Also returns `None` for booleans with bytes other than 0 and 1. NumPy views of arrays of
+    /// other dtypes may have such bytes.
     pub(crate) fn try_new(array: &Bound<'py, PyArrayDyn<T>>) -> Option<Self> {
         if !array.is_c_contiguous() || !array.is_aligned() {
             return None;
@@ -272,15 +284,17 @@ impl<'py, T: Element + 'static> Elements<'py, T> {
     }
 
     pub(crate) fn slice(&self) -> &[T] {
-        // SAFETY: checked by `try_new`; by the promise above the array has not changed since, except for its numbers.
+        // SAFETY: `try_new` checked the array. By the conditions of `Elements`, only numbers
+        // change.
         unsafe { std::slice::from_raw_parts(self.start, self.array.len()) }
     }
 }
 
-/// Arrays of one short call, whose written arrays overlap no other: borrowed without guards.
+/// Arrays that one short call borrows without guards.
 ///
-/// Registering guards takes longer than a step. The user keeps the GIL, runs no Python code and found no other call
-/// running.
+/// Registering guards takes longer than an environment step. Instead, the call checks that the
+/// arrays to write to overlap no other array. The call keeps the GIL, runs no Python code, and
+/// starts while no other call runs without the GIL.
 #[derive(Default)]
 pub(crate) struct DisjointBorrows {
     ranges: [Range<usize>; 6],
@@ -300,8 +314,9 @@ impl DisjointBorrows {
 
     /// Borrows the elements of an array for writing.
     ///
-    /// Returns `None` if the array is not of this dtype and shape, C-contiguous, aligned, writeable and disjoint from
-    /// the others. The guarded borrow then determines the error.
+    /// Returns `None` if the array is not of this dtype and shape, C-contiguous, aligned, writeable
+    /// and disjoint from the others. The caller then borrows the array with a guard, whose error
+    /// names the reason.
     #[expect(clippy::mut_from_ref, reason = "NumPy's memory, not the object's, and given out once")]
     pub(crate) fn output<'a, T: Kind>(&mut self, object: &'a Bound<'_, PyAny>, shape: &[usize]) -> Option<&'a mut [T]> {
         let array = typed::<T>(object)?;
@@ -318,7 +333,8 @@ impl DisjointBorrows {
             // SAFETY: one byte each, of any value, of this array, which no other code uses.
             make_bytes_valid(unsafe { std::slice::from_raw_parts_mut(start.cast(), len) });
         }
-        // SAFETY: checked above; by the promise no other code uses the memory, and the array lives for 'a.
+        // SAFETY: checked above. By the conditions of `DisjointBorrows`, no other code uses the
+        // memory, and the array lives for 'a.
         Some(unsafe { std::slice::from_raw_parts_mut(start, len) })
     }
 }
@@ -335,7 +351,7 @@ where
     T: Send,
 {
     let mut numbers = with_capacity(view.len()).map_err(to_py)?;
-    // Row by row, because stepping through all axes for each element takes many times as long.
+    // Row by row, because an iterator over single elements takes many times as long.
     let mut extend = |view: ArrayView<'_, S, IxDyn>| match (view.as_slice(), view.ndim()) {
         (Some(slice), _) => numbers.extend(slice.iter().map(|x| number(*x))),
         (None, 0) => numbers.extend(view.iter().map(|x| number(*x))),
@@ -352,7 +368,7 @@ where
     Ok(numbers)
 }
 
-/// Returns the first element, in C order, that fulfils the predicate. Ctrl-C interrupts long searches.
+/// Returns the first element in C order that fulfils the predicate. Ctrl-C interrupts the search.
 pub(crate) fn find_element<S: Copy + Sync + Send>(
     py: Python<'_>,
     view: ArrayView<'_, S, IxDyn>,
@@ -370,7 +386,7 @@ pub(crate) fn find_element<S: Copy + Sync + Send>(
     Ok(first)
 }
 
-/// Visits parts of an array in C order.
+/// Calls `visit` with parts of an array in C order, and checks for Ctrl-C after each part.
 fn interruptible_scan<S>(
     view: ArrayView<'_, S, IxDyn>,
     interrupt: &mut InterruptCheck,

@@ -1,4 +1,6 @@
-//! Values shared by Python threads: locked per call, closable, and safe after a fork.
+//! Locks of values that Python threads share. A value can be closed, and locks work after a fork.
+//!
+//! In a forked process, a lock that a thread of the parent holds is an error instead of a deadlock.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, TryLockError, TryLockResult};
@@ -14,23 +16,24 @@ use crate::sync::gil::{ShortCall, detach, is_alone, may_handle_signals, may_wait
 const MAX_WAIT_AFTER_FORK: Duration = Duration::from_millis(500);
 /// Number of immediate retries before a waiting call sleeps, because many calls end that soon.
 const SPIN_ROUNDS: usize = 16;
-/// Duration of one sleep.
+/// Duration of one sleep between two attempts to lock.
 const SLEEP_INTERVAL: Duration = Duration::from_micros(20);
 
-/// Hint of the error after an object without external data was closed.
+/// Hint of the error for a closed object that no file can restore.
 pub(crate) const RECREATE_HINT: &str = "make a new one";
 
+/// Value that one call at a time uses; `None` inside the lock after it was closed.
 pub(crate) struct GuardedCell<T> {
     value: Mutex<Option<T>>,
     lock_state: LockState,
 }
 
-/// Calls `f`, which locks shared values, as [`GuardedCell::with`] does.
+/// Calls `f`, which locks shared values; releases the GIL as [`GuardedCell::with`] does.
 pub(crate) fn run_locked<R: Send>(py: Python<'_>, long: bool, f: impl FnOnce() -> Result<R> + Send) -> PyResult<R> {
     run_locked_with(py, long, |_| f())
 }
 
-/// Calls `f` as [`run_locked`] does; `f` receives true if signal handlers may run, as in no short call.
+/// Calls `f` as [`run_locked`] does; `f` receives true if the GIL is released.
 pub(crate) fn run_locked_with<R: Send>(
     py: Python<'_>,
     long: bool,
@@ -43,11 +46,11 @@ pub(crate) fn run_locked_with<R: Send>(
     f(false).map_err(to_py)
 }
 
-/// State of a lock beside the lock itself.
+/// Holder and name of a lock.
 pub(crate) struct LockState {
     /// Thread that holds the lock exclusively, or 0.
     owner: AtomicUsize,
-    /// Process of that thread, by [`this_process`].
+    /// Process of the owner; see [`this_process`].
     owner_process: AtomicUsize,
     process: u32,
     /// Name of the locked object, for errors.
@@ -56,7 +59,7 @@ pub(crate) struct LockState {
     reopen: &'static str,
 }
 
-/// Exclusive ownership of a lock; cleared before the lock is released.
+/// Record that a thread holds a lock exclusively. It is dropped before the lock is released.
 pub(crate) struct OwnerGuard<'a>(&'a AtomicUsize);
 
 impl Drop for OwnerGuard<'_> {
@@ -109,12 +112,13 @@ impl LockState {
         Error::closed(self.name, "an open object", "an object whose last change failed part-way", "make a new one")
     }
 
-    /// Waits for other threads' calls until `enter` succeeds, and polls for Ctrl-C.
+    /// Calls `enter` until it returns a value, and polls for Ctrl-C in between.
     ///
-    /// A call that holds the GIL does not wait.
+    /// A call that holds the GIL returns an error instead of waiting, because the call that it
+    /// waits for may need the GIL.
     ///
-    /// `is_reentrant` returns true if this thread itself holds the lock. `before_poll` is called with true before a
-    /// signal handler may run, and with false afterwards.
+    /// `is_reentrant` returns true if this thread itself holds the lock. `before_poll` is called
+    /// with true before a signal handler may run, and with false afterwards.
     pub(crate) fn wait<G>(
         &self,
         enter: impl Fn() -> Option<G>,
@@ -149,7 +153,7 @@ impl LockState {
     }
 }
 
-/// Returns the guard of a free lock, even if a panic poisoned the lock.
+/// Returns the guard of a lock that was free, even if a panic poisoned it; otherwise `None`.
 pub(crate) fn try_guard<G>(result: TryLockResult<G>) -> Option<G> {
     match result {
         Ok(guard) => Some(guard),
@@ -165,8 +169,9 @@ impl<T: Send> GuardedCell<T> {
 
     /// Calls `f` with the value.
     ///
-    /// The GIL is released if `long` is true, for calls of more than about 5 us. The GIL is also released if another
-    /// call runs without it, which may hold a lock that this call waits for.
+    /// The GIL is released if `long` is true, which callers pass for calls of more than about 5 us.
+    /// The GIL is also released if another call runs without the GIL. That call may hold the lock,
+    /// and it may need the GIL to end.
     pub(crate) fn with<R: Send>(
         &self,
         py: Python<'_>,
@@ -178,7 +183,7 @@ impl<T: Send> GuardedCell<T> {
 
     /// Calls `f` with the value, inside [`GuardedCell::with`] of another object.
     ///
-    /// The lock order is environment, buffer, normaliser, policy.
+    /// Locks are taken in the order environment, buffer, normaliser, policy, to exclude deadlocks.
     pub(crate) fn enter<R>(&self, f: impl FnOnce(&mut T) -> Result<R>) -> Result<R> {
         let mut guard = self.lock()?;
         let _owned = self.lock_state.set_owner();
@@ -199,7 +204,7 @@ impl<T: Send> GuardedCell<T> {
     }
 
     fn lock(&self) -> Result<MutexGuard<'_, Option<T>>> {
-        // A first try, because waiting reads the clock, which is slow.
+        // A first attempt without `wait`, which reads the clock and is therefore slower.
         let try_lock = || try_guard(self.value.try_lock());
         try_lock().map_or_else(|| self.lock_state.wait(try_lock, || self.lock_state.is_own_thread(), |_| ()), Ok)
     }

@@ -1,4 +1,4 @@
-//! Calls without the GIL, calls into Python, and counts of both.
+//! Calls without the GIL, calls of Python code, and counts of both.
 #![expect(unsafe_code, reason = "calls into Python that may never come back")]
 
 use std::cell::Cell;
@@ -9,7 +9,9 @@ use pyo3::ffi::{self, PyObject};
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyTuple};
 
+/// Number of calls of this module that run without the GIL.
 static RUNNING: AtomicUsize = AtomicUsize::new(0);
+/// Number of times that Python code may have run; see [`times_others_ran`].
 static TIMES: AtomicUsize = AtomicUsize::new(0);
 /// Number of forks between the process that imported this module and the current process.
 static FORKS: AtomicUsize = AtomicUsize::new(0);
@@ -17,7 +19,7 @@ static FORKS: AtomicUsize = AtomicUsize::new(0);
 static MAIN_THREAD: AtomicUsize = AtomicUsize::new(0);
 
 thread_local! {
-    /// Depth of this thread's calls without the GIL: a signal handler in one may start another.
+    /// Number of this thread's calls without the GIL; a signal handler in one may start another.
     static CALL_DEPTH: Cell<usize> = const { Cell::new(0) };
 }
 
@@ -36,13 +38,13 @@ pub(crate) fn find_main(py: Python<'_>) -> PyResult<()> {
     Ok(())
 }
 
-/// Returns true if signal handlers may run in this thread; Python runs them only in the main thread.
+/// Returns true if signal handlers may run in this thread: Python runs them in the main thread.
 pub(crate) fn may_handle_signals() -> bool {
     let main = MAIN_THREAD.load(Ordering::Relaxed);
     main == 0 || main == this_thread()
 }
 
-/// Count of one running call.
+/// Entry of a call in the counts of running calls, until dropped.
 struct Running;
 
 impl Running {
@@ -67,25 +69,25 @@ pub(crate) fn detach<R: Send>(py: Python<'_>, f: impl FnOnce() -> R + Send) -> R
     py.detach(f)
 }
 
-/// Calls `f` in a thread that does not hold the GIL.
+/// Calls `f` and counts it as a running call. The thread must not hold the GIL.
 pub(crate) fn without_gil<R>(f: impl FnOnce() -> R) -> R {
     let _running = Running::new();
     f()
 }
 
-/// Returns true if no call runs without the GIL. The answer holds until the caller releases the GIL.
+/// Returns true if no call runs without the GIL. This holds until the caller releases the GIL.
 pub(crate) fn is_alone(_py: Python<'_>) -> bool {
     RUNNING.load(Ordering::SeqCst) == 0
 }
 
-/// Returns true if this thread is in a call without the GIL, so that it may wait for others.
+/// Returns true if this thread is in a call without the GIL, and may wait for other calls.
 pub(crate) fn may_wait() -> bool {
     CALL_DEPTH.get() > 0
 }
 
-/// Resets the counts in a forked child, where the calls of the parent's other threads do not run.
+/// Resets the counts in a forked child process, which has only the thread that forked.
 ///
-/// The calls of this thread do run, if a signal handler inside one of them forked.
+/// Its calls continue in the child if a signal handler inside one of them forked.
 pub(crate) fn after_fork() {
     RUNNING.store(CALL_DEPTH.get(), Ordering::SeqCst);
     FORKS.fetch_add(1, Ordering::Relaxed);
@@ -114,9 +116,9 @@ thread_local! {
     static IN_SHORT_CALL: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Marker that a call holds both a lock and the GIL.
+/// Marker that a call holds both a lock and the GIL, until dropped.
 ///
-/// Such a call must not release the GIL, because the next holder may wait for the lock.
+/// Such a call must not release the GIL, because a thread that takes the GIL may wait for the lock.
 pub(crate) struct ShortCall;
 
 impl ShortCall {
@@ -132,7 +134,7 @@ impl Drop for ShortCall {
     }
 }
 
-/// Returns true if this thread may poll for signals, whose handlers let other threads run.
+/// Returns true if this thread may run signal handlers, during which other threads may run.
 pub(crate) fn may_poll() -> bool {
     !IN_SHORT_CALL.get()
 }
@@ -140,15 +142,15 @@ pub(crate) fn may_poll() -> bool {
 type Call = unsafe extern "C-unwind" fn(*mut PyObject, *mut PyObject, *mut PyObject) -> *mut PyObject;
 type CheckSignals = unsafe extern "C-unwind" fn() -> c_int;
 
-// PyO3 declares these functions as never unwinding, so the compiler could drop cleanup after calls that it resolves.
-// The compiler cannot resolve a volatile read.
-// SAFETY: the same functions, with weaker assumptions.
+// PyO3 declares that these functions never unwind, so the compiler may remove the drop of local
+// variables in an unwind. A volatile read of a function pointer hides the declaration.
+// SAFETY: the same function, with a declaration that allows unwinding.
 static CALL: Call = unsafe { std::mem::transmute::<*const (), Call>(ffi::PyObject_Call as *const ()) };
 // SAFETY: as above.
 static CHECK_SIGNALS: CheckSignals =
     unsafe { std::mem::transmute::<*const (), CheckSignals>(ffi::PyErr_CheckSignals as *const ()) };
 
-/// Guard that parks a thread which the ending interpreter unwinds, before Rust code that cannot unwind.
+/// Guard that parks its thread forever if an unwind drops it; see [`call`].
 struct Hang;
 
 impl Drop for Hang {
@@ -159,10 +161,13 @@ impl Drop for Hang {
     }
 }
 
-/// Calls Python code. All calls that may run bytecode or release the GIL must use this function.
+/// Calls a Python object.
 ///
-/// Before CPython 3.14, a daemon thread that requests the GIL while the interpreter ends is unwound, which would abort
-/// the process. This function parks such a thread until the process ends.
+/// All calls that may run Python code or release the GIL must use this function.
+///
+/// Before CPython 3.14, a daemon thread that requests the GIL while the interpreter ends is
+/// unwound. The unwind would abort the process in Rust code. This function parks such a thread
+/// until the process ends.
 pub(crate) fn call<'py>(
     callable: &Bound<'py, PyAny>,
     args: &Bound<'py, PyTuple>,
@@ -179,7 +184,7 @@ pub(crate) fn call<'py>(
     unsafe { Bound::from_owned_ptr_or_err(callable.py(), result) }
 }
 
-/// Runs pending signal handlers, such as that of Ctrl-C, which run Python code as in [`call`].
+/// Runs pending signal handlers, such as Python's handler of Ctrl-C; see [`call`].
 pub(crate) fn check_signals(py: Python<'_>) -> PyResult<()> {
     // SAFETY: a static.
     let check = unsafe { std::ptr::read_volatile(&raw const CHECK_SIGNALS) };

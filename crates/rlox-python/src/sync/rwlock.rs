@@ -1,4 +1,4 @@
-//! Values with many readers or one writer; otherwise like [`super::cell::GuardedCell`].
+//! A lock with many readers or one writer, otherwise like [`super::cell::GuardedCell`].
 
 use std::cell::RefCell;
 use std::collections::VecDeque;
@@ -19,11 +19,13 @@ pub(crate) struct FairRwLock<T> {
 }
 
 thread_local! {
-    /// Addresses of the locks that this thread reads: a signal handler of the call may want to write.
+    /// Addresses of the locks that this thread holds for reading.
+    ///
+    /// A signal handler that runs in a reading call must not wait for the lock of that call.
     static READING: RefCell<Vec<usize>> = const { RefCell::new(Vec::new()) };
 }
 
-/// Record that this thread reads a value.
+/// Record that this thread holds a lock for reading, until dropped.
 struct Reading;
 
 impl Reading {
@@ -48,7 +50,9 @@ struct Queue {
 
 struct Waiting {
     thread: usize,
-    /// True while a signal handler may run, which may wait for threads behind this one.
+    /// True while a signal handler may run in this thread.
+    ///
+    /// Threads behind this one then go first, because the handler may wait for them.
     is_away: bool,
 }
 
@@ -69,8 +73,8 @@ impl Queue {
 
     /// Appends this thread to the queue.
     ///
-    /// Returns `None` for a thread that already waits, whose signal handler calls again. Also returns `None` in a
-    /// forked process, whose queue contains threads that do not exist.
+    /// Returns `None` if this thread already waits, which happens if a signal handler calls again.
+    /// Also returns `None` in a forked process, whose queue contains threads that do not exist.
     fn join<'a>(&'a self, lock_state: &'a LockState) -> Option<QueuePlace<'a>> {
         if lock_state.is_forked() {
             return None;
@@ -87,13 +91,13 @@ impl Queue {
 
 impl QueuePlace<'_> {
     fn is_first(&self) -> bool {
-        // Not waited for: after a fork, the holder may not exist.
+        // `try_lock` does not wait: after a fork, the thread that holds the lock may not exist.
         let Some(threads) = try_guard(self.queue.threads.try_lock()) else { return false };
         threads.iter().find(|waiting| !waiting.is_away).is_some_and(|waiting| waiting.thread == this_thread())
     }
 
     fn set_away(&self, is_away: bool) {
-        // A handler may have forked: a lock held by another thread at the fork is never released in the child.
+        // A signal handler may have forked, and the fork may have left `threads` locked forever.
         if self.lock_state.is_forked() {
             return;
         }
@@ -153,7 +157,7 @@ impl<T: Send + Sync> FairRwLock<T> {
 
     /// Calls `last` with the value and drops the value; every later call raises `ClosedError`.
     ///
-    /// If `last` fails, the value stays open. Closing twice, or in two threads at once, does nothing.
+    /// If `last` fails, the value stays open. Closing again, even at the same time, does nothing.
     pub(crate) fn close(&self, py: Python<'_>, last: impl FnOnce(&mut T) -> Result<()> + Send) -> PyResult<()> {
         let drop_it = || {
             let mut guard = self.lock(|| try_guard(self.value.try_write()))?;
@@ -175,15 +179,15 @@ impl<T: Send + Sync> FairRwLock<T> {
     }
 
     fn lock<G>(&self, try_lock: impl Fn() -> Option<G>) -> Result<G> {
-        // A first try, because waiting reads the clock, which is slow.
+        // A first attempt without `wait`, which reads the clock and is therefore slower.
         if self.queue.is_empty()
             && let Some(guard) = try_lock()
         {
             return Ok(guard);
         }
         let is_reading = || READING.with_borrow(|all| all.contains(&std::ptr::from_ref(&self.lock_state).addr()));
-        // Without a place for re-entrant calls: a thread between a call and its own signal handler would wait for that
-        // call.
+        // A call in a signal handler of a reading call does not queue. A writer before it in the
+        // queue would wait for the reading call, which waits for its handler.
         let queue_place = if is_reading() { None } else { self.queue.join(&self.lock_state) };
         let try_enter = || if queue_place.as_ref().is_none_or(QueuePlace::is_first) { try_lock() } else { None };
         let set_away = |away| queue_place.iter().for_each(|place| place.set_away(away));
