@@ -84,7 +84,7 @@ class Run:
         env_source: Environment as passed to the trainer; None for learners without environments.
         config_sources: Origin of each setting, such as "default" or "argument".
         has_custom_policy: Whether the caller passed a policy, which checkpoints do not contain.
-        has_custom_features: Whether the caller passed a features extractor.
+        has_custom_features: Whether the caller passed a features extractor, or registered an encoder.
         runs_dir: Folder in which `train` creates the run folder; None: no run folder.
         folder: Run folder; None before `train`, or without `runs_dir`.
         budget_start: Budget used before the current run; schedules start there.

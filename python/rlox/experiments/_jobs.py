@@ -10,6 +10,7 @@ from typing import Any
 from rlox._concurrency import InterruptScope
 from rlox._errors import one_line
 from rlox._processes import Pool, Report
+from rlox._registry import ENCODERS
 from rlox._system import threads
 from rlox._training.results import TrainResult
 from rlox._training.run import Callback, Run
@@ -38,9 +39,12 @@ class TrainJob:
     arguments: dict[str, Any] = field(default_factory=dict)  # of the trainer, including settings
     callbacks: Callable[[], Sequence[Any]] | None = None
     loggers: tuple[str, ...] = ()
+    # Registered encoders of observations, which another process lacks.
+    encoders: dict[Any, Any] = field(default_factory=ENCODERS.copy)
 
     def make_trainer(self) -> Trainer:
         """Return a new trainer."""
+        ENCODERS.update(self.encoders)
         return self.trainer_class(self.env, self.seed, **self.arguments)
 
     def run(self, report: Report | None = None) -> TrainResult:
