@@ -386,7 +386,8 @@ class _LearningCurve(Callback):
             folder.metrics.flush()
             plot_curve(folder.path / "metrics.csv", folder.path / "curve.png", title)
         except Exception as error:  # a missing plot must not end the run
-            _log.warning("curve.png was not written: %s", error)
+            level = logging.DEBUG if isinstance(error, ModuleNotFoundError) else logging.WARNING
+            _log.log(level, "curve.png was not written: %s", error)
 
 
 class PPOTrainer(Trainer):

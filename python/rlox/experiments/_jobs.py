@@ -4,6 +4,7 @@ import math
 import queue
 import threading
 from collections.abc import Callable, Generator, Sequence
+from copy import deepcopy
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -23,6 +24,8 @@ from rlox.trainers import Trainer
 _GRACE = 5.0
 # Seconds between two checks for signals.
 _POLL = 0.5
+# Arguments that may be torch modules, of which each run trains a copy.
+_MODULES = ("policy", "features_extractor")
 # A run's result, or the error that ended the run.
 RunOutcome = TrainResult | BaseException
 RunOutcomes = Generator[tuple[int, RunOutcome], None, None]
@@ -45,7 +48,8 @@ class TrainJob:
     def make_trainer(self) -> Trainer:
         """Return a new trainer."""
         ENCODERS.update(self.encoders)
-        return self.trainer_class(self.env, self.seed, **self.arguments)
+        modules = {name: deepcopy(self.arguments[name]) for name in _MODULES if name in self.arguments}
+        return self.trainer_class(self.env, self.seed, **self.arguments | modules)
 
     def run(self, report: Report | None = None) -> TrainResult:
         """Train the run, and return its result."""
