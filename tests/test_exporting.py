@@ -9,6 +9,7 @@ from gymnasium import spaces
 import rlox
 from rlox import ArgumentError, exporting, trainers
 from support.envs import Answer, Echo, Samples
+from support.masked_envs import Doors
 from support.policies import Coin
 from support.rejections import rejects
 from support.saved_policies import ACTION_SPACES, ON, SETTINGS, train_small
@@ -100,7 +101,8 @@ def test_save_onnx_rejects_unsupported_policies(tmp_path, runtime):
     custom = trainers.PPOTrainer(Echo, 1, policy=Coin, runs_dir=None, **ON, batch_size=16)
     images = spaces.Box(0, 255, (40, 40), np.uint8)
     image_trainer = trainers.PPOTrainer(lambda: Samples(images), 1, runs_dir=None, **ON, batch_size=16)
-    for trainer in (custom, image_trainer):
+    masked = trainers.PPOTrainer(Doors, 1, runs_dir=None, **ON, batch_size=16, action_masks=True)
+    for trainer in (custom, image_trainer, masked):
         with rejects(ArgumentError, "policy", "torch.onnx"):
             exporting.save_onnx(trainer, tmp_path / "policy.onnx")
     rounded = Answer(spaces.Box(0, 3, (2,), np.int64))

@@ -10,8 +10,8 @@ from gymnasium import spaces
 from torch import nn
 
 import rlox
-from rlox import ArgumentError
-from rlox._registry import ALGORITHMS, ENCODERS
+from rlox import ArgumentError, ArgumentTypeError
+from rlox._registry import ALGORITHMS, ENCODERS, has_encoder
 from rlox.callbacks import Callback
 from rlox.cli import main
 from rlox.features import register_encoder
@@ -97,6 +97,64 @@ def test_encoder_of_a_space_type_is_used_and_learns(monkeypatch):
         assert trainer.learner.policy.actor[0].in_features == 2
         trainer.train(6_000)
         assert trainer.evaluate(20)["mean_reward"] > 9.0
+
+
+class LinearEncoder(nn.Linear):
+    """Linear features, whose weights come from torch's global generator."""
+
+    def __init__(self, space):
+        super().__init__(4, 8)
+        self.features_dim = 8
+
+
+@pytest.fixture
+def linear_encoder(monkeypatch):
+    """Register `LinearEncoder` for Box spaces."""
+    monkeypatch.setitem(ENCODERS, spaces.Box, LinearEncoder)
+
+
+SMALL = {"num_envs": 2, "n_steps": 16, "batch_size": 8}
+
+
+def test_seed_determines_the_weights_of_an_encoder(linear_encoder):
+    state = torch.get_rng_state()
+    trainers = [PPOTrainer("CartPole-v1", 1, runs_dir=None, **SMALL) for _ in range(2)]
+    first, second = (trainer.learner.policy.actor[0].weight for trainer in trainers)
+    assert torch.equal(first, second)
+    assert torch.equal(torch.get_rng_state(), state)
+
+
+@pytest.mark.parametrize("part", [spaces.Dict({"x": spaces.Box(0, 1, (4,))}), spaces.Tuple([spaces.Box(0, 1, (4,))])])
+def test_encoder_of_a_part_is_found(part, linear_encoder):
+    assert has_encoder(part)
+    assert not has_encoder(spaces.Tuple([spaces.Discrete(2)]))
+
+
+def test_checkpoint_of_an_encoder_names_the_missing_encoder(linear_encoder, monkeypatch, tmp_path):
+    trainer = PPOTrainer("CartPole-v1", 1, runs_dir=None, **SMALL)
+    trainer.save(tmp_path / "saved")
+    obs = np.ones((3, 4), np.float32)
+    np.testing.assert_array_equal(rlox.load(tmp_path / "saved").predict(obs), trainer.predict(obs))
+    assert PPOTrainer.load(tmp_path / "saved", runs_dir=None).timesteps == 0
+    monkeypatch.delitem(ENCODERS, spaces.Box)
+    for load in (rlox.load, PPOTrainer.load):
+        with rejects(ArgumentError, "features_extractor"):
+            load(tmp_path / "saved")
+
+
+@pytest.mark.processes
+def test_worker_processes_use_registered_encoders(linear_encoder):
+    results = rlox.train_many("ppo", "CartPole-v1", [1], 64, processes=True, runs_dir=None, **SMALL)
+    expected = PPOTrainer("CartPole-v1", 1, runs_dir=None, **SMALL).train(64)
+    assert results[0]["mean_reward"] == expected["mean_reward"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "argument"), [((LinearEncoder, spaces.Box), "space_type"), ((spaces.Box, None), "encoder")]
+)
+def test_invalid_encoders_are_rejected(arguments, argument):
+    with rejects(ArgumentTypeError, argument):
+        register_encoder(*arguments)
 
 
 class LastRow:

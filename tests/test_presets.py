@@ -104,7 +104,9 @@ def test_presets_equal_the_settings_of_rl_zoo3(algorithm, env):
 
 def test_preset_is_a_copy():
     preset("ppo", "CartPole-v1")["gamma"] = 0.0
+    preset("dqn", "CartPole-v1")["net_arch"].append(7)
     assert preset("ppo", "CartPole-v1")["gamma"] == 0.98
+    assert preset("dqn", "CartPole-v1")["net_arch"] == [256, 256]
 
 
 def test_unknown_presets_are_empty():

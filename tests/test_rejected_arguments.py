@@ -2,6 +2,7 @@
 
 import shutil
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
@@ -142,6 +143,9 @@ def make_pendulum(**keywords):
         lambda paths: PPOTrainer("CartPole-v1", lr_schedule="lineer"),
         *(ArgumentError, "lr_schedule", "did you mean 'linear'?"),
     ),
+    (lambda paths: Range(0.99, 0.9), ArgumentError, "range", "swap the bounds"),
+    (lambda paths: Range("low", 1), ArgumentTypeError, "range, low"),
+    (lambda paths: replace(PLAN, space={"gama": Range(0, 1)}), ArgumentTypeError, "gama", "gamma"),
     (lambda paths: Sweep({}), ArgumentTypeError, "plan", "pass Plan"),
     (lambda paths: Sweep(PLAN, runs_dir=3), ArgumentTypeError, "runs_dir", "pathlib.Path"),
     (lambda paths: default_space("pp"), ArgumentError, "algorithm", "did you mean 'ppo'?"),

@@ -1,6 +1,6 @@
 """Registry of the algorithms. Every list of algorithms in rlox derives from `ALGORITHMS`."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -116,3 +116,11 @@ ENCODERS: "dict[type[gym.Space[Any]], Callable[[gym.Space[Any]], nn.Module]]" = 
 def find_encoder(space: gym.Space[Any]) -> "Callable[[gym.Space[Any]], nn.Module] | None":
     """Return the custom encoder of a space; None if the encoders of rlox apply."""
     return next((ENCODERS[cls] for cls in type(space).__mro__ if cls in ENCODERS), None)
+
+
+def has_encoder(space: gym.Space[Any]) -> bool:
+    """Return whether a custom encoder applies to a space or to a part of the space."""
+    parts: Iterable[gym.Space[Any]] = ()
+    if isinstance(space, gym.spaces.Dict | gym.spaces.Tuple):
+        parts = space.values() if isinstance(space, gym.spaces.Dict) else space.spaces
+    return find_encoder(space) is not None or any(has_encoder(part) for part in parts)

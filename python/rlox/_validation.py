@@ -364,6 +364,15 @@ def _json(name: str, value: Any) -> Any:
 _OVERRIDES = {"utd_ratio": "gradient_steps"}
 
 
+def replaced_settings(arguments: Mapping[str, Any]) -> set[str]:
+    """Return the names of the settings that other settings replace.
+
+    >>> replaced_settings({"utd_ratio": 2.0, "tau": 0.01})
+    {'gradient_steps'}
+    """
+    return {old for new, old in _OVERRIDES.items() if arguments.get(new) is not None}
+
+
 def resolve(
     defaults: Mapping[str, Any], preset: Mapping[str, Any], arguments: Mapping[str, Any], exclude: Iterable[str] = ()
 ) -> tuple[dict[str, Any], dict[str, str]]:
@@ -393,8 +402,7 @@ def resolve(
                 repr(arguments[name]),
                 "remove one of the two arguments",
             )
-    replaced = {old for new, old in _OVERRIDES.items() if arguments.get(new) is not None}
-    excluded_names = {*exclude, *replaced}
+    excluded_names = {*exclude, *replaced_settings(arguments)}
     tuned = {name: value for name, value in preset.items() if name not in excluded_names}
     config_sources = dict.fromkeys(defaults, "default")
     config_sources |= dict.fromkeys(tuned, "rl-zoo3") | dict.fromkeys(arguments, "argument")

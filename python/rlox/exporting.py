@@ -95,7 +95,7 @@ def save_onnx(policy: HasLearner, path: str | os.PathLike[str]) -> None:
     Raises:
         ArgumentTypeError: `policy` is neither a policy nor a trainer.
         ArgumentError: The networks are not a built-in MLP, observations are images, dicts or
-            tuples, or the action space is an integer Box.
+            tuples, the action space is an integer Box, or the policy uses action masks.
         ModuleNotFoundError: The package onnx is not installed.
         OSError: The file cannot be written.
     """
@@ -128,6 +128,9 @@ class _Graph:
                 "a custom network or a network for images",
                 "export the torch module with torch.onnx",
             )
+        if learner.config.action_masks:
+            expected = "a policy without action masks, which ONNX models do not contain"
+            raise ArgumentError("policy", expected, "action_masks=True", "export the torch module with torch.onnx")
         self.nodes: list[Any] = []
         self.constants: list[Any] = []
 

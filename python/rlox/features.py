@@ -16,7 +16,7 @@ from rlox._layout import has_parts, is_image
 from rlox._nn.networks import init_orthogonal, make_layer
 from rlox._nn.runtime import TensorObs, evaluating, zeros
 from rlox._registry import ENCODERS, find_encoder
-from rlox._validation import check_int
+from rlox._validation import check_int, short_repr
 
 __all__ = ["Combined", "FeaturesExtractor", "Flatten", "NatureCNN", "register_encoder"]
 
@@ -163,7 +163,16 @@ def register_encoder(space_type: type[gym.Space[Any]], encoder: FeaturesExtracto
         space_type: Subclass of a space that rlox supports, such as `gymnasium.spaces.Box`.
         encoder: Function from such a space to a module that maps observations (N, *shape) to
             features (N, features_dim), with an attribute `features_dim`.
+
+    Raises:
+        ArgumentTypeError: `space_type` is not a class of spaces, or `encoder` is not callable.
     """
+    if not (isinstance(space_type, type) and issubclass(space_type, gym.Space)):
+        got = short_repr(space_type)
+        raise ArgumentTypeError("space_type", "a subclass of gymnasium.Space", got, "pass for example spaces.Box")
+    if not callable(encoder):
+        expected = "a function from a space to a torch module"
+        raise ArgumentTypeError("encoder", expected, short_repr(encoder), "see rlox.features.NatureCNN")
     ENCODERS[space_type] = encoder
 
 

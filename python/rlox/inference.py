@@ -10,7 +10,7 @@ import numpy.typing as npt
 from gymnasium.vector import AutoresetMode
 
 from rlox._errors import ArgumentError, ArgumentTypeError, CorruptFileError, add_file
-from rlox._registry import ALGORITHMS, AlgorithmSpec
+from rlox._registry import ALGORITHMS, AlgorithmSpec, has_encoder
 from rlox._training.resume import check_manifest, check_required_objects, resolve_settings, saved_spaces
 from rlox._types import Obs
 from rlox.checkpoint import Checkpoint, read_checkpoint
@@ -119,7 +119,8 @@ def load(
     checkpoint = read_checkpoint(path)
     spec = _find_spec(path, checkpoint)
     saved = check_manifest(Path(path), checkpoint.manifest, spec)
-    check_required_objects(saved | {"env": ""}, policy=policy, features_extractor=features_extractor)
+    features = features_extractor or has_encoder(saved_spaces(saved)[0]) or None
+    check_required_objects(saved | {"env": ""}, policy=policy, features_extractor=features)
     chosen = loading_backend(backend, saved["backend"])
     config = _make_minimal_config(spec.config(**resolve_settings(chosen, saved, device=device)))
     env = cast(RolloutEnv, _SpacesOnlyEnv(saved, config.num_envs))

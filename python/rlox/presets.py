@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Iterable, Mapping
+from copy import deepcopy
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
@@ -26,7 +27,7 @@ def preset(algorithm: str, env_id: str) -> dict[str, Any]:
     >>> preset("ppo", "MyOwn-v0")
     {}
     """
-    return dict(_TUNED.get(algorithm, {}).get(env_id, {}))
+    return deepcopy(_TUNED.get(algorithm, {}).get(env_id, {}))
 
 
 def resolve_config(

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy.typing as npt
 
 from rlox._errors import ClosedError, StructuredError
-from rlox._registry import ALGORITHMS, AlgorithmSpec
+from rlox._registry import ALGORITHMS, ENCODERS, AlgorithmSpec, has_encoder
 from rlox._training import loop
 from rlox._training.results import TrainResult
 from rlox._training.resume import check_manifest, check_required_objects, resolve_settings, restore_run
@@ -121,7 +121,7 @@ class Trainer:
             env_source=source,
             config_sources=config_sources,
             has_custom_policy=policy is not None,
-            has_custom_features=features_extractor is not None,
+            has_custom_features=features_extractor is not None or has_encoder(self.env.single_observation_space),
             runs_dir=folder,
         )
 
@@ -342,7 +342,9 @@ class Trainer:
         """
         checkpoint = read_checkpoint(path)
         saved = check_manifest(Path(path), checkpoint.manifest, cls.spec)
-        check_required_objects(saved, env=env, policy=policy, features_extractor=features_extractor)
+        # The space of the environment decides later which registered encoder applies.
+        features = features_extractor or ENCODERS or None
+        check_required_objects(saved, env=env, policy=policy, features_extractor=features)
         chosen: Any = loading_backend(backend, saved["backend"])
         settings = resolve_settings(chosen, saved, device=device, actors=actors, shape=policy is None)
         trainer = cls(
@@ -384,7 +386,8 @@ class _LearningCurve(Callback):
             folder.metrics.flush()
             plot_curve(folder.path / "metrics.csv", folder.path / "curve.png", title)
         except Exception as error:  # a missing plot must not end the run
-            _log.warning("curve.png was not written: %s", error)
+            level = logging.DEBUG if isinstance(error, ModuleNotFoundError) else logging.WARNING
+            _log.log(level, "curve.png was not written: %s", error)
 
 
 class PPOTrainer(Trainer):

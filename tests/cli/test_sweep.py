@@ -7,8 +7,9 @@ import signal
 import subprocess
 import sys
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+import numpy as np
 import pytest
 
 from rlox import _system as machine
@@ -229,6 +230,18 @@ def test_default_space_contains_valid_settings_of_every_algorithm(algorithm, tmp
         if algorithm == "ppo":
             found["batch_size"] = min(found["batch_size"], found["n_steps"])
         plan.make_job(index, found, None).make_trainer().close()
+
+
+def test_setting_that_replaces_a_searched_setting_is_accepted(rlox, tmp_path):
+    options = ("--total-timesteps", "20", "--trials", "1", "--eval-episodes", "1", "--startup-trials", "1", "--json")
+    result = rlox("sweep", "sac", "Pendulum-v1", "--seed", "1", "--utd-ratio", "0.1", "--net-arch", "8", *options)
+    (trial,) = result.json["trials"]
+    assert trial["state"] == "complete"
+    assert "gradient_steps" not in trial["settings"]
+
+
+def test_plan_of_numpy_numbers_is_stored(plan):
+    assert replace(plan, total_timesteps=np.int64(64)).to_dict()["total_timesteps"] == 64
 
 
 @pytest.fixture

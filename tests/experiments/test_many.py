@@ -13,12 +13,14 @@ import time
 
 import pytest
 import torch
+from gymnasium.spaces import Box, Discrete
 
 import rlox
 import rlox._system
 from rlox import ArgumentError, ArgumentTypeError
 from rlox.callbacks import Callback, EvalCallback
 from rlox.experiments.many import RunsFailedError
+from rlox.policies import MlpPolicy
 from rlox.trainers import PPOTrainer
 from support.rejections import rejects
 from support.resume_runs import SETTINGS, table, trainer_class
@@ -63,6 +65,16 @@ def test_each_run_equals_a_separate_run(algorithm, processes, backend, tmp_path,
         assert files_of(folder) == files_of(manifest.parent)
         assert (result["timesteps"], result["episodes"]) == (serial["timesteps"], serial["episodes"])
     assert len({result["run_dir"] for result in results}) == len(seeds)
+
+
+def test_each_run_trains_a_copy_of_a_custom_policy():
+    policy = MlpPolicy(Box(-1, 1, (4,)), Discrete(2), net_arch=(8,))
+    before = [x.clone() for x in policy.parameters()]
+    first, second = rlox.train_many(
+        "ppo", "CartPole-v1", [1], 64, settings=[{}, {}], policy=policy, processes=False, **SMALL
+    )
+    assert first["mean_reward"] == second["mean_reward"]
+    assert all(map(torch.equal, before, policy.parameters()))
 
 
 def test_every_variant_runs_with_every_seed():

@@ -167,7 +167,7 @@ def test_missing_matplotlib_does_not_end_a_run(tmp_path, monkeypatch, caplog):
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
     result = small(runs_dir=tmp_path).train(1)
     assert {"summary.json", "curve.png"} & {*os.listdir(result["run_dir"])} == {"summary.json"}
-    assert "rlox[plot]" in caplog.text
+    assert not caplog.text  # matplotlib is optional
 
 
 def test_a_folder_without_config_is_not_used_by_the_next_call(tmp_path, monkeypatch):

@@ -84,7 +84,7 @@ class Run:
         env_source: Environment as passed to the trainer; None for learners without environments.
         config_sources: Origin of each setting, such as "default" or "argument".
         has_custom_policy: Whether the caller passed a policy, which checkpoints do not contain.
-        has_custom_features: Whether the caller passed a features extractor.
+        has_custom_features: Whether the caller passed a features extractor, or registered an encoder.
         runs_dir: Folder in which `train` creates the run folder; None: no run folder.
         folder: Run folder; None before `train`, or without `runs_dir`.
         budget_start: Budget used before the current run; schedules start there.
@@ -146,12 +146,11 @@ class Run:
             raise ArgumentError("env", "a run with environments", got, "remove the evaluation")
         return self.env_source
 
-    def plan(self, total: int | None, start: int | None = None) -> None:
-        """Set the budget of the next call of `train`.
+    def check_total(self, total: int | None) -> int | None:
+        """Return the budget that the next call of `train` may use in addition.
 
         Args:
-            total: Budget to use in addition; None: up to the end of an interrupted or loaded run.
-            start: Budget at which schedules start; None: the budget used so far.
+            total: Budget; None: up to the end of an interrupted or loaded run.
 
         Raises:
             ArgumentTypeError: `total` is not an integer.
@@ -161,10 +160,21 @@ class Run:
         fix = f"pass the number of {self.learner.budget_unit}"
         if total is None:
             if self.budget_used < self.budget_end:
-                return
+                return None
             expected = "an integer of at least 1, because there is no run to continue"
             raise ArgumentError(name, expected, "None", fix)
-        total = check_int(name, total, 1, fix=fix)
+        return check_int(name, total, 1, fix=fix)
+
+    def plan(self, total: int | None, start: int | None = None) -> None:
+        """Set the budget of the next call of `train`; see `check_total`.
+
+        Args:
+            total: Budget to use in addition; None: up to the end of an interrupted or loaded run.
+            start: Budget at which schedules start; None: the budget used so far.
+        """
+        total = self.check_total(total)
+        if total is None:
+            return
         self.budget_start = self.budget_used if start is None else start
         self.budget_end = self.budget_used + total
 

@@ -19,7 +19,7 @@ from rlox._layout import as_batch
 from rlox._nn import runtime
 from rlox._nn.optim import Adam, clip_norm_
 from rlox._nn.runtime import TensorObs, torch_dtype
-from rlox._registry import ALGORITHMS
+from rlox._registry import ALGORITHMS, has_encoder
 from rlox._rlox import enter_phase as enter
 from rlox._spaces import check_supported_actions, random_actions
 from rlox._types import Array, Obs
@@ -85,7 +85,7 @@ class OffPolicyLearner(BaseLearner[OffPolicyT]):
         check_supported_actions(self.algorithm, self.spec.actions, self.spaces[1])
         self._make_replay()
         self.generator = torch.Generator(device)
-        self.built_in = policy is None and features_extractor is None
+        self.built_in = policy is None and features_extractor is None and not has_encoder(self.spaces[0])
         init_seed, global_seed = map(int, self.init.generate_state(2, np.uint64))
         init = torch.Generator().manual_seed(init_seed)
         with runtime.initialising(None if self.built_in else global_seed, device):

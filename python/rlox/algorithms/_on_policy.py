@@ -15,6 +15,7 @@ from rlox._layout import as_batch
 from rlox._nn import runtime
 from rlox._nn.optim import VectorOptimizer, clip_norm_
 from rlox._nn.runtime import TensorObs
+from rlox._registry import has_encoder
 from rlox._rlox import RolloutBuffer
 from rlox._rlox import enter_phase as enter
 from rlox.buffers.rollout import make_buffer
@@ -94,7 +95,7 @@ class TorchLearner(BaseLearner[OnPolicyT]):
         self.generator = torch.Generator(self.device)
         shape: dict[str, Any] = {name: getattr(config, name) for name in SHAPE_SETTINGS}
         shape["features_extractor"] = features_extractor
-        self.built_in = policy is None and features_extractor is None
+        self.built_in = policy is None and features_extractor is None and not has_encoder(self.spaces[0])
         init_seed, global_seed = map(int, self.init.generate_state(2, np.uint64))
         shape["init"] = torch.Generator().manual_seed(init_seed)
         with runtime.initialising(None if self.built_in else global_seed, self.device):

@@ -6,11 +6,20 @@ from dataclasses import MISSING, dataclass, field, fields, make_dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypedDict, TypeVar, get_type_hints
 
-from rlox._errors import ArgumentError
+from rlox._errors import ArgumentError, ArgumentTypeError
 from rlox._files import parse_yaml, read_small
 from rlox._optional import load_extra
 from rlox._registry import ALGORITHMS
-from rlox._validation import Setting, check_float, check_int, check_keywords, get_settings, hint
+from rlox._validation import (
+    Setting,
+    check_bool,
+    check_float,
+    check_int,
+    check_keywords,
+    get_settings,
+    hint,
+    short_repr,
+)
 from rlox.cli import UsageError
 from rlox.learners._backends import Backend
 from rlox.noise import KINDS
@@ -40,13 +49,17 @@ def argument(text: str, metavar: str, default: Any = MISSING) -> Any:
 
 @dataclass
 class Options:
-    """Base of options dataclasses with integers that have a lower bound."""
+    """Base of options dataclasses, which checks flags, lists, and integers that have a lower bound."""
 
     def __post_init__(self) -> None:
         for item in fields(self):
             low, value = item.metadata["low"], getattr(self, item.name)
             if low is not None and (value is not None or item.default is not None):
                 check_int(item.name, value, low, fix="pass a positive integer")
+            if isinstance(item.default, bool):
+                check_bool(item.name, value)
+            if isinstance(item.default, tuple) and not isinstance(value, list | tuple):
+                raise ArgumentTypeError(item.name, "a list", short_repr(value), f"write [{value}]")
 
 
 @dataclass

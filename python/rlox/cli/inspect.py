@@ -122,7 +122,7 @@ def evaluate(argv: Sequence[str]) -> int:
 
 
 @dataclass
-class EnjoyOptions:
+class EnjoyOptions(Options):
     """Watch a trained policy in Gymnasium's own environment."""
 
     run: str = argument("Run folder or checkpoint.", "RUN")

@@ -10,7 +10,7 @@ from typing import Any
 
 from rlox._errors import ArgumentError
 from rlox._registry import ALGORITHMS
-from rlox._validation import check_int
+from rlox._validation import check_int, replaced_settings
 from rlox.cli import UsageError, echo, report
 from rlox.cli._args import Experiment, Options, argument, option, parse_experiment, read_config
 from rlox.experiments.space import as_space, default_space
@@ -72,10 +72,11 @@ def _plan(experiment: Experiment) -> Plan:
             space = as_space(read_config(options.space, "--space"), algorithm, config_type)
         except (TypeError, ValueError) as error:
             raise UsageError(f"--space: {error}") from error
+    excluded = {*fixed, *replaced_settings(fixed)}
     return Plan(
         algorithm,
         options.env,
-        {name: values for name, values in space.items() if name not in fixed},
+        {name: values for name, values in space.items() if name not in excluded},
         total_timesteps=options.total_timesteps,
         eval_every=every,
         eval_episodes=options.eval_episodes,

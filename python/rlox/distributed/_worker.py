@@ -11,6 +11,7 @@ from gymnasium.vector.utils import CloudpickleWrapper
 
 from rlox._concurrency import stop_on_interrupt
 from rlox._errors import ArgumentError
+from rlox._registry import ENCODERS
 from rlox._rlox import write_rollout
 from rlox._types import Arrays
 from rlox.envs._rollout_env import RolloutEnv
@@ -32,6 +33,7 @@ class RolloutWorker:
     """
 
     def __init__(self, plan: WorkerPlan) -> None:
+        ENCODERS.update(plan.encoders)
         env = plan.env.make(plan.config.num_envs, plan.seed)
         self._env = env
         try:

@@ -315,7 +315,8 @@ class DDPTrainer(Trainer):
             ArgumentError: `total_timesteps` differs between ranks; also as for `Trainer.train`.
             PeerError: Another rank failed, exited or made a different call.
         """
-        self.run.plan(total_timesteps)  # raises before any collective operation
+        # Errors of arguments come before any collective operation.
+        self.run.check_total(total_timesteps)
         checked = as_callbacks(callbacks)
         ranks, learner = self.group.ranks, self.learner
         ranks.barrier("train")

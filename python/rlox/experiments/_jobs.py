@@ -4,12 +4,14 @@ import math
 import queue
 import threading
 from collections.abc import Callable, Generator, Sequence
+from copy import deepcopy
 from dataclasses import dataclass, field
 from typing import Any
 
 from rlox._concurrency import InterruptScope
 from rlox._errors import one_line
 from rlox._processes import Pool, Report
+from rlox._registry import ENCODERS
 from rlox._system import threads
 from rlox._training.results import TrainResult
 from rlox._training.run import Callback, Run
@@ -22,6 +24,8 @@ from rlox.trainers import Trainer
 _GRACE = 5.0
 # Seconds between two checks for signals.
 _POLL = 0.5
+# Arguments that may be torch modules, of which each run trains a copy.
+_MODULES = ("policy", "features_extractor")
 # A run's result, or the error that ended the run.
 RunOutcome = TrainResult | BaseException
 RunOutcomes = Generator[tuple[int, RunOutcome], None, None]
@@ -38,10 +42,14 @@ class TrainJob:
     arguments: dict[str, Any] = field(default_factory=dict)  # of the trainer, including settings
     callbacks: Callable[[], Sequence[Any]] | None = None
     loggers: tuple[str, ...] = ()
+    # Registered encoders of observations, which another process lacks.
+    encoders: dict[Any, Any] = field(default_factory=ENCODERS.copy)
 
     def make_trainer(self) -> Trainer:
         """Return a new trainer."""
-        return self.trainer_class(self.env, self.seed, **self.arguments)
+        ENCODERS.update(self.encoders)
+        modules = {name: deepcopy(self.arguments[name]) for name in _MODULES if name in self.arguments}
+        return self.trainer_class(self.env, self.seed, **self.arguments | modules)
 
     def run(self, report: Report | None = None) -> TrainResult:
         """Train the run, and return its result."""

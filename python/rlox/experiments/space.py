@@ -22,6 +22,10 @@ class Range:
         high: Upper bound.
         log: Whether values are sampled uniformly in the logarithmic domain.
 
+    Raises:
+        ArgumentTypeError: A bound is not a number.
+        ArgumentError: `low` is not below `high`, or not above 0 with `log`.
+
     >>> Range(1e-5, 1e-2, log=True).is_integer
     False
     """
@@ -29,6 +33,9 @@ class Range:
     low: float
     high: float
     log: bool = False
+
+    def __post_init__(self) -> None:
+        _check_bounds("range", self.low, self.high, self.log)
 
     @property
     def is_integer(self) -> bool:
@@ -108,15 +115,21 @@ def _read_choices(name: str, values: object) -> Choices:
 def _read_range(name: str, entry: Mapping[str, Any]) -> Range:
     if not {"low", "high"} <= {*entry} or "choices" in entry:
         raise ArgumentError(name, "low and high", str(", ".join(entry) or "neither"), f"write {_RANGE}")
-    low, high = (check_float(f"{name}, {side}", entry[side], fix="pass a number") for side in ("low", "high"))
-    log = check_bool(f"{name}, log", entry.get("log", False))
+    low, high, log = _check_bounds(name, entry["low"], entry["high"], entry.get("log", False))
+    if isinstance(entry["low"], int) and isinstance(entry["high"], int):
+        return Range(entry["low"], entry["high"], log)
+    return Range(low, high, log)
+
+
+def _check_bounds(name: str, low: object, high: object, log: object) -> tuple[float, float, bool]:
+    """Return the bounds of a range as floats, and whether the range is logarithmic."""
+    low, high = (check_float(f"{name}, {side}", x, fix="pass a number") for side, x in (("low", low), ("high", high)))
+    log = check_bool(f"{name}, log", log)
     if not low < high:
         raise ArgumentError(name, "low below high", f"{low} and {high}", "swap the bounds")
     if log and low <= 0:
         raise ArgumentError(name, "low above 0 with log", str(low), "raise low")
-    if isinstance(entry["low"], int) and isinstance(entry["high"], int):
-        return Range(entry["low"], entry["high"], log)
-    return Range(low, high, log)
+    return low, high, log
 
 
 _COMMON: Space = {

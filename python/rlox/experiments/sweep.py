@@ -6,7 +6,7 @@ import os
 import secrets
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from itertools import count
 from pathlib import Path
 from types import ModuleType
@@ -20,7 +20,7 @@ from rlox._optional import load_extra
 from rlox._processes import Pool
 from rlox._registry import ALGORITHMS
 from rlox._system import threads as cpus
-from rlox._validation import check_bool, check_int, check_path, check_str, resolve_seed, short_repr
+from rlox._validation import check_bool, check_int, check_keywords, check_path, check_str, resolve_seed, short_repr
 from rlox.configs import PPOConfig
 from rlox.experiments._jobs import TrialJob, TrialResult
 from rlox.experiments.space import Space
@@ -68,9 +68,8 @@ class Plan:
     settings: dict[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        for name in ("total_timesteps", "eval_every", "eval_episodes"):
-            check_int(name, getattr(self, name), 1)
-        check_int("startup_trials", self.startup_trials, 0)
+        for name, low in {"total_timesteps": 1, "eval_every": 1, "eval_episodes": 1, "startup_trials": 0}.items():
+            object.__setattr__(self, name, check_int(name, getattr(self, name), low))
         check_bool("prune", self.prune)
         if self.seed is not None:
             resolve_seed(self.seed)
@@ -80,6 +79,8 @@ class Plan:
             )
         if not self.space:
             raise ArgumentError("space", "settings to search", "none", "fix fewer settings")
+        known = [item.name for item in fields(ALGORITHMS[self.algorithm].config)]
+        check_keywords(self.space, known, f"{self.algorithm}'s space")
 
     def to_dict(self) -> dict[str, Any]:
         """Return the plan without its seed, as JSON values."""

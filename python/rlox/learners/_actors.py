@@ -16,6 +16,7 @@ from gymnasium.vector.utils import CloudpickleWrapper
 from rlox import _spaces
 from rlox._errors import ArgumentError, ArgumentTypeError
 from rlox._layout import Layout
+from rlox._registry import ENCODERS
 from rlox._rlox import NativeActors, NativePolicy, Normalizer, RolloutBuffer, read_rollout
 from rlox._rng import state_for_native, to_numpy
 from rlox._system import check_memory
@@ -397,6 +398,7 @@ class WorkerPlan(NamedTuple):
     learner_args: tuple[object, ...]  # further arguments of the learner class
     normalizer: Arrays  # initial statistics
     spaces: tuple[gym.Space[Any], gym.Space[Any]]  # observation and action space of the learner
+    encoders: dict[Any, Any]  # registered encoders of observations, which another process lacks
 
     def pickled(self) -> CloudpickleWrapper:
         """Return the plan for another process.
@@ -475,7 +477,8 @@ class ActorPlan:
         assert not isinstance(weights, NativePolicy)
         num_envs = config.num_envs // config.num_actors
         settings = local_config(config, num_envs)
-        plan = WorkerPlan(self.learner_class, env_factory, settings, seed, worker_args(), statistics, self.spaces)
+        args = self.learner_class, env_factory, settings, seed, worker_args(), statistics
+        plan = WorkerPlan(*args, self.spaces, ENCODERS)
         workers: Workers = resolve_name(_WORKERS[self.mode])(config)
         try:
             buffers = ring(env, config)

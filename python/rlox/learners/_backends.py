@@ -11,7 +11,7 @@ from gymnasium import spaces
 from rlox._errors import ArgumentError
 from rlox._layout import is_image
 from rlox._optional import load_extra
-from rlox._registry import AlgorithmSpec, find_encoder
+from rlox._registry import AlgorithmSpec, has_encoder
 from rlox._rlox import network_backends
 from rlox._validation import check_str
 from rlox.envs._rollout_env import RolloutEnv
@@ -67,7 +67,7 @@ def torch_reasons(
         got, why = _short_name(features_extractor), "features_extractor= creates a torch module"
         yield TorchReason("features_extractor", "None", got, why)
     space = observation_space
-    if find_encoder(space) is not None:
+    if has_encoder(space):
         why = f"the encoder of {type(space).__name__} is a torch module"
         yield TorchReason("observation space", "a space without a custom encoder", str(space), why)
     composed = isinstance(space, spaces.Dict | spaces.Tuple)

@@ -40,7 +40,7 @@ class BaseLearner(Generic[ConfigT]):
     backend: str
     budget_unit = "timesteps"
     stop_requested: bool  # makes `iterate` return early
-    built_in = True  # without a custom policy or features extractor
+    built_in = True  # without a custom policy, features extractor or encoder
     actor_plan: _actors.ActorPlan | None = None  # of learners whose rollouts come from actors
 
     # Seeds of environment resets, of iterations, and of sampled predictions.

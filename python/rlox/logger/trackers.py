@@ -143,8 +143,10 @@ class MLflowLogger(IntervalLogger):
     def start(self, info: RunInfo) -> None:
         """Create a run with the settings as parameters, or continue the run of the folder."""
         super().start(info)
-        # A run folder is <root>/<env>/<algorithm>/<time>-<seed>.
-        root = Path() if info.path is None else info.path.parents[2]
+        root = Path()
+        if info.path is not None:  # <root>/<env>/<algorithm>/<time>-<seed>, unless the run folder was moved
+            folder = info.path.parent
+            root = folder.parents[1] if folder.name == info.algorithm else folder
         default_uri = f"sqlite:///{(root / 'mlflow.db').resolve()}"
         uri = self._uri or os.environ.get("MLFLOW_TRACKING_URI") or default_uri
         self._client: Any = self._mlflow.MlflowClient(tracking_uri=uri)
