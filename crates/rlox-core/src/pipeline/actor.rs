@@ -158,7 +158,7 @@ pub struct ActorParts<'a> {
 
 impl std::fmt::Debug for ActorParts<'_> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let mut debug = f.debug_struct("ActorState");
+        let mut debug = f.debug_struct("ActorParts");
         debug.field("reset", &self.reset).finish_non_exhaustive()
     }
 }

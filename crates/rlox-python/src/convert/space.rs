@@ -10,7 +10,7 @@ use crate::convert::args::{INTEGER, REAL, argument, index, integer, item_of, sha
 use crate::convert::array::new_dict;
 use crate::error::{to_py, value_error};
 
-const FIX: &str = "pass a dict made by rlox.learners.native_on_policy";
+const FIX: &str = "pass a dict from a native learner of rlox.learners";
 
 /// Returns the description of a space as a dict.
 pub(crate) fn space_dict<'py>(py: Python<'py>, space: &Space) -> PyResult<Bound<'py, PyDict>> {

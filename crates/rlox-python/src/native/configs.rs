@@ -13,7 +13,7 @@ use rlox_nn::train::{
 use crate::convert::args::{count, index, instance, item_of, number, short_repr, switch, text};
 use crate::error::{to_py, value_error};
 
-pub(super) const FIX: &str = "pass a dict made by rlox.learners.native_on_policy";
+pub(super) const FIX: &str = "pass a dict from a native learner of rlox.learners";
 
 /// Dict of settings. Its numbers are those after schedules were applied.
 pub(super) struct ConfigDict<'a, 'py>(pub(super) &'a Bound<'py, PyDict>);

@@ -190,14 +190,8 @@ impl Record {
         for data in batch.extra {
             append(row_bytes(*data, row, rows));
         }
-        let check = self.sum(&out[..self.len - CHECK]);
+        let check = sum(&out[..self.len - CHECK], self.salt);
         out[self.len - CHECK..self.len].copy_from_slice(&check.to_le_bytes());
-    }
-
-    fn sum(&self, bytes: &[u8]) -> u32 {
-        let mut hasher = crc32fast::Hasher::new_with_initial(self.salt);
-        hasher.update(bytes);
-        hasher.finalize()
     }
 
     /// Returns the index that a record contains.
@@ -214,7 +208,7 @@ impl Record {
     /// Returns `None` if the record is valid.
     pub(super) fn mismatch(&self, bytes: &[u8], number: usize) -> Option<String> {
         let (content, check) = bytes.split_at(self.len - CHECK);
-        if check != self.sum(content).to_le_bytes() {
+        if check != sum(content, self.salt).to_le_bytes() {
             return Some("a wrong checksum".into());
         }
         let there = Self::number(bytes);
