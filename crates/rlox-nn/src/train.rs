@@ -1,4 +1,4 @@
-//! Training loops for all algorithms: environments in, trained policies out, on any network backend.
+//! Trainers for all algorithms, with networks of any backend, and their training loops.
 
 mod a2c;
 mod agent;
@@ -48,14 +48,16 @@ use crate::ActorCriticStats;
 /// Change of a setting over a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Schedule {
-    /// The initial value throughout.
+    /// Constant initial value.
     Constant,
     /// Linear decrease to 0 at the end of the run.
     Linear,
 }
 
 impl Schedule {
-    /// Returns the value of a setting at `progress`, the finished share of the run in [0, 1].
+    /// Returns the value at `progress` of a setting that starts at `initial`.
+    ///
+    /// `progress` is the finished fraction of the run, in [0, 1].
     ///
     /// ```
     /// assert_eq!(rlox_nn::train::Schedule::Linear.value_at(0.2, 0.75), 0.05);
@@ -71,31 +73,32 @@ impl Schedule {
 /// Metrics of one training iteration.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Metrics {
-    /// Number of environment steps learned from so far.
+    /// Number of environment steps so far, over all environments, from which the policy has
+    /// learned.
     pub timesteps: u64,
-    /// Mean return of the last 100 finished episodes; NaN before the first.
+    /// Mean return of the last 100 finished episodes; NaN before the first episode ends.
     pub mean_return: f64,
-    /// Mean length of the last 100 finished episodes, in steps; NaN before the first.
+    /// Mean length of the last 100 finished episodes, in steps; NaN before the first episode ends.
     pub mean_length: f64,
     /// Number of finished episodes.
     pub episodes: u64,
     /// Statistics of the last update.
     pub last_update: UpdateStats,
-    /// Number of passes over rollouts so far: epochs of PPO, gradient steps of A2C and IMPALA.
+    /// Number of passes over rollouts so far: epochs of PPO, or gradient steps of A2C and IMPALA.
     pub updates: u64,
 }
 
 /// Statistics of the update from one rollout.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct UpdateStats {
-    /// Means over the minibatches. Like in Stable-Baselines3, `loss` belongs to the last minibatch, and `approx_kl` the
-    /// mean of the last epoch.
+    /// Means over all minibatches, except for two statistics, as in Stable-Baselines3. `loss` is
+    /// the loss of the last minibatch, and `approx_kl` is the mean over the last epoch.
     pub stats: ActorCriticStats,
-    /// Share of the variance of the returns that the values explain.
+    /// Explained variance of the values, `1 - Var(returns - values) / Var(returns)`.
     pub explained_variance: f32,
     /// Learning rate of the update.
     pub learning_rate: f32,
-    /// Number of passes over the rollout with at least one finished minibatch.
+    /// Number of passes over the rollout that learned from at least one minibatch.
     pub updates: u64,
 }
 
@@ -104,15 +107,15 @@ pub struct UpdateStats {
 pub struct OffPolicyUpdateStats {
     /// Loss of the critics or the Q-function.
     pub critic_loss: f32,
-    /// Mean value of the actions in the minibatch.
+    /// Mean Q-value of the actions in the minibatch.
     pub mean_value: f32,
     /// Gradient norm of the critics or the Q-function before clipping.
     pub grad_norm: f32,
-    /// Loss of the actor; `None` without an actor or before its first update.
+    /// Loss of the actor; `None` if the algorithm has no actor or did not update the actor.
     pub actor_loss: Option<f32>,
-    /// Entropy coefficient of SAC.
+    /// Entropy coefficient of SAC; `None` for other algorithms.
     pub ent_coef: Option<f32>,
-    /// Loss of the entropy coefficient, if the coefficient is learned.
+    /// Loss of the entropy coefficient; `None` if no coefficient is learned.
     pub ent_coef_loss: Option<f32>,
     /// Learning rate of the update.
     pub learning_rate: f32,
@@ -144,7 +147,7 @@ impl Means {
 /// Running means over the statistics of minibatches of an off-policy algorithm.
 #[derive(Debug, Default)]
 struct OffPolicyMeans {
-    /// Number of minibatches that reported the statistic, and the sum.
+    /// For each statistic, the number of minibatches that reported it, and the sum of its values.
     sums: [(f64, f64); 6],
     learning_rate: f32,
 }
@@ -170,7 +173,9 @@ impl OffPolicyMeans {
         self.learning_rate = learning_rate;
     }
 
-    /// Returns the means; `None` without minibatches. Statistics without reports come from `before`.
+    /// Returns the means, or `None` if there were no minibatches.
+    ///
+    /// A statistic that no minibatch reported keeps its value in `before`.
     fn mean(&self, before: Option<&OffPolicyUpdateStats>) -> Option<OffPolicyUpdateStats> {
         let [critic_loss, mean_value, grad_norm, actor_loss, ent_coef, ent_coef_loss] =
             self.sums.map(|(count, sum)| (count > 0.0).then_some((sum / count) as f32));
@@ -187,13 +192,13 @@ impl OffPolicyMeans {
     }
 }
 
-/// Number of episodes in the reported means.
+/// Number of recent episodes over which the mean return and the mean length are taken.
 const RECENT: usize = 100;
 
 /// The last finished episodes, and the number of all finished episodes.
 #[derive(Debug)]
 struct Episodes {
-    /// Returns and lengths, oldest first.
+    /// Returns and lengths of up to 100 episodes, oldest first.
     recent: VecDeque<(f64, u32)>,
     total: u64,
     /// Mean return and length of `recent`; NaN before the first episode.
@@ -214,12 +219,12 @@ impl Episodes {
         episodes
     }
 
-    /// Drops the finished episodes in the environments' log. They belong to an earlier run.
+    /// Drops the finished episodes from the environments' log, because an earlier run made them.
     fn discard(&mut self, env: &mut dyn VectorEnv) {
         self.drain(env);
     }
 
-    /// Adds the episodes that finished since the last call.
+    /// Adds the episodes that finished since the last call of `update` or `discard`.
     fn update(&mut self, env: &mut dyn VectorEnv) {
         let new = self.drain(env);
         let (returns, lengths) = std::mem::take(&mut self.drained);
@@ -227,7 +232,10 @@ impl Episodes {
         self.drained = (returns, lengths);
     }
 
-    /// Adds `new` episodes; `returns` and `lengths` belong to the last of them, oldest first.
+    /// Adds `new` episodes.
+    ///
+    /// `returns` and `lengths` hold the most recent of these episodes, oldest first. The
+    /// environments' log drops older episodes, but counts them in `new`.
     fn record(&mut self, new: u64, returns: &[f64], lengths: &[u32]) {
         if new == 0 {
             return;
@@ -248,7 +256,8 @@ impl Episodes {
         (self.mean_return, self.mean_length) = (mean(&|episode| episode.0), mean(&|episode| f64::from(episode.1)));
     }
 
-    /// Moves the episodes of the environments' log into `drained`. Returns the number of episodes since the last call.
+    /// Moves the episodes of the environments' log into `drained`. Returns the number of episodes
+    /// that finished since the last call.
     fn drain(&mut self, env: &mut dyn VectorEnv) -> u64 {
         let (returns, lengths) = &mut self.drained;
         returns.clear();
@@ -269,7 +278,7 @@ fn check_share(name: &'static str, share: f64) -> Result<()> {
     Err(Error::config(name, "a number in [0, 1]", share.to_string(), "correct it"))
 }
 
-/// Checks that all counts are at least 1.
+/// Checks that all counts are at least 1; each count has the name of its setting.
 fn check_counts(counts: &[(&'static str, usize)]) -> Result<()> {
     match counts.iter().find(|(_, count)| *count == 0) {
         Some((name, _)) => Err(Error::config(*name, "at least 1", "0", "pass a positive number")),
@@ -277,7 +286,9 @@ fn check_counts(counts: &[(&'static str, usize)]) -> Result<()> {
     }
 }
 
-/// Runs `work` with a callback that polls `stop`. Returns `None` if `stop` interrupted the work.
+/// Calls `work` with a callback that polls `stop`.
+///
+/// Returns `None` if `work` ended with [`Error::Interrupted`] because `stop` returned `true`.
 fn run_interruptible<T>(
     stop: &mut dyn FnMut() -> bool,
     work: impl FnOnce(&mut dyn FnMut() -> bool) -> Result<T>,

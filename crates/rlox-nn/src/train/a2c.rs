@@ -25,7 +25,7 @@ use crate::{ActorCritic, ActorCriticLoss, Optimizer, PolicyLoss};
 /// ```
 #[derive(Clone, Debug, PartialEq)]
 pub struct A2cConfig {
-    /// Steps of each environment per iteration.
+    /// Number of steps of each environment per iteration.
     pub n_steps: usize,
     /// Discount factor.
     pub gamma: f64,
@@ -41,11 +41,12 @@ pub struct A2cConfig {
     pub ent_coef: f32,
     /// Weight of the value loss.
     pub vf_coef: f32,
-    /// Norm to which the gradient of all parameters is clipped.
+    /// Maximum norm of the gradient of all parameters.
     pub max_grad_norm: f32,
     /// Normalisation of observations and rewards; `None` for no normalisation.
     pub normalize: Option<NormalizerOptions>,
-    /// Steps between draws of the gSDE noise; 0 draws once per iteration.
+    /// Number of steps between draws of the noise for generalised state-dependent exploration
+    /// (gSDE). 0 draws the noise once per iteration.
     pub sde_sample_freq: usize,
 }
 
@@ -142,12 +143,14 @@ impl OnPolicyAlgorithm for A2cConfig {
 impl A2cConfig {
     /// Makes one gradient step on a finished rollout. Schedules use `progress`, which is in [0, 1].
     ///
-    /// `stop` is polled between the parts of a large rollout. If it returns `true`, nothing is learned.
+    /// `stop` is polled several times if the rollout is large. If `stop` returns `true`, the policy
+    /// does not change.
     ///
     /// # Errors
-    /// Errors of [`A2cConfig::check`] and [`ActorCritic::update`]. [`rlox_core::Error::Config`] for `progress` out of
-    /// range, or a rollout that is unfinished or has no transitions. [`rlox_core::Error::Shape`] for a wrong width of
-    /// observations. [`rlox_core::Error::NotFinite`] for outputs or gradients.
+    /// Errors of [`A2cConfig::check`] and [`ActorCritic::update`]. [`rlox_core::Error::Config`] for
+    /// `progress` out of range, or for a rollout that is unfinished or has no transitions.
+    /// [`rlox_core::Error::Shape`] for observations of the wrong size.
+    /// [`rlox_core::Error::NotFinite`] for outputs or gradients that are not finite.
     pub fn learn(
         &self,
         policy: &mut dyn ActorCritic,

@@ -1,4 +1,8 @@
-//! Off-policy agent without environments of its own: the caller passes environments or steps.
+//! Off-policy agent without environments of its own: the caller passes environments, or the results
+//! of their steps.
+//!
+//! Shapes use `N` for the number of environments and `d` for the number of values in an
+//! observation.
 
 use rlox_core::__private::profile::{self, Phase, StepTimer};
 use rlox_core::replay::ReplayStorage;
@@ -9,15 +13,17 @@ use super::env_stepper::{EnvStepper, StepResult};
 use super::replay::{EnvInfo, ReplayConfig};
 use super::{OffPolicyMeans, OffPolicyUpdateStats, check_share};
 
-/// Callback polled between steps and between minibatches. `true` or an error ends the iteration early.
+/// Callback that is polled between steps and between minibatches.
+///
+/// If the callback returns `true` or an error, the iteration ends early.
 pub type StopFn<'a> = &'a mut dyn FnMut() -> Result<bool>;
 
 /// Off-policy agent with a learner and a replay buffer; the environments belong to the caller.
 ///
-/// With native environments, [`OffPolicyAgent::iterate`] runs one iteration after a reset. With other environments, the
-/// caller does the same in parts: [`OffPolicyAgent::begin`], then [`OffPolicyAgent::act`] and
-/// [`OffPolicyAgent::observe`] for each step, then [`OffPolicyAgent::learn`]. Both ways give equal results.
-/// [`OffPolicy`](super::OffPolicy) owns its environments.
+/// With a [`VectorEnv`], [`OffPolicyAgent::iterate`] runs one iteration. With other environments,
+/// the caller runs an iteration in parts: [`OffPolicyAgent::begin`], then [`OffPolicyAgent::act`]
+/// and [`OffPolicyAgent::observe`] for each step, then [`OffPolicyAgent::learn`]. Both ways give
+/// equal results. The trainer [`OffPolicy`](super::OffPolicy) owns its environments.
 ///
 /// ```
 /// use rlox_core::{Pcg64, ResetOptions, Seeds, VectorEnv, envs};
@@ -44,12 +50,12 @@ pub struct OffPolicyAgent<A: Algorithm + ?Sized> {
     config: ReplayConfig,
     stepper: EnvStepper,
     updates: u64,
-    /// Minibatches due for collected transitions, if updates are counted by transitions. Less than 1 after a complete
-    /// [`OffPolicyAgent::learn`].
+    /// Number of minibatches due for the collected transitions, if there is a ratio of minibatches
+    /// to transitions. The number is below 1 after a complete [`OffPolicyAgent::learn`].
     pending_updates: f64,
-    /// Finished share of the run at the start of the last iteration.
+    /// Finished fraction of the run at the start of the last iteration.
     progress: f64,
-    /// Share of the run per transition.
+    /// Fraction of the run that one transition finishes.
     progress_per_step: f64,
     last_update: Option<OffPolicyUpdateStats>,
     learner: Box<A>,
@@ -67,12 +73,14 @@ impl<A: Algorithm + ?Sized> std::fmt::Debug for OffPolicyAgent<A> {
 impl<A: Algorithm + ?Sized> OffPolicyAgent<A> {
     /// Creates an agent for the environments that `env_info` describes.
     ///
-    /// `seeds[0]` determines actions and the choice of minibatches, `seeds[1]` the random numbers of learning.
+    /// `seeds[0]` determines the actions and the choice of minibatches. `seeds[1]` determines the
+    /// random numbers of updates, such as actions sampled for a loss.
     ///
     /// # Errors
-    /// Errors of [`ReplayConfig::check`]. [`Error::Config`] without environments, or for `n_steps` above 1 with several
-    /// environments that idle. [`Error::Memory`] if the buffer does not fit into memory. [`Error::Space`] for a Box of
-    /// actions without finite bounds.
+    /// Errors of [`ReplayConfig::check`]. [`Error::Config`] for 0 environments, or for `n_steps`
+    /// above 1 with several environments of which some may reset while others step
+    /// ([`EnvInfo::idling`]). [`Error::Memory`] if the buffer does not fit into memory.
+    /// [`Error::Space`] for a Box of actions without finite bounds.
     pub fn new(learner: Box<A>, config: ReplayConfig, env_info: &EnvInfo<'_>, seeds: [u64; 2]) -> Result<Self> {
         config.check()?;
         let stepper = EnvStepper::new(env_info, config, seeds)?;
@@ -93,7 +101,7 @@ impl<A: Algorithm + ?Sized> OffPolicyAgent<A> {
         &self.learner
     }
 
-    /// Returns the learner for changes, such as loading weights.
+    /// Returns a mutable reference to the learner, for example to load weights.
     pub fn learner_mut(&mut self) -> &mut A {
         &mut self.learner
     }
@@ -124,7 +132,7 @@ impl<A: Algorithm + ?Sized> OffPolicyAgent<A> {
         self.stepper.replay_memory.storage()
     }
 
-    /// Returns the number of transitions so far, over all environments.
+    /// Returns the number of transitions stored so far, over all environments.
     pub fn timesteps(&self) -> u64 {
         self.stepper.timesteps
     }
@@ -134,22 +142,27 @@ impl<A: Algorithm + ?Sized> OffPolicyAgent<A> {
         self.updates
     }
 
-    /// Returns the finished share of the run in the last iteration, which schedules used.
+    /// Returns the finished fraction of the run that schedules used in the last iteration.
     pub fn progress(&self) -> f64 {
         self.progress
     }
 
-    /// Returns the statistics of the last iteration that learned. Statistics that no minibatch reported are older.
+    /// Returns the mean statistics of the last iteration that learned; `None` before that.
+    ///
+    /// A statistic that no minibatch of this iteration reported is from an earlier iteration.
     pub fn last_update(&self) -> Option<OffPolicyUpdateStats> {
         self.last_update
     }
 
-    /// Returns `true` if the current observations are known: after a start, until a step fails.
+    /// Returns `true` if the agent knows the current observations: after a start, until a step
+    /// fails.
     pub fn env_initialized(&self) -> bool {
         self.stepper.env_initialized
     }
 
-    /// Starts new episodes in environments that the caller has reset. The normaliser counts the observations.
+    /// Starts new episodes in environments that the caller has reset.
+    ///
+    /// The first observations are added to the statistics of `normalizer`.
     ///
     /// # Errors
     /// Errors of [`OffPolicyAgent::attach`] and of the normaliser.
@@ -158,7 +171,8 @@ impl<A: Algorithm + ?Sized> OffPolicyAgent<A> {
         self.stepper.begin_episodes(self.learner.as_mut(), normalizer)
     }
 
-    /// Starts new episodes from observations, `[N, d]`, and action masks of other environments.
+    /// Starts new episodes from the first observations, `[N, d]`, and action masks of the caller's
+    /// environments, as [`OffPolicyAgent::start`] does for a [`VectorEnv`].
     ///
     /// # Errors
     /// Errors of [`OffPolicyAgent::attach_at`] and of the normaliser.
@@ -175,29 +189,33 @@ impl<A: Algorithm + ?Sized> OffPolicyAgent<A> {
     /// Continues the current episodes of restored environments.
     ///
     /// # Errors
-    /// [`Error::Config`] unless the environments reset in the same step; errors of [`VectorEnv::observe`] and
-    /// [`OffPolicyAgent::attach_at`].
+    /// [`Error::Config`] for environments that are not in `SAME_STEP` mode. Errors of
+    /// [`VectorEnv::observe`] and [`OffPolicyAgent::attach_at`].
     pub fn attach(&mut self, env: &dyn VectorEnv) -> Result<()> {
         check_autoreset(env)?;
         self.stepper.observe(env)
     }
 
-    /// Continues episodes from observations, `[N, d]`, and action masks of other environments.
+    /// Continues episodes from the current observations, `[N, d]`, and action masks of the caller's
+    /// environments.
     ///
     /// # Errors
-    /// [`Error::Shape`] for slices of wrong lengths, [`Error::NotFinite`] for observations.
+    /// [`Error::Shape`] for slices of wrong lengths, [`Error::NotFinite`] for observations that are
+    /// not finite.
     pub fn attach_at(&mut self, obs: &[f32], masks: Option<&[bool]>) -> Result<()> {
         self.stepper.set_current_obs(obs, masks)
     }
 
-    /// Makes `train_freq` steps in each environment and learns. Schedules use `progress`, which is in [0, 1].
+    /// Makes `train_freq` steps in each environment and learns from minibatches.
     ///
-    /// Returns `false` if `stop` ended the iteration early. The steps until then count.
+    /// Schedules use `progress`, the finished fraction of the run in [0, 1]. Returns `false` if
+    /// `stop` ended the iteration early. The steps before a stop are stored and counted.
     ///
     /// # Errors
-    /// [`Error::Config`] before a start, for environments that do not reset in the same step, or for `progress` out of
-    /// range; [`Error::NotFinite`] for observations, rewards, outputs or gradients that are not finite; errors of the
-    /// environments and of `stop`. Errors of a step or minibatch contain the number of timesteps.
+    /// [`Error::Config`] before a start, for environments that are not in `SAME_STEP` mode, or for
+    /// `progress` out of range. [`Error::NotFinite`] for observations, rewards, outputs or
+    /// gradients that are not finite. Errors of the environments and of `stop`. Errors of a step or
+    /// a minibatch contain the number of timesteps.
     pub fn iterate(
         &mut self,
         env: &mut dyn VectorEnv,
@@ -222,7 +240,7 @@ impl<A: Algorithm + ?Sized> OffPolicyAgent<A> {
         self.learn(normalizer.as_deref(), stop)
     }
 
-    /// Starts an iteration whose steps the caller makes.
+    /// Starts an iteration in which the caller steps its environments.
     ///
     /// # Errors
     /// [`Error::Config`] before a start, or for `progress` outside [0, 1].
@@ -235,20 +253,21 @@ impl<A: Algorithm + ?Sized> OffPolicyAgent<A> {
         self.learner.begin(&mut self.stepper.actions)
     }
 
-    /// Sets the share of the run per transition, for exploration schedules within an iteration.
+    /// Sets the fraction of the run that one transition finishes, for exploration schedules.
     ///
-    /// The initial value 0 keeps them constant. Learning schedules always use the progress at the start of the
-    /// iteration.
+    /// Exploration schedules advance by this fraction after each transition of an iteration. With
+    /// the initial value 0 they are constant within an iteration. Schedules of learning always use
+    /// the progress at the start of the iteration.
     ///
     /// # Errors
-    /// [`Error::Config`] for a share outside [0, 1].
+    /// [`Error::Config`] for a fraction outside [0, 1].
     pub fn set_progress_per_step(&mut self, progress_per_step: f64) -> Result<()> {
         check_share("progress_per_step", progress_per_step)?;
         self.progress_per_step = progress_per_step;
         Ok(())
     }
 
-    /// Returns the finished share of the run between two steps of an iteration.
+    /// Returns the finished fraction of the run at the current step of an iteration.
     fn current_progress(&self) -> f64 {
         (self.progress + self.progress_per_step * self.stepper.collected_steps as f64).min(1.0)
     }
@@ -260,7 +279,7 @@ impl<A: Algorithm + ?Sized> OffPolicyAgent<A> {
         Err(Error::config("env", "started environments", "environments before a start", "call start first"))
     }
 
-    /// Chooses the next actions: integers counted from 0, or numbers within the bounds of the Box.
+    /// Returns the next actions: integers that start at 0, or numbers within the bounds of the Box.
     ///
     /// # Errors
     /// [`Error::Config`] before a start; errors of the policy.
@@ -273,7 +292,8 @@ impl<A: Algorithm + ?Sized> OffPolicyAgent<A> {
         stepper.scaled_actions()
     }
 
-    /// Stores the result of the step with the actions of [`OffPolicyAgent::act`].
+    /// Stores the result of the step that the caller made with the actions of
+    /// [`OffPolicyAgent::act`].
     ///
     /// # Errors
     /// [`Error::Config`] before a start, [`Error::Shape`] for slices of wrong lengths, [`Error::NotFinite`] for numbers
@@ -286,19 +306,21 @@ impl<A: Algorithm + ?Sized> OffPolicyAgent<A> {
         result.map_err(|error| error.at_timestep(stepper.timesteps))
     }
 
-    /// Learns the minibatches due for the steps since [`OffPolicyAgent::begin`], after `learning_starts`.
+    /// Learns from the minibatches that are due for the steps since [`OffPolicyAgent::begin`].
     ///
-    /// Returns `false` if `stop` ended the updates early.
+    /// No minibatches are due for the first `learning_starts` transitions. Returns `false` if
+    /// `stop` ended the updates early.
     ///
     /// # Errors
-    /// [`Error::NotFinite`] for outputs or gradients that are not finite; errors of the networks and of `stop`.
+    /// [`Error::NotFinite`] for outputs or gradients that are not finite. Errors of the networks
+    /// and of `stop`.
     pub fn learn(&mut self, normalizer: Option<&Normalizer>, stop: StopFn<'_>) -> Result<bool> {
         self.pending_updates = self.remainder();
         self.stepper.collected_steps = 0;
         let count = match self.updates_per_step() {
             _ if self.timesteps() <= self.config.learning_starts => 0,
             None => self.config.gradient_steps.unwrap_or(0) as u64,
-            // Sums of ratios such as 0.1 may be slightly below an integer.
+            // Rounding may leave a sum of ratios such as 0.1 slightly below an integer.
             Some(_) => (self.pending_updates + 1e-9).floor() as u64,
         };
         let (mut means, before) = (OffPolicyMeans::default(), self.updates);
@@ -343,15 +365,18 @@ impl<A: Algorithm + ?Sized> OffPolicyAgent<A> {
         Ok(true)
     }
 
-    /// Returns the random streams: actions of each environment, choice of minibatches, learning.
+    /// Returns the random streams: one for the actions of each environment, one for the choice of
+    /// minibatches, and one for the random numbers of updates.
     pub fn streams(&self) -> impl Iterator<Item = &Pcg64> {
         let EnvStepper { actions, order, learning, .. } = &self.stepper;
         actions.iter().chain([order, learning])
     }
 
-    /// Restores counters and random streams: [`OffPolicyAgent::streams`], [`OffPolicyAgent::timesteps`],
-    /// [`OffPolicyAgent::updates`], [`OffPolicyAgent::remainder`] and [`OffPolicyAgent::progress`]. A start must
-    /// follow.
+    /// Restores random streams and counters. The environments must be started or attached
+    /// afterwards.
+    ///
+    /// The arguments are the results of [`OffPolicyAgent::streams`], [`OffPolicyAgent::timesteps`],
+    /// [`OffPolicyAgent::updates`], [`OffPolicyAgent::remainder`] and [`OffPolicyAgent::progress`].
     ///
     /// # Errors
     /// [`Error::Shape`] for a wrong number of streams, [`Error::Config`] for `pending_updates` below 0 or above
@@ -389,7 +414,8 @@ impl<A: Algorithm + ?Sized> OffPolicyAgent<A> {
 
     /// Returns the largest possible number of pending minibatches after `timesteps` transitions.
     pub fn pending_limit(&self, timesteps: u64) -> f64 {
-        // Sums are rounded. With other settings less than one minibatch can be due.
+        // The factor allows for rounded sums. Without a ratio, less than one minibatch can be
+        // pending.
         let sum = self.updates_per_step().unwrap_or(0.0) * timesteps as f64 * (1.0 + 1e-9);
         (sum + 1.0).min(9e15)
     }
@@ -404,7 +430,10 @@ impl<A: Algorithm + ?Sized> OffPolicyAgent<A> {
         self.stepper.env_initialized = false;
     }
 
-    /// Returns the minibatches due for transitions, with fractions and updates of an interrupted iteration.
+    /// Returns the number of pending minibatches: due for stored transitions, but not learned yet.
+    ///
+    /// The number includes fractions of a minibatch, and the minibatches of an interrupted
+    /// iteration. It is 0 for a fixed number of minibatches per iteration.
     pub fn remainder(&self) -> f64 {
         let past_warmup = self.timesteps() > self.config.learning_starts;
         self.pending_updates
@@ -415,7 +444,7 @@ impl<A: Algorithm + ?Sized> OffPolicyAgent<A> {
     }
 }
 
-/// Checks that environments reset in the step that ends an episode.
+/// Checks that environments reset in the same step that ends an episode.
 pub(super) fn check_autoreset(env: &dyn VectorEnv) -> Result<()> {
     if env.autoreset_mode() == AutoresetMode::SameStep {
         return Ok(());

@@ -1,4 +1,7 @@
 //! The interface of off-policy algorithms: acting, exploring and learning from minibatches.
+//!
+//! Shapes use `N` for the number of environments, `B` for the number of transitions in a minibatch
+//! and `a` for the number of action components.
 
 use std::ops::Range;
 
@@ -12,7 +15,9 @@ use crate::optimizer::check_state;
 /// An off-policy algorithm with its networks, such as [`DqnLearner`](super::DqnLearner),
 /// [`SacLearner`](super::SacLearner) and [`Td3Learner`](super::Td3Learner).
 pub trait Algorithm: Send {
-    /// Prepares an iteration. `rngs` has one random stream per environment.
+    /// Prepares an iteration, for example by drawing exploration noise.
+    ///
+    /// `rngs` has one random stream per environment.
     ///
     /// # Errors
     /// [`Error::Memory`] if the random numbers of the iteration do not fit into memory.
@@ -26,9 +31,10 @@ pub trait Algorithm: Send {
         false
     }
 
-    /// Writes exploratory actions: numbers in [-1, 1], or integers counted from 0. Row i draws from `rngs[i]`.
+    /// Writes exploratory actions for `obs`: numbers in [-1, 1], or integers that start at 0.
     ///
-    /// Schedules use `progress`, the finished share of the run.
+    /// The action for row i of `obs` is drawn from the random stream `rngs[i]`. Schedules use
+    /// `progress`, the finished fraction of the run.
     ///
     /// # Errors
     /// Errors of the policy.
@@ -41,9 +47,10 @@ pub trait Algorithm: Send {
         actions: ActionsMut<'_>,
     ) -> Result<()>;
 
-    /// Does the same as [`Algorithm::explore`] without a change of the iteration's exploration noise.
+    /// Writes exploratory actions like [`Algorithm::explore`], but keeps the exploration noise.
     ///
-    /// Noise that otherwise serves several steps is drawn for this call alone.
+    /// `explore` uses the same noise for several steps if the algorithm has gSDE. This function
+    /// draws separate noise for this call.
     ///
     /// # Errors
     /// Errors of the policy.
@@ -73,7 +80,9 @@ pub trait Algorithm: Send {
     /// Errors of the policy.
     fn act_greedy(&mut self, obs: &[f32], masks: Option<&[bool]>, actions: ActionsMut<'_>) -> Result<()>;
 
-    /// Handles ends of episodes; `ended(i)` is `true` for environments whose episode has ended.
+    /// Handles ends of episodes, for example by resetting the action noise.
+    ///
+    /// `ended(i)` is `true` if the episode of environment i has ended.
     fn end_episodes(&mut self, ended: &dyn Fn(usize) -> bool) {
         let _ = ended;
     }
@@ -89,22 +98,24 @@ pub trait Algorithm: Send {
         Ok(())
     }
 
-    /// Learns from a minibatch. Schedules use `progress`, the finished share of the run.
+    /// Learns from a minibatch. Schedules use `progress`, the finished fraction of the run.
     ///
     /// # Errors
     /// [`Error::NotFinite`] for observations, outputs or gradients that are not finite; other errors of the networks.
     fn learn(&mut self, batch: &ReplayBatch<'_>, rng: &mut Pcg64, progress: f64) -> Result<OffPolicyUpdateStats>;
 
-    /// Returns `target - value` for each row of the last minibatch.
+    /// Returns the temporal difference error `target - value` of each row of the last minibatch,
+    /// `[B]`.
     fn td_errors(&self) -> &[f32];
 
-    /// Returns the share of random actions; `None` if the algorithm has none.
+    /// Returns the probability of a random action (epsilon); `None` without epsilon-greedy
+    /// exploration.
     fn exploration_rate(&self, progress: f64) -> Option<f32> {
         let _ = progress;
         None
     }
 
-    /// Returns the returns of greedy episodes; see [`super::evaluate_policy`].
+    /// Returns the episode returns of the greedy policy in `env`; see [`super::evaluate_policy`].
     ///
     /// # Errors
     /// Errors of [`super::evaluate_policy`].
@@ -159,7 +170,8 @@ pub trait Algorithm: Send {
     /// Restores a state of the action noise that [`Algorithm::noise`] returned.
     ///
     /// # Errors
-    /// [`Error::Shape`] for a slice of the wrong length, [`Error::NotFinite`] for its numbers; nothing changes then.
+    /// [`Error::Shape`] for a slice of the wrong length, [`Error::NotFinite`] for numbers that are
+    /// not finite; nothing changes then.
     fn set_noise(&mut self, noise: &[f32]) -> Result<()> {
         rlox_core::error::check_len("noise", noise.len(), 0)
     }
@@ -179,7 +191,7 @@ pub trait Method: Algorithm + Sized {
     /// Default widths of the hidden layers in the Python package.
     const HIDDEN: &'static [usize];
 
-    /// Checks the config and returns the part for collecting and sampling transitions.
+    /// Checks the config and returns its settings for collecting and sampling transitions.
     ///
     /// # Errors
     /// [`Error::Config`] for the first setting out of range, [`Error::Space`] for unsupported spaces.
@@ -194,13 +206,14 @@ pub trait Method: Algorithm + Sized {
     /// Returns the settings under their names in checkpoints, without those of [`Method::replay_config`].
     fn config_map(config: &Self::Config) -> ConfigMap;
 
-    /// Returns the known architecture of the networks under its names in checkpoints.
+    /// Returns the architecture of the networks, as far as it is known, under its names in
+    /// checkpoints.
     fn arch(&self) -> ConfigMap {
         ConfigMap::new()
     }
 }
 
-/// Checks that a network's numbers of observations and actions equal the environments'.
+/// Checks the observation size and the action size of a network against those of the environments.
 pub(super) fn check_dims(name: &'static str, got: (usize, usize), expected: (usize, usize)) -> Result<()> {
     if got == expected {
         return Ok(());
@@ -213,7 +226,7 @@ pub(super) fn check_dims(name: &'static str, got: (usize, usize), expected: (usi
 pub(super) fn merge_tensors(parts: &[NamedTensors]) -> NamedTensors {
     let mut all = NamedTensors::default();
     for tensor in parts.iter().flatten() {
-        // Distinct names cannot fail.
+        // Tensors with distinct names cannot fail.
         let _ = all.push(tensor.name.clone(), &tensor.shape, tensor.data.clone());
     }
     all
@@ -228,7 +241,7 @@ pub(super) fn select_tensors(all: &NamedTensors, template: &NamedTensors) -> Nam
     own
 }
 
-/// Returns continuous actions.
+/// Returns the numbers of continuous actions.
 ///
 /// # Errors
 /// [`Error::Space`] for integers.

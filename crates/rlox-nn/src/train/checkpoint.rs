@@ -1,4 +1,4 @@
-//! Checkpoints of trainers, in the format of the Python package's native learners.
+//! Checkpoints of trainers, in the format of the Python package.
 
 mod async_on_policy;
 mod members;
@@ -24,14 +24,14 @@ const OPTIMIZER: &str = "optimizer";
 const ENVIRONMENT: &str = "environment";
 const COUNTERS: &str = "counters";
 
-/// Part of a trainer's state that all checkpoints have.
+/// Part of a trainer's state that the checkpoints of all trainers contain.
 struct CheckpointInfo<'a> {
     algorithm: &'static str,
     config_map: &'a ConfigMap,
     /// Values of settings that the Python package does not store.
     defaults: Defaults,
     spec: &'a EnvSpec,
-    /// Number of all environments.
+    /// Number of environments, over all actors.
     num_envs: usize,
     seed: u64,
     run: Run,
@@ -49,12 +49,13 @@ struct LoadedState {
     /// Random streams in the order of [`CheckpointInfo::streams`].
     streams: Vec<Pcg64>,
     normalizer: Option<Normalizer>,
-    /// Snapshot that the environments have not checked yet.
+    /// Snapshot of the environments that is not yet checked against the environments.
     snapshot: Option<EnvSnapshot<'static>>,
 }
 
 impl CheckpointInfo<'_> {
-    /// Builds a checkpoint with parameters, optimiser state and, if known, a snapshot of the environments.
+    /// Returns a checkpoint with parameters, optimiser state and, if there is one, a snapshot of
+    /// the environments.
     fn checkpoint(
         &self,
         networks: &NamedTensors,
@@ -64,7 +65,8 @@ impl CheckpointInfo<'_> {
         let mut checkpoint = Checkpoint::default();
         checkpoint.manifest = self.describe()?;
         for (member, tensors) in [(NETWORKS, networks), (OPTIMIZER, optimizer)] {
-            // A checkpoint with such numbers could not be loaded; the previous one is better.
+            // A checkpoint with numbers that are not finite could not be loaded and would replace a
+            // usable one.
             if let Some((tensor, at)) = tensors.iter().find_map(|tensor| Some((tensor, tensor.first_not_finite()?))) {
                 let got = tensor.data[at].to_string();
                 let error = Error::not_finite(member, "finite numbers", got, "load the last checkpoint");
@@ -109,7 +111,7 @@ impl CheckpointInfo<'_> {
         Ok(if let Value::Object(manifest) = manifest { manifest } else { Map::new() })
     }
 
-    /// Reads the common state of a checkpoint whose settings match.
+    /// Checks the settings of a checkpoint, and reads the state that all checkpoints contain.
     fn read(&self, checkpoint: &Checkpoint) -> Result<LoadedState> {
         settings::check(self.config_map, checkpoint, self.defaults)?;
         let counters = Counters::read(checkpoint)?;
@@ -150,7 +152,7 @@ impl CheckpointInfo<'_> {
     }
 }
 
-/// Counters of a manifest.
+/// Counters in the manifest of a checkpoint.
 struct Counters {
     seed: Option<u64>,
     timesteps: u64,
@@ -165,7 +167,8 @@ impl Counters {
         let (counters, run) = (checkpoint.object("counters")?, checkpoint.object("run")?);
         let count = |section: &str, from: &Map<String, Value>, name: &str| {
             let corrupt = || checkpoint.corrupt(section, format!("no count {name:?}"));
-            // Counters need a margin for later additions; the target of a run needs none.
+            // Counters grow later, so their limit leaves a margin. The target of a run does not
+            // grow.
             let fits = |count: &u64| section == "run" || *count < 1 << 62;
             from.get(name).and_then(Value::as_u64).filter(fits).ok_or_else(corrupt)
         };
@@ -196,12 +199,14 @@ impl Counters {
     }
 }
 
-/// Returns the random streams of a run that checkpoints store, by name.
+/// Returns the random streams of a run that checkpoints store, with their names.
 fn named_streams(streams: &Streams) -> Vec<(String, Pcg64)> {
     streams.clone().named().map(|(name, rng)| (name.to_owned(), rng.clone())).into()
 }
 
-/// Returns a stream in the form of NumPy's `bit_generator.state`, with 128-bit numbers as strings.
+/// Returns the state of a random stream as JSON.
+///
+/// The form is that of NumPy's `bit_generator.state`, but 128-bit numbers are strings.
 fn stream_state(rng: &Pcg64) -> Value {
     let Pcg64State { state, inc, has_uint32, uinteger } = rng.state();
     json!({
@@ -221,7 +226,7 @@ fn parse_stream(value: &Value) -> Option<Pcg64> {
     Pcg64::from_state(state).ok().filter(|_| known)
 }
 
-/// Reads parameters and optimiser state, and checks both.
+/// Reads the parameters and the optimiser state, and checks both with the functions passed.
 fn read_networks(
     checkpoint: &Checkpoint,
     check_tensors: impl Fn(&NamedTensors) -> Result<()>,
@@ -244,10 +249,12 @@ fn check_snapshot(checkpoint: &Checkpoint, snapshot: Option<&EnvSnapshot<'_>>, e
     snapshot.check(env).map_err(|error| in_section(error, checkpoint, ENVIRONMENT))
 }
 
-/// Restores the environments from a snapshot, if any, and calls `after_restore`. After an error of either, the
-/// environments are as before.
+/// Restores the environments from the snapshot, if there is one, and then calls `after_restore`.
 ///
-/// `env_initialized` is `true` if the current episodes matter. It becomes `false` if the rollback fails.
+/// If either fails, the environments return to their earlier state.
+///
+/// `env_initialized` is `true` if the environments have current episodes. The flag becomes `false`
+/// if the earlier state cannot be restored.
 fn restore_envs(
     checkpoint: &Checkpoint,
     snapshot: Option<&EnvSnapshot<'_>>,
@@ -259,13 +266,15 @@ fn restore_envs(
     let before = if *env_initialized { EnvSnapshot::capture(env)? } else { None };
     let result = snapshot.restore_into(env).map_err(|error| in_section(error, checkpoint, ENVIRONMENT));
     result.and_then(|()| after_restore()).inspect_err(|_| {
-        // Environments without a snapshot are reset before their next use.
+        // The environments are reset before their next use if their earlier state cannot be
+        // restored.
         let rollback = before.map(|before| before.restore_into(env));
         *env_initialized &= rollback.is_some_and(|back| back.is_ok());
     })
 }
 
-/// Adds the section of the checkpoint to an error other than [`Error::Memory`] and [`Error::Closed`].
+/// Adds the file and the section of the checkpoint to an error other than [`Error::Memory`] and
+/// [`Error::Closed`].
 fn in_section(error: Error, checkpoint: &Checkpoint, section: &str) -> Error {
     if matches!(error, Error::Memory(_) | Error::Closed(_)) { error } else { checkpoint.in_file(error, section) }
 }

@@ -21,41 +21,44 @@ use crate::{NamedTensors, Optimizer, QBatch, QFunction, QLoss, TdLoss};
 pub struct DqnConfig {
     /// Capacity of the replay buffer in transitions.
     pub buffer_size: usize,
-    /// Environment steps with random actions; learning starts after them.
+    /// Number of environment steps with random actions at the start of the run, before learning
+    /// starts.
     pub learning_starts: u64,
-    /// Transitions per minibatch; fewer while the buffer holds fewer.
+    /// Number of transitions per minibatch. Minibatches are smaller while the buffer holds fewer.
     pub batch_size: usize,
-    /// Steps of each environment between updates.
+    /// Number of steps of each environment per iteration.
     pub train_freq: usize,
-    /// Minibatches per update; `None` (-1 in Stable-Baselines3) for the number of collected transitions.
+    /// Number of minibatches per iteration. `None` (-1 in Stable-Baselines3) means one minibatch
+    /// per transition that the iteration collected.
     pub gradient_steps: Option<usize>,
-    /// Minibatches per transition, instead of `gradient_steps`; fractions carry over to the next update.
+    /// Number of minibatches per collected transition, which replaces `gradient_steps`. A fraction
+    /// of a minibatch carries over to the next iteration.
     pub utd_ratio: Option<f64>,
-    /// Steps per transition (n-step returns).
+    /// Number of steps of the n-step returns.
     pub n_steps: usize,
     /// Discount factor.
     pub gamma: f64,
-    /// Share by which the target network moves per update; 1 copies the network.
+    /// Soft update coefficient of the target network: `target += tau * (online - target)`.
     pub tau: f32,
-    /// Environment steps between updates of the target network.
+    /// Number of environment steps, over all environments, between updates of the target network.
     pub target_update_interval: u64,
     /// `true` for double Q-learning (van Hasselt et al. 2016), which Stable-Baselines3 does not have.
     ///
     /// The online network chooses the next action, and the target network computes its value.
     pub double: bool,
-    /// Loss of the temporal difference errors.
+    /// Loss function of the temporal difference errors.
     pub loss: TdLoss,
     /// Optimiser with the initial learning rate.
     pub optimizer: Optimizer,
     /// Schedule of the learning rate.
     pub lr_schedule: Schedule,
-    /// Norm to which gradients are clipped.
+    /// Maximum norm of the gradient of all parameters.
     pub max_grad_norm: f32,
-    /// Share of the run over which the share of random actions falls.
+    /// Fraction of the run over which epsilon, the probability of a random action, decays.
     pub exploration_fraction: f64,
-    /// Share of random actions at the start of the run.
+    /// Epsilon at the start of the run.
     pub exploration_initial_eps: f32,
-    /// Share of random actions after `exploration_fraction` of the run.
+    /// Epsilon after `exploration_fraction` of the run.
     pub exploration_final_eps: f32,
     /// Normalisation of observations and rewards; `None` for no normalisation.
     pub normalize: Option<NormalizerOptions>,
@@ -106,7 +109,7 @@ impl DqnConfig {
         check_share("exploration_final_eps", f64::from(self.exploration_final_eps))
     }
 
-    /// Returns the share of random actions at `progress`, the finished share of the run in [0, 1].
+    /// Returns epsilon at `progress`, the finished fraction of the run in [0, 1].
     ///
     /// ```
     /// let config = rlox_nn::train::DqnConfig { exploration_fraction: 0.5, ..Default::default() };
@@ -154,7 +157,7 @@ impl<Q> DqnLearner<Q> {
         &self.q
     }
 
-    /// Returns the Q-function for changes, such as loading weights.
+    /// Returns a mutable reference to the Q-function, for example to load weights.
     pub fn q_function_mut(&mut self) -> &mut Q {
         &mut self.q
     }

@@ -21,14 +21,15 @@ use crate::alloc::try_reserve;
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Encoding {
-    /// This many numbers, unchanged.
+    /// Observations of this many numbers, whose values do not change.
     Numbers(usize),
-    /// One-hot encoded integers below these counts: Discrete and MultiDiscrete observations from 0.
+    /// One-hot encoding of integers; component i is in `[0, counts[i])`. Discrete and MultiDiscrete
+    /// observations that start at 0 have this form.
     OneHot(Vec<usize>),
 }
 
 impl Encoding {
-    /// Returns the number of numbers in a stored observation.
+    /// Returns the number of components of a stored observation.
     pub fn stored(&self) -> usize {
         match self {
             Self::Numbers(dim) => *dim,
@@ -36,7 +37,7 @@ impl Encoding {
         }
     }
 
-    /// Returns the number of network inputs.
+    /// Returns the number of network inputs per observation.
     pub fn inputs(&self) -> usize {
         match self {
             Self::Numbers(dim) => *dim,
@@ -44,7 +45,7 @@ impl Encoding {
         }
     }
 
-    /// Checks the width of a field's rows.
+    /// Checks that each row of the field `obs` has [`Encoding::stored`] components.
     pub(super) fn check(&self, obs: &Field) -> Result<()> {
         if obs.width() == self.stored() {
             return Ok(());
@@ -53,11 +54,13 @@ impl Encoding {
         Err(Error::shape("obs", expected, got, "create the policy for this observation space"))
     }
 
-    /// Writes the network inputs of `rows`, one row after another, over the content of `out`.
+    /// Replaces the content of `out` by the network inputs for `rows` of `data`, one row after
+    /// another.
     ///
     /// # Errors
-    /// [`Error::Space`] for a wrong data type, or an integer that is not below its count; [`Error::Shape`] for a row
-    /// past the end of `data`; [`Error::Memory`] if the inputs do not fit into memory.
+    /// [`Error::Space`] for a wrong data type, or for an integer outside its range.
+    /// [`Error::Shape`] for a row past the end of `data`. [`Error::Memory`] if the inputs do not
+    /// fit into memory.
     pub fn encode(
         &self,
         data: FieldData<'_>,
@@ -69,7 +72,8 @@ impl Encoding {
         self.append(data, rows, out)
     }
 
-    /// Appends the same inputs as [`Encoding::encode`] to `out`, whose capacity must suffice.
+    /// Appends the network inputs for `rows` of `data` to `out`, in which the caller reserved
+    /// capacity.
     pub(super) fn append(
         &self,
         data: FieldData<'_>,
@@ -98,7 +102,7 @@ impl Encoding {
     }
 }
 
-/// Returns row `row` of `data`.
+/// Returns row `row` of `data`, in which each row has `width` elements.
 fn row_of<T>(data: &[T], row: usize, width: usize) -> Result<&[T]> {
     let missing = || {
         let (expected, got) = (format!("more than {row} rows of {width} numbers"), format!("{} numbers", data.len()));

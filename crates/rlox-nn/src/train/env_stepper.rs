@@ -13,35 +13,41 @@ use crate::alloc::{resize, try_vec};
 use crate::validate::check_finite;
 
 /// Result of a step of the caller's environments; see [`observe`](super::OffPolicyAgent::observe).
+///
+/// `N` is the number of environments, `d` the number of values in an observation, and `n` the
+/// number of flags in an action mask.
 #[derive(Clone, Copy, Debug)]
 pub struct StepResult<'a> {
-    /// Observations before any reset, `[N, d]`: the last one of an episode that ended.
+    /// Observations after the step and before any reset, `[N, d]`. At the end of an episode, the
+    /// last observation of that episode.
     pub next_obs: &'a [f32],
     /// Observations for the next actions, `[N, d]`.
     pub obs: &'a [f32],
     /// Rewards, `[N]`.
     pub rewards: &'a [f64],
-    /// `true` where the task ended, `[N]`.
+    /// `true` for environments that reached a terminal state, `[N]`.
     pub terminated: &'a [bool],
-    /// `true` where a time limit ended the episode, `[N]`.
+    /// `true` for environments whose episode was cut off, for example by a time limit, `[N]`.
     pub truncated: &'a [bool],
     /// `true` for environments that stepped, `false` for those that only reset, `[N]`. `None` if all stepped.
     pub valid: Option<&'a [bool]>,
     /// Action masks at `obs`, `[N, n]`; required if [`EnvInfo::masked`] is `true`.
     pub masks: Option<&'a [bool]>,
-    /// Action masks of the last states of truncated episodes, `[N, n]`. A row without an allowed action marks an
-    /// unknown mask, and `None` marks all as unknown. Only rows that were truncated and not terminated are read.
+    /// Action masks of the last states of truncated episodes, `[N, n]`. A row that allows no action
+    /// marks an unknown mask; `None` marks all masks as unknown. Only rows of episodes that were
+    /// truncated and not terminated are read.
     pub final_masks: Option<&'a [bool]>,
 }
 
 /// Buffers for the actions of one step.
 #[derive(Debug)]
 struct ActionBuffers {
-    /// Integers counted from 0, `[N]`, one per action component; empty for a Box.
+    /// Integers that start at 0, `[N, a]` for `a` action components; empty for a Box.
     discrete: Vec<i64>,
-    /// Numbers in [-1, 1], `[N, a]`; empty for integers.
+    /// Numbers in [-1, 1], `[N, a]`; empty for other spaces.
     continuous: Vec<f32>,
-    /// The actions in the representation of the environments.
+    /// The same actions in the form that environments expect: integers with the `start` of the
+    /// space added, or numbers scaled to the bounds of the Box.
     env_actions: (Vec<i64>, Vec<f32>),
     /// Scaling to the bounds of a Box; `None` for other spaces.
     scaling: Option<ActionScaling>,
@@ -74,7 +80,7 @@ impl ActionBuffers {
         if self.scaling.is_some() { Actions::Continuous(&self.continuous) } else { Actions::Discrete(&self.discrete) }
     }
 
-    /// Returns Box actions within their bounds, and other actions counted from 0.
+    /// Returns numbers scaled to the bounds of the Box, or integers that start at 0.
     fn scaled_actions(&mut self) -> Result<Actions<'_>> {
         let Some(scaling) = &self.scaling else { return Ok(Actions::Discrete(&self.discrete)) };
         self.env_actions.1.copy_from_slice(&self.continuous);
@@ -82,7 +88,7 @@ impl ActionBuffers {
         Ok(Actions::Continuous(&self.env_actions.1))
     }
 
-    /// Writes and returns the actions in the representation of the environments.
+    /// Writes and returns the actions in the form that environments expect.
     fn write_env_actions(&mut self) -> Result<Actions<'_>> {
         let (discrete, continuous) = &mut self.env_actions;
         let actions = if let Some(scaling) = &self.scaling {
@@ -104,7 +110,7 @@ pub(super) struct EnvStepper {
     pub(super) actions: Vec<Pcg64>,
     /// Stream for the choice of minibatches.
     pub(super) order: Pcg64,
-    /// Stream for learning.
+    /// Stream for the random numbers of updates.
     pub(super) learning: Pcg64,
     config: ReplayConfig,
     idling: bool,
@@ -130,9 +136,10 @@ pub(super) struct EnvStepper {
     masks: Vec<bool>,
     /// Action masks of the states before any reset, `[N, n]`.
     next_masks: Vec<bool>,
-    /// Outputs of the random policy that nothing reads.
+    /// Log-probabilities and values that the random policy writes; they are not used.
     unused: [Vec<f32>; 2],
-    /// Transitions stored so far, and since the start of the iteration.
+    /// Number of transitions stored so far. `collected_steps` counts those since the start of the
+    /// iteration.
     pub(super) timesteps: u64,
     pub(super) collected_steps: usize,
 }
@@ -143,7 +150,7 @@ impl EnvStepper {
         check_counts(&[("num_envs", n)])?;
         let numbers = n.saturating_mul(spec.observation.dim());
         let flags = if env_info.masked { n.saturating_mul(masked_actions(&spec.action)) } else { 0 };
-        // Policies give Box actions in [-1, 1], and so does the random policy.
+        // Policies return Box actions in [-1, 1], so the random policy does as well.
         let random = match spec.action {
             Space::Box { .. } => RandomPolicy::new(&Space::uniform_box(-1.0, 1.0, &[spec.action.dim()]))?,
             _ => RandomPolicy::new(&spec.action)?,
@@ -208,7 +215,9 @@ impl EnvStepper {
         set_result
     }
 
-    /// Starts new episodes everywhere; the normaliser counts their first observations.
+    /// Starts new episodes in all environments.
+    ///
+    /// The first observations are added to the statistics of the normaliser.
     pub(super) fn begin_episodes<A: Algorithm + ?Sized>(
         &mut self,
         algorithm: &mut A,
@@ -222,7 +231,8 @@ impl EnvStepper {
         Ok(())
     }
 
-    /// Makes one step in each environment. After an error, all episodes must start again.
+    /// Makes one step in each environment. After an error, the caller must start all episodes
+    /// again.
     pub(super) fn step<A: Algorithm + ?Sized>(
         &mut self,
         algorithm: &mut A,
@@ -239,7 +249,8 @@ impl EnvStepper {
         self.finish(algorithm, normalizer)
     }
 
-    /// Chooses actions: uniform ones before `learning_starts`, then the policy's.
+    /// Chooses actions: uniform actions for the first `learning_starts` steps, then the policy's
+    /// actions.
     pub(super) fn select_actions<A: Algorithm + ?Sized>(
         &mut self,
         algorithm: &mut A,
@@ -271,7 +282,8 @@ impl EnvStepper {
         algorithm.perturb(&mut self.actions, self.action_buffers.policy_actions_mut())
     }
 
-    /// Returns the chosen actions, counted from 0 or within the bounds of a Box.
+    /// Returns the chosen actions: integers that start at 0, or numbers within the bounds of the
+    /// Box.
     pub(super) fn scaled_actions(&mut self) -> Result<Actions<'_>> {
         self.action_buffers.scaled_actions()
     }
@@ -336,7 +348,7 @@ impl EnvStepper {
         Ok(())
     }
 
-    /// Stores the step and moves on to the next observations.
+    /// Stores the step, and makes the observations after the step the current observations.
     pub(super) fn finish<A: Algorithm + ?Sized>(
         &mut self,
         algorithm: &mut A,
@@ -358,7 +370,7 @@ impl EnvStepper {
         std::mem::swap(&mut self.obs, &mut self.after);
         self.env_initialized = true;
         let Self { terminated, truncated, valid, .. } = self;
-        // A row that only reset belongs to no episode, so its noise restarts as well.
+        // An environment that only reset starts an episode, so its action noise restarts as well.
         let ended = |env: usize| terminated[env] || truncated[env] || !valid[env];
         if (0..valid.len()).any(ended) {
             algorithm.end_episodes(&ended);
@@ -367,7 +379,7 @@ impl EnvStepper {
         let before = self.timesteps;
         self.timesteps += stored as u64;
         self.collected_steps += stored;
-        // Resets alone are no step.
+        // A call in which all environments only reset does not count as a step.
         if stored > 0 { algorithm.on_step(before..self.timesteps) } else { Ok(()) }
     }
 
@@ -375,7 +387,7 @@ impl EnvStepper {
     fn update_normalizer(&mut self, normalizer: &mut Normalizer) -> Result<()> {
         let Self { after, policy_obs, rewards, terminated, truncated, valid, idling, .. } = self;
         if *idling {
-            // The policy never acts on the last observation of an episode.
+            // The last observation of an episode is left out, because the policy never acts on it.
             let dim = after.len() / rewards.len();
             policy_obs.clear();
             let acted =
@@ -390,7 +402,7 @@ impl EnvStepper {
         normalizer.step_rewards_where(Some(valid), rewards, terminated, truncated)
     }
 
-    /// Fills in the masks of next states, except for truncated episodes, whose masks are present.
+    /// Fills in the masks of next states. The masks of truncated episodes are already present.
     fn complete_next_masks(&mut self) {
         let Self { masks, next_masks, terminated, truncated, .. } = self;
         let width = (masks.len() / terminated.len()).max(1);

@@ -1,4 +1,7 @@
 //! Greedy actions of all kinds of policies, evaluation, and actions for batches of observations.
+//!
+//! Shapes use `N` for the number of environments or observations, `d` for the number of values in
+//! an observation, and `n` for the number of flags in an action mask.
 
 use rlox_core::{
     ActionsMut, Error, Normalizer, Pcg64, PolicyOut, ResetOptions, Result, Seeds, Space, StepOut, VectorEnv,
@@ -11,12 +14,13 @@ use crate::alloc::resize;
 pub use crate::distribution::mask_width;
 use crate::{ActionScaling, ActorCritic, DeterministicPolicy, QFunction, StochasticPolicy, validate};
 
-/// Number of network inputs per chunk of observations, which bounds memory.
+/// Number of network inputs that are computed at a time. The limit bounds the memory use.
 const CHUNK: usize = 1 << 14;
 
-/// Greedy action selection: every policy and Q-function of this crate on any backend.
+/// Greedy action selection, for every policy and Q-function of this crate on any backend.
 ///
-/// `Kind` is the policy's trait object type, such as `dyn QFunction`. Rust infers `Kind` for types with one such trait.
+/// The parameter `Kind` names the trait of the policy, such as `dyn QFunction`. Rust infers `Kind`
+/// for types that implement only one of these traits.
 ///
 /// ```
 /// use rlox_core::{ActionsMut, AutoresetMode, Pcg64, VecEnv, VectorEnv, envs::CartPole};
@@ -33,11 +37,13 @@ pub trait Greedy<Kind: ?Sized> {
     /// `true` if actions are in [-1, 1] and need [`crate::ActionScaling`] to reach the bounds of a Box.
     const SCALED: bool;
 
-    /// Writes the greedy actions for `obs`, `[N, d]`, among those that the masks, `[N, n]`, allow.
+    /// Writes the greedy actions for observations, `[N, d]`, to `actions`.
+    ///
+    /// If there are masks, `[N, n]`, only actions whose flag is `true` are chosen.
     ///
     /// # Errors
-    /// [`Error::Shape`] for slices of wrong lengths, [`Error::Space`] for actions of the wrong kind; errors of the
-    /// policy.
+    /// [`Error::Shape`] for slices of wrong lengths. [`Error::Space`] for integer actions instead
+    /// of continuous ones, or the reverse. Errors of the policy.
     fn act_greedy(&mut self, obs: &[f32], masks: Option<&[bool]>, actions: ActionsMut<'_>) -> Result<()>;
 }
 
@@ -56,7 +62,7 @@ impl<Q: QFunction + ?Sized> Greedy<dyn QFunction> for Q {
         let ActionsMut::Discrete(actions) = actions else {
             return Err(Error::space("actions", "integers", "f32 numbers", "use SAC, TD3, PPO or A2C"));
         };
-        // Epsilon is 0, so nothing is drawn.
+        // Epsilon is 0, so no random number is drawn.
         let mut rngs = Vec::new();
         resize("obs", &mut rngs, actions.len(), Pcg64::seed_from(0))?;
         self.act(obs, masks, 0.0, &mut rngs, actions)
@@ -79,15 +85,17 @@ impl<P: DeterministicPolicy + ?Sized> Greedy<dyn DeterministicPolicy> for P {
     }
 }
 
-/// Returns the returns of `episodes` greedy episodes, in the order in which they end.
+/// Returns the returns of `episodes` episodes of the greedy policy, in the order in which they end.
 ///
-/// Each environment plays the same number of episodes, to within one, so that short ones are not favoured. The
-/// environments are reset with `seed`. The statistics of `normalizer` are used and not changed.
+/// Each environment plays `episodes / N` episodes, rounded up or down. If environments played as
+/// many episodes as they can, short episodes would be overrepresented. The environments are reset
+/// with `seed`. The statistics of `normalizer` are used, but not changed.
 ///
 /// # Errors
-/// [`Error::Config`] for 0 episodes or environments that are not in `SAME_STEP` mode. Errors of [`ActionScaling::new`]
-/// if the policy's actions are scaled, and errors of the policy and the environments. [`Error::Interrupted`] between two
-/// steps ([`rlox_core::interrupt::set_interrupt_check`]).
+/// [`Error::Config`] for 0 episodes or environments that are not in `SAME_STEP` mode. Errors of
+/// [`ActionScaling::new`] if the policy's actions are scaled. Errors of the policy and the
+/// environments. [`Error::Interrupted`] if the check of
+/// [`rlox_core::interrupt::set_interrupt_check`] stops the evaluation between two steps.
 ///
 /// ```
 /// use rlox_core::{AutoresetMode, Pcg64, VecEnv, VectorEnv, envs::CartPole};
@@ -120,7 +128,7 @@ pub fn evaluate_policy<Kind: ?Sized, P: Greedy<Kind> + ?Sized>(
 /// Function that writes greedy actions for observations and optional masks.
 type GreedyAct<'a> = dyn FnMut(&[f32], Option<&[bool]>, ActionsMut<'_>) -> Result<()> + 'a;
 
-/// Plays the episodes of [`evaluate_policy`] with actions in the representation of the environments.
+/// Plays the episodes of [`evaluate_policy`] with the actions that `act` writes.
 fn play(
     act: &mut GreedyAct<'_>,
     env: &mut dyn VectorEnv,
@@ -141,7 +149,7 @@ fn play(
     let (mut discrete, mut continuous) = (vec![0; n * a], vec![0.0; n * a]);
     let (mut rewards, mut terminated, mut truncated) = (vec![0.0; n], vec![false; n], vec![false; n]);
     let mut masks = vec![true; if env.has_action_masks() { n * masked_actions(&space) } else { 0 }];
-    // The first episodes % n environments play one more.
+    // The first `episodes % n` environments play one episode more.
     let mut remaining: Vec<usize> = (0..n).map(|i| episodes / n + usize::from(i < episodes % n)).collect();
     let (mut sums, mut returns) = (vec![0.0; n], Vec::new());
     env.reset(Seeds::Base(seed), None, &ResetOptions::default(), &mut obs)?;
@@ -189,20 +197,21 @@ fn play(
 /// Batch of observations to choose actions for.
 #[derive(Clone, Copy, Debug)]
 pub struct Observations<'a> {
-    /// Raw observations as rollouts store them, one after another.
+    /// Observations before normalisation and conversion, one row after another.
     pub data: FieldData<'a>,
     /// Conversion to network inputs.
     pub encoding: &'a Encoding,
-    /// Normaliser of the inputs, whose statistics are not changed.
+    /// Normaliser of the network inputs. Its statistics do not change.
     pub normalizer: Option<&'a Normalizer>,
-    /// Action masks, `[N, mask_width]`.
+    /// Action masks, `[N, n]`, where `n` is [`mask_width`] of the action space.
     pub masks: Option<&'a [bool]>,
 }
 
-/// Writes greedy actions, or with a seed samples, for as many observations as `actions` has rows.
+/// Writes greedy actions, or sampled actions if there is a seed, for a batch of observations.
 ///
-/// The actions are in the representation of the environments ([`ActionsMut::into_env_actions`]). `inputs` is the buffer
-/// for network inputs.
+/// The number of rows in `actions` determines the number of observations. The actions can be passed
+/// to environments ([`ActionsMut::into_env_actions`] has been applied). `inputs` is a reusable
+/// buffer for network inputs.
 ///
 /// # Errors
 /// [`Error::Shape`] for masks or actions of wrong lengths. [`Error::NotFinite`] for observations or actions that are
@@ -242,7 +251,10 @@ pub fn predict_actions(
     choose_actions(&mut act, obs, seed, space, inputs, actions)
 }
 
-/// Writes greedy actions of an off-policy agent, or with a seed exploratory ones without action noise.
+/// Writes greedy actions of an off-policy agent, or exploratory actions without action noise if
+/// there is a seed.
+///
+/// The arguments are those of [`predict_actions`].
 ///
 /// # Errors
 /// Errors of [`predict_actions`] and, for a Box, of [`ActionScaling::new`].
@@ -274,7 +286,8 @@ pub fn predict_with<A: Algorithm + ?Sized>(
     choose_actions(&mut act, obs, seed, space, inputs, actions)
 }
 
-/// Function that writes actions for inputs: greedy ones, or samples if random streams are passed.
+/// Function that writes actions for network inputs and optional masks. The actions are greedy, or
+/// sampled if there are random streams.
 type SampledAct<'a> = dyn FnMut(&[f32], Option<&[bool]>, Option<&mut [Pcg64]>, ActionsMut<'_>) -> Result<()> + 'a;
 
 fn choose_actions(
@@ -317,7 +330,7 @@ fn choose_actions(
     Ok(())
 }
 
-/// Returns continuous actions for writing.
+/// Returns the mutable slice of continuous actions.
 pub(super) fn as_continuous_mut(actions: ActionsMut<'_>) -> Result<&mut [f32]> {
     match actions {
         ActionsMut::Continuous(actions) => Ok(actions),

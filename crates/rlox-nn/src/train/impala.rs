@@ -1,4 +1,7 @@
 //! IMPALA (Espeholt et al. 2018, arXiv:1802.01561): advantage actor-critic with V-trace.
+//!
+//! An importance ratio is the probability of an action under the current policy, divided by that
+//! under the policy that collected the rollout.
 
 use rlox_core::__private::profile::{self, Phase};
 use rlox_core::{Pcg64, Result, RolloutBuffer, advantage::VtraceConfig, normalize::NormalizerOptions};
@@ -26,15 +29,15 @@ use crate::{ActorCritic, ActorCriticLoss, ActorCriticStats, Minibatch, Optimizer
 /// ```
 #[derive(Clone, Debug, PartialEq)]
 pub struct ImpalaConfig {
-    /// Steps of each environment per rollout.
+    /// Number of steps of each environment per rollout.
     pub n_steps: usize,
     /// Discount factor.
     pub gamma: f64,
-    /// Factor of the trace coefficients of V-trace.
+    /// Lambda of V-trace, a factor of the trace coefficients.
     pub vtrace_lambda: f64,
-    /// Bound of the ratios of new to old probability in the temporal differences.
+    /// Upper limit of the importance ratios in the temporal differences.
     pub rho_bar: f64,
-    /// Bound of the ratios of new to old probability in the traces.
+    /// Upper limit of the importance ratios in the trace coefficients.
     pub c_bar: f64,
     /// Optimiser with the initial learning rate.
     pub optimizer: Optimizer,
@@ -44,15 +47,17 @@ pub struct ImpalaConfig {
     pub ent_coef: f32,
     /// Weight of the value loss.
     pub vf_coef: f32,
-    /// Norm to which the gradient of all parameters is clipped.
+    /// Maximum norm of the gradient of all parameters.
     pub max_grad_norm: f32,
-    /// Steps between draws of the gSDE noise; 0 draws once per rollout.
+    /// Number of steps between draws of the noise for generalised state-dependent exploration
+    /// (gSDE). 0 draws the noise once per rollout.
     pub sde_sample_freq: usize,
 }
 
 impl Default for ImpalaConfig {
-    /// Returns the paper's V-trace bounds with A2C's optimiser. Losses are means over steps instead of the paper's
-    /// sums.
+    /// Returns the V-trace limits of the paper and the optimiser of A2C.
+    ///
+    /// Losses are means over transitions. The paper uses sums.
     fn default() -> Self {
         Self {
             n_steps: 5,
@@ -70,7 +75,7 @@ impl Default for ImpalaConfig {
     }
 }
 
-/// Trainer of IMPALA: actors in threads, and a learner.
+/// Trainer of IMPALA, with actors in threads and one learner.
 ///
 /// ```
 /// use rlox_core::{AutoresetMode, VecEnv, VectorEnv, envs::CartPole, pipeline::StalenessPolicy};
@@ -106,16 +111,19 @@ impl ImpalaConfig {
         VtraceConfig { gamma, rho_bar, c_bar, lambda, pg_rho_bar: rho_bar }
     }
 
-    /// Makes one gradient step on a finished rollout of this or an older policy.
+    /// Makes one gradient step on a finished rollout, which may come from an older policy.
     ///
-    /// Schedules use `progress`, which is in [0, 1]. `stop` is polled between the parts of a large rollout. If it
-    /// returns `true`, nothing is learned. In the result, [`crate::ActorCriticStats::approx_kl`] is the divergence
-    /// between the acting policy and this one, and `clip_fraction` the share of ratios above `rho_bar`.
+    /// Schedules use `progress`, which is in [0, 1]. `stop` is polled several times if the rollout
+    /// is large. If `stop` returns `true`, the policy does not change. In the result,
+    /// [`crate::ActorCriticStats::approx_kl`] estimates the KL divergence between the policy that
+    /// collected the rollout and the current policy. `clip_fraction` is the fraction of importance
+    /// ratios above `rho_bar`.
     ///
     /// # Errors
-    /// Errors of [`ImpalaConfig::check`] and [`ActorCritic::update`]. [`rlox_core::Error::Config`] for `progress` out
-    /// of range, or a rollout that is unfinished or has no transitions. [`rlox_core::Error::Shape`] for a wrong width
-    /// of observations. [`rlox_core::Error::NotFinite`] for outputs or gradients.
+    /// Errors of [`ImpalaConfig::check`] and [`ActorCritic::update`]. [`rlox_core::Error::Config`]
+    /// for `progress` out of range, or for a rollout that is unfinished or has no transitions.
+    /// [`rlox_core::Error::Shape`] for observations of the wrong size.
+    /// [`rlox_core::Error::NotFinite`] for outputs or gradients that are not finite.
     pub fn learn(
         &self,
         policy: &mut dyn ActorCritic,

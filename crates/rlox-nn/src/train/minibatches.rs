@@ -1,4 +1,4 @@
-//! Minibatches of a rollout's transitions, and V-trace targets for rollouts of older policies.
+//! Minibatches of a rollout's transitions, and V-trace targets for rollouts from older policies.
 
 use std::ops::Range;
 
@@ -28,7 +28,7 @@ pub struct Minibatches {
     values: Vec<f32>,
     pub(super) advantages: Vec<f32>,
     returns: Vec<f32>,
-    /// V-trace's advantages and returns, which replace those of the rollout.
+    /// Advantages and returns of V-trace, which replace those of the rollout for IMPALA.
     pub(super) corrected: Corrected,
 }
 
@@ -40,7 +40,7 @@ impl Minibatches {
         Self { encoding, index, obs, discrete, continuous, masks, log_probs, values, advantages, returns, corrected }
     }
 
-    /// Returns the conversion of observations to network inputs.
+    /// Returns the encoding, which converts observations to network inputs.
     pub(super) fn encoding(&self) -> &Encoding {
         &self.encoding
     }
@@ -62,7 +62,7 @@ impl Minibatches {
         Ok(())
     }
 
-    /// Shuffles the selected rows (Fisher and Yates). Returns `false` if `stop` ended the shuffle.
+    /// Shuffles the selected rows (Fisher-Yates). Returns `false` if `stop` ended the shuffle.
     pub(super) fn shuffle(&mut self, rng: &mut Pcg64, stop: &mut dyn FnMut() -> bool) -> bool {
         for i in (1..self.index.len()).rev() {
             if i.is_multiple_of(InterruptCheck::POLL_ELEMENTS) && stop() {
@@ -74,11 +74,11 @@ impl Minibatches {
         true
     }
 
-    /// Copies the data of a range of the selected rows.
+    /// Copies a minibatch: the data of the range `rows` of the selected rows.
     ///
     /// # Errors
-    /// [`Error::Interrupted`] if `stop` returns `true`, [`Error::Shape`] for a wrong width of observations,
-    /// [`Error::Memory`] if memory is insufficient; errors of [`Encoding::encode`].
+    /// [`Error::Interrupted`] if `stop` returns `true`. [`Error::Shape`] for observations of the
+    /// wrong size. [`Error::Memory`] if memory is insufficient. Errors of [`Encoding::encode`].
     pub(super) fn gather(
         &mut self,
         buffer: &RolloutBuffer,
@@ -106,7 +106,7 @@ impl Minibatches {
         ] {
             gather_rows(index, f32_field(buffer, name), 1, out)?;
         }
-        // The action kind may differ from that of an earlier rollout.
+        // An earlier rollout may have had the other kind of actions.
         self.discrete.clear();
         self.continuous.clear();
         if let Some(field) = buffer.field("actions") {
@@ -127,7 +127,7 @@ impl Minibatches {
         Ok(())
     }
 
-    /// Returns the gathered minibatch.
+    /// Returns the minibatch that the last call of `gather` copied.
     pub(super) fn minibatch(&self) -> Minibatch<'_> {
         let discrete = self.continuous.is_empty();
         Minibatch {
@@ -141,7 +141,7 @@ impl Minibatches {
         }
     }
 
-    /// Returns the explained variance: the share of the variance of the returns that the values predict.
+    /// Returns the explained variance of the values, `1 - Var(returns - values) / Var(returns)`.
     pub(super) fn explained_variance(&mut self, buffer: &RolloutBuffer) -> Result<f32> {
         self.select_all(buffer)?;
         gather_rows(&self.index, f32_field(buffer, "values"), 1, &mut self.values)?;
@@ -176,12 +176,16 @@ pub(super) struct Corrected {
     pub(super) returns: Vec<f32>,
 }
 
-/// Distance between the acting policy and the current one.
+/// Distance between the policy that collected a rollout and the current policy.
+///
+/// `rho` is the importance ratio: the probability of an action under the current policy, divided by
+/// that under the policy that collected the rollout.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Distance {
-    /// Mean of `(rho - 1) - ln rho` (Schulman 2020), an estimate of KL(acting policy || current policy).
+    /// Mean of `(rho - 1) - ln rho` (Schulman 2020), an estimate of `KL(p || q)` for the policy `p`
+    /// that collected the rollout and the current policy `q`.
     pub(super) kl: f32,
-    /// Share of ratios above `rho_bar`.
+    /// Fraction of ratios `rho` above `rho_bar`.
     pub(super) clipped: f32,
 }
 
@@ -200,7 +204,8 @@ impl Corrected {
     ) -> Result<Distance> {
         minibatches.select_all(buffer)?;
         let (rows, num_transitions) = (buffer.n_steps() * buffer.num_envs(), buffer.transitions());
-        // V-trace needs the rows of resets in their places; they are removed afterwards.
+        // V-trace needs all rows in the order of steps, including steps that only reset. Rows of
+        // such steps are removed after V-trace.
         if num_transitions < rows {
             minibatches.index.clear();
             try_reserve("batch_size", &mut minibatches.index, rows)?;
@@ -222,7 +227,7 @@ impl Corrected {
         Ok(distance(&self.log_rhos, config.rho_bar))
     }
 
-    /// Computes V-trace over all rows.
+    /// Computes V-trace values, advantages, returns and ratios of all rows.
     fn correct(
         &mut self,
         policy: &mut dyn ActorCritic,
@@ -259,7 +264,8 @@ impl Corrected {
         Ok(())
     }
 
-    /// Computes the values after the last steps and at truncations, and reads the ends of all episodes.
+    /// Encodes the observations after the last step, computes the values of the last observations
+    /// of truncated episodes, and reads the flags of episode ends.
     fn compute_next_values(
         &mut self,
         policy: &mut dyn ActorCritic,
@@ -303,7 +309,7 @@ fn distance(log_rhos: &[f32], bar: f64) -> Distance {
     Distance { kl: (kl / count) as f32, clipped: (above / count) as f32 }
 }
 
-/// Returns the data of an f32 field; empty without the field.
+/// Returns the data of an f32 field, or an empty slice if there is no such field.
 fn f32_field<'a>(buffer: &'a RolloutBuffer, name: &str) -> &'a [f32] {
     match buffer.field(name).map(Field::data) {
         Some(FieldData::F32(numbers)) => numbers,

@@ -1,4 +1,6 @@
 //! Action noise for the exploration of deterministic policies.
+//!
+//! Shapes use `N` for the number of environments and `a` for the number of action components.
 
 use rlox_core::{Error, Pcg64, Result, error::check_len};
 
@@ -14,14 +16,15 @@ pub enum ActionNoise {
         /// Standard deviation; rl-zoo3 uses 0.1 for TD3.
         sigma: f32,
     },
-    /// Process with a drift towards 0 that starts at 0 in every episode.
+    /// Ornstein-Uhlenbeck process: noise with a drift towards 0, which starts at 0 in every
+    /// episode.
     ///
     /// A step is `x += -theta x dt + sigma sqrt(dt) n` with a standard normal `n` (Uhlenbeck and Ornstein 1930;
     /// Lillicrap et al. 2016).
     OrnsteinUhlenbeck {
         /// Standard deviation per unit of time.
         sigma: f32,
-        /// Rate of the drift towards 0; 0.15 is usual.
+        /// Rate of the drift towards 0. A common value is 0.15.
         theta: f32,
         /// Time between two steps; 0.01 in Stable-Baselines3.
         dt: f32,
@@ -46,7 +49,8 @@ impl ActionNoise {
         validate::check_not_negative("action_noise.sigma", sigma)?;
         validate::check_not_negative("action_noise.theta", theta)?;
         validate::check_not_negative("action_noise.dt", dt)?;
-        // From 2 on the variance grows without bound; theta * dt may be infinite.
+        // The variance grows without bound if theta * dt is at least 2. The product may be
+        // infinite.
         if theta * dt < 2.0 {
             return Ok(());
         }
@@ -55,7 +59,7 @@ impl ActionNoise {
     }
 }
 
-/// Action noise of a batch of environments.
+/// Action noise of `N` environments.
 ///
 /// ```
 /// use rlox_core::Pcg64;
@@ -74,7 +78,7 @@ impl ActionNoise {
 pub struct NoiseProcess {
     noise: ActionNoise,
     dim: usize,
-    /// State of each environment's process, `[N, a]`; the last draw of Gaussian noise.
+    /// State of each environment's process, `[N, a]`. For Gaussian noise, the last noise.
     state: Vec<f32>,
     drawn: Vec<f32>,
 }
@@ -94,7 +98,7 @@ impl NoiseProcess {
         Ok(Self { noise, dim, state, drawn })
     }
 
-    /// Advances by one step, adds the noise to actions, `[N, a]`, and clips them to [-1, 1].
+    /// Advances the noise by one step, adds it to `actions`, `[N, a]`, and clips them to [-1, 1].
     ///
     /// The noise of environment i is drawn from `rngs[i]`.
     ///
@@ -136,7 +140,8 @@ impl NoiseProcess {
     /// Restores a state that [`NoiseProcess::state`] returned.
     ///
     /// # Errors
-    /// [`Error::Shape`] for a slice of the wrong length, [`Error::NotFinite`] for its numbers. Nothing changes then.
+    /// [`Error::Shape`] for a slice of the wrong length, [`Error::NotFinite`] for numbers that are
+    /// not finite. Nothing changes then.
     pub fn set_state(&mut self, state: &[f32]) -> Result<()> {
         check_len("noise", state.len(), self.state.len())?;
         validate::check_finite("noise", state, self.dim)?;

@@ -25,11 +25,11 @@ use crate::{ActorCritic, ActorCriticLoss, ActorCriticStats, Optimizer, PolicyLos
 /// ```
 #[derive(Clone, Debug, PartialEq)]
 pub struct PpoConfig {
-    /// Steps of each environment per iteration.
+    /// Number of steps of each environment per iteration.
     pub n_steps: usize,
-    /// Steps per minibatch; the last minibatch of an epoch may be smaller.
+    /// Number of transitions per minibatch. The last minibatch of an epoch may be smaller.
     pub batch_size: usize,
-    /// Passes over the steps of an iteration.
+    /// Number of passes over the transitions of an iteration.
     pub n_epochs: usize,
     /// Discount factor.
     pub gamma: f64,
@@ -43,7 +43,7 @@ pub struct PpoConfig {
     pub clip_coef: f32,
     /// Schedule of `clip_coef`.
     pub clip_schedule: Schedule,
-    /// Clip range of value changes in the value loss; `None` for no clipping.
+    /// Clip range of the change of values in the value loss; `None` for no clipping.
     pub clip_coef_vf: Option<f32>,
     /// `true` to normalise the advantages of each minibatch to mean 0 and standard deviation 1.
     pub normalize_advantage: bool,
@@ -51,13 +51,15 @@ pub struct PpoConfig {
     pub ent_coef: f32,
     /// Weight of the value loss.
     pub vf_coef: f32,
-    /// Norm to which the gradient of all parameters is clipped.
+    /// Maximum norm of the gradient of all parameters.
     pub max_grad_norm: f32,
-    /// KL limit: an update ends at the first minibatch with a KL above 1.5 times this; `None` for no limit.
+    /// Limit of the KL divergence from the old policy; `None` for no limit. An update ends before
+    /// the first minibatch whose divergence exceeds `1.5 * target_kl`.
     pub target_kl: Option<f32>,
     /// Normalisation of observations and rewards; `None` for no normalisation.
     pub normalize: Option<NormalizerOptions>,
-    /// Steps between draws of the gSDE noise; 0 draws once per iteration.
+    /// Number of steps between draws of the noise for generalised state-dependent exploration
+    /// (gSDE). 0 draws the noise once per iteration.
     pub sde_sample_freq: usize,
 }
 
@@ -174,7 +176,7 @@ impl OnPolicyAlgorithm for PpoConfig {
 }
 
 impl PpoConfig {
-    /// Returns the loss settings and the optimiser at `progress`, the finished share of the run.
+    /// Returns the loss settings and the optimiser at `progress`, the finished fraction of the run.
     fn loss_and_optimizer(&self, progress: f64) -> (ActorCriticLoss, Optimizer) {
         let loss = ActorCriticLoss {
             policy: PolicyLoss::Clipped { clip_coef: self.clip_schedule.value_at(self.clip_coef, progress) },
@@ -187,14 +189,16 @@ impl PpoConfig {
 
     /// Learns epochs of minibatches from a finished rollout. Schedules use `progress`, which is in [0, 1].
     ///
-    /// `order` shuffles the steps of each epoch. Rollouts with at most `batch_size` transitions are one minibatch.
-    /// `target_kl` or `stop` may end the update early. `stop` is polled before each minibatch and between the parts of
-    /// a large one, which then has no effect; earlier minibatches stay learned.
+    /// The random stream `order` shuffles the transitions of each epoch. A rollout with at most
+    /// `batch_size` transitions is one minibatch. `target_kl` or `stop` may end the update early.
+    /// `stop` is polled before each minibatch and during large minibatches. An interrupted
+    /// minibatch has no effect; earlier minibatches keep theirs.
     ///
     /// # Errors
-    /// Errors of [`PpoConfig::check`] and [`ActorCritic::update`]. [`Error::Config`] for `progress` out of range, or a
-    /// rollout that is unfinished or has no transitions. [`Error::Shape`] for a wrong width of observations.
-    /// [`Error::NotFinite`] for outputs or gradients.
+    /// Errors of [`PpoConfig::check`] and [`ActorCritic::update`]. [`Error::Config`] for `progress`
+    /// out of range, or for a rollout that is unfinished or has no transitions. [`Error::Shape`]
+    /// for observations of the wrong size. [`Error::NotFinite`] for outputs or gradients that are
+    /// not finite.
     pub fn learn(
         &self,
         policy: &mut dyn ActorCritic,
@@ -245,12 +249,13 @@ impl PpoConfig {
         Ok(learned)
     }
 
-    /// Returns the KL above which the update ends.
+    /// Returns the KL divergence above which the update ends.
     fn most_kl(&self) -> Option<f32> {
         self.target_kl.map(|target| 1.5 * target)
     }
 
-    /// Makes a gradient step on the gathered minibatch, unless its KL is above the limit.
+    /// Makes a gradient step on the gathered minibatch, unless its KL divergence is above the
+    /// limit.
     fn minibatch(
         &self,
         policy: &mut dyn ActorCritic,

@@ -1,4 +1,5 @@
-//! Replay buffer of off-policy algorithms: stores raw transitions and samples normalised minibatches.
+//! Replay buffer of off-policy algorithms, which stores transitions and normalises sampled
+//! minibatches.
 
 use rlox_core::replay::{
     AnySampler, Column, FieldSpec, NStep, Prioritized, Replay, ReplayStorage, SampleIndices, TransitionBatch,
@@ -19,17 +20,20 @@ use crate::validate::check_not_negative;
 /// Name of the field with the action masks of next states.
 const NEXT_MASKS: &str = "next_masks";
 
-/// Settings of prioritized replay ([`Prioritized`]). The exponent of the weights rises linearly to 1 over the run.
+/// Settings of prioritized replay ([`Prioritized`]). The exponent of the importance weights rises
+/// linearly from `beta` to 1 over the run.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Priorities {
-    /// Exponent of the priorities, from uniform (0) to proportional (1); 0.6 is usual.
+    /// Exponent of the priorities: 0 for uniform sampling, 1 for sampling in proportion to the
+    /// priorities. A common value is 0.6.
     pub alpha: f32,
-    /// Exponent of the importance weights at the start of the run; 0.4 is usual.
+    /// Exponent of the importance weights at the start of the run. A common value is 0.4.
     pub beta: f32,
 }
 
 impl Priorities {
-    /// Returns the exponent of the weights at `progress`, the finished share of the run in [0, 1].
+    /// Returns the exponent of the importance weights at `progress`, the finished fraction of the
+    /// run.
     fn beta_at(self, progress: f64) -> f32 {
         (f64::from(self.beta) + (1.0 - f64::from(self.beta)) * progress).clamp(0.0, 1.0) as f32
     }
@@ -40,17 +44,20 @@ impl Priorities {
 pub struct ReplayConfig {
     /// Capacity of the replay buffer in transitions.
     pub buffer_size: usize,
-    /// Environment steps with random actions; learning starts after them.
+    /// Number of environment steps with random actions at the start of the run, before learning
+    /// starts.
     pub learning_starts: u64,
-    /// Transitions per minibatch; fewer while the buffer holds fewer.
+    /// Number of transitions per minibatch. Minibatches are smaller while the buffer holds fewer.
     pub batch_size: usize,
-    /// Steps of each environment between updates.
+    /// Number of steps of each environment per iteration.
     pub train_freq: usize,
-    /// Minibatches per update; `None` for the number of collected transitions.
+    /// Number of minibatches per iteration. `None` means one minibatch per transition that the
+    /// iteration collected.
     pub gradient_steps: Option<usize>,
-    /// Minibatches per transition, instead of `gradient_steps`; fractions carry over to the next update.
+    /// Number of minibatches per collected transition, which replaces `gradient_steps`. A fraction
+    /// of a minibatch carries over to the next iteration.
     pub utd_ratio: Option<f64>,
-    /// Steps per transition (n-step returns).
+    /// Number of steps of the n-step returns.
     pub n_steps: usize,
     /// Discount factor.
     pub gamma: f64,
@@ -62,7 +69,9 @@ pub struct ReplayConfig {
 
 /// Builds a [`ReplayConfig`] from a config with fields of the same names.
 ///
-/// Configs are flat, as in the Python package and Stable-Baselines3, so that one literal with `..default()` suffices.
+/// Algorithms' configs repeat these fields instead of containing a [`ReplayConfig`]. A struct
+/// literal with `..default()` can then set any of them, as in the Python package and
+/// Stable-Baselines3.
 macro_rules! replay_config {
     ($config:expr, $prioritized:expr) => {
         ReplayConfig {
@@ -100,7 +109,7 @@ impl ReplayConfig {
             check_share("priority_alpha", f64::from(alpha))?;
             check_share("priority_beta", f64::from(beta))?;
         }
-        // Rejects options that are out of range.
+        // The constructor rejects options that are out of range.
         self.normalize.map_or(Ok(()), |options| Normalizer::new(1, 1, options).map(|_| ()))
     }
 }
@@ -126,28 +135,33 @@ impl<'a> EnvInfo<'a> {
     }
 }
 
-/// Normalised minibatch of B transitions. All fields but observations, actions and masks are `[B]`.
+/// Normalised minibatch of `B` transitions.
+///
+/// Fields without a shape below have the shape `[B]`. `d` is the number of values in an
+/// observation, `a` the number of action components, and `n` the number of flags in an action mask.
 #[derive(Clone, Copy, Debug)]
 pub struct ReplayBatch<'a> {
     /// Observations, `[B, d]`.
     pub obs: &'a [f32],
-    /// Integers counted from 0, `[B]`, or numbers in [-1, 1], `[B, a]`.
+    /// Integers that start at 0, or numbers in [-1, 1], `[B, a]`.
     pub actions: Actions<'a>,
-    /// Rewards; over several steps their discounted sum.
+    /// Rewards, or discounted sums of rewards for n-step returns.
     pub rewards: &'a [f32],
-    /// Next observations, `[B, d]`: the last one of an episode that ended.
+    /// Next observations, `[B, d]`. For a transition that ends an episode, the last observation of
+    /// the episode.
     pub next_obs: &'a [f32],
-    /// `true` where the task ended; never for truncations.
+    /// `true` for transitions into a terminal state, `false` for truncated episodes.
     pub terminated: &'a [bool],
-    /// Discount factors of the next values.
+    /// Discount factors of the values of the next observations.
     pub discount: Discount<'a>,
     /// Importance weights; `None` for uniform sampling.
     pub weights: Option<&'a [f32]>,
-    /// Action masks of the next states, `[B, n]`. Each has an allowed action unless the state is `terminated`.
+    /// Action masks of the next states, `[B, n]`. Each mask allows an action unless the transition
+    /// is `terminated`.
     pub next_masks: Option<&'a [bool]>,
 }
 
-/// One step of all environments in the form of the buffer.
+/// One step of all environments, in the form that the replay buffer stores.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct StepBatch<'a> {
     pub(super) obs: &'a [f32],
@@ -156,8 +170,8 @@ pub(super) struct StepBatch<'a> {
     pub(super) terminated: &'a [bool],
     pub(super) truncated: &'a [bool],
     pub(super) next_obs: &'a [f32],
-    /// Action masks of the next states; empty without action masks. A row without an allowed action marks a terminated
-    /// state or an unknown mask.
+    /// Action masks of the next states, `[N, n]`; empty if the environments have no masks. A row
+    /// that allows no action belongs to a terminal state or marks an unknown mask.
     pub(super) next_masks: &'a [bool],
 }
 
@@ -170,21 +184,21 @@ pub(super) struct ReplayMemory {
     gamma: f32,
     n_steps: usize,
     priorities: Option<Priorities>,
-    /// Absolute temporal difference errors.
+    /// Absolute temporal difference errors of the last minibatch.
     errors: Vec<f32>,
     /// Transitions excluded from the last minibatch, because the masks of their next states are unknown.
     excluded_indices: Vec<usize>,
     obs_dim: usize,
-    /// Numbers per action.
+    /// Number of components of an action.
     action_dim: usize,
     discrete: bool,
-    /// Flags per action mask; 0 without action masks.
+    /// Number of flags in an action mask; 0 if the environments have no masks.
     mask_width: usize,
-    /// Rows of the environments that stepped; empty if all environments always step.
+    /// Copies of the rows of environments that stepped, for steps in which others only reset.
     packed: Packed,
     obs: Vec<f32>,
     next_obs: Vec<f32>,
-    /// One of these two is empty.
+    /// Actions; either `integers` or `numbers` is empty.
     integers: Vec<i64>,
     numbers: Vec<f32>,
     rewards: Vec<f32>,
@@ -213,7 +227,8 @@ impl ReplayMemory {
             let (expected, fix) = ("1 for environments in NEXT_STEP mode", "create them in SAME_STEP mode");
             return Err(Error::config("n_steps", expected, config.n_steps.to_string(), fix));
         }
-        // Environments that idle at different times share one stream, whose transitions are independent.
+        // The storage expects one transition per environment in every step. Environments that idle
+        // in different steps are therefore stored as one environment.
         let streams = if idling { 1 } else { num_envs };
         let storage = ReplayStorage::new(config.buffer_size, streams, schema)
             .map_err(|error| error.rename_argument("capacity", "buffer_size"))?;
@@ -257,7 +272,7 @@ impl ReplayMemory {
         self.replay.state()
     }
 
-    /// Restores such fields ([`Replay::load_state`]).
+    /// Restores fields that [`ReplayMemory::state`] returned ([`Replay::load_state`]).
     pub(super) fn load_state(&mut self, state: &[Field]) -> Result<()> {
         self.replay.load_state(state)
     }
@@ -267,7 +282,7 @@ impl ReplayMemory {
         self.replay.storage()
     }
 
-    /// Stores a step of the environments that are `valid`; `None` for all.
+    /// Stores a step of the environments whose flag in `valid` is `true`, or of all for `None`.
     pub(super) fn push(&mut self, step: &StepBatch<'_>, valid: Option<&[bool]>) -> Result<()> {
         let result = match valid {
             Some(valid) if valid.contains(&false) => {
@@ -300,7 +315,7 @@ impl ReplayMemory {
         })
     }
 
-    /// Updates the exponent of the importance weights to the progress of the run.
+    /// Sets the exponent of the importance weights for the progress of the run.
     pub(super) fn set_progress(&mut self, progress: f64) -> Result<()> {
         match (self.replay.sampler_mut(), self.priorities) {
             (AnySampler::Prioritized(sampler), Some(priorities)) => sampler.set_beta(priorities.beta_at(progress)),
@@ -318,16 +333,19 @@ impl ReplayMemory {
         if excluded_indices.is_empty() {
             return Ok(());
         }
-        // Transitions that are never learned from would keep the largest priority and fill later minibatches.
+        // Excluded transitions get the smallest priority. Otherwise they would keep the largest
+        // priority and fill later minibatches.
         let least = errors.iter().copied().reduce(f32::min).unwrap_or(0.0);
         errors.clear();
         errors.resize(excluded_indices.len(), least);
         sampler.update_priorities(storage, excluded_indices, errors)
     }
 
-    /// Samples a minibatch, smaller if the buffer holds fewer transitions, and normalises it.
+    /// Samples and normalises a minibatch. The minibatch is smaller if the buffer holds fewer
+    /// transitions.
     ///
-    /// Leaves out transitions that bootstrap from a state whose action mask is unknown. `None` if none remain.
+    /// Transitions whose target needs an unknown action mask are excluded. Returns `None` if no
+    /// transitions remain.
     pub(super) fn sample(
         &mut self,
         normalizer: Option<&Normalizer>,
@@ -360,7 +378,7 @@ impl ReplayMemory {
         }))
     }
 
-    /// Samples `rows` transitions and reads those that can be learned from. Returns their number.
+    /// Samples `rows` transitions and reads those with known action masks. Returns their number.
     fn read(&mut self, rows: usize, rng: &mut Pcg64) -> Result<usize> {
         self.replay.sample_indices(&mut self.sample_indices, rows, rng)?;
         self.exclude_unknown_masks()?;
@@ -385,7 +403,8 @@ impl ReplayMemory {
         Ok(rows)
     }
 
-    /// Reads the masks of the next states and drops transitions that need an unknown mask.
+    /// Reads the masks of the next states, and excludes transitions whose target needs an unknown
+    /// mask.
     fn exclude_unknown_masks(&mut self) -> Result<()> {
         self.excluded_indices.clear();
         if self.mask_width == 0 {
@@ -417,7 +436,9 @@ impl ReplayMemory {
     }
 }
 
-/// Divides rewards by the deviation of the discounted return and clips them. Sums over steps are clipped as one.
+/// Divides rewards by the standard deviation of discounted returns, and clips the quotients.
+///
+/// For n-step returns, the discounted sum of the rewards is divided and clipped, not each reward.
 fn normalize_rewards(normalizer: &Normalizer, rewards: &mut [f32]) {
     let options = normalizer.options();
     if !options.reward {
@@ -430,12 +451,12 @@ fn normalize_rewards(normalizer: &Normalizer, rewards: &mut [f32]) {
     }
 }
 
-/// Buffers for selected rows of a step.
+/// Buffers for the rows of a step whose environments stepped.
 #[derive(Debug, Default)]
 struct Packed {
     obs: Vec<f32>,
     next_obs: Vec<f32>,
-    /// One of these two is empty.
+    /// Actions; either `integers` or `numbers` is empty.
     integers: Vec<i64>,
     numbers: Vec<f32>,
     rewards: Vec<f32>,
@@ -445,7 +466,7 @@ struct Packed {
 }
 
 impl Packed {
-    /// Copies the rows that are valid.
+    /// Copies the rows of `step` whose flag in `valid` is `true`.
     fn pack(&mut self, step: &StepBatch<'_>, valid: &[bool]) -> Result<()> {
         copy_valid_rows(&mut self.obs, step.obs, valid)?;
         copy_valid_rows(&mut self.next_obs, step.next_obs, valid)?;
@@ -473,7 +494,7 @@ impl Packed {
     }
 }
 
-/// Replaces the content of `rows` by the rows of `all` that are valid.
+/// Replaces the content of `rows` by the rows of `all` whose flag in `valid` is `true`.
 fn copy_valid_rows<T: Copy>(rows: &mut Vec<T>, all: &[T], valid: &[bool]) -> Result<()> {
     rows.clear();
     try_reserve("num_envs", rows, all.len())?;
@@ -550,7 +571,9 @@ mod tests {
         }
     }
 
-    /// Returns four steps of one environment. The third and the fourth end episodes, and the mask after the third is
+    /// Returns a buffer with four transitions of one environment.
+    ///
+    /// The third and the fourth transition end episodes, and the action mask after the third is
     /// unknown.
     fn replay_memory(n_steps: usize) -> ReplayMemory {
         let config = ReplayConfig {
@@ -587,7 +610,7 @@ mod tests {
 
     #[test]
     fn sample_leaves_out_transitions_with_unknown_next_masks() {
-        // With n_steps = 2, the second transition ends where the third does.
+        // With n_steps = 2, the second transition ends in the same state as the third.
         for (n_steps, expected_obs) in [(1, &[0.0, 1.0, 3.0][..]), (2, &[0.0, 3.0])] {
             let (mut replay_memory, mut rng) = (replay_memory(n_steps), Pcg64::seed_from(0));
             // A minibatch may miss some of the stored transitions, so several are sampled.

@@ -35,23 +35,26 @@ pub enum EntCoef {
 pub struct SacConfig {
     /// Capacity of the replay buffer in transitions.
     pub buffer_size: usize,
-    /// Environment steps with random actions; learning starts after them.
+    /// Number of environment steps with random actions at the start of the run, before learning
+    /// starts.
     pub learning_starts: u64,
-    /// Transitions per minibatch; fewer while the buffer holds fewer.
+    /// Number of transitions per minibatch. Minibatches are smaller while the buffer holds fewer.
     pub batch_size: usize,
-    /// Steps of each environment between updates.
+    /// Number of steps of each environment per iteration.
     pub train_freq: usize,
-    /// Minibatches per update; `None` (-1 in Stable-Baselines3) for the number of collected transitions.
+    /// Number of minibatches per iteration. `None` (-1 in Stable-Baselines3) means one minibatch
+    /// per transition that the iteration collected.
     pub gradient_steps: Option<usize>,
-    /// Minibatches per transition, instead of `gradient_steps`; fractions carry over to the next update.
+    /// Number of minibatches per collected transition, which replaces `gradient_steps`. A fraction
+    /// of a minibatch carries over to the next iteration.
     pub utd_ratio: Option<f64>,
-    /// Steps per transition (n-step returns).
+    /// Number of steps of the n-step returns.
     pub n_steps: usize,
     /// Discount factor.
     pub gamma: f64,
-    /// Share by which the target networks move per update.
+    /// Soft update coefficient of the target networks: `target += tau * (online - target)`.
     pub tau: f32,
-    /// Minibatches between updates of the target networks.
+    /// Number of minibatches between updates of the target networks.
     pub target_update_interval: usize,
     /// Optimiser of actor, critics and entropy coefficient, with the initial learning rate.
     pub optimizer: Optimizer,
@@ -61,9 +64,10 @@ pub struct SacConfig {
     pub ent_coef: EntCoef,
     /// Action noise in addition to the policy's own; `None` for no additional noise.
     pub action_noise: Option<ActionNoise>,
-    /// `true` for gSDE, exploration noise that depends on the state ([`SquashedPolicy::mlp_with_sde`]).
+    /// `true` for generalised state-dependent exploration, gSDE ([`SquashedPolicy::mlp_with_sde`]).
     pub use_sde: bool,
-    /// Steps between draws of the gSDE noise; 0 (-1 in Stable-Baselines3) draws once per iteration.
+    /// Number of steps between draws of the gSDE noise; 0 (-1 in Stable-Baselines3) draws the noise
+    /// once per iteration.
     pub sde_sample_freq: usize,
     /// `true` if warm-up actions come from gSDE instead of a uniform distribution.
     pub use_sde_at_warmup: bool,
@@ -121,7 +125,8 @@ impl SacConfig {
         Err(Error::config("log_std_init", "a finite number", self.log_std_init.to_string(), "pass a number such as -3"))
     }
 
-    /// Creates a policy and two critics of the built-in network with hidden layers of these widths.
+    /// Creates a policy and two critics that are built-in networks with hidden layers of widths
+    /// `net_arch`.
     ///
     /// Stable-Baselines3 uses 256 and 256.
     ///
@@ -215,7 +220,7 @@ pub struct SacLearner<P, C> {
 #[derive(Clone, Debug, Default)]
 struct Memory {
     actions: Vec<f32>,
-    /// `[B]`, as all below.
+    /// The shape is `[B]`, as for all following fields.
     log_probs: Vec<f32>,
     next_log_probs: Vec<f32>,
     next_values: Vec<f32>,
@@ -228,7 +233,7 @@ impl<P, C> SacLearner<P, C> {
         &self.policy
     }
 
-    /// Returns the policy for changes, such as loading weights.
+    /// Returns a mutable reference to the policy, for example to load weights.
     pub fn policy_mut(&mut self) -> &mut P {
         &mut self.policy
     }
@@ -238,12 +243,13 @@ impl<P, C> SacLearner<P, C> {
         &self.critics
     }
 
-    /// Returns the critics for changes, such as loading weights, or to compute values.
+    /// Returns a mutable reference to the critics, for example to load weights or to compute
+    /// values.
     pub fn critics_mut(&mut self) -> &mut C {
         &mut self.critics
     }
 
-    /// Returns the temperature, the entropy coefficient.
+    /// Returns the temperature, which is the entropy coefficient.
     pub fn temperature(&self) -> &Temperature {
         &self.temperature
     }
@@ -347,7 +353,8 @@ impl<P: StochasticPolicy, C: ActionValue> Algorithm for SacLearner<P, C> {
         for numbers in [&mut *log_probs, &mut *next_log_probs, &mut *next_values, &mut *targets] {
             resize("batch_size", numbers, rows, 0.0)?;
         }
-        // Sampled before the critics learn, as in Stable-Baselines3; the actor learns after them.
+        // The actor's actions are sampled before the critics' update, as in Stable-Baselines3. The
+        // actor's update follows the critics'.
         policy.rsample(batch.obs, rng, actions, log_probs)?;
         let alpha = temperature.alpha();
         validate::check_finite_outputs("log_probs", log_probs, 1)?;
@@ -359,7 +366,8 @@ impl<P: StochasticPolicy, C: ActionValue> Algorithm for SacLearner<P, C> {
             CriticBatch { obs: batch.obs, actions: as_continuous(batch.actions)?, targets, weights: batch.weights };
         let critic = critics.update(&critic_batch, 0.5, &optimizer, None)?;
         let actor = policy.update(batch.obs, critics, alpha, &optimizer, None)?;
-        // Last, so that errors of the other updates leave the coefficient unchanged; they use its old value.
+        // The coefficient is updated last, so that an error of another update leaves it unchanged.
+        // The other updates use its old value.
         let learns = matches!(config.ent_coef, EntCoef::Auto { .. });
         let ent_coef_loss = if learns { Some(temperature.update(log_probs, &optimizer)?) } else { None };
         if self.updates.is_multiple_of(config.target_update_interval as u64) {

@@ -10,7 +10,7 @@ pub(super) struct Streams {
     pub(super) policy: Pcg64,
     pub(super) resets: Pcg64,
     pub(super) iterations: Pcg64,
-    /// Stream for sampled predictions, which only the Python package draws.
+    /// Stream for actions sampled by predictions. Only the Python package draws from this stream.
     pub(super) predictions: Pcg64,
 }
 
@@ -21,7 +21,8 @@ impl Streams {
         Self { policy, resets, iterations, predictions }
     }
 
-    /// Returns the streams that checkpoints store. The stream of the initial weights is not needed again.
+    /// Returns the streams that checkpoints store. The stream `policy` is omitted, because nothing
+    /// is drawn from it after the initial weights.
     pub(super) fn named(&mut self) -> [(&'static str, &mut Pcg64); 3] {
         let Self { resets, iterations, predictions, .. } = self;
         [("resets", resets), ("iterations", iterations), ("predictions", predictions)]
@@ -46,13 +47,13 @@ const ITERATION: u32 = u32::MAX - 1;
 pub struct IterationStreams {
     /// One stream per environment, for actions.
     pub actions: Vec<Pcg64>,
-    /// Stream for the order of steps in minibatches.
+    /// Stream for the order of transitions in minibatches.
     pub order: Pcg64,
     root: SeedSequence,
 }
 
 impl IterationStreams {
-    /// Creates the streams of a seed for `num_envs` environments.
+    /// Creates the streams that `seed` determines for `num_envs` environments.
     ///
     /// # Errors
     /// [`Error::Memory`] if the streams do not fit into memory.
@@ -71,7 +72,7 @@ impl IterationStreams {
         Ok(streams)
     }
 
-    /// Replaces the streams by the streams of another seed, in the same memory if possible.
+    /// Replaces the streams by those of another seed. The memory is reused if it suffices.
     ///
     /// # Errors
     /// Errors of [`IterationStreams::new`]; nothing changes then.

@@ -21,23 +21,26 @@ use crate::{
 pub struct Td3Config {
     /// Capacity of the replay buffer in transitions.
     pub buffer_size: usize,
-    /// Environment steps with random actions; learning starts after them.
+    /// Number of environment steps with random actions at the start of the run, before learning
+    /// starts.
     pub learning_starts: u64,
-    /// Transitions per minibatch; fewer while the buffer holds fewer.
+    /// Number of transitions per minibatch. Minibatches are smaller while the buffer holds fewer.
     pub batch_size: usize,
-    /// Steps of each environment between updates.
+    /// Number of steps of each environment per iteration.
     pub train_freq: usize,
-    /// Minibatches per update; `None` (-1 in Stable-Baselines3) for the number of collected transitions.
+    /// Number of minibatches per iteration. `None` (-1 in Stable-Baselines3) means one minibatch
+    /// per transition that the iteration collected.
     pub gradient_steps: Option<usize>,
-    /// Minibatches per transition, instead of `gradient_steps`; fractions carry over to the next update.
+    /// Number of minibatches per collected transition, which replaces `gradient_steps`. A fraction
+    /// of a minibatch carries over to the next iteration.
     pub utd_ratio: Option<f64>,
-    /// Steps per transition (n-step returns).
+    /// Number of steps of the n-step returns.
     pub n_steps: usize,
     /// Discount factor.
     pub gamma: f64,
-    /// Share by which the target networks move per update.
+    /// Soft update coefficient of the target networks: `target += tau * (online - target)`.
     pub tau: f32,
-    /// Minibatches between updates of the actor and the target networks.
+    /// Number of minibatches between updates of the actor and the target networks.
     pub policy_delay: usize,
     /// Standard deviation of the smoothing noise on the target policy's actions.
     pub target_policy_noise: f32,
@@ -91,7 +94,8 @@ impl Td3Config {
         self.action_noise.map_or(Ok(()), |noise| noise.check())
     }
 
-    /// Creates a policy and two critics of the built-in network with hidden layers of these widths.
+    /// Creates a policy and two critics that are built-in networks with hidden layers of widths
+    /// `net_arch`.
     ///
     /// Stable-Baselines3 uses 400 and 300.
     ///
@@ -144,7 +148,7 @@ pub struct Td3Learner<P, C> {
 #[derive(Clone, Debug, Default)]
 struct Memory {
     next_actions: Vec<f32>,
-    /// `[B]`, as the next.
+    /// The shape is `[B]`, as for `targets`.
     next_values: Vec<f32>,
     targets: Vec<f32>,
 }
@@ -155,7 +159,7 @@ impl<P, C> Td3Learner<P, C> {
         &self.policy
     }
 
-    /// Returns the policy for changes, such as loading weights.
+    /// Returns a mutable reference to the policy, for example to load weights.
     pub fn policy_mut(&mut self) -> &mut P {
         &mut self.policy
     }
@@ -165,7 +169,8 @@ impl<P, C> Td3Learner<P, C> {
         &self.critics
     }
 
-    /// Returns the critics for changes, such as loading weights, or to compute values.
+    /// Returns a mutable reference to the critics, for example to load weights or to compute
+    /// values.
     pub fn critics_mut(&mut self) -> &mut C {
         &mut self.critics
     }

@@ -1,4 +1,4 @@
-//! Trainers: environments, an algorithm and the training loop.
+//! Trainers, which run the training loop of an algorithm in environments.
 
 mod async_on_policy;
 mod off_policy;
@@ -21,12 +21,12 @@ pub(super) struct Run {
 }
 
 impl Run {
-    /// Creates a run of `additional` more steps, at least 1.
+    /// Creates a run of `additional` steps after `timesteps`, or of one step if `additional` is 0.
     pub(super) fn new(timesteps: u64, additional: u64) -> Self {
         Self { start: timesteps, target: timesteps.saturating_add(additional.max(1)) }
     }
 
-    /// Returns the finished share of the run.
+    /// Returns the fraction of the run that is finished after `timesteps`.
     ///
     /// # Errors
     /// [`Error::Config`] if the run has ended.
@@ -38,7 +38,7 @@ impl Run {
         Ok(timesteps.saturating_sub(self.start) as f64 / (self.target - self.start) as f64)
     }
 
-    /// Returns the share of one step.
+    /// Returns the fraction of the run that one step finishes.
     pub(super) fn progress_per_step(self) -> f64 {
         1.0 / (self.target - self.start).max(1) as f64
     }

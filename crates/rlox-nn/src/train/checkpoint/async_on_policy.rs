@@ -16,14 +16,18 @@ const ROLLOUTS: &str = "rollouts";
 impl<A: OnPolicyAlgorithm, P: ActorCritic + 'static> AsyncOnPolicy<A, P> {
     /// Writes a checkpoint to the folder `path` ([`Checkpoint::write`]).
     ///
-    /// The checkpoint has weights, optimiser, random streams and counters.
+    /// The checkpoint contains the weights, the optimiser state, the random streams and the
+    /// counters.
     ///
-    /// The format is that of [`OnPolicy::save`](crate::train::OnPolicy::save). With one actor, `max_staleness` 0 and
-    /// `deterministic`, either trainer can load the checkpoint.
+    /// The format is that of [`OnPolicy::save`](crate::train::OnPolicy::save). With one actor,
+    /// `max_staleness` 0 and `deterministic`, both trainers can load the checkpoint.
     ///
-    /// Unfinished rollouts are not saved and continue. With `max_staleness` 0 and `deterministic` there are none. Then
-    /// the checkpoint has a snapshot of all environments ([`EnvSnapshot::capture`]), if they support snapshots and run
-    /// in this process, and loading it resumes exactly. The rollout of an interrupted iteration is lost in any case.
+    /// The checkpoint does not contain the rollouts that actors are collecting, which continue
+    /// during the call. With `max_staleness` 0 and `deterministic`, no rollout is in progress
+    /// between iterations. The checkpoint then contains a snapshot of all environments
+    /// ([`EnvSnapshot::capture`]), if they support snapshots and run in this process. A run that
+    /// loads such a checkpoint continues exactly. The rollout of an interrupted iteration is lost
+    /// in any case.
     ///
     /// ```
     /// use rlox_core::{AutoresetMode, Result, VecEnv, VectorEnv, envs::CartPole, pipeline::StalenessPolicy};
@@ -50,9 +54,10 @@ impl<A: OnPolicyAlgorithm, P: ActorCritic + 'static> AsyncOnPolicy<A, P> {
     /// ```
     ///
     /// # Errors
-    /// Errors of [`Checkpoint::write`], [`rlox_core::Error::NotFinite`] for weights or returns; an earlier checkpoint
-    /// at `path` stays. With `max_staleness` 0 and `deterministic` also errors of
-    /// [`rlox_core::AsyncCollector::quiesce`] and of the first reset.
+    /// Errors of [`Checkpoint::write`]. [`rlox_core::Error::NotFinite`] for weights or episode
+    /// returns that are not finite. With `max_staleness` 0 and `deterministic`, also errors of
+    /// [`rlox_core::AsyncCollector::quiesce`] and of the first reset. After an error, an earlier
+    /// checkpoint at `path` remains.
     pub fn save(&mut self, path: impl AsRef<Path>) -> Result<()> {
         let snapshot = self.snapshot()?;
         let rollouts = self.collector.version()?;
@@ -66,25 +71,29 @@ impl<A: OnPolicyAlgorithm, P: ActorCritic + 'static> AsyncOnPolicy<A, P> {
             }
         };
         add(COUNTERS, ROLLOUTS, rollouts.into());
-        // The Python package has this setting for PPO and A2C only; IMPALA always has actors.
+        // The Python package has this setting only for PPO and A2C, because IMPALA always has
+        // actors.
         if A::NAME != ImpalaConfig::NAME {
             add("settings", "async_collect", true.into());
         }
         checkpoint.write(path)
     }
 
-    /// Loads a checkpoint of [`AsyncOnPolicy::save`] or of a native learner of the Python package.
+    /// Loads a checkpoint of [`AsyncOnPolicy::save`] or of the Python package (backend native,
+    /// candle or burn).
     ///
-    /// Settings, number of actors, environments and network architecture must match. [`AsyncOnPolicy::resume`] then
-    /// continues the run. Actors start new rollouts with the loaded weights, and `max_staleness` counts from there.
+    /// The settings, the number of actors, the environments and the network architecture must match
+    /// those of the checkpoint. [`AsyncOnPolicy::resume`] then continues the run. Actors start new
+    /// rollouts with the loaded weights, so the staleness of the first rollout is 0.
     ///
-    /// Environments continue their episodes if the checkpoint has a snapshot, `max_staleness` is 0 and `deterministic`
-    /// is set. Otherwise they start new episodes, and deterministic runs stay repeatable. Actors with remote
-    /// environments ([`rlox_core::pipeline::Collect::state`] returns `None`) continue their current episodes.
+    /// Environments continue the episodes of the checkpoint if there is a snapshot, `max_staleness`
+    /// is 0 and `deterministic` is set. Otherwise environments start new episodes, and
+    /// deterministic runs are still repeatable. Actors whose environments run elsewhere
+    /// ([`rlox_core::pipeline::Collect::state`] returns `None`) continue their current episodes.
     ///
     /// # Errors
-    /// Errors of [`Checkpoint::read`] and [`rlox_core::AsyncCollector::quiesce`], and errors that name the file and
-    /// section that does not match. Nothing changes then.
+    /// Errors of [`Checkpoint::read`] and [`rlox_core::AsyncCollector::quiesce`], and errors that
+    /// name the file and the section that do not match. After an error, the trainer is unchanged.
     pub fn load(&mut self, path: impl AsRef<Path>) -> Result<()> {
         let checkpoint = Checkpoint::read(path)?;
         let config_map = self.config_map();
@@ -127,7 +136,9 @@ impl<A: OnPolicyAlgorithm, P: ActorCritic + 'static> AsyncOnPolicy<A, P> {
         self.staleness_policy.deterministic && self.staleness_policy.max_staleness == 0
     }
 
-    /// Returns a snapshot of the environments of all actors in order; `None` if any is unavailable.
+    /// Returns a snapshot of the environments of all actors, in the order of actors.
+    ///
+    /// Returns `None` if rollouts are in progress or if an actor cannot provide a snapshot.
     fn snapshot(&mut self) -> Result<Option<EnvSnapshot<'static>>> {
         if !self.is_synchronous() {
             return Ok(None);
@@ -139,7 +150,7 @@ impl<A: OnPolicyAlgorithm, P: ActorCritic + 'static> AsyncOnPolicy<A, P> {
         }
         let mut all: Option<EnvSnapshot<'static>> = None;
         for state in actors.iter_mut().filter_map(|actor| actor.state()) {
-            // The reset due before the first rollout can happen now.
+            // A snapshot needs environments that have been reset, so the first reset happens here.
             if let Some(seed) = *state.reset {
                 let mut obs = Vec::new();
                 resize("num_envs", &mut obs, envs_per_actor * spec.observation.dim(), 0.0)?;
@@ -183,7 +194,7 @@ impl<A: OnPolicyAlgorithm, P: ActorCritic + 'static> AsyncOnPolicy<A, P> {
             }
             return Ok(());
         };
-        // A checked snapshot failed to restore: roll back.
+        // A snapshot passed the check, but could not be restored: undo the restored ones.
         for (state, before) in restored.into_iter().zip(before) {
             let rolled_back = before.is_some_and(|before| before.restore_into(state.env).is_ok());
             if !rolled_back && state.reset.is_none() {
@@ -227,7 +238,8 @@ impl<A: OnPolicyAlgorithm, P: ActorCritic + 'static> AsyncOnPolicy<A, P> {
     }
 }
 
-/// Reads the number of rollouts; synchronous trainers do not store it.
+/// Reads the number of rollouts; 0 for checkpoints of [`OnPolicy`](crate::train::OnPolicy), which
+/// do not store it.
 fn read_rollouts(checkpoint: &Checkpoint) -> Result<u64> {
     match checkpoint.object(COUNTERS)?.get(ROLLOUTS) {
         None => Ok(0),

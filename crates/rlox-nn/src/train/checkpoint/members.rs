@@ -1,4 +1,4 @@
-//! Environments and normaliser as members of a checkpoint.
+//! Arrays of the environments and of the normaliser in a checkpoint.
 
 use rlox_core::{
     Normalizer, Pcg64, Result, checkpoint::Checkpoint, field::FieldMut, normalize::RunningMeanStd, vector::EnvSnapshot,
@@ -8,7 +8,7 @@ use super::in_section;
 
 const ENV: &str = "environment";
 
-/// Adds the snapshot of `n` environments.
+/// Adds the snapshot of `n` environments to a checkpoint.
 pub(super) fn write_env(checkpoint: &mut Checkpoint, snapshot: &EnvSnapshot<'_>, n: usize) -> Result<()> {
     let EnvSnapshot { states, episode_returns, episode_steps, finished, streams } = snapshot;
     checkpoint.insert_arrays(
@@ -52,7 +52,7 @@ pub(super) fn read_env(checkpoint: &Checkpoint, n: usize) -> Result<Option<EnvSn
 
 const NORMALIZER: &str = "normalizer";
 
-/// Adds the statistics of a normaliser that is enabled.
+/// Adds the normaliser's statistics to a checkpoint, if observations or rewards are normalised.
 pub(super) fn write_normalizer(checkpoint: &mut Checkpoint, normalizer: Option<&Normalizer>) -> Result<()> {
     let Some(normalizer) = filter_enabled(normalizer) else { return Ok(()) };
     let (obs, reward, returns) = (normalizer.obs(), normalizer.reward(), normalizer.returns());
@@ -68,7 +68,7 @@ fn filter_enabled(normalizer: Option<&Normalizer>) -> Option<&Normalizer> {
     normalizer.filter(|normalizer| normalizer.options().obs || normalizer.options().reward)
 }
 
-/// Returns names and shapes of a normaliser's arrays.
+/// Returns the names and shapes of a normaliser's arrays.
 fn array_shapes(dim: usize, num_envs: usize) -> [(&'static str, [usize; 1]); 7] {
     [
         ("obs_mean", [dim]),
@@ -81,7 +81,7 @@ fn array_shapes(dim: usize, num_envs: usize) -> [(&'static str, [usize; 1]); 7] 
     ]
 }
 
-/// Returns the normaliser with the statistics of the checkpoint.
+/// Returns a copy of the normaliser with the statistics of the checkpoint.
 pub(super) fn read_normalizer(checkpoint: &Checkpoint, normalizer: Option<&Normalizer>) -> Result<Option<Normalizer>> {
     let Some(ours) = filter_enabled(normalizer) else {
         return if checkpoint.safetensors(NORMALIZER).is_none() {

@@ -17,12 +17,14 @@ const REPLAY: &str = "replay";
 impl<A: OffPolicyMethod> OffPolicy<A> {
     /// Writes a checkpoint to the folder `path` ([`rlox_core::checkpoint::Checkpoint::write`]).
     ///
-    /// The checkpoint has weights, target networks, optimisers, temperature, replay buffer with priorities, statistics,
-    /// action noise, random streams, counters and, if supported, a snapshot of the environments
-    /// ([`EnvSnapshot::capture`]).
+    /// The checkpoint contains the weights, the target networks, the optimiser states, the
+    /// temperature, the replay buffer with priorities, the normaliser's statistics, the action
+    /// noise, the random streams and the counters. If the environments support it, the checkpoint
+    /// also contains a snapshot of them ([`EnvSnapshot::capture`]).
     ///
-    /// `DQNTrainer.load`, `SACTrainer.load` and `TD3Trainer.load` of the Python package accept checkpoints with equal
-    /// settings: the same hidden layers in all networks, two critics, and an environment with an id.
+    /// `DQNTrainer.load`, `SACTrainer.load` and `TD3Trainer.load` of the Python package accept a
+    /// checkpoint with settings that Python can express: equal hidden layers in all networks, two
+    /// critics, and an environment with an id.
     ///
     /// ```
     /// use rlox_core::{AutoresetMode, Result, VecEnv, envs::CartPole};
@@ -49,9 +51,9 @@ impl<A: OffPolicyMethod> OffPolicy<A> {
     /// ```
     ///
     /// # Errors
-    /// Errors of [`rlox_core::checkpoint::Checkpoint::write`], [`Error::NotFinite`] for weights, returns or noise.
-    /// [`Error::Memory`] if memory is insufficient for a copy of the replay buffer. An earlier checkpoint at `path`
-    /// stays.
+    /// Errors of [`rlox_core::checkpoint::Checkpoint::write`]. [`Error::NotFinite`] for weights,
+    /// episode returns or noise that are not finite. [`Error::Memory`] if memory is insufficient
+    /// for a copy of the replay buffer. After an error, an earlier checkpoint at `path` remains.
     pub fn save(&self, path: impl AsRef<Path>) -> Result<()> {
         let (config_map, learner) = (self.config_map(), self.agent.learner());
         let env_initialized = self.env_restored || self.agent.env_initialized();
@@ -69,16 +71,19 @@ impl<A: OffPolicyMethod> OffPolicy<A> {
         checkpoint.write(path)
     }
 
-    /// Loads a checkpoint of [`OffPolicy::save`] or of a native learner of the Python package.
+    /// Loads a checkpoint of [`OffPolicy::save`] or of the Python package (backend native, candle
+    /// or burn).
     ///
-    /// Settings, environments and network architecture must match. [`OffPolicy::resume`] then continues the run
-    /// exactly. Without a snapshot, environments start new episodes. Arguments of the environments other than id and
-    /// spaces are not checked. After Python's `save(replay=False)`, the replay buffer is empty, and the first
+    /// The settings, the environments and the network architecture must match those of the
+    /// checkpoint. [`OffPolicy::resume`] then continues the run exactly. If the checkpoint has no
+    /// snapshot, the environments start new episodes instead. Only the id and the spaces of the
+    /// environments are checked, not their other arguments. A checkpoint of Python's
+    /// `save(replay=False)` has no replay buffer. The buffer is then empty, and the first
     /// minibatches are small.
     ///
     /// # Errors
-    /// Errors of [`rlox_core::checkpoint::Checkpoint::read`], and errors that name the file and section that does not
-    /// match. Nothing changes then.
+    /// Errors of [`rlox_core::checkpoint::Checkpoint::read`], and errors that name the file and the
+    /// section that do not match. After an error, the trainer is unchanged.
     pub fn load(&mut self, path: impl AsRef<Path>) -> Result<()> {
         let checkpoint = Checkpoint::read(path)?;
         let config_map = self.config_map();
@@ -174,7 +179,7 @@ fn has_replay(checkpoint: &Checkpoint) -> Result<bool> {
     }
 }
 
-/// Rejects checkpoints of torch learners, whose random streams differ.
+/// Rejects checkpoints of the torch backend, which has other random streams.
 fn check_backend(checkpoint: &Checkpoint) -> Result<()> {
     if checkpoint.manifest.get("backend").and_then(Value::as_str) != Some("torch") {
         return Ok(());
@@ -184,7 +189,7 @@ fn check_backend(checkpoint: &Checkpoint) -> Result<()> {
     Err(Error::config(checkpoint.file_of("backend"), expected, "torch", fix).in_section("backend"))
 }
 
-/// State of off-policy trainers in addition to the common one.
+/// State that only checkpoints of off-policy trainers contain.
 struct ProgressState {
     noise: Vec<f32>,
     pending_updates: f64,
@@ -210,7 +215,10 @@ impl ProgressState {
         Ok(())
     }
 
-    /// Reads the state with `noise` numbers of noise and at most `pending_limit` pending minibatches.
+    /// Reads the state.
+    ///
+    /// Rejects other than `noise` numbers of action noise, and more than `pending_limit` pending
+    /// minibatches.
     fn read(checkpoint: &Checkpoint, noise: usize, pending_limit: f64) -> Result<Self> {
         let counters = checkpoint.object(COUNTERS)?;
         let within = |name, range: RangeInclusive<f64>| {
@@ -251,7 +259,7 @@ impl OffPolicyUpdateStats {
         })
     }
 
-    /// Parses the result of [`OffPolicyUpdateStats::to_json`]; `None` for anything else.
+    /// Parses the result of [`OffPolicyUpdateStats::to_json`]. Returns `None` for other values.
     fn from_json(value: &Value) -> Option<Self> {
         let field = |name: &str| match value.get(name)? {
             Value::Null => Some(None),

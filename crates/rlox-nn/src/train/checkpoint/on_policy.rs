@@ -13,9 +13,11 @@ use crate::train::{Episodes, OnPolicy, OnPolicyAlgorithm};
 impl<A: OnPolicyAlgorithm, P: ActorCritic> OnPolicy<A, P> {
     /// Writes a checkpoint to the folder `path` ([`rlox_core::checkpoint::Checkpoint::write`]).
     ///
-    /// The checkpoint has weights, optimiser, statistics, random streams, counters and, if supported, a snapshot of the
-    /// environments ([`EnvSnapshot::capture`]). `PPOTrainer.load` and `A2CTrainer.load` of the Python package accept
-    /// checkpoints with equal settings: the same hidden layers in both networks, and an environment with an id.
+    /// The checkpoint contains the weights, the optimiser state, the normaliser's statistics, the
+    /// random streams and the counters. If the environments support it, the checkpoint also
+    /// contains a snapshot of them ([`EnvSnapshot::capture`]). `PPOTrainer.load` and
+    /// `A2CTrainer.load` of the Python package accept a checkpoint with settings that Python can
+    /// express: equal hidden layers in both networks, and an environment with an id.
     ///
     /// ```
     /// use rlox_core::{AutoresetMode, Result, VecEnv, envs::CartPole};
@@ -41,21 +43,24 @@ impl<A: OnPolicyAlgorithm, P: ActorCritic> OnPolicy<A, P> {
     /// ```
     ///
     /// # Errors
-    /// Errors of [`rlox_core::checkpoint::Checkpoint::write`], [`rlox_core::Error::NotFinite`] for weights or returns;
-    /// an earlier checkpoint at `path` stays.
+    /// Errors of [`rlox_core::checkpoint::Checkpoint::write`]. [`rlox_core::Error::NotFinite`] for
+    /// weights or episode returns that are not finite. After an error, an earlier checkpoint at
+    /// `path` remains.
     pub fn save(&self, path: impl AsRef<Path>) -> Result<()> {
         save(path.as_ref(), A::NAME, &self.config_map(), &self.policy, &self.collector)
     }
 
-    /// Loads a checkpoint of [`OnPolicy::save`] or of a native learner of the Python package.
+    /// Loads a checkpoint of [`OnPolicy::save`] or of the Python package (backend native, candle or
+    /// burn).
     ///
-    /// Settings, environments and network architecture must match. [`OnPolicy::resume`] then continues the run exactly.
-    /// Without a snapshot, environments start new episodes. Arguments of the environments other than id and spaces are
-    /// not checked.
+    /// The settings, the environments and the network architecture must match those of the
+    /// checkpoint. [`OnPolicy::resume`] then continues the run exactly. If the checkpoint has no
+    /// snapshot, the environments start new episodes instead. Only the id and the spaces of the
+    /// environments are checked, not their other arguments.
     ///
     /// # Errors
-    /// Errors of [`rlox_core::checkpoint::Checkpoint::read`], and errors that name the file and section that does not
-    /// match. Nothing changes then.
+    /// Errors of [`rlox_core::checkpoint::Checkpoint::read`], and errors that name the file and the
+    /// section that do not match. After an error, the trainer is unchanged.
     pub fn load(&mut self, path: impl AsRef<Path>) -> Result<()> {
         let config_map = self.config_map();
         load(path.as_ref(), A::NAME, &config_map, &mut self.policy, &mut self.collector)
@@ -77,7 +82,7 @@ impl<A: OnPolicyAlgorithm, P: ActorCritic> OnPolicy<A, P> {
     }
 }
 
-/// Writes the full state of a trainer.
+/// Writes the complete state of a trainer.
 fn save(
     path: &Path,
     algorithm: &'static str,
@@ -90,7 +95,7 @@ fn save(
     info.checkpoint(&policy.tensors(), &policy.optimizer_state(), snapshot.as_ref())?.write(path)
 }
 
-/// Loads a checkpoint of [`save`], completely or not at all.
+/// Loads a checkpoint of [`save`]. After an error, the trainer is unchanged.
 fn load(
     path: &Path,
     algorithm: &'static str,

@@ -10,7 +10,7 @@ use crate::{ActorCritic, NetworkArch, Optimizer, PolicyArch};
 /// Value of a setting.
 #[derive(Clone, Debug, PartialEq)]
 pub enum ConfigValue {
-    /// An f32, stored with the shortest decimal that rounds to it.
+    /// An f32, stored as the shortest decimal number that rounds to this f32.
     Single(f32),
     /// An f64.
     Double(f64),
@@ -22,13 +22,13 @@ pub enum ConfigValue {
     Word(&'static str),
     /// Widths of layers.
     Widths(Vec<usize>),
-    /// Initial value of a learned number: `"auto_0.1"`, or `"auto"` for 1.
+    /// Initial value of a learned number: stored as `"auto_0.1"` for 0.1, and as `"auto"` for 1.
     Auto(f32),
-    /// Several settings of one object.
+    /// Settings of one object, such as an action noise.
     Several(ConfigMap),
-    /// Once per iteration, or as often as there are new transitions: -1 in Python.
+    /// The value -1 in Python: once per iteration, or one minibatch per new transition.
     Once,
-    /// No number where a number is possible.
+    /// Absence of an optional value.
     None,
 }
 
@@ -99,12 +99,13 @@ impl ConfigValue {
     }
 }
 
-/// Returns a JSON number, or a string for numbers that are not finite, which JSON cannot represent.
+/// Returns a JSON number. A number that is not finite becomes a string, because JSON has no such
+/// numbers.
 pub(super) fn number(x: f64) -> Value {
     if x.is_finite() { json!(x) } else { json!(x.to_string()) }
 }
 
-/// Parses the initial value of a learned number: `"auto_0.1"` or `"auto"`.
+/// Parses the initial value of a learned number, such as `"auto_0.1"` or `"auto"`.
 fn parse_auto(word: &str) -> Option<f32> {
     match word.strip_prefix("auto")? {
         "" => Some(1.0),
@@ -135,7 +136,9 @@ pub(super) fn off_policy_defaults(net_arch: &'static [usize]) -> Defaults {
     Defaults { net_arch, optimizer_eps: EPS }
 }
 
-/// Returns the value of a setting that the Python package does not have; `None` for other settings.
+/// Returns the value that the Python package uses for a setting that it does not store.
+///
+/// The result is `None` for other settings.
 fn default_value(name: &str, defaults: Defaults) -> Option<ConfigValue> {
     let [beta1, beta2] = BETAS;
     let NormalizerOptions { clip_obs, clip_reward, epsilon, .. } = NormalizerOptions::default();
@@ -157,9 +160,11 @@ fn default_value(name: &str, defaults: Defaults) -> Option<ConfigValue> {
     })
 }
 
-/// Returns the known architecture of a policy under the names of the Python package.
+/// Returns the architecture of a policy, as far as it is known, under the names of the Python
+/// package.
 ///
-/// The result has `net_arch` only if policy and values have equal hidden layers.
+/// The result contains `net_arch` only if the policy and the value function have equal hidden
+/// layers.
 pub(super) fn policy_arch(policy: &dyn ActorCritic) -> ConfigMap {
     let Some(PolicyArch { policy, value, activation, shared_trunk, use_sde }) = policy.arch() else { return vec![] };
     let mut config_map =
@@ -169,7 +174,8 @@ pub(super) fn policy_arch(policy: &dyn ActorCritic) -> ConfigMap {
     config_map
 }
 
-/// Returns the known architecture that all networks of an off-policy algorithm share.
+/// Returns the architecture that all networks of an off-policy algorithm share, as far as it is
+/// known.
 pub(in crate::train) fn network_arch(networks: &[Option<NetworkArch>]) -> ConfigMap {
     let Some(Some(first)) = networks.first() else { return vec![] };
     let all_match = |same: &dyn Fn(&NetworkArch) -> bool| networks.iter().all(|it| it.as_ref().is_some_and(same));
@@ -183,7 +189,7 @@ pub(in crate::train) fn network_arch(networks: &[Option<NetworkArch>]) -> Config
     config_map
 }
 
-/// Returns the known architecture of an actor and `n_critics` critics.
+/// Returns the architecture of an actor and `n_critics` critics, as far as it is known.
 pub(in crate::train) fn actor_critic_arch(
     actor: Option<NetworkArch>,
     critics: Option<NetworkArch>,
@@ -194,10 +200,11 @@ pub(in crate::train) fn actor_critic_arch(
     config_map
 }
 
-/// Names in [`policy_arch`] and [`network_arch`]. Custom policies do not store them; then only the tensors are checked.
+/// Names of the settings of [`policy_arch`] and [`network_arch`]. Checkpoints of custom policies do
+/// not contain them. Then only the tensors are compared.
 const ARCH_KEYS: [&str; 5] = ["shared_trunk", "use_sde", "activation", "net_arch", "dueling"];
 
-/// Names in [`actors`].
+/// Names of the settings of [`actors`].
 const ACTOR_KEYS: [&str; 3] = ["num_actors", "max_staleness", "deterministic"];
 
 /// Returns the settings of the actors.
@@ -213,7 +220,8 @@ pub(super) fn actors(num_actors: usize, staleness_policy: StalenessPolicy) -> Co
 /// Rejects a checkpoint with other settings.
 pub(super) fn check(config_map: &ConfigMap, checkpoint: &Checkpoint, defaults: Defaults) -> Result<()> {
     let stored = checkpoint.object("settings")?;
-    // The Python package stores actor settings without actors, too; then they have no meaning.
+    // The Python package stores settings of actors even if there are no actors. Such settings are
+    // ignored.
     let is_synchronous = stored.get("async_collect") == Some(&json!(false));
     for (name, ours) in config_map {
         let theirs = match stored.get(*name).filter(|_| !(is_synchronous && ACTOR_KEYS.contains(name))) {
@@ -252,7 +260,7 @@ pub(in crate::train) fn optimizer(optimizer: Optimizer) -> ConfigMap {
         Optimizer::RmsProp { alpha, eps, .. } => ("rmsprop", eps, vec![("alpha", Single(alpha))]),
     };
     let lr = ("learning_rate", Single(optimizer.lr()));
-    // The kind first, because other optimisers have other settings.
+    // The kind is compared first, because optimisers of different kinds have different settings.
     let mut config_map = vec![("optimizer", Word(word)), ("optimizer_eps", Single(eps)), lr];
     config_map.extend(rest);
     config_map
@@ -281,7 +289,7 @@ pub(super) fn collect_config(num_envs: usize, action_masks: bool, sde_sample_fre
     ]
 }
 
-/// Returns the settings of collection and sampling without priorities, which only DQN has.
+/// Returns the settings of collection and sampling, except for priorities, which only DQN has.
 pub(super) fn replay_config(config: &ReplayConfig) -> ConfigMap {
     let mut config_map = vec![
         ("buffer_size", ConfigValue::Count(config.buffer_size)),
@@ -299,7 +307,7 @@ pub(super) fn replay_config(config: &ReplayConfig) -> ConfigMap {
     config_map
 }
 
-/// Returns a count of steps.
+/// Returns a number of steps as a setting.
 pub(in crate::train) fn count(steps: u64) -> ConfigValue {
     ConfigValue::Count(usize::try_from(steps).unwrap_or(usize::MAX))
 }

@@ -1,4 +1,5 @@
-//! Trainer of on-policy algorithms with actors that step environments in threads.
+//! Trainer of on-policy algorithms with actors: threads that step environments while the learner
+//! updates the policy.
 
 use std::collections::VecDeque;
 
@@ -15,17 +16,19 @@ use crate::train::streams::{IterationStreams, Streams};
 use crate::train::{Encoding, Episodes, Metrics, Minibatches, check_share, evaluate_policy};
 use crate::{ActorCritic, NamedTensors};
 
-/// Trainer of an on-policy algorithm `A` with actors in threads, which own copies of the policy.
+/// Trainer of an on-policy algorithm `A` whose rollouts come from actors. An actor is a thread with
+/// environments and a copy of the policy.
 ///
-/// Such algorithms are [`Impala`](crate::train::Impala), and PPO and A2C with rollouts that are a bounded number of
-/// updates old. With one actor, `max_staleness` 0 and `deterministic`, results equal those of
-/// [`OnPolicy`](crate::train::OnPolicy) exactly.
+/// The algorithm is [IMPALA](crate::train::Impala), PPO or A2C. The policy of a rollout is at most
+/// `max_staleness` updates older than the learner's policy. With one actor, `max_staleness` 0 and
+/// `deterministic`, results equal those of [`OnPolicy`](crate::train::OnPolicy) exactly.
 pub struct AsyncOnPolicy<A, P> {
     pub(in crate::train) policy: P,
     pub(in crate::train) config: A,
     pub(in crate::train) collector: AsyncCollector<NamedTensors, Rollout>,
     minibatches: Minibatches,
-    /// Spec of the environments, number of environments per actor, and whether they have action masks.
+    /// Spec of the environments, number of environments per actor, and `true` if they have action
+    /// masks.
     pub(in crate::train) envs: (EnvSpec, usize, bool),
     pub(in crate::train) num_actors: usize,
     pub(in crate::train) staleness_policy: StalenessPolicy,
@@ -42,7 +45,7 @@ pub struct AsyncOnPolicy<A, P> {
     interrupt: InterruptCheck,
 }
 
-/// Instructions for one actor.
+/// Settings of one actor.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct ActorPlan {
     /// Index of the actor.
@@ -63,14 +66,16 @@ impl<A: Algorithm, P> std::fmt::Debug for AsyncOnPolicy<A, P> {
 }
 
 impl<A: Algorithm, P: ActorCritic + 'static> AsyncOnPolicy<A, P> {
-    /// Creates a learner and one actor per vector of environments; `make` creates each policy.
+    /// Creates a learner, and one actor for each element of `envs`. `make` creates the policy of
+    /// each.
     ///
-    /// The seed determines all random numbers. Unless `staleness_policy` is deterministic, results still depend on the
-    /// order in which threads finish.
+    /// The seed determines all random numbers. Without `staleness_policy.deterministic`, results
+    /// also depend on the order in which actors finish their rollouts.
     ///
     /// # Errors
-    /// [`Error::Config`] for a setting out of range or environments that differ. [`Error::Memory`] if the rollouts, one
-    /// more than `max_staleness`, do not fit into memory. Errors of `make` and of [`AsyncCollector::new`].
+    /// [`Error::Config`] for a setting out of range, or for environments that differ between
+    /// actors. [`Error::Memory`] if `max_staleness + 1` rollouts do not fit into memory. Errors of
+    /// `make` and of [`AsyncCollector::new`].
     pub fn new(
         envs: Vec<Box<dyn VectorEnv>>,
         mut make: impl FnMut(&EnvSpec, &mut Pcg64) -> Result<P>,
@@ -100,15 +105,17 @@ impl<A: Algorithm, P: ActorCritic + 'static> AsyncOnPolicy<A, P> {
         let policy = |rng: &mut Pcg64| make(&spec, rng);
         Self::with_actors((&spec, largest, masks), count, policy, config, staleness_policy, seed, |make, plan| {
             let Some(env) = envs.next() else { return Err(Error::Interrupted) };
-            // The learner's weights replace the initial ones.
+            // The learner's weights replace the initial weights of this policy.
             let policy = make(&mut Pcg64::seed_from(0))?;
             Ok(Box::new(PolicyActor::new(env, policy, plan)?))
         })
     }
 
-    /// Creates a learner and `num_actors` actors of any kind, each of which `actor` creates from its plan.
+    /// Creates a learner and `num_actors` actors of any kind. `actor` creates each actor from its
+    /// settings.
     ///
-    /// `envs` describes the environments of each actor: spec, number, and whether they have action masks.
+    /// `envs` describes the environments of each actor: the spec, the number of environments, and
+    /// `true` if they have action masks.
     ///
     /// # Errors
     /// Errors of [`AsyncOnPolicy::new`] and of `actor`.
@@ -132,7 +139,8 @@ impl<A: Algorithm, P: ActorCritic + 'static> AsyncOnPolicy<A, P> {
             return Err(Error::config("normalize", "no normalisation with actors", "normalisation", fix));
         }
         let dim = spec.observation.dim();
-        // Bytes per step: observations, actions of at most 8 bytes, and the fields of fixed size.
+        // Bytes per step: the observation, at most 8 bytes per action component, and fields of
+        // fixed size.
         let row = dim.saturating_mul(4).saturating_add(spec.action.dim().saturating_mul(8)).saturating_add(30);
         let bytes = row as u128 * n_steps as u128 * num_envs as u128 * (staleness_policy.max_staleness as u128 + 1);
         check_available("max_staleness", bytes, || {
@@ -175,12 +183,13 @@ impl<A: Algorithm, P: ActorCritic + 'static> AsyncOnPolicy<A, P> {
         &self.policy
     }
 
-    /// Returns the number of environment steps learned from so far.
+    /// Returns the number of environment steps so far from which the policy has learned.
     pub fn timesteps(&self) -> u64 {
         self.timesteps
     }
 
-    /// Returns the age of the last rollout's policy, in updates.
+    /// Returns the number of updates by which the last rollout's policy was older than the
+    /// learner's.
     pub fn staleness(&self) -> u64 {
         self.staleness
     }
@@ -193,7 +202,7 @@ impl<A: Algorithm, P: ActorCritic + 'static> AsyncOnPolicy<A, P> {
         self.collector.stats()
     }
 
-    /// Returns the returns of greedy episodes in `env`; see [`evaluate_policy`].
+    /// Returns the episode returns of the greedy policy in `env`; see [`evaluate_policy`].
     ///
     /// # Errors
     /// Errors of [`evaluate_policy`].
@@ -201,7 +210,7 @@ impl<A: Algorithm, P: ActorCritic + 'static> AsyncOnPolicy<A, P> {
         evaluate_policy(&mut self.policy, env, episodes, seed, None)
     }
 
-    /// Trains for at least `total_timesteps` more steps, over all environments.
+    /// Trains for at least `total_timesteps` more environment steps, counted over all environments.
     ///
     /// `progress` is called after each iteration and ends the run early by returning `false`.
     ///
@@ -212,7 +221,8 @@ impl<A: Algorithm, P: ActorCritic + 'static> AsyncOnPolicy<A, P> {
         self.resume(progress)
     }
 
-    /// Continues an interrupted or loaded run to the end that [`AsyncOnPolicy::train`] set.
+    /// Continues an interrupted or loaded run and its schedules, to the end that
+    /// [`AsyncOnPolicy::train`] set.
     ///
     /// # Errors
     /// [`Error::Config`] without an unfinished run; errors of [`AsyncOnPolicy::iterate`].
@@ -228,8 +238,8 @@ impl<A: Algorithm, P: ActorCritic + 'static> AsyncOnPolicy<A, P> {
     /// Waits for the next rollout and learns from it. Schedules use `progress`, which is in [0, 1].
     ///
     /// # Errors
-    /// Errors of [`OnPolicy::iterate`](crate::train::OnPolicy::iterate), and the first error of an actor, which ends
-    /// all actors.
+    /// Errors of [`OnPolicy::iterate`](crate::train::OnPolicy::iterate). The first error of an
+    /// actor, which also ends all other actors.
     pub fn iterate(&mut self, progress: f64) -> Result<Metrics> {
         check_share("progress", progress)?;
         let Self { policy, config, collector, minibatches, iteration, episodes, interrupt, .. } = self;
@@ -279,14 +289,14 @@ struct PolicyActor<P> {
     version: Option<u64>,
     /// Base seed of the first reset; `None` after the reset.
     reset: Option<u64>,
-    /// Number of episodes that the environments had finished at the last drain.
+    /// Number of episodes that the environments had finished when their log was last read.
     known: u64,
 }
 
 impl<P> PolicyActor<P> {
     fn new(mut env: Box<dyn VectorEnv>, policy: P, plan: &ActorPlan) -> Result<Self> {
         let streams = IterationStreams::new(0, env.num_envs())?;
-        // Earlier episodes do not belong to this run.
+        // Episodes in the log are from an earlier run.
         env.episodes().drain(&mut Vec::new(), &mut Vec::new());
         let known = env.episodes().total();
         Ok(Self { env, policy, config: plan.config, streams, version: None, reset: Some(plan.reset), known })
@@ -357,7 +367,7 @@ mod tests {
             let mut actor = PolicyActor::new(env, policy, &ActorPlan { number: 0, reset: 3, n_steps, config }).unwrap();
             let ticket = RolloutTicket { slot: 0, number: 0, actor: 0, version: 0, seed: 0 };
             let mut job = RolloutJob { ticket, weights, buffer };
-            // A new version of the weights for every rollout.
+            // Each rollout uses a new version of the weights.
             let mut collect = |rollouts: std::ops::Range<u64>| {
                 for number in rollouts {
                     (job.ticket.number, job.ticket.version, job.ticket.seed) = (number, number, number);
@@ -388,7 +398,7 @@ mod tests {
         for [short, long] in [
             learner_allocations(|n_steps| ImpalaConfig { n_steps, ..ImpalaConfig::default() }),
             learner_allocations(|n_steps| A2cConfig { n_steps, ..A2cConfig::default() }),
-            // The number of minibatches is equal for both lengths.
+            // Rollouts of both lengths have equally many minibatches.
             learner_allocations(|n_steps| PpoConfig {
                 n_steps,
                 batch_size: 2 * n_steps,

@@ -1,4 +1,5 @@
-//! Trainer of off-policy algorithms: collects transitions and learns from minibatches by turns.
+//! Trainer of off-policy algorithms, which alternates between collecting transitions and learning
+//! from minibatches.
 
 use std::collections::VecDeque;
 
@@ -20,26 +21,28 @@ use crate::train::{EnvInfo, Episodes, OffPolicyUpdateStats};
 pub struct OffPolicyMetrics {
     /// Number of environment steps so far, over all environments.
     pub timesteps: u64,
-    /// Mean return of the last 100 finished episodes; NaN before the first.
+    /// Mean return of the last 100 finished episodes; NaN before the first episode ends.
     pub mean_return: f64,
-    /// Mean length of the last 100 finished episodes, in steps; NaN before the first.
+    /// Mean length of the last 100 finished episodes, in steps; NaN before the first episode ends.
     pub mean_length: f64,
     /// Number of finished episodes.
     pub episodes: u64,
     /// Number of minibatches learned from so far.
     pub updates: u64,
-    /// Share of random actions; `None` for algorithms without epsilon-greedy exploration.
+    /// Probability of a random action (epsilon); `None` without epsilon-greedy exploration.
     pub exploration_rate: Option<f32>,
-    /// Means over the minibatches of the last iteration that learned; `None` before the first.
+    /// Means over the minibatches of the last iteration that learned; `None` before that.
     pub last_update: Option<OffPolicyUpdateStats>,
 }
 
 /// Trainer of an off-policy algorithm: [`Dqn`](crate::train::Dqn), [`Sac`](crate::train::Sac) or
 /// [`Td3`](crate::train::Td3).
 ///
-/// Each iteration makes `train_freq` steps in each environment and then, after `learning_starts` steps,
-/// `gradient_steps` updates. The replay buffer stores raw observations, raw rewards and the true next observations.
-/// Normalisation applies on sampling, with the statistics of all steps so far.
+/// Each iteration makes `train_freq` steps in each environment. After `learning_starts` steps, each
+/// iteration then learns from `gradient_steps` minibatches. The replay buffer stores observations
+/// and rewards before normalisation. The next observation at the end of an episode is the last one
+/// of that episode. Minibatches are normalised when sampled, with the statistics of all steps so
+/// far.
 pub struct OffPolicy<A: Method> {
     pub(in crate::train) env: Box<dyn VectorEnv>,
     pub(in crate::train) agent: OffPolicyAgent<A>,
@@ -54,7 +57,8 @@ pub struct OffPolicy<A: Method> {
     /// `true` if the environments were restored in the middle of episodes and the agent has not read their
     /// observations.
     pub(in crate::train) env_restored: bool,
-    /// Persists across iterations, because one iteration may be too short for a poll.
+    /// Shared by all iterations, because a single iteration may be shorter than the time between
+    /// polls.
     interrupt: InterruptCheck,
 }
 
@@ -115,7 +119,7 @@ impl<A: Method> OffPolicy<A> {
         self.agent.learner()
     }
 
-    /// Returns the learner for changes, such as loading weights.
+    /// Returns a mutable reference to the learner, for example to load weights.
     pub fn learner_mut(&mut self) -> &mut A {
         self.agent.learner_mut()
     }
@@ -140,9 +144,10 @@ impl<A: Method> OffPolicy<A> {
         self.agent.timesteps()
     }
 
-    /// Returns the returns of greedy episodes in `env`, with this trainer's normaliser.
+    /// Returns the episode returns of the greedy policy in `env`.
     ///
-    /// See [`crate::train::evaluate_policy`].
+    /// Observations are normalised with this trainer's statistics; see
+    /// [`crate::train::evaluate_policy`].
     ///
     /// # Errors
     /// Errors of [`crate::train::evaluate_policy`].
@@ -150,7 +155,7 @@ impl<A: Method> OffPolicy<A> {
         self.agent.learner_mut().evaluate(env, episodes, seed, self.normalizer.as_ref())
     }
 
-    /// Trains for at least `total_timesteps` more steps, over all environments.
+    /// Trains for at least `total_timesteps` more environment steps, counted over all environments.
     ///
     /// `progress` is called after each iteration and ends the run early by returning `false`.
     ///
@@ -165,7 +170,8 @@ impl<A: Method> OffPolicy<A> {
         self.resume(progress)
     }
 
-    /// Continues an interrupted or loaded run to the end that [`OffPolicy::train`] set.
+    /// Continues an interrupted or loaded run and its schedules, to the end that
+    /// [`OffPolicy::train`] set.
     ///
     /// # Errors
     /// Errors of [`OffPolicy::iterate`].
@@ -178,20 +184,23 @@ impl<A: Method> OffPolicy<A> {
         }
     }
 
-    /// Starts a run of `total_timesteps` more steps, at least 1, for calls of [`OffPolicy::iterate`].
+    /// Starts a run of `total_timesteps` more steps, or of one step for 0, for later calls of
+    /// [`OffPolicy::iterate`].
     pub fn begin(&mut self, total_timesteps: u64) {
         self.run = Run::new(self.timesteps(), total_timesteps);
     }
 
     /// Makes `train_freq` steps in each environment and learns from minibatches.
     ///
-    /// Learning schedules use the progress before the iteration, exploration schedules the progress before each step.
+    /// Schedules of learning use the progress before the iteration. Schedules of exploration use
+    /// the progress before each step.
     ///
     /// # Errors
-    /// [`rlox_core::Error::Config`] without an unfinished run; [`rlox_core::Error::NotFinite`] for observations,
-    /// rewards, outputs or gradients that are not finite; other errors of the environments and networks;
-    /// [`rlox_core::Error::Interrupted`] between two steps or minibatches
-    /// ([`rlox_core::interrupt::set_interrupt_check`]).
+    /// [`rlox_core::Error::Config`] without an unfinished run. [`rlox_core::Error::NotFinite`] for
+    /// observations, rewards, outputs or gradients that are not finite. Other errors of the
+    /// environments and networks. [`rlox_core::Error::Interrupted`] if the check of
+    /// [`rlox_core::interrupt::set_interrupt_check`] stops the iteration between two steps or
+    /// minibatches.
     pub fn iterate(&mut self) -> Result<OffPolicyMetrics> {
         let progress = self.run.progress(self.timesteps())?;
         let Self { env, agent, normalizer, streams, episodes, env_restored, interrupt, .. } = self;

@@ -1,4 +1,5 @@
-//! Trainer of on-policy algorithms: collects rollouts with the policy and learns from them by turns.
+//! Trainer of on-policy algorithms, which alternates between collecting a rollout and learning from
+//! it.
 
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -28,13 +29,14 @@ pub trait Algorithm: std::fmt::Debug {
     /// [`Error::Config`] for the first setting out of range.
     fn check_for(&self, num_envs: usize) -> Result<()>;
 
-    /// Returns the steps of each environment per iteration, the normalisation and other settings.
+    /// Returns the number of steps per environment and iteration, the normalisation, and the other
+    /// settings of the collection.
     fn collect_config(&self) -> (usize, Option<NormalizerOptions>, CollectConfig);
 
-    /// Learns from a finished rollout until the end or until `stop` returns `true`.
+    /// Learns from a finished rollout. The update ends early if `stop` returns `true`.
     ///
-    /// Earlier minibatches stay learned after a stop. `order` shuffles the steps. Schedules use `progress`, the
-    /// finished share of the run.
+    /// The minibatches learned before a stop keep their effect. The random stream `order` shuffles
+    /// the transitions. Schedules use `progress`, the finished fraction of the run.
     ///
     /// # Errors
     /// Errors of [`ActorCritic::update`].
@@ -59,7 +61,8 @@ pub struct CollectConfig {
     pub gamma: f64,
     /// Lambda of GAE, from one-step advantages (0) to Monte Carlo returns (1).
     pub gae_lambda: f64,
-    /// Steps between draws of the gSDE noise; 0 draws once per rollout.
+    /// Number of steps between draws of the noise for generalised state-dependent exploration
+    /// (gSDE). 0 draws the noise once per rollout.
     pub sde_sample_freq: usize,
 }
 
@@ -77,7 +80,8 @@ pub struct OnPolicy<A, P> {
     pub(in crate::train) policy: P,
     pub(in crate::train) config: A,
     pub(in crate::train) collector: Collector,
-    /// Persists across iterations, because one iteration may be too short for a poll.
+    /// Shared by all iterations, because a single iteration may be shorter than the time between
+    /// polls.
     interrupt: InterruptCheck,
 }
 
@@ -91,7 +95,7 @@ impl<A: Algorithm, P> std::fmt::Debug for OnPolicy<A, P> {
 }
 
 impl<A: Algorithm, P: ActorCritic> OnPolicy<A, P> {
-    /// Creates a trainer of the environments and of the policy that `make` returns for them.
+    /// Creates a trainer for the environments and for the policy that `make` returns.
     ///
     /// The seed determines all random numbers: initial weights, environments, actions and minibatches.
     ///
@@ -117,7 +121,7 @@ impl<A: Algorithm, P: ActorCritic> OnPolicy<A, P> {
         &self.policy
     }
 
-    /// Returns the policy for changes, such as loading weights.
+    /// Returns a mutable reference to the policy, for example to load weights.
     pub fn policy_mut(&mut self) -> &mut P {
         &mut self.policy
     }
@@ -127,7 +131,9 @@ impl<A: Algorithm, P: ActorCritic> OnPolicy<A, P> {
         self.collector.normalizer.as_ref()
     }
 
-    /// Returns the returns of greedy episodes in `env`, with this normaliser; see [`evaluate_policy`].
+    /// Returns the episode returns of the greedy policy in `env`; see [`evaluate_policy`].
+    ///
+    /// Observations are normalised with this trainer's statistics.
     ///
     /// # Errors
     /// Errors of [`evaluate_policy`].
@@ -135,12 +141,12 @@ impl<A: Algorithm, P: ActorCritic> OnPolicy<A, P> {
         evaluate_policy(&mut self.policy, env, episodes, seed, self.collector.normalizer.as_ref())
     }
 
-    /// Returns the number of environment steps learned from so far.
+    /// Returns the number of environment steps so far from which the policy has learned.
     pub fn timesteps(&self) -> u64 {
         self.collector.timesteps
     }
 
-    /// Trains for at least `total_timesteps` more steps, over all environments.
+    /// Trains for at least `total_timesteps` more environment steps, counted over all environments.
     ///
     /// `progress` is called after each iteration and ends the run early by returning `false`.
     ///
@@ -151,7 +157,8 @@ impl<A: Algorithm, P: ActorCritic> OnPolicy<A, P> {
         self.resume(progress)
     }
 
-    /// Continues an interrupted or loaded run, schedules included, to the end that [`OnPolicy::train`] set.
+    /// Continues an interrupted or loaded run and its schedules, to the end that
+    /// [`OnPolicy::train`] set.
     ///
     /// # Errors
     /// [`Error::Config`] without an unfinished run; errors of [`OnPolicy::iterate`].
@@ -167,10 +174,12 @@ impl<A: Algorithm, P: ActorCritic> OnPolicy<A, P> {
     /// Collects a rollout and learns from it. Schedules use `progress`, which is in [0, 1].
     ///
     /// # Errors
-    /// [`Error::Config`] for `progress` out of range, [`Error::NotFinite`] for observations, rewards, outputs or
-    /// gradients that are not finite; other errors of the environments and the policy. These errors contain the number
-    /// of timesteps. [`Error::Interrupted`] between two steps or minibatches
-    /// ([`rlox_core::interrupt::set_interrupt_check`]); earlier minibatches stay learned.
+    /// [`Error::Config`] for `progress` out of range. [`Error::NotFinite`] for observations,
+    /// rewards, outputs or gradients that are not finite. Other errors of the environments and the
+    /// policy. Errors of the collection and the update contain the number of timesteps.
+    /// [`Error::Interrupted`] if the check of [`rlox_core::interrupt::set_interrupt_check`] stops
+    /// the iteration between two steps or minibatches. The minibatches learned before keep their
+    /// effect.
     pub fn iterate(&mut self, progress: f64) -> Result<Metrics> {
         check_share("progress", progress)?;
         let Self { policy, config, collector, interrupt } = self;
@@ -195,9 +204,11 @@ impl<A: Algorithm, P: ActorCritic> OnPolicy<A, P> {
     }
 }
 
-/// Fills a rollout with at least one transition and estimates advantages; see [`rlox_core::collect`].
+/// Fills `buffer` with a rollout and estimates the advantages; see [`rlox_core::collect`].
 ///
-/// The caller has reset the environments. `streams` has one random stream per environment.
+/// The caller must reset the environments first ([`RolloutBuffer::begin`]). `streams` has one
+/// random stream per environment. A rollout without transitions, in which environments only reset,
+/// is followed by another one.
 ///
 /// # Errors
 /// Errors of [`rlox_core::collect`], and [`Error::Interrupted`] if `stop`, polled before each step, returns `true`.
@@ -213,20 +224,20 @@ pub fn collect_transitions(
     loop {
         let mut exploring = Exploring { policy, every: config.sde_sample_freq, step: 0, stop };
         collect(env, &mut exploring, streams, buffer, normalizer.as_deref_mut(), config.gamma, config.gae_lambda)?;
-        // A rollout with only resets has no transition.
+        // A rollout in which environments only reset has no transition.
         if buffer.transitions() > 0 {
             return Ok(());
         }
     }
 }
 
-/// Estimates values and advantages of a full rollout from environments that are no [`VectorEnv`].
+/// Estimates values and advantages of a full rollout that does not come from a [`VectorEnv`].
 ///
-/// `encoding` converts observations to network inputs, for which `inputs` is the buffer.
+/// `encoding` converts observations to network inputs. `inputs` is a reusable buffer for them.
 ///
 /// # Errors
-/// [`Error::Shape`] without the field `obs` or for a wrong width; errors of [`Encoding::encode`], the policy and
-/// [`RolloutBuffer::finish`].
+/// [`Error::Shape`] if the rollout has no field `obs`, or if its rows have the wrong width. Errors
+/// of [`Encoding::encode`], the policy and [`RolloutBuffer::finish`].
 pub fn estimate_advantages(
     policy: &mut dyn ActorCritic,
     buffer: &mut RolloutBuffer,
@@ -324,7 +335,8 @@ impl Collector {
         })
     }
 
-    /// Fills the rollout and estimates advantages.
+    /// Fills the rollout buffer and estimates the advantages. Resets the environments on the first
+    /// call.
     pub(in crate::train) fn collect(&mut self, policy: &mut dyn ActorCritic) -> Result<()> {
         if !self.env_initialized {
             self.episodes.discard(self.env.as_mut());
@@ -337,12 +349,12 @@ impl Collector {
         let actions = &mut iteration.actions;
         let result =
             collect_transitions(env.as_mut(), policy, actions, buffer, normalizer.as_mut(), *config, &mut || false);
-        // Episodes of a failed rollout count as well.
+        // Episodes that ended before an error count as well.
         self.episodes.update(self.env.as_mut());
         result
     }
 
-    /// Counts the steps of the rollout after an update.
+    /// Adds the transitions of the rollout to `timesteps`, after an update.
     pub(in crate::train) fn count_steps(&mut self) {
         self.timesteps += self.buffer.transitions() as u64;
     }
