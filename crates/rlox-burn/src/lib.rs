@@ -1,7 +1,8 @@
 //! Networks of [Burn](https://burn.dev) for the algorithms of [`rlox_nn`].
 //!
-//! [`BurnMlp`] implements [`rlox_nn::Network`] and replaces [`rlox_nn::Mlp`]. The same seed gives the same initial
-//! weights. Weights and optimiser states are exchanged with [`rlox_nn::Mlp`] and torch by name.
+//! [`BurnMlp`] implements [`rlox_nn::Network`] and can replace the built-in network
+//! [`rlox_nn::Mlp`]. The same seed gives the same initial weights. Weights and optimiser states
+//! have the same names as in [`rlox_nn::Mlp`] and torch, so that each can load those of the others.
 //!
 //! ```
 //! use rlox_burn::policy_networks;
@@ -17,14 +18,16 @@
 //! # Ok::<(), rlox_core::Error>(())
 //! ```
 //!
-//! Burn's feature `autodiff` is not used. [`rlox_nn`] computes losses and their gradients, and the layers'
-//! vector-Jacobian product is written in Burn's operations, because building a graph takes longer than computing a
-//! small network. The tests enable `autodiff` and compare outputs and gradients of each activation with Burn's own
+//! Burn's feature `autodiff` is not used. [`rlox_nn`] computes the losses and their gradients with
+//! respect to the network outputs. The vector-Jacobian product of the layers is written in Burn's
+//! operations, because building a graph takes longer than computing a small network. The tests
+//! enable `autodiff` and compare outputs and gradients of each activation with Burn's own
 //! `backward`.
 //!
-//! The default device is the CPU, with Burn's flex backend. [`BurnMlp::on`] takes another device, with the features
-//! `cuda` and `wgpu`. Burn is built without its feature `rayon`, so that each network uses one core, which is faster
-//! for small networks. With that feature, Burn distributes products of more than 192^3 multiplications over threads.
+//! The default device is the CPU, with Burn's flex backend. [`BurnMlp::on`] takes other devices,
+//! which the features `cuda` and `wgpu` enable. Burn is built without its feature `rayon`, so that
+//! each network uses one core, which is faster for small networks. With `rayon`, Burn distributes
+//! matrix products of more than 192^3 multiplications over threads.
 
 mod mlp;
 mod tensor;

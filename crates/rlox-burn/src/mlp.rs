@@ -13,9 +13,9 @@ use forward_backward::{ForwardCache, Hidden, Layer, apply_update, views};
 
 /// Fully connected layers with an activation after every layer except the last, like [`rlox_nn::Mlp`].
 ///
-/// All parameters are in one tensor and layers are views of it, so that an optimiser step takes few operations for any
-/// number of layers. The vector-Jacobian product is written out: Burn's autodiff would build a graph and take locks for
-/// each pass over a small network.
+/// One tensor holds all parameters, and the layers are views of this tensor, so that an optimiser
+/// step takes few operations for any number of layers. The vector-Jacobian product does not use
+/// Burn's autodiff, which would build a graph and take locks in each pass.
 ///
 /// ```
 /// use rlox_burn::BurnMlp;
@@ -35,22 +35,24 @@ pub struct BurnMlp {
     layout: MlpLayout,
     device: burn::tensor::Device,
     hidden: Hidden,
+    /// All parameters: the weight matrix and the bias of each layer, first layer first.
     flat: Tensor<1>,
     layers: Vec<Layer>,
-    /// Gradients in the flat order, since the last step.
+    /// Sum of the gradients since the last step, in the order of `flat`; `None` if there are none.
     gradients: Option<Tensor<1>>,
-    /// Sum of the squared gradients, if computed.
+    /// Sum of the squared gradients; `None` until the sum is computed.
     squares: Option<f64>,
-    /// The optimiser's running means of gradients and of squared gradients.
+    /// The optimiser's running means of gradients and of squared gradients, in the order of `flat`.
     means: [Tensor<1>; 2],
     step: u32,
     cache: Option<ForwardCache>,
 }
 
 impl BurnMlp {
-    /// Creates a network with the given widths, input first, on the CPU, for example `[4, 64, 64, 2]`.
+    /// Creates a network on the CPU. `sizes` are the widths of the layers, input first, for example
+    /// `[4, 64, 64, 2]`.
     ///
-    /// The weights equal those of [`rlox_nn::Mlp::new`].
+    /// The weights equal those of [`rlox_nn::Mlp::new`] with the same arguments.
     ///
     /// # Errors
     /// - [`rlox_core::Error::Config`]: `sizes` has fewer than two widths, or a width is 0.
@@ -59,7 +61,7 @@ impl BurnMlp {
         Self::on(Device::Cpu, sizes, activation, init, rng)
     }
 
-    /// Creates a network as [`BurnMlp::new`] does, on a device.
+    /// Creates a network like [`BurnMlp::new`], but on `device`.
     ///
     /// # Errors
     /// The errors of [`BurnMlp::new`], and [`rlox_core::Error::Backend`] if the device is not available.
@@ -85,7 +87,7 @@ impl BurnMlp {
         self.layout.activation()
     }
 
-    /// Switches to the operations for devices other than the CPU.
+    /// Switches to the operations of devices other than the CPU, to test them on the CPU.
     #[cfg(test)]
     pub(crate) fn force_generic_path(&mut self) {
         self.hidden.cpu = false;
@@ -99,7 +101,8 @@ impl BurnMlp {
         Ok(())
     }
 
-    /// Returns the outputs and, if requested, the last hidden layer.
+    /// Returns the outputs and, if `hidden` is true, the last hidden layer; otherwise an empty
+    /// vector.
     fn pass(&self, x: &[f32], count: usize, hidden: bool) -> Result<(Vec<f32>, Vec<f32>)> {
         catch_panic(|| {
             let (y, mut cache) = self.hidden.forward(&self.layers, rows(x, count, &self.device), false);
@@ -107,7 +110,11 @@ impl BurnMlp {
         })
     }
 
-    /// Computes the vector-Jacobian product, with an optional gradient of the last hidden layer.
+    /// Computes the vector-Jacobian product of the last forward pass.
+    ///
+    /// `dy` is the gradient of the outputs, and `dh` an additional gradient of the last hidden
+    /// layer. Gradients of parameters are added to `gradients` if `params` is true. `dx` receives
+    /// the gradient of the input.
     fn back(&mut self, dy: &[f32], dh: Option<&[f32]>, params: bool, dx: Option<&mut [f32]>) -> Result<()> {
         let Self { hidden, layers, cache: Some(cache), gradients, squares, device, .. } = self else { return Ok(()) };
         let (sum, input) = catch_panic(|| {
@@ -126,15 +133,17 @@ impl BurnMlp {
         Ok(())
     }
 
-    /// Returns tensors by the parameters' names, or no tensors if the device fails.
+    /// Returns `flat` as tensors with the names of the parameters, or no tensors if the device
+    /// fails.
     fn named_tensors(&self, flat: &Tensor<1>) -> NamedTensors {
         self.layout.named(&catch_panic(|| numbers(flat.clone())).unwrap_or_default())
     }
 }
 
-/// Makes policy and value networks of Burn for an environment's spaces, like [`PolicyNetworks::mlp`].
+/// Creates policy and value networks of Burn for the spaces of `spec`, like
+/// [`PolicyNetworks::mlp`].
 ///
-/// The same seed gives the same weights as for the built-in network.
+/// The weights equal those of [`PolicyNetworks::mlp`] with the same arguments.
 ///
 /// # Errors
 /// The errors of [`PolicyNetworks::mlp`].
@@ -248,7 +257,7 @@ impl Network for BurnMlp {
             let Self { layout, layers, flat, gradients, means: [mean, square], .. } = self;
             let mut all = catch_panic(|| gradients.clone().unwrap_or_else(|| flat.zeros_like()))?;
             *gradients = None;
-            // Views would make the step copy the parameters.
+            // The step would copy the parameters if the layers still shared their memory.
             layers.clear();
             let stepped = catch_panic(|| {
                 in_place([&mut *flat, &mut all, mean, square], |[flat, gradients, mean, square]| {
@@ -306,7 +315,7 @@ impl Network for BurnMlp {
         }
     }
 
-    /// Returns the optimiser's state, or only the steps if the device fails.
+    /// Returns the optimiser's state, or only the number of steps if the device fails.
     fn optimizer_state(&self) -> NamedTensors {
         let [mean, square] =
             self.means.each_ref().map(|mean| catch_panic(|| numbers(mean.clone())).unwrap_or_default());

@@ -1,4 +1,4 @@
-//! Devices, conversion of Burn's panics to errors, and conversion between numbers and tensors.
+//! Devices, conversion of Burn's panics to errors, and conversion between slices and tensors.
 
 use std::fmt::Debug;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
@@ -21,7 +21,7 @@ pub enum Device {
 }
 
 impl Device {
-    /// Returns Burn's device.
+    /// Returns the device of Burn.
     pub(crate) fn open(self) -> Result<burn::tensor::Device> {
         catch_panic(|| match self {
             Self::Cpu => burn::tensor::Device::flex(),
@@ -33,9 +33,10 @@ impl Device {
     }
 }
 
-/// Calls a function that uses Burn, and converts a panic, as after a device failure, to an error.
+/// Calls a function that uses Burn. Returns [`Error::Backend`] if the function panics, as Burn does
+/// after a device failure.
 pub(crate) fn catch_panic<T>(work: impl FnOnce() -> T) -> Result<T> {
-    // Unwind safe, because networks change only after `work` has returned.
+    // The call is unwind safe, because networks change only after `work` has returned.
     catch_unwind(AssertUnwindSafe(work)).map_err(|panic| {
         let message =
             panic.downcast_ref::<String>().map(String::as_str).or_else(|| panic.downcast_ref::<&str>().copied());
@@ -43,12 +44,12 @@ pub(crate) fn catch_panic<T>(work: impl FnOnce() -> T) -> Result<T> {
     })
 }
 
-/// Copies a slice to a device, as rows.
+/// Copies a slice to a device, as a tensor of shape `[rows, numbers.len() / rows]`.
 pub(crate) fn rows(numbers: &[f32], rows: usize, device: &burn::tensor::Device) -> Tensor<2> {
     Tensor::from_data(TensorData::new(numbers.to_vec(), [rows, numbers.len() / rows]), device)
 }
 
-/// Copies numbers to a device, as a vector.
+/// Copies numbers to a device, as a one-dimensional tensor.
 pub(crate) fn vector(numbers: Vec<f32>, device: &burn::tensor::Device) -> Tensor<1> {
     let count = numbers.len();
     Tensor::from_data(TensorData::new(numbers, [count]), device)
@@ -57,17 +58,18 @@ pub(crate) fn vector(numbers: Vec<f32>, device: &burn::tensor::Device) -> Tensor
 /// Returns the numbers of a tensor, row-major.
 ///
 /// # Panics
-/// Panics like Burn if the elements are of another type; [`catch_panic`] makes an error of it.
+/// Panics like Burn if the elements are not f32 numbers. [`catch_panic`] converts the panic to an
+/// error.
 pub(crate) fn numbers<const D: usize>(tensor: Tensor<D>) -> Vec<f32> {
     tensor.into_data().try_into_vec().unwrap_or_else(|error| fail(&error))
 }
 
-/// Panics like Burn, without a message on the standard error.
+/// Panics like Burn, but prints no message to the standard error.
 fn fail(error: &impl Debug) -> ! {
     resume_unwind(Box::new(format!("not f32 numbers: {error:?}")))
 }
 
-/// Copies numbers from a device to the caller's slice.
+/// Copies numbers that came from a device to the caller's slice.
 pub(crate) fn copy(from: &[f32], to: &mut [f32]) -> Result<()> {
     if from.len() != to.len() {
         return Err(Error::Backend(format!("burn: got {} numbers instead of {}", from.len(), to.len())));
@@ -78,9 +80,10 @@ pub(crate) fn copy(from: &[f32], to: &mut [f32]) -> Result<()> {
 
 /// Calls `work` with the numbers of tensors on the CPU.
 ///
-/// Numbers are copied only if other tensors share them.
+/// `work` changes the numbers in place. They are copied first only if other tensors share them.
 ///
-/// If `work` panics, the tensors keep their numbers, except for changes that `work` has made.
+/// If `work` panics, the tensors hold their numbers with the changes that `work` made before the
+/// panic.
 pub(crate) fn in_place<const D: usize, const N: usize, R>(
     mut tensors: [&mut Tensor<D>; N],
     work: impl FnOnce([&mut [f32]; N]) -> R,

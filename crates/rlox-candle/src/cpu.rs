@@ -1,9 +1,11 @@
-//! Custom operations for Candle on the CPU: on one core, and in place where that saves memory.
+//! Custom operations for Candle on the CPU, which use one core. Some work in place to save memory.
 //!
-//! Candle's own operations use several threads from a few thousand numbers on, which wait for each other by spinning.
-//! If other threads are busy, as when actor and critic are computed at once, a barrier waits for the scheduler.
-//! Candle's matrix product also reads `/proc/cpuinfo` for the number of cores in each call, unless an environment
-//! variable sets the number. Reading the file takes longer than the product of a layer of 64 units.
+//! Candle's own operations use several threads for more than a few thousand numbers. These threads
+//! wait for each other in a busy loop. If other threads need the cores, for example to compute
+//! actor and critic at once, the waiting takes until the scheduler switches threads. Candle's
+//! matrix product also reads the number of cores from `/proc/cpuinfo` in each call, unless an
+//! environment variable sets the number. Reading the file takes longer than the matrix product of a
+//! layer with 64 units.
 
 use std::ops::Range;
 
@@ -24,13 +26,13 @@ fn view((storage, layout): Source<'_>) -> Result<ArrayView2<'_, f32>> {
     ArrayView2::from_shape(shape, numbers).map_err(|error| Error::Msg(error.to_string()))
 }
 
-/// Returns the numbers of a contiguous tensor.
+/// Returns the numbers of a contiguous tensor as a slice.
 fn flat_slice((storage, layout): Source<'_>) -> Result<&[f32]> {
     let numbers = layout.contiguous_offsets().and_then(|(from, to)| storage.as_slice::<f32>().ok()?.get(from..to));
     numbers.ok_or_else(|| Error::Msg("expected contiguous f32 numbers".into()))
 }
 
-/// Returns the mutable numbers of a contiguous tensor.
+/// Returns the numbers of a contiguous tensor as a mutable slice.
 fn flat_slice_mut<'a>(storage: &'a mut CpuStorage, layout: &Layout) -> Result<&'a mut [f32]> {
     match (storage, layout.contiguous_offsets()) {
         (CpuStorage::F32(numbers), Some((from, to))) if to <= numbers.len() => Ok(&mut numbers[from..to]),
@@ -38,7 +40,7 @@ fn flat_slice_mut<'a>(storage: &'a mut CpuStorage, layout: &Layout) -> Result<&'
     }
 }
 
-/// Adds the matrix product `a b` to `out`.
+/// Returns the matrix `out` plus the matrix product `a b`.
 fn add_product(a: &ArrayView2<'_, f32>, b: &ArrayView2<'_, f32>, out: Vec<f32>) -> Result<(CpuStorage, Shape)> {
     if a.ncols() != b.nrows() {
         return Err(Error::Msg(format!("shapes {:?} and {:?} have no product", a.dim(), b.dim())));
@@ -64,12 +66,15 @@ impl CustomOp2 for Product {
     }
 }
 
-/// Maximum number of rows that are multiplied one by one.
+/// Maximum number of input rows for which [`Linear`] multiplies each row by the weight matrix
+/// separately.
 ///
-/// For few rows, the copies of both operands in a matrix product take longer.
+/// A matrix product first copies both operands, which takes longer than the separate products for
+/// few rows.
 const MAX_MATVEC_ROWS: usize = 4;
 
-/// `x w^T + b` of rows `x`, weights `w` of shape `[outputs, inputs]`, and biases.
+/// Pre-activations `x w^T + b` for input rows `x`, weights `w` of shape `[outputs, inputs]`, and
+/// biases `b`.
 pub(crate) struct Linear;
 
 impl CustomOp3 for Linear {
@@ -100,7 +105,7 @@ impl CustomOp3 for Linear {
     }
 }
 
-/// Activation, in place.
+/// Activation function, applied in place.
 pub(crate) struct Apply(pub(crate) Activation);
 
 impl InplaceOp1 for Apply {
@@ -128,7 +133,8 @@ impl InplaceOp2 for Derivative {
     }
 }
 
-/// Function of each number and the corresponding number of a source, in place.
+/// Function that replaces each number of a tensor. The arguments are the number and the
+/// corresponding number of another tensor.
 pub(crate) struct Each<F>(pub(crate) F);
 
 impl<F: Fn(f32, f32) -> f32> InplaceOp2 for Each<F> {
@@ -144,7 +150,8 @@ impl<F: Fn(f32, f32) -> f32> InplaceOp2 for Each<F> {
     }
 }
 
-/// Function of each number and the corresponding numbers of two sources, in place.
+/// Function that replaces each number of a tensor. The arguments are the number and the
+/// corresponding numbers of two other tensors.
 pub(crate) struct EachPair<F>(pub(crate) F);
 
 impl<F: Fn(f32, f32, f32) -> f32> InplaceOp3 for EachPair<F> {
@@ -168,11 +175,12 @@ impl<F: Fn(f32, f32, f32) -> f32> InplaceOp3 for EachPair<F> {
     }
 }
 
-/// Gradients of a layer's parameters, from the gradient of its output and from its input, both in rows.
+/// Gradients of a layer's parameters, computed from the gradient of its pre-activations,
+/// `[rows, outputs]`, and its input, `[rows, inputs]`.
 pub(crate) struct Gradients {
     pub(crate) weight: Range<usize>,
     pub(crate) bias: Range<usize>,
-    /// True to add to the existing gradients, false to overwrite them.
+    /// True to add to the gradients in the tensor, false to overwrite them.
     pub(crate) add: bool,
 }
 
@@ -228,7 +236,7 @@ mod tests {
     #[test]
     fn products_equal_candles_own() -> Result<()> {
         for (m, k, n) in [(1, 1, 1), (1, 5, 3), (64, 4, 64), (7, 33, 20)] {
-            // Contiguous, transposed, and a part of a larger matrix.
+            // Operands are contiguous, transposed, or a part of a larger matrix.
             for a in [tensor(m, k)?, tensor(k, m)?.t()?, tensor(m + 2, k)?.narrow(0, 1, m)?] {
                 for b in [tensor(k, n)?, tensor(n, k)?.t()?] {
                     assert_near(&a.apply_op2_no_bwd(&b, &Product)?, &a.matmul(&b)?)?;

@@ -1,7 +1,8 @@
 //! Networks of [Candle](https://github.com/huggingface/candle) for the algorithms of [`rlox_nn`].
 //!
-//! [`CandleMlp`] implements [`rlox_nn::Network`] and replaces [`rlox_nn::Mlp`]. The same seed gives the same initial
-//! weights. Weights and optimiser states are exchanged with [`rlox_nn::Mlp`] and torch by name.
+//! [`CandleMlp`] implements [`rlox_nn::Network`] and can replace the built-in network
+//! [`rlox_nn::Mlp`]. The same seed gives the same initial weights. Weights and optimiser states
+//! have the same names as in [`rlox_nn::Mlp`] and torch, so that each can load those of the others.
 //!
 //! ```
 //! use rlox_candle::policy_networks;
@@ -17,13 +18,14 @@
 //! # Ok::<(), rlox_core::Error>(())
 //! ```
 //!
-//! Candle's `Tensor::backward` is not used. [`rlox_nn`] computes losses and their gradients, and the layers'
-//! vector-Jacobian product is written out. The tests compare outputs and gradients of each activation with Candle's own
-//! `backward`.
+//! Candle's `Tensor::backward` is not used. [`rlox_nn`] computes the losses and their gradients
+//! with respect to the network outputs, and this crate computes the vector-Jacobian product of the
+//! layers. The tests compare outputs and gradients of each activation with Candle's own `backward`.
 //!
-//! The default device is the CPU. [`CandleMlp::on`] takes another device, with the features `cuda` and `metal`. On the
-//! CPU each network uses one core, whatever the values of `RAYON_NUM_THREADS` and `CANDLE_NUM_THREADS`. More cores are
-//! slower for small networks, and many times slower while another thread computes.
+//! The default device is the CPU. [`CandleMlp::on`] takes other devices, which the features `cuda`
+//! and `metal` enable. On the CPU, each network uses one core. The variables `RAYON_NUM_THREADS`
+//! and `CANDLE_NUM_THREADS` have no effect. More cores are slower for small networks, and many
+//! times slower while another thread computes.
 
 mod cpu;
 mod mlp;

@@ -15,8 +15,8 @@ use forward_backward::{ForwardCache, Layer, apply_update, backward, forward, is_
 
 /// Fully connected layers with an activation after every layer except the last, like [`rlox_nn::Mlp`].
 ///
-/// All parameters are in one tensor and layers are views of it, so that an optimiser step takes few operations for any
-/// number of layers.
+/// One tensor holds all parameters, and the layers are views of this tensor, so that an optimiser
+/// step takes few operations for any number of layers.
 ///
 /// ```
 /// use rlox_candle::CandleMlp;
@@ -35,26 +35,29 @@ use forward_backward::{ForwardCache, Layer, apply_update, backward, forward, is_
 pub struct CandleMlp {
     layout: MlpLayout,
     device: candle_core::Device,
+    /// All parameters: the weight matrix and the bias of each layer, first layer first.
     flat: Tensor,
     layers: Vec<Layer>,
-    /// Gradients in the flat order.
+    /// Sum of the gradients since the last step, in the order of `flat`.
     gradients: Tensor,
-    /// True if there are gradients since the last step.
+    /// False if no gradients were computed since the last step; `gradients` then has no meaning.
     has_gradients: bool,
-    /// Sum of the squared gradients, if computed.
+    /// Sum of the squared gradients; `None` until the sum is computed.
     squares: Option<f64>,
-    /// The optimiser's running means of gradients and of squared gradients.
+    /// The optimiser's running means of gradients and of squared gradients, in the order of `flat`.
     means: [Tensor; 2],
     step: u32,
     cache: Option<ForwardCache>,
-    /// Shared by clones; used for copy-on-write.
+    /// Reference count of the clones that share the tensors. A shared tensor is copied before a
+    /// write.
     clone_count: Arc<()>,
 }
 
 impl CandleMlp {
-    /// Creates a network with the given widths, input first, on the CPU, for example `[4, 64, 64, 2]`.
+    /// Creates a network on the CPU. `sizes` are the widths of the layers, input first, for example
+    /// `[4, 64, 64, 2]`.
     ///
-    /// The weights equal those of [`rlox_nn::Mlp::new`].
+    /// The weights equal those of [`rlox_nn::Mlp::new`] with the same arguments.
     ///
     /// # Errors
     /// - [`rlox_core::Error::Config`]: `sizes` has fewer than two widths, or a width is 0.
@@ -63,7 +66,7 @@ impl CandleMlp {
         Self::on(Device::Cpu, sizes, activation, init, rng)
     }
 
-    /// Creates a network as [`CandleMlp::new`] does, on a device.
+    /// Creates a network like [`CandleMlp::new`], but on `device`.
     ///
     /// # Errors
     /// The errors of [`CandleMlp::new`], and [`rlox_core::Error::Backend`] if the device is not available.
@@ -100,7 +103,7 @@ impl CandleMlp {
         self.layout.activation()
     }
 
-    /// Copies memory that clones share.
+    /// Copies the tensors if clones of this network share them, before a write.
     fn detach_clones(&mut self) -> Result<()> {
         if Arc::strong_count(&self.clone_count) > 1 { self.copy_all() } else { Ok(()) }
     }
@@ -114,7 +117,7 @@ impl CandleMlp {
         Ok(())
     }
 
-    /// Replaces the tensor of the parameters, with equal values or after a step.
+    /// Replaces the tensor of the parameters and keeps the last forward pass.
     fn set_flat(&mut self, flat: Tensor) -> Result<()> {
         self.layers = views(&self.layout, &flat).map_err(failed)?;
         self.flat = flat;
@@ -135,15 +138,19 @@ impl CandleMlp {
         Ok(cache)
     }
 
-    /// Computes the vector-Jacobian product, with an optional gradient of the last hidden layer.
+    /// Computes the vector-Jacobian product of the last forward pass.
+    ///
+    /// `dy` is the gradient of the outputs, and `dh` an additional gradient of the last hidden
+    /// layer. Gradients of parameters are added to `gradients` if `params` is true. `dx` receives
+    /// the gradient of the input.
     fn back(&mut self, dy: &[f32], dh: Option<&[f32]>, params: bool, dx: Option<&mut [f32]>) -> Result<()> {
         if params {
             self.detach_clones()?;
             self.squares = None;
         }
         let Some(cache) = &self.cache else { return Ok(()) };
-        // Other devices may fail during the pass, so the existing gradients stay unchanged until the pass has
-        // succeeded.
+        // On devices other than the CPU the pass may fail. The existing gradients therefore change
+        // only after the pass.
         let new_gradients =
             if params && !is_fused(&self.flat) { Some(self.gradients.zeros_like().map_err(failed)?) } else { None };
         let accumulator =
@@ -178,9 +185,10 @@ impl CandleMlp {
     }
 }
 
-/// Makes policy and value networks of Candle for an environment's spaces, like [`PolicyNetworks::mlp`].
+/// Creates policy and value networks of Candle for the spaces of `spec`, like
+/// [`PolicyNetworks::mlp`].
 ///
-/// The same seed gives the same weights as for the built-in network.
+/// The weights equal those of [`PolicyNetworks::mlp`] with the same arguments.
 ///
 /// # Errors
 /// The errors of [`PolicyNetworks::mlp`].
@@ -331,7 +339,7 @@ impl Network for CandleMlp {
         self.layout.named(&vec![0.0; self.layout.parameters()])
     }
 
-    /// Returns the optimiser's state, or only the steps if the device fails.
+    /// Returns the optimiser's state, or only the number of steps if the device fails.
     fn optimizer_state(&self) -> NamedTensors {
         let [mean, square] = self.means.each_ref().map(|mean| numbers(mean).unwrap_or_default());
         self.layout.named_state([&mean, &square], self.step)

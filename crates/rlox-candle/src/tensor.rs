@@ -1,4 +1,4 @@
-//! Devices, errors, and conversion between numbers and tensors.
+//! Devices, errors, and conversion between slices and tensors.
 
 use candle_core::{Storage, Tensor};
 use rlox_core::{Error, Result};
@@ -18,7 +18,7 @@ pub enum Device {
 }
 
 impl Device {
-    /// Returns Candle's device.
+    /// Returns the device of Candle.
     #[allow(clippy::unnecessary_wraps, reason = "devices of other features may be absent")]
     pub(crate) fn open(self) -> Result<candle_core::Device> {
         match self {
@@ -31,13 +31,14 @@ impl Device {
     }
 }
 
-/// Converts an error of Candle.
+/// Converts an error of Candle to [`Error::Backend`].
 #[allow(clippy::needless_pass_by_value, reason = "it stands in map_err")]
 pub(crate) fn failed(error: candle_core::Error) -> Error {
     Error::Backend(format!("candle: {error}"))
 }
 
-/// Calls `read` with a tensor's numbers, row-major; on the CPU they are not copied.
+/// Calls `read` with the numbers of a tensor, row-major. On the CPU, contiguous numbers are not
+/// copied.
 fn read<T>(tensor: &Tensor, read: impl FnOnce(&[f32]) -> T) -> Result<T> {
     let (storage, layout) = tensor.storage_and_layout();
     if let (Storage::Cpu(numbers), Some((from, to))) = (&*storage, layout.contiguous_offsets()) {
@@ -48,7 +49,7 @@ fn read<T>(tensor: &Tensor, read: impl FnOnce(&[f32]) -> T) -> Result<T> {
     Ok(read(&numbers.map_err(failed)?))
 }
 
-/// Copies a slice to a device, as rows.
+/// Copies a slice to a device, as a tensor of shape `[rows, numbers.len() / rows]`.
 pub(crate) fn rows(numbers: &[f32], rows: usize, device: &candle_core::Device) -> candle_core::Result<Tensor> {
     Tensor::from_slice(numbers, (rows, numbers.len() / rows), device)
 }
@@ -69,7 +70,7 @@ pub(crate) fn copy(tensor: &Tensor, to: &mut [f32]) -> Result<()> {
 /// Returns the sum of the squares of a tensor's numbers, in f64.
 pub(crate) fn sum_of_squares(tensor: &Tensor) -> Result<f64> {
     read(tensor, |numbers| {
-        // Eight independent sums, so that the loop is vectorised.
+        // Eight independent sums let the compiler vectorise the loop.
         let (chunks, remainder) = numbers.as_chunks::<8>();
         let mut sums = [0.0; 8];
         for chunk in chunks {

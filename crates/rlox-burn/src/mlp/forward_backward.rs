@@ -1,11 +1,15 @@
 //! Forward pass, vector-Jacobian product and optimiser formulas on Burn's tensors.
+//!
+//! A pre-activation is the input of an activation, `x w^T + b`. The flat tensor holds all
+//! parameters in one dimension: the weight matrix and the bias of each layer, first layer first.
+//! This order is called flat order.
 
 use burn::tensor::{Tensor, activation};
 use rlox_nn::{Activation, LayerLayout, MlpLayout, Update};
 
 use crate::tensor::in_place;
 
-/// Parameters of a layer, as views of the flat array.
+/// Parameters of a layer, as views of the flat tensor.
 #[derive(Clone, Debug)]
 pub(crate) struct Layer {
     /// `[outputs, inputs]`.
@@ -14,7 +18,7 @@ pub(crate) struct Layer {
     bias: Tensor<2>,
 }
 
-/// Returns the layers as views of all parameters.
+/// Returns the layers as views of the flat tensor.
 pub(crate) fn views(layout: &MlpLayout, flat: &Tensor<1>) -> Vec<Layer> {
     let view = |LayerLayout { weight, bias, outputs, inputs }| {
         let weight = flat.clone().slice(weight).reshape([outputs, inputs]);
@@ -23,28 +27,31 @@ pub(crate) fn views(layout: &MlpLayout, flat: &Tensor<1>) -> Vec<Layer> {
     layout.layers().map(view).collect()
 }
 
-/// Data of a forward pass for the vector-Jacobian product.
+/// Data of a forward pass that the vector-Jacobian product needs.
 #[derive(Clone, Debug)]
 pub(crate) struct ForwardCache {
     pub(crate) rows: usize,
-    /// Input of each layer, `[rows, inputs]`; the last is the last hidden layer, if there is one.
+    /// Input of each layer, `[rows, inputs]`. The input of the last layer is the last hidden layer,
+    /// if there is one.
     pub(crate) inputs: Vec<Tensor<2>>,
-    /// Inputs of the activations, if their derivatives need them.
+    /// Pre-activations of the hidden layers; empty if the derivative is a function of the output.
     sums: Vec<Tensor<2>>,
 }
 
-/// Activation of the hidden layers, and the implementation to use.
+/// Activation of the hidden layers, and the choice of its implementation.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Hidden {
     pub(crate) activation: Activation,
-    /// True on the CPU, where Burn would compute one number at a time.
+    /// True to compute activations with [`rlox_nn`] on the CPU, where Burn's own operations compute
+    /// one number at a time.
     pub(crate) cpu: bool,
 }
 
 impl Hidden {
-    /// Returns the outputs and the data for the backward pass.
+    /// Returns the outputs and the data for [`Hidden::backward`].
     ///
-    /// Without `keep`, tensors of hidden layers are freed as early as possible.
+    /// If `keep` is false, the data has only the input of the last layer, and other tensors are
+    /// freed early.
     pub(crate) fn forward(self, layers: &[Layer], x: Tensor<2>, keep: bool) -> (Tensor<2>, ForwardCache) {
         let mut cache = ForwardCache { rows: x.dims()[0], inputs: Vec::with_capacity(layers.len()), sums: Vec::new() };
         let (mut h, last) = (x, layers.len() - 1);
@@ -64,9 +71,11 @@ impl Hidden {
         (h, cache)
     }
 
-    /// Propagates the gradient of the outputs through the layers, and adds that of the last hidden layer.
+    /// Propagates the gradient `dy` of the outputs backwards through the layers.
     ///
-    /// Returns the gradients of all parameters, in the flat order, and of the input, each if requested.
+    /// `dh` is an additional gradient of the last hidden layer. Returns the gradients of all
+    /// parameters in flat order if `params` is true, and the gradient of the input if `input` is
+    /// true.
     pub(crate) fn backward(
         self,
         layers: &[Layer],
@@ -95,7 +104,7 @@ impl Hidden {
                 delta = delta.matmul(weight.clone());
             }
         }
-        // The gradients were computed from the last layer's bias to the first layer's weight.
+        // The loop computed the gradients from the last layer's bias to the first layer's weight.
         gradients.reverse();
         (params.then(|| Tensor::cat(gradients, 0)), input.then_some(delta))
     }
@@ -109,14 +118,14 @@ impl Hidden {
             Activation::Tanh => activation::tanh(sum),
             Activation::Relu => activation::relu(sum),
             Activation::Silu => activation::silu(sum),
-            // On some devices, the derivative of Burn's own GELU is that of the tanh approximation.
+            // On some devices, Burn's own GELU has the derivative of the tanh approximation.
             Activation::Gelu => sum.clone() * distribution(sum),
         }
     }
 
-    /// Multiplies a gradient by the activation's derivative, which is a function of `operand`.
+    /// Multiplies the gradient `back` by the derivative of the activation.
     ///
-    /// The operand is the activation's input or output.
+    /// `operand` is the pre-activation or the output, whichever the derivative is a function of.
     fn differentiate(self, mut back: Tensor<2>, operand: &mut Tensor<2>) -> Tensor<2> {
         if self.cpu {
             in_place([&mut back, operand], |[back, of]| self.activation.multiply_by_derivative(of, back));
@@ -127,12 +136,13 @@ impl Hidden {
             Activation::Tanh => back * (-operand.square() + 1.0),
             Activation::Relu => back.mask_fill(operand.lower_equal_elem(0.0), 0.0),
             Activation::Silu => {
-                // s (1 + z (1 - s)), with the logistic function s.
+                // The derivative is s (1 + z (1 - s)) with the logistic function s(z).
                 let s = activation::sigmoid(operand.clone());
                 back * (s.clone() * (operand * (-s + 1.0) + 1.0))
             }
             Activation::Gelu => {
-                // Phi(z) + z phi(z), the density's factor 1 / sqrt(2 pi).
+                // The derivative is Phi(z) + z phi(z). The density phi has the factor 1 / sqrt(2
+                // pi).
                 let density = (operand.clone().square() * -0.5).exp() * 0.398_942_3;
                 back * (distribution(operand.clone()) + operand * density)
             }
@@ -145,14 +155,14 @@ fn distribution(z: Tensor<2>) -> Tensor<2> {
     (z * std::f32::consts::FRAC_1_SQRT_2).erf() * 0.5 + 0.5
 }
 
-/// Returns the parameters and running means after a step, in the flat order.
+/// Returns the parameters and the running means after an optimiser step, in flat order.
 pub(crate) fn apply_update(
     update: Update,
     gradients: Tensor<1>,
     flat: Tensor<1>,
     [mean, square]: [Tensor<1>; 2],
 ) -> (Tensor<1>, [Tensor<1>; 2]) {
-    // `decay a + (1 - decay) b`, with `1 - decay` in f64 as in the built-in network.
+    // `1 - decay` is computed in f64, as in the built-in network.
     let blend = |decay: f32, a: Tensor<1>, b: Tensor<1>| a * decay + b * (1.0 - f64::from(decay)) as f32;
     match update {
         Update::Adam { beta1, beta2, eps, step_size, root_scale, decay } => {

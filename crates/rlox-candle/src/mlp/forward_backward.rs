@@ -1,13 +1,17 @@
 //! Forward pass, vector-Jacobian product and optimiser formulas on Candle's tensors.
 //!
-//! The CPU uses the operations of [`crate::cpu`], other devices those of Candle.
+//! The CPU uses the operations of [`crate::cpu`]. Other devices use Candle's own operations.
+//!
+//! A pre-activation is the input of an activation, `x w^T + b`. The flat tensor holds all
+//! parameters in one dimension: the weight matrix and the bias of each layer, first layer first.
+//! This order is called flat order.
 
 use candle_core::{DType, Result, Tensor};
 use rlox_nn::{Activation, LayerLayout, MlpLayout, Update};
 
 use crate::cpu::{Apply, Derivative, Each, EachPair, Gradients, Linear, Product};
 
-/// Parameters of a layer, as views of the flat array.
+/// Parameters of a layer, as views of the flat tensor.
 #[derive(Clone, Debug)]
 pub(crate) struct Layer {
     layout: LayerLayout,
@@ -17,17 +21,18 @@ pub(crate) struct Layer {
     bias: Tensor,
 }
 
-/// Data of a forward pass for the vector-Jacobian product.
+/// Data of a forward pass that the vector-Jacobian product needs.
 #[derive(Clone, Debug)]
 pub(crate) struct ForwardCache {
     pub(crate) rows: usize,
-    /// Input of each layer, `[rows, inputs]`; the last is the last hidden layer, if there is one.
+    /// Input of each layer, `[rows, inputs]`. The input of the last layer is the last hidden layer,
+    /// if there is one.
     pub(crate) inputs: Vec<Tensor>,
-    /// Inputs of the activations, if their derivatives need them.
+    /// Pre-activations of the hidden layers; empty if the derivative is a function of the output.
     sums: Vec<Tensor>,
 }
 
-/// Returns true if the operations of [`crate::cpu`] support a tensor.
+/// Returns true if the operations of [`crate::cpu`] support a tensor, which is true on the CPU.
 pub(crate) fn is_fused(tensor: &Tensor) -> bool {
     #[cfg(test)]
     if tests::FORCE_UNFUSED.get() {
@@ -36,7 +41,7 @@ pub(crate) fn is_fused(tensor: &Tensor) -> bool {
     tensor.device().is_cpu()
 }
 
-/// Returns the layers as views of all parameters.
+/// Returns the layers as views of the flat tensor.
 pub(crate) fn views(layout: &MlpLayout, flat: &Tensor) -> Result<Vec<Layer>> {
     let view = |layout: LayerLayout| {
         let weight = flat.narrow(0, layout.weight.start, layout.weight.len())?;
@@ -46,9 +51,10 @@ pub(crate) fn views(layout: &MlpLayout, flat: &Tensor) -> Result<Vec<Layer>> {
     layout.layers().map(view).collect()
 }
 
-/// Returns the outputs and the data for the backward pass.
+/// Returns the outputs and the data for [`backward`].
 ///
-/// Without `keep`, tensors of hidden layers are freed as early as possible.
+/// If `keep` is false, the data has only the input of the last layer, and other tensors are freed
+/// early.
 pub(crate) fn forward(
     layers: &[Layer],
     activation: Activation,
@@ -73,9 +79,11 @@ pub(crate) fn forward(
     Ok((h, cache))
 }
 
-/// Propagates the gradient of the outputs through the layers, and adds that of the last hidden layer.
+/// Propagates the gradient `dy` of the outputs backwards through the layers.
 ///
-/// The gradients of the parameters are written to `all`, or added to it. Returns the input's gradient if requested.
+/// `dh` is an additional gradient of the last hidden layer. `all` has the tensor for the gradients
+/// of the parameters, in flat order, and true if they are added to its content. Returns the
+/// gradient of the network's input if `input` is true.
 pub(crate) fn backward(
     layers: &[Layer],
     activation: Activation,
@@ -113,7 +121,7 @@ fn product(a: &Tensor, b: &Tensor) -> Result<Tensor> {
     if is_fused(a) { a.apply_op2_no_bwd(b, &Product) } else { a.matmul(b) }
 }
 
-/// Writes a layer's gradients to `all`, or adds them.
+/// Writes the gradients of a layer's parameters to `all`, or adds them if `add` is true.
 fn gradients(layer: &Layer, delta: &Tensor, x: &Tensor, all: &Tensor, add: bool) -> Result<()> {
     let LayerLayout { weight, bias, .. } = layer.layout.clone();
     if is_fused(all) {
@@ -126,7 +134,7 @@ fn gradients(layer: &Layer, delta: &Tensor, x: &Tensor, all: &Tensor, add: bool)
     Ok(())
 }
 
-/// Applies an activation to sums that are not needed afterwards.
+/// Applies an activation to pre-activations, which may be overwritten.
 fn activate(activation: Activation, sum: Tensor) -> Result<Tensor> {
     match activation {
         _ if is_fused(&sum) => sum.inplace_op1(&Apply(activation)).map(|()| sum),
@@ -137,7 +145,9 @@ fn activate(activation: Activation, sum: Tensor) -> Result<Tensor> {
     }
 }
 
-/// Multiplies a gradient by an activation's derivative, given its output and, for some, its input.
+/// Multiplies the gradient `back` by the derivative of an activation.
+///
+/// `out` is the output of the activation, and `sum` the pre-activation if the derivative needs it.
 fn slopes(activation: Activation, back: Tensor, out: &Tensor, sum: Option<&Tensor>) -> Result<Tensor> {
     let sum = sum.unwrap_or(out);
     let slope = match activation {
@@ -145,12 +155,14 @@ fn slopes(activation: Activation, back: Tensor, out: &Tensor, sum: Option<&Tenso
         Activation::Tanh => out.sqr()?.affine(-1.0, 1.0),
         Activation::Relu => out.gt(0_f32)?.to_dtype(DType::F32),
         Activation::Silu => {
-            // s + h (1 - s), with the logistic function s as a tanh.
+            // The derivative is s + h (1 - s) with the output h. The logistic function s is
+            // computed by tanh.
             let s = sum.affine(0.5, 0.0)?.tanh()?.affine(0.5, 0.5)?;
             &s + (out * s.affine(-1.0, 1.0)?)?
         }
         Activation::Gelu => {
-            // Phi(z) + z phi(z).
+            // The derivative is Phi(z) + z phi(z) with the normal distribution Phi and its density
+            // phi.
             let cumulative = sum.affine(std::f64::consts::FRAC_1_SQRT_2, 0.0)?.erf()?.affine(0.5, 0.5)?;
             let density = sum
                 .sqr()?
@@ -163,20 +175,22 @@ fn slopes(activation: Activation, back: Tensor, out: &Tensor, sum: Option<&Tenso
     back * slope?
 }
 
-/// Limit below which running means become 0 in steps without gradients.
+/// Magnitude below which running means are rounded to 0.
 ///
-/// Subnormal numbers would halve the speed of products.
+/// Smaller numbers are subnormal and would halve the speed of multiplications.
 const SMALLEST: f32 = f32::MIN_POSITIVE;
 
-/// Returns the mean of squares as the built-in network stores it.
+/// Returns `square`, a running mean of squared gradients, rounded to 0 as in the built-in network.
 ///
-/// A mean below [`SMALLEST`] becomes 0 only if `moment`, the numerator of the step, is 0. Otherwise the step would
-/// divide by 0 and be huge.
+/// A mean below [`SMALLEST`] is rounded only if `moment`, the numerator of the step, is 0.
+/// Otherwise the denominator of the step would become too small, and the step huge.
 fn flush_underflow(square: f32, moment: f32) -> f32 {
     if moment == 0.0 && square < SMALLEST { 0.0 } else { square }
 }
 
-/// Performs a step on the CPU, with gradients times `scale`; changes parameters and means in place.
+/// Makes an optimiser step on the CPU, with gradients times `scale`.
+///
+/// The parameters `flat` and the running means change in place.
 pub(crate) fn step(
     update: Update,
     gradients: &Tensor,
@@ -184,7 +198,7 @@ pub(crate) fn step(
     flat: &Tensor,
     [mean, square]: [&Tensor; 2],
 ) -> Result<()> {
-    // `decay a + (1 - decay) b`, with `1 - decay` in f64 as in the built-in network.
+    // `1 - decay` is computed in f64, as in the built-in network.
     let blend = |decay: f32| {
         let complement = (1.0 - f64::from(decay)) as f32;
         move |a: f32, b: f32| decay * a + complement * b
@@ -214,7 +228,7 @@ pub(crate) fn step(
     }
 }
 
-/// Returns the parameters and running means after a step, in the flat order.
+/// Returns the parameters and the running means after an optimiser step, in flat order.
 pub(crate) fn apply_update(
     update: Update,
     gradients: &Tensor,
@@ -249,7 +263,7 @@ mod tests {
     use crate::CandleMlp;
 
     thread_local! {
-        /// True to use Candle's own operations, as on devices other than the CPU.
+        /// True to use Candle's own operations on the CPU, as on other devices.
         pub(super) static FORCE_UNFUSED: Cell<bool> = const { Cell::new(false) };
     }
 
