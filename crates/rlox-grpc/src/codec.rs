@@ -1,4 +1,6 @@
 //! Conversion between the types of `rlox-core` and the messages of the protocol.
+//!
+//! A slab is a byte string that holds arrays of numbers, little-endian, one after another.
 
 use std::borrow::Cow;
 
@@ -15,7 +17,7 @@ use crate::proto;
 /// Maximum number of environment arguments, and of options of a reset.
 const MAX_ARGUMENTS: usize = 64;
 
-/// Number type in slabs.
+/// Type of the numbers in a slab.
 pub(crate) trait Number: Pod + Zeroable {
     fn to_little_endian(self) -> Self;
 }
@@ -40,7 +42,7 @@ pub(crate) fn write_numbers<T: Number>(slab: &mut Vec<u8>, numbers: &[T]) {
     }
 }
 
-/// Slab of numbers that is read from the front.
+/// Slab whose arrays are read in order.
 pub(crate) struct Slab<'a> {
     name: &'static str,
     len: usize,
@@ -249,7 +251,7 @@ fn invalid_arguments(argument: &'static str, got: String, fix: &'static str) -> 
     Error::config(argument, expected, got, fix)
 }
 
-/// Encodes the environments' seeds as bytes.
+/// Encodes one optional seed per environment as bytes.
 pub(crate) fn seeds_to(seeds: &[Option<u64>]) -> Bytes {
     let (is_present, numbers): (Vec<_>, Vec<_>) = seeds.iter().map(|seed| (seed.is_some(), seed.unwrap_or(0))).unzip();
     let mut bytes = Vec::with_capacity(seeds.len() * 9);
@@ -298,9 +300,10 @@ pub(crate) fn failure_to(error: Error) -> proto::Failure {
     }
 }
 
-/// Returns the error of a worker, with its address.
+/// Returns the error that a worker reported, with the address of the worker.
 ///
-/// `first_env` is the index of the worker's first environment.
+/// `first_env` is the index of the worker's first environment among the environments of all
+/// workers.
 pub(crate) fn failure_from(failure: proto::Failure, address: &str, first_env: usize) -> Error {
     use proto::failure::Kind;
     let proto::Failure { kind, argument, expected, got, hint, env, row, step, section, column, index } = failure;

@@ -1,8 +1,9 @@
 //! Environments and rollouts of rlox on other machines, over gRPC.
 //!
-//! A [`Worker`] serves sessions. A session steps environments, for [`RemoteVecEnv`], or collects rollouts with a policy
-//! that a learner publishes, for [`RemoteActor`]. The same seeds give the same trajectories as in one process, even if
-//! workers fail: their work is repeated on other workers.
+//! A [`Worker`] is a server that runs sessions of clients. A session either steps environments for
+//! a [`RemoteVecEnv`], or collects rollouts with a learner's policy for a [`RemoteActor`]. The same
+//! seeds give the same trajectories as in one process. This also holds if workers fail, because
+//! other workers repeat their work.
 //!
 //! ```
 //! use rlox_core::{Actions, ResetOptions, Seeds, StepOut, VectorEnv};

@@ -1,4 +1,4 @@
-//! The server: sessions in threads, limits, start and shutdown.
+//! The server of a worker: sessions in threads, limits, start and shutdown.
 
 mod budget;
 mod connection;
@@ -35,9 +35,10 @@ use crate::proto::worker_server::WorkerServer;
 
 /// Time limit for sessions to end at shutdown.
 const GRACE: Duration = Duration::from_secs(10);
-/// Time limit for connections to end after the sessions.
+/// Time limit for connections to end after all sessions have ended.
 const LAST: Duration = Duration::from_secs(1);
-/// Time after which silent peers are pinged, and after the same time again are disconnected.
+/// Time without data after which the server pings a client. A client that does not reply within the
+/// same time is disconnected.
 const KEEPALIVE: Duration = Duration::from_secs(5);
 /// Maximum bytes of a health request.
 const LARGEST_HEALTH: usize = 1 << 10;
@@ -57,7 +58,8 @@ pub struct Worker {
     runtime: Option<Runtime>,
     stop: watch::Sender<bool>,
     health: HealthReporter,
-    /// Permits of further sessions; a session's thread drops the environments before its permit.
+    /// One permit per session that may still be opened. A session releases its permit after its
+    /// environments are dropped.
     sessions: Arc<Semaphore>,
     max_sessions: u32,
     server_task: Option<tokio::task::JoinHandle<std::result::Result<(), tonic::transport::Error>>>,
@@ -74,7 +76,7 @@ impl std::fmt::Debug for Worker {
 }
 
 impl Worker {
-    /// Binds the address and serves in separate threads.
+    /// Binds the address and starts the server in separate threads.
     ///
     /// # Errors
     /// - [`Error::Config`]: the address is not loopback and TLS or a token is missing, a certificate is invalid, or a
@@ -153,7 +155,7 @@ impl Worker {
         format!("{}://{}", if self.tls { "https" } else { "http" }, self.bound)
     }
 
-    /// Returns the address of the metrics, if they are served.
+    /// Returns the address of the metrics; `None` if the worker does not serve metrics.
     pub fn metrics_address(&self) -> Option<SocketAddr> {
         self.metrics
     }
@@ -165,7 +167,8 @@ impl Worker {
 
     /// Rejects new sessions, answers the requests received so far and waits for all sessions.
     ///
-    /// The wait takes at most eleven seconds. Health checks report first that the worker no longer serves.
+    /// The wait takes at most eleven seconds. Health checks already report during the wait that the
+    /// worker is not serving.
     ///
     /// # Errors
     /// [`Error::Backend`] if sessions did not end within ten seconds, or the worker has failed.
@@ -190,7 +193,8 @@ impl Worker {
         }
         let Some(server_task) = self.server_task.take() else { return Ok(()) };
         match timeout(LAST, server_task).await {
-            // Clients that watch the health or take no replies are disconnected.
+            // Clients that watch the health or receive no replies keep their connections and are
+            // cut off.
             Ok(Ok(Ok(()))) | Err(_) => Ok(()),
             Ok(Ok(Err(error))) => Err(Error::Backend(format!("the worker failed: {}", with_sources(&error)))),
             Ok(Err(error)) => Err(Error::Backend(format!("the worker failed: {error}"))),
@@ -219,7 +223,7 @@ fn run_outside_runtime<T: Send>(work: impl FnOnce() -> T + Send) -> Result<T> {
 
 /// Maximum bytes of a message, on both sides.
 pub(crate) const LARGEST_MESSAGE: usize = (u32::MAX >> 1) as usize;
-/// Bytes of an HTTP/2 frame.
+/// Maximum bytes of an HTTP/2 frame that a client receives.
 pub(crate) const FRAME: u32 = 1 << 18;
 
 /// Returns the text of an error followed by the texts of its sources.
@@ -241,7 +245,7 @@ async fn wait_for_stop(mut stopped: watch::Receiver<bool>) {
     let _ = stopped.wait_for(|stopped| *stopped).await;
 }
 
-/// Records on the connection that it carries health checks.
+/// Records that the connection of a request is used for health checks.
 #[expect(clippy::unnecessary_wraps, reason = "as interceptors are")]
 fn note_health_check(request: Request<()>) -> std::result::Result<Request<()>, Status> {
     if let Some(peer) = request.extensions().get::<Peer>() {

@@ -1,4 +1,5 @@
-//! The program `rlox-worker`: environments and rollouts for clients on this machine or others.
+//! The program `rlox-worker`, which steps environments and collects rollouts for clients on any
+//! machine.
 
 use std::io::{Write, stderr};
 use std::process::ExitCode;
@@ -8,7 +9,7 @@ fn main() -> ExitCode {
     match rlox_grpc::run(&args) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            // Without a working standard error there is no place to report.
+            // If writing to the standard error fails, the error cannot be reported elsewhere.
             let _ = writeln!(stderr(), "rlox-worker: {error}");
             ExitCode::from(2)
         }

@@ -19,7 +19,7 @@ use crate::proto::{self, reply, request};
 /// Configuration of rollouts that a worker collects.
 #[derive(Clone, Debug, PartialEq)]
 pub struct RemoteRolloutConfig {
-    /// Number of steps of each environment.
+    /// Number of steps of each environment per rollout.
     pub n_steps: usize,
     /// Collection settings.
     pub config: CollectConfig,
@@ -31,14 +31,14 @@ pub struct RemoteRolloutConfig {
 
 /// Actor whose environments and policy are on a worker, for [`rlox_core::AsyncCollector`].
 ///
-/// The same seeds give the same rollouts as actors in threads. After the loss of the worker, the rollout restarts on
-/// another worker.
+/// The same seeds give the same rollouts as actors in threads. If the worker is lost, another
+/// worker repeats the rollout.
 pub struct RemoteActor {
     shard: Shard,
     context: Arc<ClientContext>,
     spec: EnvSpec,
     reset_seed: Option<u64>,
-    /// Version and bytes of the newest weights, for a replacement of a lost worker.
+    /// Version and bytes of the newest weights, which a replacement of a lost worker needs.
     sent_weights: (Option<u64>, Bytes),
 }
 
@@ -49,11 +49,12 @@ impl std::fmt::Debug for RemoteActor {
 }
 
 impl RemoteActor {
-    /// Opens a session on worker `worker_index`, modulo the number of addresses.
+    /// Opens a session on the worker at `addresses[worker_index % addresses.len()]`.
     ///
     /// # Errors
-    /// The errors of [`crate::RemoteVecEnv::new`]. [`Error::Config`] if workers cannot make the networks: other
-    /// networks than the built-in one, or different layers for policy and values.
+    /// The errors of [`crate::RemoteVecEnv::new`]. [`Error::Config`] unless the networks are
+    /// built-in networks with the same hidden layers for policy and value function, because workers
+    /// can create only these.
     pub fn new<S: AsRef<str>>(
         addresses: &[S],
         worker_index: usize,
@@ -68,12 +69,12 @@ impl RemoteActor {
         Ok(Self { shard, context, spec, reset_seed: Some(config.reset_seed), sent_weights: (None, Bytes::new()) })
     }
 
-    /// Returns the worker faults so far that the client recovered from.
+    /// Returns the numbers of lost and restarted sessions so far.
     pub fn faults(&self) -> Faults {
         self.fault_counts().now()
     }
 
-    /// Returns a handle that reads the faults later.
+    /// Returns a handle from which the current numbers can be read later.
     pub fn fault_counts(&self) -> FaultCounts {
         self.context.fault_counts()
     }
@@ -88,7 +89,8 @@ impl RemoteActor {
         self.shard.opened().mask > 0
     }
 
-    /// Checks that the environments have the learner's spec.
+    /// Checks that the environments have the learner's spec, and action masks only if `masks` is
+    /// true.
     ///
     /// # Errors
     /// [`Error::Space`] if they differ; the error names the worker.
@@ -138,17 +140,17 @@ impl RemoteRolloutConfig {
 }
 
 impl RemoteActor {
-    /// Collects the rollout of a ticket on the worker, with these weights, into `buffer`.
+    /// Collects the rollout of `ticket` on the worker, and copies the rollout into `buffer`.
     ///
-    /// `stop` ends the wait.
+    /// The worker's policy uses `weights`. The wait for the rollout ends if `stop` returns true.
     ///
-    /// Returns the number of episodes that ended. The returns and lengths of the newest replace the content of the
-    /// vectors.
+    /// Returns the number of episodes that ended. The returns and lengths of the most recent
+    /// episodes replace the content of `returns` and `lengths`.
     ///
     /// # Errors
     /// - [`Error::Interrupted`]: `stop` or the interrupt check ended the wait.
     /// - [`Error::Backend`]: no worker has collected the rollout in time.
-    /// - [`Error::Shape`]: the buffer has other sizes.
+    /// - [`Error::Shape`]: the shapes of the buffer differ from those of the rollout.
     /// - Any error of the worker's environments or policy.
     pub fn collect_into(
         &mut self,
@@ -200,12 +202,13 @@ impl Collect<NamedTensors, Rollout> for RemoteActor {
     }
 }
 
-/// Makes an asynchronous trainer whose actors are sessions of workers.
+/// Creates an asynchronous trainer whose actors are sessions on workers.
 ///
-/// The `num_actors` sessions are distributed over the addresses in turn.
+/// Actor i is a session on the worker at `addresses[i % addresses.len()]`, with `env.num_envs`
+/// environments.
 ///
-/// Each session has `env.num_envs` environments. Everything else is as for [`AsyncOnPolicy::new`]; with a deterministic
-/// `staleness_policy` so are all numbers.
+/// The other arguments are those of [`AsyncOnPolicy::new`]. With a deterministic
+/// `staleness_policy`, the results equal those of that trainer.
 ///
 /// # Errors
 /// The errors of [`RemoteActor::new`] and of [`AsyncOnPolicy::with_actors`].

@@ -8,20 +8,21 @@ use tokio::runtime::{Builder, Handle, Runtime};
 
 use super::options::ClientOptions;
 
-/// Worker faults that a client has recovered from.
+/// Numbers of lost and restarted sessions of a client.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Faults {
     /// Number of lost sessions.
     pub lost: u64,
-    /// Number of lost sessions that were restarted, on another worker or the same one.
+    /// Number of lost sessions that were restarted, on another worker or on the same worker.
     pub restarted: u64,
-    /// Number of requests that were repeated for restarts.
+    /// Number of requests that were repeated to restart sessions.
     pub replayed: u64,
-    /// Longest time from a loss to the next reply.
+    /// Longest time from the loss of a session to the next reply.
     pub longest: Duration,
 }
 
-/// Handle of a client's fault counts, which other threads may read, also after the client was dropped.
+/// Handle from which any thread can read the [`Faults`] of a client, even after the client was
+/// dropped.
 ///
 /// ```
 /// use rlox_grpc::{ClientOptions, EnvOptions, RemoteVecEnv, Worker, WorkerOptions};
@@ -102,7 +103,8 @@ impl ClientContext {
         self.runtime.as_ref().map(Runtime::handle).ok_or_else(closed)
     }
 
-    /// Resets the outage, at the start or end of a call, so that each call has the full recovery time.
+    /// Clears the start of the outage, at the start or end of a call, so that each call has the
+    /// full recovery time.
     pub(super) fn clear_outage(&self) {
         *self.outage_start.lock().unwrap_or_else(PoisonError::into_inner) = None;
     }

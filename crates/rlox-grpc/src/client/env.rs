@@ -1,4 +1,6 @@
 //! [`RemoteVecEnv`]: environments of several workers as a [`VectorEnv`].
+//!
+//! A shard is the part of the environments that one worker steps.
 
 use std::ops::Range;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -19,16 +21,17 @@ use crate::worker::LARGEST_MESSAGE;
 
 /// Environments that workers step; the same seeds give the same trajectories as local environments.
 ///
-/// The environments are distributed evenly over the addresses, in order. After the loss of a worker, another worker or
-/// the same one continues from the last snapshot and repeats the steps since. No step is lost or doubled. If an
-/// interrupt leaves requests unanswered, the next call of any kind waits for the replies.
+/// The environments are distributed evenly over the addresses, in order. After the loss of a
+/// worker, another worker restores the last snapshot and repeats the steps since that snapshot. No
+/// step is lost or made twice. If an interrupt leaves requests unanswered, the next call of any
+/// method waits for the replies.
 pub struct RemoteVecEnv {
     pub(super) spec: EnvSpec,
     pub(super) num_envs: usize,
     pub(super) mode: AutoresetMode,
     mask: usize,
     context: Arc<ClientContext>,
-    /// Behind a lock, because methods with `&self` send requests.
+    /// The lock is needed because methods with `&self` send requests.
     pub(super) remote: Mutex<RemoteState>,
 }
 
@@ -36,21 +39,21 @@ pub(super) struct RemoteState {
     pub(super) shards: Vec<Shard>,
     mode: AutoresetMode,
     pub(super) buffers: StepBuffers,
-    /// Environments that wait for a reset.
+    /// True for environments whose episode has ended and that wait for a reset.
     pub(super) finished: Vec<bool>,
-    /// Environments that were reset or restored.
+    /// True for environments that were reset or restored at least once.
     pub(super) was_reset: Vec<bool>,
     /// Values of `was_reset` and `finished` before the reset in progress.
     before_reset: Option<(Vec<bool>, Vec<bool>)>,
-    /// Snapshot of all environments, until one of them moves.
+    /// Snapshot of all environments; `None` after a step or a reset.
     pub(super) cached_snapshot: Option<EnvSnapshot<'static>>,
-    /// True if the cached snapshot was changed here and has to be sent to the workers.
+    /// True if the client changed the cached snapshot, which has to be sent to the workers.
     pub(super) is_changed: bool,
-    /// States that the workers have last accepted in a check.
+    /// States of the last snapshot that the workers checked and accepted.
     pub(super) checked_states: Vec<f64>,
     /// True if the pending requests are steps.
     stepping: bool,
-    /// Reason why the environments cannot continue.
+    /// Error after which the environments cannot continue; `None` without such an error.
     pub(super) broken: Option<String>,
 }
 
@@ -110,12 +113,12 @@ impl RemoteVecEnv {
         Ok(Self { spec, num_envs: n, mode, mask, context, remote: Mutex::new(remote) })
     }
 
-    /// Returns the worker faults so far that the client recovered from.
+    /// Returns the numbers of lost and restarted sessions so far.
     pub fn faults(&self) -> Faults {
         self.fault_counts().now()
     }
 
-    /// Returns a handle that reads the faults later.
+    /// Returns a handle from which the current numbers can be read later.
     pub fn fault_counts(&self) -> FaultCounts {
         self.context.fault_counts()
     }
@@ -158,7 +161,7 @@ impl RemoteState {
             match shard.receive_reply(&|| false).and_then(|reply| self.buffers.read_reply(rows, reply, is_step)) {
                 Ok(()) => {}
                 Err(Error::Interrupted) => {
-                    // The shards that have replied are ahead of the failed shard.
+                    // Other shards have made the step that the failed shard has not made.
                     self.broken = failed.first().map(Error::to_string);
                     return Err(Error::Interrupted);
                 }
@@ -254,7 +257,8 @@ impl VectorEnv for RemoteVecEnv {
 
     fn step(&mut self, actions: Actions<'_>, out: StepOut<'_>) -> Result<()> {
         let (n, space, dim) = (self.num_envs, &self.spec.action, self.spec.observation.dim());
-        // Checked here, so that no worker has stepped when another one rejects its actions.
+        // Actions are checked here. Otherwise some workers would step while another one rejects its
+        // actions.
         match space {
             Space::Discrete { .. } => i64::rows(actions, n, space).map(|_| ())?,
             Space::MultiDiscrete { .. } | Space::MultiBinary { .. } => <[i64]>::rows(actions, n, space).map(|_| ())?,
@@ -382,7 +386,7 @@ impl VectorEnv for RemoteVecEnv {
     }
 }
 
-/// Last received data of all environments.
+/// Data of all environments that workers sent in their last replies.
 pub(super) struct StepBuffers {
     dim: usize,
     mask: usize,
@@ -398,7 +402,7 @@ pub(super) struct StepBuffers {
 }
 
 impl StepBuffers {
-    /// Allocates the buffers, if a message of that size is possible.
+    /// Allocates the buffers. Returns an error if their size exceeds that of a message.
     fn new(n: usize, spec: &EnvSpec, mode: AutoresetMode, mask: usize) -> Result<Self> {
         let dim = spec.observation.dim();
         let bytes = n.saturating_mul(dim.saturating_mul(8).saturating_add(2 * mask));
@@ -422,12 +426,13 @@ impl StepBuffers {
         })
     }
 
-    /// Returns the flags of episodes that the last step ended.
+    /// Returns true for each environment whose episode ended in the last step.
     fn episode_ends(&self) -> impl Iterator<Item = bool> {
         self.terminated.iter().zip(&self.truncated).map(|(terminated, truncated)| *terminated || *truncated)
     }
 
-    /// Reads a worker's reply for its rows; `is_step` is true for the reply to a step.
+    /// Copies a worker's reply into the rows of its environments. `is_step` is true for the reply
+    /// to a step.
     pub(super) fn read_reply(&mut self, rows: Range<usize>, reply: reply::What, is_step: bool) -> Result<()> {
         let reply::What::Stepped(stepped) = reply else {
             let fix = "install the same version of rlox on both sides";
@@ -479,7 +484,8 @@ mod tests {
     use super::*;
     use crate::{MakeEnv, Worker, WorkerOptions};
 
-    /// Counts its steps. The parity of the count is the only allowed action. A count of 5 is terminal.
+    /// Environment that counts its steps. The parity of the count is the only allowed action. A
+    /// count of 5 is terminal.
     #[derive(Clone)]
     struct Parity {
         count: usize,

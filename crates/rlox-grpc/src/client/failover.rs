@@ -1,4 +1,7 @@
-//! Recovery from the loss of a session: a snapshot and the requests since are replayed.
+//! Recovery from the loss of a session.
+//!
+//! A new session on another worker restores the last snapshot of the environments, and repeats the
+//! requests since that snapshot.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -11,18 +14,19 @@ use crate::proto::{self, reply, request};
 
 /// First and longest pause between two rounds over all addresses.
 const BACKOFF: [Duration; 2] = [Duration::from_millis(25), Duration::from_millis(500)];
-/// Maximum number and bytes of logged requests, for environments without snapshots.
+/// Maximum number and maximum bytes of logged requests, which only environments without snapshots
+/// reach.
 const MAX_LOG_LEN: usize = 100_000;
 const MAX_LOG_BYTES: usize = 64 << 20;
 
-/// Environments on one worker.
+/// Part of the environments, which one worker steps, and the data to restart it on another worker.
 pub(super) struct Shard {
     context: Arc<ClientContext>,
-    /// Index of the current or last worker in the addresses.
+    /// Index of the address of the current or last worker.
     worker_index: usize,
     session: Option<ClientSession>,
     open: proto::Open,
-    /// Index of the first environment in the environments of all workers.
+    /// Index of the shard's first environment among the environments of all workers.
     first_env: usize,
     /// Reply of the first worker to `Open`, which replies of other workers must equal.
     opened: proto::Opened,
@@ -30,7 +34,8 @@ pub(super) struct Shard {
     /// Logged requests since the snapshot that changed the environments, in order.
     log: Vec<request::What>,
     log_bytes: usize,
-    /// True if the log was too long and was dropped.
+    /// True if the log was dropped because it was too long. A lost session cannot be restarted
+    /// then.
     is_log_dropped: bool,
     pending: Option<Pending>,
     outage: Option<(Instant, String)>,
@@ -45,7 +50,9 @@ struct Pending {
 }
 
 impl Shard {
-    /// Opens the first session at `worker_index`, for environments from `first_env` on.
+    /// Opens the first session, on the worker at `worker_index` modulo the number of addresses.
+    ///
+    /// `first_env` is the index of the first environment among those of all workers.
     pub(super) fn new(
         context: &Arc<ClientContext>,
         worker_index: usize,
@@ -117,8 +124,9 @@ impl Shard {
         self.pending.is_some()
     }
 
-    /// Sends a request, whose reply [`Shard::receive_reply`] returns; `is_logged` is true if it changes the
-    /// environments.
+    /// Sends a request, whose reply [`Shard::receive_reply`] returns.
+    ///
+    /// `is_logged` is true if the request changes the environments.
     pub(super) fn send_request(&mut self, request: request::What, is_logged: bool) {
         self.context.clear_outage();
         self.pending = Some(Pending { request: request.clone(), is_logged });
@@ -129,25 +137,29 @@ impl Shard {
         }
     }
 
-    /// Drops the pending request and its session; the next request continues as if it had not been sent.
+    /// Drops the pending request and its session.
+    ///
+    /// The next request restarts the session as if the dropped request had not been sent.
     pub(super) fn drop_pending(&mut self) {
         if self.pending.take().is_some() {
             self.session = None;
         }
     }
 
-    /// Returns the reply to the pending request, and replaces a lost worker by another one.
+    /// Waits for the reply to the pending request. If the worker is lost, another worker replaces
+    /// it.
     ///
     /// # Errors
     /// - [`Error::Interrupted`]: the wait ended early; the reply is still pending.
     /// - [`Error::Backend`]: no worker was found in time.
-    /// - [`Error::Config`]: a worker must not be used.
+    /// - [`Error::Config`]: a worker rejects the client, for example because of its token.
     /// - Any error with which the worker rejected the request, which has changed nothing.
     pub(super) fn receive_reply(&mut self, stop: &dyn Fn() -> bool) -> Result<reply::What> {
         let context = Arc::clone(&self.context);
         context.check_process()?;
         let stop = || stop() || is_stopped(&context);
-        // A dropped session, unlike a lost one, continues on the same worker.
+        // A session that the client dropped is restarted on the same worker, a lost session on the
+        // next worker.
         let is_abandoned = self.session.is_none() && self.outage.is_none();
         let (first, mut backoff, mut num_attempts) = (self.worker_index + usize::from(!is_abandoned), BACKOFF[0], 0);
         loop {
@@ -209,7 +221,7 @@ impl Shard {
         }
         let worker_index = worker_index % self.context.addresses.len();
         let mut session = self.open_and_replay(worker_index, stop).map_err(|session_error| match session_error {
-            // Another worker may succeed, or the same one after a restart.
+            // Another worker may succeed, or the same worker after it was restarted.
             SessionError::Error(error) if !matches!(error, Error::Interrupted | Error::Closed(_)) => {
                 SessionError::Lost(error.to_string())
             }
@@ -262,7 +274,8 @@ impl Shard {
         Ok(session)
     }
 
-    /// Stores a snapshot of the reply, or logs the request, for replay on another worker.
+    /// Stores the snapshot that the reply contains, or logs the request, for a restart on another
+    /// worker.
     fn complete(&mut self, reply: reply::What) -> reply::What {
         self.last_error = None;
         if let Some((since, _)) = self.outage.take() {
@@ -280,7 +293,7 @@ impl Shard {
             self.clear_log();
             self.is_log_dropped = false;
         } else if matches!(reply, reply::What::Rollout(_)) {
-            // Rollouts are too large to be logged.
+            // Requests for rollouts contain weights, and are too large to be logged.
             self.is_log_dropped = true;
         } else if pending.is_logged && !self.is_log_dropped {
             self.log_bytes += pending.request.encoded_len();
@@ -299,7 +312,7 @@ impl Shard {
     }
 }
 
-/// Returns true if two workers report equal environments; their limits may differ.
+/// Returns true if two workers report equal environments. The limits of the workers may differ.
 pub(super) fn has_same_spec(a: &proto::Opened, b: &proto::Opened) -> bool {
     let without_limits = |opened: &proto::Opened| proto::Opened { credits: 0, max_message_bytes: 0, ..opened.clone() };
     without_limits(a) == without_limits(b)
@@ -327,13 +340,14 @@ fn connect(
         stop,
     );
     opened.map_err(|session_error| match session_error {
-        // Other workers may have free memory, and this one after an unused session has ended.
+        // Another worker may have free memory. This worker may have it after an unused session has
+        // ended.
         SessionError::Error(error @ Error::Memory(_)) => SessionError::Lost(error.to_string()),
         session_error => session_error,
     })
 }
 
-/// Sends a request, without weights that the worker already has.
+/// Sends a request. Weights that the worker already has are left out.
 fn send(session: &mut ClientSession, mut request: request::What) -> std::result::Result<(), SessionError> {
     let max_bytes = session.opened.max_message_bytes;
     if let request::What::Collect(collect) = &mut request {
@@ -350,7 +364,8 @@ fn send(session: &mut ClientSession, mut request: request::What) -> std::result:
     session.send(request)
 }
 
-/// Waits for a duration, or until `stop` or an interrupt.
+/// Waits for a duration. Returns [`Error::Interrupted`] after an interrupt, or if `stop` returns
+/// true.
 fn wait(duration: Duration, stop: &dyn Fn() -> bool) -> Result<()> {
     let (start, mut interrupt) = (Instant::now(), rlox_core::interrupt::InterruptCheck::default());
     while start.elapsed() < duration {

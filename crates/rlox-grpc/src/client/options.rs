@@ -21,14 +21,15 @@ pub struct EnvOptions {
     pub seed: u64,
     /// Time at which finished environments are reset.
     pub autoreset_mode: AutoresetMode,
-    /// Time limit: `None` for that of the id, `Some(None)` for no limit.
+    /// Time limit of an episode in steps: `None` for the limit of the id, `Some(None)` for no
+    /// limit.
     pub max_episode_steps: Option<Option<u32>>,
-    /// Arguments of the environment by Gymnasium's names; booleans are 0 and 1.
+    /// Arguments of the environment, with Gymnasium's names. Booleans are 0 or 1.
     pub arguments: Vec<(String, f64)>,
 }
 
 impl EnvOptions {
-    /// Creates options for environments that reset in the same step, with the id's own time limit.
+    /// Creates options for environments in `SAME_STEP` mode, with the time limit of the id.
     ///
     /// ```
     /// let options = rlox_grpc::EnvOptions::new("CartPole-v1", 8, 1);
@@ -39,7 +40,7 @@ impl EnvOptions {
         Self { id: id.into(), num_envs, seed, autoreset_mode, max_episode_steps, arguments: Vec::new() }
     }
 
-    /// Returns the request for `count` environments from index `first` on.
+    /// Returns the request that opens a session with `count` environments, from index `first` on.
     pub(super) fn open(&self, first: usize, count: usize) -> Result<proto::Open> {
         let seed = self.seed.checked_add(first as u64).ok_or_else(|| {
             Error::config("seed", "at most 2**64 - num_envs", self.seed.to_string(), "pass a smaller seed")
@@ -65,17 +66,19 @@ impl EnvOptions {
 /// Connection settings and time limits of a client.
 #[derive(Clone)]
 pub struct ClientOptions {
-    /// Token, for workers that were started with one.
+    /// Token, for workers that require a token.
     pub token: Option<String>,
     /// PEM certificate of the authority that signed the workers' certificates, for addresses with `https`.
     pub tls_ca: Option<String>,
     /// Name in the workers' certificates, if it differs from the address.
     pub tls_domain: Option<String>,
-    /// Time limit of a connection. The first connection of a session is retried for this time.
+    /// Time limit for opening a connection. A new client retries its first connection to a worker
+    /// for this time.
     pub connect_timeout: Duration,
-    /// Time without any sign of life after which a worker counts as lost.
+    /// Time without data from a worker after which the worker counts as lost.
     ///
-    /// The time must exceed that for sending the weights of a policy, because the keepalive ping follows them.
+    /// The time must exceed the time for sending the weights of a policy, because keepalive pings
+    /// are sent after the weights.
     pub keepalive_timeout: Duration,
     /// Time limit of a reply, after which a worker counts as lost.
     pub reply_timeout: Duration,
@@ -83,12 +86,14 @@ pub struct ClientOptions {
     pub recovery_timeout: Duration,
     /// Number of steps between two snapshots for recovery.
     pub snapshot_every: usize,
-    /// Function that ends waits, beside that of [`rlox_core::interrupt::set_interrupt_check`].
+    /// Function that ends waits, in addition to that of
+    /// [`rlox_core::interrupt::set_interrupt_check`].
     pub stop: Option<StopFn>,
 }
 
 impl Default for ClientOptions {
-    /// Returns the defaults: 5 s to connect, 0.9 s of keepalive, 30 s to reply and to recover, 64 steps.
+    /// Returns the defaults: 5 s to connect, 0.9 s of keepalive, 30 s to reply, 30 s to recover,
+    /// and 64 steps between snapshots.
     fn default() -> Self {
         Self {
             token: None,

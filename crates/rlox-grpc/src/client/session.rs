@@ -21,17 +21,17 @@ use crate::codec;
 use crate::proto::{self, reply, request, worker_client::WorkerClient};
 use crate::worker::{FRAME, LARGEST_MESSAGE, with_sources};
 
-/// Interval at which a wait checks for its end.
+/// Interval at which a wait checks for interrupts and its timeout.
 const POLL_INTERVAL: Duration = Duration::from_millis(20);
-/// Maximum bytes of unread data.
+/// Maximum bytes of received data that are not yet read.
 const WINDOW: u32 = 8 << 20;
 
-/// Reasons for a missing reply.
+/// Reason for a missing reply.
 #[derive(Debug)]
 pub(super) enum SessionError {
     /// The session is lost; another worker may reply.
     Lost(String),
-    /// No worker would reply, or the wait was interrupted.
+    /// The wait was interrupted, or the error would occur with other workers, too.
     Error(Error),
 }
 
@@ -44,7 +44,7 @@ impl From<Error> for SessionError {
 /// Session on a worker. Replies arrive in the order of requests.
 pub(super) struct ClientSession {
     pub(super) address: String,
-    /// Index of the first environment of the session in the environments of all workers.
+    /// Index of the session's first environment among the environments of all workers.
     first_env: usize,
     pub(super) opened: proto::Opened,
     /// Version of the weights that the worker has.
@@ -64,7 +64,8 @@ impl Drop for ClientSession {
         if std::process::id() == self.process {
             task.inspect(JoinHandle::abort);
         } else {
-            // Threads that a forked process does not have may hold the locks forever.
+            // The locks may be held by threads that the forked process does not have, so dropping
+            // could block.
             std::mem::forget((requests, task));
         }
     }
@@ -115,7 +116,7 @@ impl ClientSession {
         if self.requests.as_ref().is_some_and(|requests| requests.send(request).is_ok()) {
             return Ok(());
         }
-        // The reason is among the replies.
+        // The reason for the end of the session is among the replies.
         Err(self.replies.try_iter().find_map(std::result::Result::err).unwrap_or_else(|| self.session_ended()))
     }
 
@@ -124,7 +125,7 @@ impl ClientSession {
         self.sent.load(Relaxed) - self.received < u64::from(self.opened.credits.max(1))
     }
 
-    /// Returns the next reply. A request that the worker rejected is an error.
+    /// Waits for the next reply. A rejection of the request by the worker is returned as an error.
     pub(super) fn receive(
         &mut self,
         timeout: Duration,
@@ -164,7 +165,7 @@ impl ClientSession {
         }
     }
 
-    /// Returns the error for a reply of another kind than expected.
+    /// Returns the error for a reply that is not of the expected kind.
     pub(super) fn unexpected(&self, expected: &str) -> SessionError {
         let fix = "install the same version of rlox on both sides";
         Error::config("reply", expected, "another reply", fix).on_worker(&self.address).into()
@@ -242,7 +243,7 @@ async fn run_session(
     let connection_lost = |error: &(dyn std::error::Error + 'static)| {
         let hint = match io_error_kind(error) {
             Some(ErrorKind::ConnectionRefused) => "check that the worker is running",
-            // A failed TLS handshake, also with a server that closes the connection because it speaks plain HTTP.
+            // The TLS handshake failed. A server without TLS also closes the connection.
             Some(ErrorKind::InvalidData | ErrorKind::UnexpectedEof | ErrorKind::ConnectionReset)
                 if address.starts_with("https") =>
             {
@@ -289,7 +290,7 @@ fn io_error_kind(error: &(dyn std::error::Error + 'static)) -> Option<ErrorKind>
     inner.or_else(|| error.downcast_ref::<std::io::Error>().map(std::io::Error::kind))
 }
 
-/// Returns the error for a session that cannot be opened.
+/// Returns the error for a session that could not be opened.
 fn open_error(status: &Status, address: &str, has_token: bool) -> SessionError {
     let Some(cause) = status.source() else { return status_error(status, address, has_token) };
     let other = if address.starts_with("https") { "http without TLS" } else { "https with TLS" };
@@ -299,7 +300,7 @@ fn open_error(status: &Status, address: &str, has_token: bool) -> SessionError {
     ))
 }
 
-/// Returns the error for a status of a worker, to which a token was sent or not.
+/// Returns the error for a status that a worker returned. `has_token` is true if a token was sent.
 fn status_error(status: &Status, address: &str, has_token: bool) -> SessionError {
     match status.code() {
         Code::Unauthenticated => {

@@ -1,4 +1,7 @@
-//! Snapshots of remote environments: received from workers, changed here and sent back.
+//! Snapshots of remote environments, which the client receives from workers, changes and sends
+//! back.
+//!
+//! A shard is the part of the environments that one worker steps.
 
 use std::sync::PoisonError;
 
@@ -23,7 +26,7 @@ impl RemoteState {
         Ok(self.cached_snapshot.as_mut())
     }
 
-    /// Drops requests without a reply.
+    /// Drops the requests whose replies have not arrived.
     fn abandon(&mut self) {
         self.shards.iter_mut().for_each(Shard::drop_pending);
     }
@@ -51,7 +54,8 @@ impl RemoteState {
         Ok(all.filter(|_| !is_unavailable))
     }
 
-    /// Sends a changed snapshot to the workers, and reads the resulting observations.
+    /// Sends the cached snapshot to the workers if it was changed, and reads the resulting
+    /// observations.
     pub(super) fn send_changes(&mut self) -> Result<()> {
         if !self.is_changed {
             return Ok(());
@@ -105,7 +109,8 @@ impl RemoteState {
         Ok(())
     }
 
-    /// Changes the cached snapshot, which is sent before the next request.
+    /// Changes the cached snapshot, which is sent before the next request. Returns `error` without
+    /// snapshots.
     fn change_snapshot(&mut self, error: Error, change: impl FnOnce(&mut EnvSnapshot<'static>)) -> Result<()> {
         change(self.snapshot()?.ok_or(error)?);
         self.is_changed = true;
@@ -118,7 +123,7 @@ impl RemoteVecEnv {
         if index >= self.num_envs {
             return None;
         }
-        // Without a reply there is no state.
+        // A failed request is reported as a missing state.
         let mut remote = self.remote();
         let snapshot = remote.snapshot().ok().flatten()?;
         let width = snapshot.states.len() / self.num_envs;
@@ -213,7 +218,7 @@ impl RemoteVecEnv {
     pub(super) fn set_streams(&mut self, rngs: &[Pcg64]) -> Result<()> {
         check_len("rngs", rngs.len(), self.num_envs)?;
         let streams = streams_to_array(rngs)?;
-        // Streams alone start no episodes, so `was_reset` stays unchanged.
+        // Setting random streams starts no episodes, so `was_reset` stays unchanged.
         let error = self.state_unavailable();
         let remote = self.remote.get_mut().unwrap_or_else(PoisonError::into_inner);
         remote.change_snapshot(error, |snapshot| snapshot.streams = streams.into())

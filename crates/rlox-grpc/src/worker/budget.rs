@@ -11,9 +11,10 @@ use tonic::Status;
 
 use crate::proto;
 
-/// Bytes that the messages of a session may use.
+/// Number of bytes that the messages of a session may still use.
 ///
-/// The size of the largest message is acquired before a message is read or made; the excess is released afterwards.
+/// The maximum size of a message is acquired before a message is read or created. The unused part
+/// is released afterwards.
 #[derive(Clone)]
 pub(super) struct MessageBudget(Arc<Semaphore>);
 
@@ -22,12 +23,13 @@ impl MessageBudget {
         Self(Arc::new(Semaphore::new(bytes)))
     }
 
-    /// Waits for `bytes` bytes; `None` if the budget can never provide them.
+    /// Waits until `bytes` bytes are available, and acquires them. `None` if `bytes` exceeds
+    /// `u32::MAX`.
     pub(super) async fn acquire(&self, bytes: usize) -> Option<OwnedSemaphorePermit> {
         Arc::clone(&self.0).acquire_many_owned(u32::try_from(bytes).ok()?).await.ok()
     }
 
-    /// Acquires `bytes` bytes if they are available.
+    /// Acquires `bytes` bytes; `None` if they are not available now.
     pub(super) fn try_acquire(&self, bytes: usize) -> Option<OwnedSemaphorePermit> {
         Arc::clone(&self.0).try_acquire_many_owned(u32::try_from(bytes).ok()?).ok()
     }
@@ -38,24 +40,24 @@ pub(super) fn shrink_permit(permit: &mut OwnedSemaphorePermit, bytes: usize) {
     drop(permit.split(permit.num_permits().saturating_sub(bytes)));
 }
 
-/// Permits of an unanswered request, which end when its reply is taken.
+/// Permits that a request holds until its reply is sent.
 pub(super) struct RequestPermits {
     pub(super) bytes: OwnedSemaphorePermit,
     /// Credit of the request; `None` for the first request of a session.
     pub(super) credit: Option<OwnedSemaphorePermit>,
 }
 
-/// Reply in the queue, with the permits of the reply and its request.
+/// Reply in the queue of a session, with the permits of the reply and its request.
 pub(super) struct Reply {
     pub(super) result: std::result::Result<proto::Reply, Status>,
     pub(super) permit: Option<OwnedSemaphorePermit>,
     pub(super) request_permits: Option<RequestPermits>,
 }
 
-/// Stream of a session's replies, as the client takes them.
+/// Stream of a session's replies, from which HTTP/2 takes replies to send.
 ///
-/// HTTP/2 sends one reply while the stream provides the next one. The permits of a reply end when the one after it is
-/// requested.
+/// HTTP/2 takes the next reply when it has sent most of a reply. The permits of a reply are
+/// released when HTTP/2 asks for the next reply.
 pub(super) struct Replies {
     receiver: mpsc::UnboundedReceiver<Reply>,
     held_permits: Vec<OwnedSemaphorePermit>,

@@ -1,4 +1,5 @@
-//! Connections: their number, their sessions, and their timeouts for silence and idleness.
+//! Connections of clients: the limit of their number, the count of their sessions, and their
+//! timeouts.
 
 use std::io;
 use std::pin::Pin;
@@ -19,13 +20,13 @@ use super::metrics::Counters;
 /// Timeouts after which an unused connection is closed.
 #[derive(Clone, Copy)]
 pub(super) struct Timeouts {
-    /// Timeout of a connection that has sent nothing.
+    /// Timeout of a new connection that has sent no data yet.
     first_byte: Duration,
-    /// Timeout of a connection that stopped sending, even replies to pings.
+    /// Timeout of a connection that no longer sends data, not even replies to pings.
     silence: Duration,
     /// Timeout of a connection without a session.
     idle: Duration,
-    /// Timeout of a connection without a session that has asked for the worker's health.
+    /// Timeout of a connection without a session that has made health checks.
     health: Duration,
 }
 
@@ -36,22 +37,22 @@ impl Default for Timeouts {
     }
 }
 
-/// Time that a new connection waits until an idle one has closed.
+/// Maximum time that a new connection waits for a connection without a session to close.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// Connection as the sender of requests; counts the sessions.
+/// Handle of a connection for request handlers. The handle counts the connection's sessions.
 #[derive(Clone)]
 pub(super) struct Peer(Arc<Mutex<ConnectionState>>);
 
 struct ConnectionState {
     sessions: usize,
-    /// Time since which there is no session.
+    /// Time at which the last session ended, or at which the connection was accepted.
     since: Instant,
     has_health_check: bool,
     close_sender: Option<oneshot::Sender<()>>,
 }
 
-/// Session on a connection, until dropped.
+/// Guard that counts a session on a connection until the guard is dropped.
 pub(super) struct SessionGuard(Peer);
 
 impl Drop for SessionGuard {
@@ -67,18 +68,19 @@ impl Peer {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Counts an accepted session.
+    /// Counts a session until the returned guard is dropped.
     pub(super) fn begin_session(&self) -> SessionGuard {
         self.lock_state().sessions += 1;
         SessionGuard(self.clone())
     }
 
-    /// Records that the connection asks for the worker's health.
+    /// Records that the connection is used for health checks.
     pub(super) fn record_health_check(&self) {
         self.lock_state().has_health_check = true;
     }
 
-    /// Returns the time at which a connection without a session is closed.
+    /// Returns the time at which a connection without a session is closed; `None` if it has a
+    /// session.
     fn idle_until(&self, timeouts: &Timeouts) -> Option<Instant> {
         let state = self.lock_state();
         let idle_limit = if state.has_health_check { timeouts.health } else { timeouts.idle };
@@ -121,7 +123,7 @@ impl Connection {
         }
     }
 
-    /// Returns the time at which the connection ends without further data or sessions.
+    /// Returns the time at which the connection is closed if no data arrives and no session begins.
     fn deadline(&self) -> Instant {
         let silence_deadline =
             self.last_read + if self.has_read { self.timeouts.silence } else { self.timeouts.first_byte };
@@ -130,7 +132,7 @@ impl Connection {
             .map_or(silence_deadline, |idle_deadline| idle_deadline.min(silence_deadline))
     }
 
-    /// Returns true if the connection has to close for another one.
+    /// Returns true if the connection has to close so that a new connection can be accepted.
     fn poll_close(&mut self, context: &mut Context<'_>) -> bool {
         self.is_closing = self.is_closing || Pin::new(&mut self.close_signal).poll(context).is_ready();
         self.is_closing
@@ -148,7 +150,7 @@ impl Connection {
         }
     }
 
-    /// Completes with an error when the connection has to end.
+    /// Completes with an error when the connection has to close.
     fn poll_timeout(&mut self, context: &mut Context<'_>) -> Poll<io::Error> {
         if self.poll_close(context) {
             return Poll::Ready(io::ErrorKind::ConnectionAborted.into());
@@ -174,9 +176,10 @@ impl Drop for Connection {
     }
 }
 
-/// Accepts connections.
+/// Accepts at most `limit` connections at the same time.
 ///
-/// At the limit, a connection without a session is closed for the new one. If all have sessions, the new one is closed.
+/// At the limit, the connection that has had no session for the longest time is closed, and the new
+/// connection is accepted. If all connections have sessions, the new connection is closed.
 pub(super) fn accept(
     listener: TcpListener,
     limit: usize,
@@ -194,7 +197,7 @@ pub(super) fn accept(
                 _ = stopped.wait_for(|stopped| *stopped) => return,
             };
             let Ok((stream, _)) = accepted else {
-                // For example too many open files, of which some may be closed soon.
+                // The process may have too many open files. Some of them may be closed soon.
                 tokio::time::sleep(Duration::from_millis(20)).await;
                 continue;
             };
@@ -202,7 +205,7 @@ pub(super) fn accept(
                 counters.refused.fetch_add(1, Relaxed);
                 continue;
             };
-            // A failure only makes replies slower.
+            // If the option cannot be set, replies are only slower.
             let _ = stream.set_nodelay(true);
             let connection = Connection::new(stream, Arc::clone(&counters), timeouts, permit);
             // Removing closed peers bounds the list by the limit.
@@ -216,7 +219,10 @@ pub(super) fn accept(
     ReceiverStream::new(receiver)
 }
 
-/// Acquires a free place, or that of the connection that has had no session for the longest time.
+/// Acquires a permit for a new connection; `None` if all connections have sessions.
+///
+/// If there is no free permit, the connection that has had no session for the longest time is
+/// closed.
 async fn acquire_connection(
     connections: &Arc<Semaphore>,
     peers: &[Weak<Mutex<ConnectionState>>],
@@ -363,7 +369,7 @@ mod tests {
             let (mut client, mut carries) = served.connect().await;
             let session = carries.peer.begin_session();
             assert!(timeout(8 * SHORT, carries.read(&mut [0])).await.is_err(), "it was closed");
-            // All places carry sessions, so the next connection is rejected.
+            // All connections have sessions, so the next connection is rejected.
             let mut refused = TcpStream::connect(served.address).await.unwrap();
             assert_eq!(refused.read(&mut [0]).await.unwrap_or(0), 0);
             drop(session);

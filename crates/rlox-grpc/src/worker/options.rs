@@ -6,13 +6,13 @@ use std::sync::Arc;
 use rlox_core::envs::{self, MakeOptions};
 use rlox_core::{Error, Result, VectorEnv};
 
-/// Maximum bytes of unread data, of a stream and of a connection.
+/// Maximum bytes of received data that are not yet read, per stream and per connection.
 pub(super) const WINDOW: u32 = 256 << 10;
-/// Maximum bytes of an incoming frame.
+/// Maximum bytes of an incoming HTTP/2 frame.
 pub(super) const FRAME_IN: u32 = 64 << 10;
 /// Maximum number of server threads; sessions have their own threads.
 pub(super) const THREADS: usize = 4;
-/// Bytes of a reply that HTTP/2 still holds when it takes the next one: hyper's default.
+/// Maximum bytes of a reply that hyper still buffers when it takes the next reply; hyper's default.
 const IN_FLIGHT_BYTES: usize = 400 << 10;
 /// Maximum number of sessions or connections.
 const MAX_COUNT: usize = 1 << 16;
@@ -25,7 +25,7 @@ pub type MakeEnv = Arc<dyn Fn(&str, &MakeOptions<'_>) -> Result<Box<dyn VectorEn
 /// TLS identity of a worker, as PEM.
 #[derive(Clone)]
 pub struct Identity {
-    /// Certificate, followed by those that signed it.
+    /// Certificate, followed by the certificates of the authorities that signed it.
     pub certificate: String,
     /// Private key of the certificate.
     pub key: String,
@@ -45,24 +45,25 @@ impl std::fmt::Debug for Identity {
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
-    /// Maximum number of open sessions; each has a thread and environments.
+    /// Maximum number of open sessions. Each session has a thread and environments.
     pub max_sessions: usize,
     /// Maximum number of open connections.
     ///
-    /// At the limit, a new connection replaces the one without a session for the longest time, or is closed if all have
-    /// sessions. Connections without a session are closed after ten seconds, or after a minute if they ask for the
-    /// worker's health.
+    /// At the limit, a new connection replaces the connection that has had no session for the
+    /// longest time. If all connections have sessions, the new connection is closed. Connections
+    /// without a session are closed after ten seconds, or after a minute if they make health
+    /// checks.
     pub max_connections: usize,
-    /// Maximum number of open streams of a connection; others wait.
+    /// Maximum number of open HTTP/2 streams of a connection. Further streams wait.
     pub max_streams: u32,
     /// Maximum number of environments in a session.
     pub max_envs: usize,
-    /// Maximum bytes of a message in both directions, at least 1024.
+    /// Maximum bytes of a request or a reply, at least 1024.
     ///
-    /// The limit also holds for all unanswered requests of a session, and for all its replies that the client has not
-    /// taken.
+    /// All unanswered requests of a session together have at most 1.25 times this size. All replies
+    /// that wait to be sent to the client together have at most this size.
     pub max_message_bytes: usize,
-    /// Maximum number of requests in a session whose replies the client has not taken.
+    /// Maximum number of unanswered requests in a session.
     pub credits: u32,
 }
 
@@ -71,7 +72,8 @@ impl Default for Limits {
     ///
     /// [`Limits::memory_bytes`] computes the bound.
     ///
-    /// The defaults are 8 sessions, 64 connections of 16 streams, 4096 environments, 4 MiB and 4 credits.
+    /// The defaults are 8 sessions, 64 connections with 16 streams each, 4096 environments per
+    /// session, 4 MiB per message and 4 credits per session.
     fn default() -> Self {
         let (max_sessions, max_connections, max_streams) = (8, 64, 16);
         Self { max_sessions, max_connections, max_streams, max_envs: 4096, max_message_bytes: 4 << 20, credits: 4 }
@@ -79,21 +81,22 @@ impl Default for Limits {
 }
 
 impl Limits {
-    /// Number of streams, beside sessions, that may be opening a session.
+    /// Maximum number of streams that may be opening a session at the same time.
     pub(super) const OPENING: usize = 4;
 
     /// Returns the maximum number of bytes by which clients can increase a worker's memory:
     ///
-    /// - 320 KiB per connection: a window of 256 KiB of unread data, and a frame of 64 KiB;
-    /// - two messages for each of 4 streams that open a session: an incoming one, and its text;
-    /// - one and a quarter messages per session for requests that wait, are processed or arrive, because no more is
-    ///   read before the budget allows it; one message of replies that are made or wait; one more, with 400 KiB of the
-    ///   previous reply, that is sent to a client that does not read it;
-    /// - four messages that are being encoded, one in each thread of the server;
-    /// - `2 * max_sessions * max_message_bytes` for the observations, rollouts and networks of all sessions. A session
-    ///   that needs more than is available is rejected.
+    /// - 320 KiB per connection: 256 KiB of unread data, and an HTTP/2 frame of 64 KiB;
+    /// - twice `max_message_bytes` for each of 4 streams that open a session: the incoming request,
+    ///   and the same request decoded;
+    /// - 1.25 times `max_message_bytes` per session: requests that arrive, wait or are processed;
+    /// - twice `max_message_bytes` plus 400 KiB per session: replies that are created or wait, a
+    ///   reply that is being sent, and the last 400 KiB of the reply before;
+    /// - `max_message_bytes` for each of the 4 server threads, which encode messages;
+    /// - `2 * max_sessions * max_message_bytes` for the observations, rollouts and networks of all
+    ///   sessions. A session that needs more than is available is rejected.
     ///
-    /// The memory of environments other than the native ones is not included.
+    /// The memory of environments that are not native is not included.
     ///
     /// ```
     /// assert!(rlox_grpc::Limits::default().memory_bytes() < 256_000_000);
@@ -108,17 +111,18 @@ impl Limits {
             .saturating_add(self.session_memory_bytes())
     }
 
-    /// Returns the bytes for a session's requests that wait, are processed or arrive.
+    /// Returns the budget in bytes for the requests of a session that arrive, wait or are
+    /// processed.
     pub(super) fn request_bytes(&self) -> usize {
         self.max_message_bytes + self.max_message_bytes / 4
     }
 
-    /// Returns the bytes for the memory of all sessions.
+    /// Returns the budget in bytes for the observations, rollouts and networks of all sessions.
     pub(super) fn session_memory_bytes(&self) -> usize {
         self.max_sessions.saturating_mul(self.max_message_bytes).saturating_mul(2)
     }
 
-    /// Returns true if a message may contain `bytes` bytes and its framing.
+    /// Returns true if a message of `bytes` bytes, with its framing, does not exceed the limit.
     pub(super) fn fits(&self, bytes: usize) -> bool {
         bytes.saturating_add(128) <= self.max_message_bytes
     }
@@ -159,7 +163,7 @@ impl Limits {
         Ok(())
     }
 
-    /// Returns an error if replies of `bytes` bytes exceed the limit.
+    /// Returns an error that names `argument` if replies of `bytes` bytes exceed the limit.
     pub(super) fn check_message(&self, argument: &'static str, bytes: usize) -> Result<()> {
         if bytes <= self.max_message_bytes {
             return Ok(());
@@ -170,20 +174,22 @@ impl Limits {
     }
 }
 
-/// Options of a worker; by default it serves the native environments on a free port of 127.0.0.1.
+/// Options of a worker. By default, a worker serves the native environments on a free port of
+/// 127.0.0.1.
 #[derive(Clone)]
 pub struct WorkerOptions {
-    /// Address to listen on; port 0 is a free one. Addresses other than loopback need TLS and a token.
+    /// Address to listen on. Port 0 selects a free port. Addresses other than loopback need TLS and
+    /// a token.
     pub bind: SocketAddr,
     /// TLS identity; `None` for plain HTTP.
     pub identity: Option<Identity>,
-    /// Token that clients have to send.
+    /// Token that clients have to send; `None` to accept all clients.
     pub token: Option<String>,
-    /// Loopback address of the metrics, which are served over plain HTTP.
+    /// Loopback address of the metrics, which are served over plain HTTP; `None` for no metrics.
     pub metrics: Option<SocketAddr>,
     /// Limits of the resources that clients may use.
     pub limits: Limits,
-    /// Constructor of environments.
+    /// Constructor of the environments of a session.
     pub make: MakeEnv,
 }
 

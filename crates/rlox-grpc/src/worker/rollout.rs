@@ -14,7 +14,7 @@ use crate::proto;
 /// Maximum number of hidden layers of a policy.
 const MOST_LAYERS: usize = 64;
 
-/// Policy, and the rollout that it fills.
+/// Policy of a session, and the rollout that is collected with it.
 pub(super) struct RolloutWorker {
     policy: Box<dyn ActorCritic>,
     config: CollectConfig,
@@ -34,7 +34,7 @@ impl RolloutWorker {
     ) -> Result<Self> {
         let n_steps = request.n_steps as usize;
         let dim = env.spec().observation.dim() + env.spec().action.dim();
-        // Checked before the memory is allocated.
+        // The size is checked before the memory is allocated.
         let rollout_bytes = n_steps.saturating_mul(env.num_envs()).saturating_mul(dim * 4 + 29);
         limits.check_message("n_steps", rollout_bytes)?;
         let hidden = parse_hidden(request)?;
@@ -68,7 +68,7 @@ impl RolloutWorker {
         })
     }
 
-    /// Returns the bytes of a rollout without final observations.
+    /// Returns the number of bytes of an encoded rollout without final observations.
     pub(super) fn bytes(&self) -> usize {
         self.rollout.steps.encoded_len(0)
     }
@@ -102,7 +102,7 @@ impl RolloutWorker {
         let buffer = &mut rollout.steps;
         collect_transitions(env, policy.as_mut(), &mut streams.actions, buffer, None, *config, &mut || stop())?;
         rollout.drain(env, last_episode_count);
-        // Checked before the memory is allocated.
+        // The size is checked before the memory is allocated.
         limits.check_message("max_message_bytes", rollout.steps.encoded_len(rollout.steps.final_index().len()))?;
         let mut slab = Vec::new();
         rollout.steps.to_bytes(&mut slab)?;
@@ -119,7 +119,8 @@ impl RolloutWorker {
     }
 }
 
-/// Returns the bytes of the weights up to the last hidden layers of policy and values.
+/// Returns the number of bytes of the weights and biases of all hidden layers of policy and value
+/// function.
 fn weight_bytes(spec: &EnvSpec, hidden: &[usize], is_shared_trunk: bool) -> usize {
     let (mut num_inputs, mut weights) = (spec.observation.dim(), 0_usize);
     for width in hidden {
@@ -129,9 +130,10 @@ fn weight_bytes(spec: &EnvSpec, hidden: &[usize], is_shared_trunk: bool) -> usiz
     weights.saturating_mul(if is_shared_trunk { 4 } else { 8 })
 }
 
-/// Returns the bytes of networks for all environments.
+/// Returns the number of bytes of memory that the networks need for `num_envs` environments.
 ///
-/// The sum has the parameters, their gradients, two means, transposed copies, layer outputs, and the noise of gSDE.
+/// The sum includes the parameters, their gradients, the optimiser's two running means, transposed
+/// weights, the outputs of layers, and the noise of gSDE.
 fn network_bytes(spec: &EnvSpec, hidden: &[usize], request: &proto::Policy, num_envs: usize) -> usize {
     let padded = |width: usize| width.saturating_add(15) / 16 * 64;
     let outputs = match &spec.action {
@@ -165,7 +167,7 @@ fn parse_hidden(request: &proto::Policy) -> Result<Vec<usize>> {
     Ok(widths.into_iter().map(|width| width as usize).collect())
 }
 
-/// Makes the built-in networks of an architecture; their weights are replaced later.
+/// Returns built-in networks of the requested architecture. Their weights are replaced later.
 fn make_policy(spec: &EnvSpec, hidden: &[usize], request: &proto::Policy) -> Result<Box<dyn ActorCritic>> {
     let activation: Activation = request.activation.parse()?;
     let distribution = if request.use_sde {

@@ -27,7 +27,8 @@ pub(super) struct WorkerSession {
     rollouts: Option<RolloutWorker>,
     counters: Arc<Counters>,
     limits: Limits,
-    /// Maximum bytes of a reply, as far as known beforehand.
+    /// Maximum bytes of a reply, except for the final observations and the episodes of a rollout,
+    /// whose numbers are not known in advance.
     max_reply_bytes: usize,
     mask: usize,
     obs: Vec<f32>,
@@ -45,7 +46,7 @@ pub(super) struct WorkerSession {
 }
 
 impl WorkerSession {
-    /// Makes the environments that the first request describes.
+    /// Creates the environments that the first request describes.
     pub(super) fn open(
         open: &proto::Open,
         make: &MakeEnv,
@@ -87,7 +88,7 @@ impl WorkerSession {
         let mask = if env.has_action_masks() { masked_actions(&env.spec().action) } else { 0 };
         let stepped_bytes = num_envs.saturating_mul(dim * 8 + 2 * mask + 32);
         limits.check_message("num_envs", stepped_bytes)?;
-        // The buffers of the session, and the memory of the environments.
+        // The estimate covers the buffers of the session and the memory of the environments.
         let memory_permit = memory_budget.acquire("num_envs", num_envs.saturating_mul(dim * 16 + 4 * mask + 256))?;
         let rollouts =
             open.policy.as_ref().map(|policy| RolloutWorker::new(policy, env.as_ref(), limits, memory_budget));
@@ -121,12 +122,13 @@ impl WorkerSession {
         Ok((session, opened))
     }
 
-    /// Returns the maximum bytes of a reply, as far as known beforehand.
+    /// Returns the maximum bytes of a reply, except for the final observations and the episodes of
+    /// a rollout.
     pub(super) fn max_reply_bytes(&self) -> usize {
         self.max_reply_bytes
     }
 
-    /// Handles a request; `stop` ends a rollout early.
+    /// Handles a request and returns the reply. A rollout ends early if `stop` returns true.
     pub(super) fn handle(&mut self, what: request::What, stop: &dyn Fn() -> bool) -> Result<What> {
         match what {
             request::What::Open(_) => {
@@ -185,7 +187,7 @@ impl WorkerSession {
         self.observation_reply(false).map(What::Stepped)
     }
 
-    /// Returns the reply with observations and action masks.
+    /// Returns a reply with the current observations and action masks.
     fn observation_reply(&mut self, snapshot: bool) -> Result<proto::Stepped> {
         let mut slab = Vec::with_capacity(self.obs.len() * 4 + self.masks.len());
         codec::write_numbers(&mut slab, &self.obs);
@@ -271,7 +273,9 @@ impl WorkerSession {
     }
 }
 
-/// Returns the bytes of a snapshot, if all states have the length of the first one.
+/// Returns the number of bytes of a snapshot; `None` if the environments do not support snapshots.
+///
+/// All states are assumed to have the length of the first one.
 fn snapshot_bytes(env: &dyn VectorEnv) -> Option<usize> {
     let state = env.state(0)?.len();
     Some(env.num_envs().saturating_mul(8 * (state + 2 + Pcg64::STATE_LEN) + 1))

@@ -23,11 +23,11 @@ use crate::proto::{self, failure::Kind, reply::What, request};
 
 /// Time limit of a stream's first request.
 const OPEN_TIMEOUT: Duration = Duration::from_secs(2);
-/// Time that a stream waits for others that are opening.
+/// Maximum time that a stream waits while [`Limits::OPENING`] other streams open a session.
 const OPENING_WAIT: Duration = Duration::from_millis(200);
-/// Time that a client may leave replies untaken.
+/// Maximum time that a session waits for a client to receive earlier replies.
 const REPLY_TIMEOUT: Duration = Duration::from_secs(30);
-/// Time that a client may leave replies untaken at shutdown.
+/// Maximum time that a session waits for a client to receive earlier replies at shutdown.
 const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(3);
 
 /// State shared by all sessions.
@@ -71,7 +71,7 @@ impl proto::worker_server::Worker for Service {
         &self,
         request: Request<Streaming<proto::Request>>,
     ) -> Result<Response<Self::SessionStream>, Status> {
-        // A waiting stream is not read.
+        // No data is read from a stream while it waits.
         let opening = tokio::time::timeout(OPENING_WAIT, Arc::clone(&self.opening).acquire_owned()).await;
         let Ok(Ok(opening)) = opening else {
             self.counters.refused.fetch_add(1, Relaxed);
@@ -97,7 +97,7 @@ impl proto::worker_server::Worker for Service {
 struct SessionState {
     service: Service,
     peer: Peer,
-    /// Bounded by the budget of replies.
+    /// Channel without a limit of its own: the budget of replies bounds its content.
     replies: mpsc::UnboundedSender<Reply>,
 }
 
@@ -105,7 +105,7 @@ impl SessionState {
     async fn run(mut self, mut incoming: Streaming<proto::Request>, opening: OwnedSemaphorePermit) {
         if let Err(status) = self.open_session(&mut incoming, opening).await {
             self.service.counters.refused.fetch_add(1, Relaxed);
-            // Sending fails only if the client has gone.
+            // Sending fails only if the client has disconnected.
             let _ = self.replies.send(Reply { result: Err(status), permit: None, request_permits: None });
         }
     }
@@ -158,7 +158,8 @@ impl SessionState {
             .spawn(move || thread.run(open, sequence, permits, request_receiver));
         started.map_err(|error| Status::resource_exhausted(format!("the system starts no thread: {error}")))?;
         let ended = self.forward_requests(incoming, &requests, &budget, sequence).await;
-        // At shutdown the received requests are answered; otherwise the client has gone.
+        // At shutdown the received requests are still answered. Otherwise the client has
+        // disconnected.
         is_abandoned.store(!*self.service.stopped.borrow(), Relaxed);
         ended
     }
@@ -173,7 +174,8 @@ impl SessionState {
         let Service { limits, stopped, .. } = &mut self.service;
         let credits = Arc::new(Semaphore::new(limits.credits as usize));
         loop {
-            // A request is read only if the budget allows it. A client that disconnects takes no more replies.
+            // A request is read only if the budget allows it. The channel of replies closes if the
+            // client disconnects.
             let next = async {
                 let bytes = budget.acquire(limits.max_message_bytes).await;
                 Ok::<_, Status>(bytes.zip(incoming.message().await?))
@@ -202,9 +204,10 @@ impl SessionState {
     }
 }
 
-/// Copies a small request out of its read buffer, which may be as large as a message.
+/// Copies a small request out of its read buffer, and releases the unused part of its permit.
 ///
-/// Larger requests keep their permit.
+/// The read buffer may have `max_bytes` bytes. Requests of more than 1/64 of that size keep the
+/// buffer and the whole permit.
 fn compact_request(
     request: proto::Request,
     max_bytes: usize,
@@ -225,7 +228,7 @@ struct SessionThread {
     memory_budget: MemoryBudget,
     counters: Arc<Counters>,
     replies: mpsc::UnboundedSender<Reply>,
-    /// Budget of the replies that the client has not taken.
+    /// Budget of the replies that wait to be sent.
     reply_budget: MessageBudget,
     runtime: Handle,
     is_abandoned: Arc<AtomicBool>,
@@ -266,15 +269,15 @@ impl SessionThread {
             }
         }
         self.counters.sessions.fetch_sub(1, Relaxed);
-        // Dropping the environments runs foreign code, which may panic.
+        // Dropping the environments runs their own code, which may panic.
         if let Err(panic) = catch_unwind(AssertUnwindSafe(|| drop(session))) {
             std::mem::forget(panic);
         }
     }
 
-    /// Handles a request; returns true if the session continues.
+    /// Handles a request and queues the reply. Returns true if the session continues.
     fn handle(&self, session: &mut WorkerSession, request: proto::Request, permits: RequestPermits) -> bool {
-        // The permit also covers the memory that the request is decoded into before the reply is made.
+        // The permit also covers the memory of the decoded request before the reply exists.
         let Some(reply_permit) = self.reserve_reply(session.max_reply_bytes().max(permits.bytes.num_permits())) else {
             return false;
         };
@@ -301,7 +304,7 @@ impl SessionThread {
         }
     }
 
-    /// Acquires bytes for a reply; `None` if the client does not take earlier replies in time.
+    /// Acquires bytes for a reply; `None` if the client does not receive earlier replies in time.
     fn reserve_reply(&self, bytes: usize) -> Option<OwnedSemaphorePermit> {
         let bytes = bytes.min(self.limits.max_message_bytes);
         self.reply_budget.try_acquire(bytes).or_else(|| {
@@ -321,7 +324,8 @@ impl SessionThread {
         })
     }
 
-    /// Sends a reply; returns true if the client will take it.
+    /// Queues a reply. Returns false if the client has disconnected or does not receive replies in
+    /// time.
     fn send(
         &self,
         sequence: u64,
