@@ -73,8 +73,7 @@ impl Schedule {
 /// Metrics of one training iteration.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Metrics {
-    /// Number of environment steps so far, over all environments, from which the policy has
-    /// learned.
+    /// Number of environment steps, over all environments, from which the policy has learned.
     pub timesteps: u64,
     /// Mean return of the last 100 finished episodes; NaN before the first episode ends.
     pub mean_return: f64,

@@ -1,5 +1,6 @@
-//! Long calls of trainers end when the interrupt check asks for it. The check is global in a process, so these tests
-//! have their own binary.
+//! Long calls of trainers end when the interrupt check returns true.
+//!
+//! The check is global in a process, so these tests have their own binary.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -20,7 +21,8 @@ use support::trainers::{HIDDEN, cartpole, pendulum};
 
 static STOP: AtomicBool = AtomicBool::new(false);
 
-/// Sets a check that reads `STOP`, and locks out the other tests of this process.
+/// Sets an interrupt check that reads `STOP`. The lock keeps other tests of this process from
+/// running.
 fn lock_check() -> MutexGuard<'static, ()> {
     static LOCK: Mutex<()> = Mutex::new(());
     let guard = LOCK.lock().unwrap_or_else(PoisonError::into_inner);
@@ -80,7 +82,7 @@ fn interrupted_updates_and_evaluations_keep_what_was_learned() {
     STOP.store(false, Ordering::Relaxed);
 }
 
-/// Returns the result of a call that is interrupted after 60 ms, and the time until the call ended.
+/// Returns the result of a call that is interrupted after 60 ms, and the time from then to its end.
 fn stopped<T>(call: impl FnOnce() -> Result<T>) -> (Result<T>, Duration) {
     const AFTER: Duration = Duration::from_millis(60);
     let start = Instant::now();
@@ -95,7 +97,7 @@ fn stopped<T>(call: impl FnOnce() -> Result<T>) -> (Result<T>, Duration) {
     (result, delay)
 }
 
-/// Lengths of iterations: short or endless, while filling the buffer or learning.
+/// Settings that make iterations short or endless, in the warm-up or while learning.
 struct Pace {
     learning_starts: u64,
     train_freq: usize,
@@ -116,7 +118,7 @@ fn assert_interruptible_and_resumable<A: OffPolicyMethod>(
 ) {
     let (result, delay) = stopped(|| trainer.train(u64::MAX, |_| true));
     assert!(matches!(result, Err(Error::Interrupted)), "{result:?}");
-    // Polls come every 50 ms; a busy machine may take longer.
+    // Polls are 50 ms apart, but a busy machine may take longer.
     assert!(delay < Duration::from_secs(5), "{delay:?}");
     let steps = trainer.timesteps();
     assert!(steps > 0 && trainer.replay().len() as u64 == steps.min(1000), "{steps}");

@@ -1,4 +1,5 @@
-//! Sizes beyond the memory, or beyond the range of counters, raise errors that name the argument.
+//! Sizes that exceed the memory or the range of counters are rejected by errors that name the
+//! argument.
 
 use rlox_core::__private::testing::assert_rejects;
 use rlox_core::{
@@ -12,7 +13,7 @@ use rlox_nn::{
     Trajectories, VtraceTargets, orthogonal,
 };
 
-/// More numbers than fit into the memory of any machine.
+/// Number of elements that do not fit into the memory of any machine.
 const HUGE: usize = 1 << 50;
 
 fn rng() -> Pcg64 {
@@ -47,7 +48,8 @@ fn widths_beyond_memory_are_rejected() {
 
 #[test]
 fn padding_of_narrow_layers_counts_as_memory() {
-    // An inner layer with one output needs 16 numbers per input. Without this padding the weights would fit.
+    // A layer with one output is padded to 16 numbers per input. Without this padding the weights
+    // would fit.
     let free = available_memory().unwrap();
     let wide = (free / 150) as usize;
     let sizes = [1, wide, 1, 9];

@@ -1,4 +1,4 @@
-//! Tests that backends compute the results of the built-in network.
+//! Tests that backends compute the same results as the built-in network.
 
 use proptest::prelude::*;
 use proptest::test_runner::TestRunner;
@@ -47,7 +47,8 @@ fn check_passes<N: Network>(make: Make<N>, sizes: &[usize], rows: usize, kind: u
     built_in.backward(&dy, false, Some(&mut expected)).unwrap();
     net.backward(&dy, false, Some(&mut dx)).unwrap();
     assert_near(&dx, &expected, "dx");
-    // Without `params` there are no gradients; with `params` they accumulate over backward passes.
+    // Backward passes without `params` compute no gradients of parameters. Passes with `params` add
+    // them up.
     assert_eq!(net.grad_norm_sq().unwrap(), 0.0);
     assert_eq!(net.gradients(), built_in.gradients());
     for times in 1..3 {
@@ -58,14 +59,14 @@ fn check_passes<N: Network>(make: Make<N>, sizes: &[usize], rows: usize, kind: u
         assert_all_near(&net.gradients(), &built_in.gradients(), &format!("gradients, {times}"));
         assert_near(&[net.grad_norm_sq().unwrap() as f32], &[built_in.grad_norm_sq().unwrap() as f32], "grad_sq");
     }
-    // Dropped gradients are zero.
+    // `zero_gradients` clears the gradients.
     net.zero_gradients();
     assert_eq!(net.grad_norm_sq().unwrap(), 0.0);
     net.backward(&dy, true, None).unwrap();
     built_in.zero_gradients();
     built_in.backward(&dy, true, None).unwrap();
     assert_all_near(&net.gradients(), &built_in.gradients(), "gradients after they were dropped");
-    // Gradients of the last hidden layer accumulate, too.
+    // `backward_hidden` adds to the gradients as well.
     let dh = draws(rows * hidden, u128::from(seed) + 2);
     net.backward_hidden(&dy, &dh).unwrap();
     built_in.backward_hidden(&dy, &dh).unwrap();
@@ -97,7 +98,8 @@ fn optimizers() -> [Optimizer; 3] {
     ]
 }
 
-/// Performs one clipped optimiser step towards random targets.
+/// Makes one optimiser step towards random targets, with a clipped gradient. Returns the gradient
+/// norm.
 fn learn(net: &mut impl Network, optimizer: &Optimizer) -> f32 {
     let (x, target, mut y) = (draws(13 * 5, 1), draws(13 * 2, 2), [0.0; 26]);
     net.forward(&x, 13, &mut y).unwrap();
@@ -116,7 +118,8 @@ pub fn optimizers_equal_built_in_network<N: Network>(make: Make<N>) {
             let label = format!("{optimizer:?} {activation:?}");
             assert_all_near(&net.tensors(), &built_in.tensors(), &label);
             assert_all_near(&net.optimizer_state(), &built_in.optimizer_state(), &label);
-            // Gradients are cleared, and a step without gradients continues the running means.
+            // A step clears the gradients. A step without gradients still updates the running
+            // means.
             assert_eq!(net.grad_norm_sq().unwrap(), 0.0);
             net.apply_gradients(&optimizer, 1.0).unwrap();
             built_in.apply_gradients(&optimizer, 1.0).unwrap();
@@ -125,7 +128,7 @@ pub fn optimizers_equal_built_in_network<N: Network>(make: Make<N>) {
     }
 }
 
-/// Returns the parameter steps of torch's formulas, computed in f64.
+/// Returns the changes of a parameter by torch's formulas, one per gradient, computed in f64.
 fn exact_steps(optimizer: &Optimizer, gradients: &[f32]) -> Vec<f64> {
     let [mut m, mut v] = [0.0; 2];
     let steps = gradients.iter().zip(1..).map(|(g, t)| {
@@ -153,7 +156,7 @@ pub fn small_gradients_follow_torch_formulas<N: Network>(make: Make<N>) {
     for (g, eps) in [(1e-16_f32, 1e-8), (1e-16, 1e-20), (1e-15, 1e-30), (1e-18, 1e-30), (3e-19, 1e-35)] {
         for optimizer in [Optimizer::adam(1e-2).with_eps(eps), Optimizer::rms_prop(1e-2).with_eps(eps)] {
             let (mut net, _) = pair(make, &[1, 1], ACTIVATIONS[0]);
-            // A subnormal mean of squares may be lost in a step without a gradient.
+            // A step without a gradient may round a subnormal mean of squared gradients to 0.
             let gradients = if g * g < 1e-37 { &[g; 3][..] } else { &[g, g, g, 0.0, 0.0, -g] };
             for (gradient, step) in gradients.iter().zip(exact_steps(&optimizer, gradients)) {
                 let parameter = |net: &N| f64::from(net.tensors().find("0.weight").unwrap().data[0]);
@@ -188,7 +191,7 @@ impl Drawn {
         let discrete = matches!(space, Space::Discrete { .. });
         let discrete = discrete.then(|| (0..ROWS).map(|_| rng.integers(0, 2)).collect());
         let mut targets = [1, 2, 3, 4].map(|offset| draws(ROWS, seed * 10 + offset));
-        // Log-probabilities near those of an untrained policy.
+        // The log-probabilities are near those of an untrained policy.
         targets[0].iter_mut().for_each(|x| *x = -0.7 + 0.1 * *x);
         Self { obs: draws(ROWS * 4, seed * 10 + 5), discrete, continuous: draws(ROWS * 2, seed * 10 + 6), targets }
     }
@@ -225,7 +228,8 @@ pub fn policy_gradients_equal_built_in_network<N: Network>(make: Make<N>) {
     }
 }
 
-/// Maximum relative difference of losses during a hundred updates, for accumulated rounding.
+/// Maximum relative difference of losses during a hundred updates, caused by accumulated rounding
+/// errors.
 const DRIFT: f32 = 1e-4;
 
 pub fn losses_equal_built_in_network_for_a_hundred_updates<N: Network>(make: Make<N>) {
@@ -245,7 +249,7 @@ pub fn losses_equal_built_in_network_for_a_hundred_updates<N: Network>(make: Mak
         assert!((got.loss - expected.loss).abs() <= allowed, "{i}: {} instead of {}", got.loss, expected.loss);
         losses.push(expected.loss);
     }
-    // The losses must decrease; equal constant curves would prove nothing.
+    // The losses must decrease, because the equality of constant losses would prove nothing.
     let mean = |losses: &[f32]| losses.iter().sum::<f32>() / losses.len() as f32;
     assert!(mean(&losses[92..]) < mean(&losses[..8]) - 0.02, "{} {}", mean(&losses[..8]), mean(&losses[92..]));
 }
@@ -306,16 +310,17 @@ pub fn clones_are_independent<N: Network + Clone>(make: Make<N>) {
     assert_eq!(net.tensors(), before);
 }
 
-/// Output of `y = f(x)` and gradients of `sum(dy y)`, from a library.
+/// Output `y = f(x)` of a network, and gradients of `sum(dy * y)`, computed by another library.
 #[derive(Debug)]
 pub struct Derivatives {
     pub y: Vec<f32>,
     pub dx: Vec<f32>,
-    /// Gradients of the parameters, in their order.
+    /// Gradients of the parameters, in the order of the parameters.
     pub parameters: Vec<Vec<f32>>,
 }
 
-/// Differentiates a network of a library's own operations: parameters, activation, `x`, `dy`, rows.
+/// Function that computes [`Derivatives`] with a library's own operations. The arguments are the
+/// parameters, the activation, `x`, `dy` and the number of rows.
 pub type Differentiate = fn(&NamedTensors, Activation, &[f32], &[f32], usize) -> Derivatives;
 
 pub fn gradients_equal_library<N: Network>(make: Make<N>, differentiate: Differentiate) {

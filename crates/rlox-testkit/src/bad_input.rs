@@ -1,4 +1,5 @@
-//! Tests that backends reject invalid arguments as the built-in network does, and stay unchanged.
+//! Tests that backends reject invalid arguments with the errors of the built-in network, and that
+//! their state then stays unchanged.
 
 use rlox_core::__private::testing::{Variant, assert_rejects};
 use rlox_core::{Actions, EnvSpec, Error, Pcg64, Result, Space};
@@ -147,7 +148,7 @@ pub fn parameter_changes_invalidate_forward_pass<N: Network>(make: Make<N>) {
         let (mut net, _) = pair(make, &[3, 8, 2], Activation::Tanh);
         net.forward(&draws(3, 1), 1, &mut [0.0; 2]).unwrap();
         net.backward(&[1.0, 0.0], true, None).unwrap();
-        // Repeated backward passes are allowed until the change.
+        // Backward passes may be repeated until the parameters change.
         net.backward(&[1.0, 0.0], true, None).unwrap();
         change(&mut net, &other);
         net.zero_gradients();
@@ -174,7 +175,9 @@ pub fn nan_gradients_change_nothing<N: Network>(make: Make<N>) {
     assert_eq!(net.grad_norm_sq().unwrap(), 0.0);
 }
 
-/// Checks gradients whose squares overflow; an infinite mean of squares would freeze the parameter forever.
+/// Checks that gradients whose squares overflow are rejected.
+///
+/// An infinite mean of squared gradients would make all later steps of the parameter 0.
 pub fn gradients_whose_squares_overflow_change_nothing<N: Network>(make: Make<N>) {
     for optimizer in [Optimizer::adam(1e-3), Optimizer::adam_w(1e-3), Optimizer::rms_prop(1e-3)] {
         for (gradient, scale) in [(3e19, 1.0), (3e9, 1e10)] {

@@ -32,7 +32,7 @@ fn ppo<N: Network>(make: Make<N>, seed: u64) -> Ppo<PolicyNetworks<N>> {
     Ppo::new(cartpole(), policy, config, seed).unwrap()
 }
 
-/// Returns the mean episode return of an evaluation.
+/// Returns the mean episode return of the greedy policy over `episodes` episodes.
 fn score<N: Network>(ppo: &mut Ppo<PolicyNetworks<N>>, episodes: usize) -> f64 {
     let returns = ppo.evaluate(cartpole().as_mut(), episodes, 7).unwrap();
     returns.iter().sum::<f64>() / returns.len() as f64

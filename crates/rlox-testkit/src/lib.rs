@@ -22,7 +22,8 @@ pub fn draws(count: usize, seed: u128) -> Vec<f32> {
     (0..count).map(|_| rng.uniform(-1.0, 1.0) as f32).collect()
 }
 
-/// Returns a backend's network and a built-in network with equal weights, initialised as in torch.
+/// Returns a backend's network and a built-in network with equal weights, from torch's
+/// initialisation.
 pub fn pair<N: Network>(make: Make<N>, sizes: &[usize], activation: Activation) -> (N, Mlp) {
     let net = make(sizes, activation, Init::Kaiming, &mut Pcg64::seed_from(5)).unwrap();
     let built_in = Mlp::new(sizes, activation, Init::Kaiming, &mut Pcg64::seed_from(5)).unwrap();
@@ -30,7 +31,8 @@ pub fn pair<N: Network>(make: Make<N>, sizes: &[usize], activation: Activation) 
     (net, built_in)
 }
 
-/// Returns an actor and a critic with hidden layers of 20 and 17 units, initialised from a seed.
+/// Returns an actor and a critic with hidden layers of 20 and 17 units, whose weights `seed`
+/// determines.
 pub fn policy<N: Network>(make: Make<N>, spec: &EnvSpec, distribution: Distribution, seed: u128) -> PolicyNetworks<N> {
     let mut rng = Pcg64::seed_from(seed);
     let make_network = |sizes: &[usize], gain| make(sizes, Activation::Tanh, Init::orthogonal(gain), &mut rng);
@@ -46,7 +48,7 @@ pub fn assert_near(got: &[f32], expected: &[f32], label: &str) {
     }
 }
 
-/// Asserts that tensors have equal names and shapes, and near numbers.
+/// Asserts that tensors have equal names and shapes, and numbers that [`assert_near`] accepts.
 pub fn assert_all_near(got: &NamedTensors, expected: &NamedTensors, label: &str) {
     assert_eq!(got.len(), expected.len(), "{label}");
     for tensor in got {
@@ -56,7 +58,7 @@ pub fn assert_all_near(got: &NamedTensors, expected: &NamedTensors, label: &str)
     }
 }
 
-/// Defines a test for each listed function, or for all functions of this crate.
+/// Defines a test for each listed function, or for all test functions of this crate.
 #[macro_export]
 macro_rules! backend_tests {
     ($make:expr; $($module:ident: $($name:ident),* $(,)?;)*) => {$($(

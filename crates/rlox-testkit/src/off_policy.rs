@@ -1,4 +1,5 @@
-//! Tests that off-policy updates equal those of the built-in network, for equal weights, batches and noise.
+//! Tests that off-policy updates equal those of the built-in network with equal weights,
+//! minibatches and noise.
 
 use rlox_core::{Actions, EnvSpec, Pcg64, Result, Space};
 use rlox_nn::train::{
@@ -19,7 +20,10 @@ fn spec(action: Space) -> EnvSpec {
     EnvSpec { id: "Test-v0".into(), observation, action, max_episode_steps: None }
 }
 
-/// Returns Adam with a large `eps`, so that gradients near 0 do not decide a step by their sign.
+/// Returns Adam with a large `eps`.
+///
+/// With a small `eps`, the sign of a gradient near 0 decides the step, and rounding can change this
+/// sign.
 fn optimizer() -> Optimizer {
     Optimizer::adam(1e-2).with_eps(1e-2)
 }

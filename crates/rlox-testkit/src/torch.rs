@@ -1,4 +1,4 @@
-//! Tests that backends compute the results of PyTorch, which `fixtures/make.py` writes.
+//! Tests that backends compute the same results as PyTorch, which `fixtures/make.py` records.
 
 use rlox_core::{
     Actions, Pcg64, Space,
@@ -75,7 +75,7 @@ fn continuous(name: &str) -> bool {
     name == "gaussian" || name.ends_with("state_dependent")
 }
 
-/// Returns the policy of a case with these weights.
+/// Returns the policy of the test case `name`, with `weights`.
 fn policy<N: Network>(make: Make<N>, name: &str, weights: &NamedTensors) -> PolicyNetworks<N> {
     let space = match name {
         "masked" => Space::discrete(4),
@@ -104,7 +104,7 @@ fn integers(case: &NamedTensors) -> Vec<i64> {
     data(case, "action").iter().map(|x| *x as i64).collect()
 }
 
-/// Returns the actions of a case; `discrete` holds discrete actions as integers.
+/// Returns the actions of a test case; `discrete` holds discrete actions as integers.
 fn actions<'a>(name: &str, case: &'a NamedTensors, discrete: &'a [i64]) -> Actions<'a> {
     if continuous(name) { Actions::Continuous(data(case, "action")) } else { Actions::Discrete(discrete) }
 }
@@ -216,10 +216,11 @@ pub fn vtrace_and_gradients_equal_torch<N: Network>(make: Make<N>) {
     }
 }
 
-/// Maximum difference relative to the curve's range after a hundred updates, for accumulated rounding.
+/// Maximum difference of losses during a hundred updates, relative to the range of the curve. The
+/// difference is caused by accumulated rounding errors.
 const DRIFT: f32 = 1e-3;
 
-/// Checks a constant and a linear schedule of learning rate and clip range.
+/// Checks updates with constant and with linear schedules of learning rate and clip range.
 pub fn losses_equal_torch_for_a_hundred_updates<N: Network>(make: Make<N>) {
     let all = fixtures();
     for (name, schedule) in [("constant", Schedule::Constant), ("linear", Schedule::Linear)] {

@@ -22,7 +22,7 @@ fn local(env: &EnvOptions) -> Box<dyn VectorEnv> {
     envs::make(&env.id, &options).unwrap()
 }
 
-/// All results of some steps with random actions.
+/// All results of several steps with random actions.
 #[derive(Debug, Default, PartialEq)]
 struct Trace {
     obs: Vec<u32>,
@@ -88,7 +88,8 @@ fn remote_trajectories_equal_local_trajectories() {
     let addresses = [workers[0].address(), workers[1].address()];
     for id in envs::ids() {
         for autoreset_mode in MODES {
-            // Three environments are single copies, 21 are SIMD arrays; a short time limit ends episodes.
+            // Three environments are stepped one by one, 21 with SIMD instructions. A short time
+            // limit ends episodes.
             for num_envs in [3, 21] {
                 let max_episode_steps = Some(Some(40));
                 let env = EnvOptions { autoreset_mode, max_episode_steps, ..EnvOptions::new(id, num_envs, 5) };
@@ -162,7 +163,7 @@ fn seeds_masks_and_options_work_as_in_local_environments() {
         remote_env.reset(seeds, mask, &options, &mut obs[1]).unwrap();
         assert_eq!(obs[0], obs[1]);
     }
-    // Both reject the same options, and nothing changes.
+    // Local and remote environments reject the same options, and do not change.
     for options in [ResetOptions::new([("lo", 0.0)]), ResetOptions::new([("low", 1.0), ("high", 0.0)])] {
         let mut a = assert_rejects(local_env.reset(Seeds::Keep, None, &options, &mut obs[0]), Error::Config, "options");
         let b = assert_rejects(remote_env.reset(Seeds::Keep, None, &options, &mut obs[1]), Error::Config, "options");
@@ -179,7 +180,7 @@ fn errors_of_workers_have_global_indices() {
     let env = EnvOptions::new("CartPole-v1", 5, 1);
     let mut env = RemoteVecEnv::new(&addresses, &env, &ClientOptions::default()).unwrap();
     env.reset(Seeds::Keep, None, &ResetOptions::default(), &mut [0.0; 20]).unwrap();
-    // The first worker has three of the five.
+    // The first worker has three of the five environments.
     for (index, worker) in [(1, 0), (4, 1)] {
         let mut state = env.state(index).unwrap();
         state[2] = f64::NAN;

@@ -1,4 +1,5 @@
-//! Environments of killed, stopped and slow workers continue elsewhere, with the same trajectories.
+//! Environments of killed, stopped and slow workers continue on other workers, with the same
+//! trajectories.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
@@ -35,7 +36,7 @@ fn remote(workers: &[&Process], options: &ClientOptions) -> RemoteVecEnv {
 /// Observations, rewards, terminations and truncations.
 type StepResult = (Vec<f32>, Vec<f64>, Vec<bool>, Vec<bool>);
 
-/// Steps all environments.
+/// Steps all environments and returns the results.
 fn step(env: &mut dyn VectorEnv, actions: &[i64]) -> rlox_core::Result<StepResult> {
     let (mut obs, mut reward) = (vec![0.0; N * 4], vec![0.0; N]);
     let (mut terminated, mut truncated) = (vec![false; N], vec![false; N]);
@@ -49,7 +50,10 @@ fn reset(env: &mut dyn VectorEnv) {
     env.reset(Seeds::Keep, None, &ResetOptions::default(), &mut [0.0; N * 4]).unwrap();
 }
 
-/// Steps both and compares the results; returns the longest step. `each` is called before every step.
+/// Steps both environments and asserts that the results are equal. Returns the duration of the
+/// longest step.
+///
+/// `each` is called before every step.
 fn assert_same_trajectory(
     local_env: &mut dyn VectorEnv,
     remote_env: &mut RemoteVecEnv,
@@ -175,7 +179,7 @@ fn interrupted_steps_finish_later() {
     remote_env.observe(&mut now).unwrap();
     assert_eq!(now, expected);
     assert_eq!(EnvSnapshot::capture(&remote_env).unwrap(), EnvSnapshot::capture(local_env.as_ref()).unwrap());
-    // An interrupted request is sent again.
+    // A request whose wait was interrupted is sent again.
     assert_same_trajectory(local_env.as_mut(), &mut remote_env, 40, |_| {});
     only.signal("STOP");
     stop.store(true, Relaxed);
@@ -284,7 +288,7 @@ fn workers_end_on_sigterm() {
     assert!(start.elapsed() < Duration::from_secs(5), "{:?}", start.elapsed());
 }
 
-/// Environment whose first step panics (`fault` 1) or sleeps.
+/// Environment whose first step panics if `fault` is 1, and sleeps otherwise.
 #[derive(Clone)]
 struct Bad {
     fault: f64,

@@ -1,4 +1,4 @@
-//! The client checks the replies of servers that are not proper workers.
+//! The client rejects invalid replies of servers that are not workers.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
@@ -17,7 +17,8 @@ use tonic::{Request, Response, Status, Streaming};
 
 type Respond = Arc<dyn Fn(request::What) -> reply::What + Send + Sync>;
 
-/// Fake worker: a reply function, and the number of extra replies to a step, requested and sent.
+/// Fake worker: a function that returns replies, the number of unrequested replies after a step,
+/// and the number of those that were sent.
 struct FakeWorker(Respond, usize, Arc<AtomicUsize>);
 
 #[tonic::async_trait]
@@ -48,7 +49,7 @@ impl Worker for FakeWorker {
     }
 }
 
-/// Returns the reply to Open of a CartPole environment without a time limit.
+/// Returns the reply to `Open` for a CartPole environment without a time limit.
 fn opened() -> proto::Opened {
     let bound = |x: f32| x.to_le_bytes().repeat(4).into();
     let (kind, low, high) = (Kind::Box.into(), bound(-1.0), bound(1.0));
@@ -101,7 +102,7 @@ fn reset_and_step(first: proto::Opened, reset: reply::What, step: reply::What) -
     result
 }
 
-/// Bytes of a reply to a step of one environment without masks.
+/// Number of bytes of the reply to a step of one environment without masks.
 const STEP: usize = 16 + 8 + 2;
 
 #[test]
@@ -162,13 +163,14 @@ fn unrequested_replies_end_the_session() {
     let (over, cut) = (&mut terminated, &mut truncated);
     let out = StepOut { obs: &mut obs, reward: &mut reward, terminated: over, truncated: cut, final_obs: &mut [] };
     env.step(Actions::Discrete(&[0]), out).unwrap();
-    // Waits until no more replies are sent.
+    // The loop waits until the worker sends no more replies.
     let mut before = usize::MAX;
     while before != sent.load(Relaxed) {
         before = sent.load(Relaxed);
         std::thread::sleep(Duration::from_millis(300));
     }
-    // The window of the stream limits the replies sent before the session ends.
+    // The flow-control window of the stream limits the replies that are sent before the session
+    // ends.
     assert!(before < EXTRA / 2, "{before}");
     drop(env);
     runtime.shutdown_background();

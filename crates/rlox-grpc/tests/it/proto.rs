@@ -1,4 +1,5 @@
-//! Tests that the committed messages match `worker.proto`; `RLOX_REGENERATE=1` writes them again.
+//! Tests that the generated Rust code matches `worker.proto`. `RLOX_REGENERATE=1` writes the code
+//! again.
 
 use std::path::Path;
 

@@ -16,7 +16,8 @@ use rlox_nn::{Activation, ActorCritic, Mlp, NamedTensors, PolicyNetworks};
 
 type Networks = PolicyNetworks<Mlp>;
 
-/// A corridor with action masks: staying is allowed in the middle only, walking into walls never.
+/// A corridor with action masks. Staying is allowed only in the middle. Walking into a wall is not
+/// allowed.
 #[derive(Clone)]
 struct Corridor {
     at: usize,
@@ -80,7 +81,7 @@ fn local(env: &EnvOptions) -> Box<dyn VectorEnv> {
     make(&env.id, &MakeOptions { num_envs, seed: Some(*seed), autoreset_mode, max_episode_steps, arguments }).unwrap()
 }
 
-/// Returns the metrics of some updates, and the weights after them.
+/// Returns the metrics of several updates, and the weights after the updates.
 fn train<P: ActorCritic + 'static>(
     mut trainer: AsyncOnPolicy<PpoConfig, P>,
     updates: usize,

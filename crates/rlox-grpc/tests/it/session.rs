@@ -1,4 +1,4 @@
-//! Invalid requests are rejected with a reason and change nothing.
+//! Invalid requests are rejected by an error that states the reason, and change nothing.
 
 use std::sync::Arc;
 
@@ -134,9 +134,10 @@ fn snapshot_of(reply: &reply::What) -> &proto::EnvState {
     }
 }
 
-/// Returns a snapshot with other bytes at `at` of its slab.
+/// Returns a snapshot with `bytes` at offset `at` of its slab.
 ///
-/// A slab has states of `width` numbers, returns, steps, flags and random streams.
+/// The slab holds, one after another, states of `width` numbers, returns, steps, flags and random
+/// streams.
 fn with(snapshot: &proto::EnvState, at: usize, bytes: &[u8]) -> proto::EnvState {
     let mut slab = snapshot.slab.to_vec();
     slab[at..at + bytes.len()].copy_from_slice(bytes);
@@ -147,7 +148,7 @@ fn with(snapshot: &proto::EnvState, at: usize, bytes: &[u8]) -> proto::EnvState 
 fn invalid_snapshots_are_rejected_and_change_nothing() {
     let worker = worker(Limits::default());
     for id in ["CartPole-v1", "Pendulum-v1", "Acrobot-v1"] {
-        // Two environments are single copies, 40 are SIMD arrays.
+        // Two environments are stepped one by one, 40 with SIMD instructions.
         for num_envs in [2, 40] {
             let open = proto::Open { env_id: id.into(), num_envs, ..open() };
             let opened = request::What::Open(open.clone());
@@ -164,7 +165,7 @@ fn invalid_snapshots_are_rejected_and_change_nothing() {
                 with(&good, returns, &f64::NAN.to_le_bytes()),
                 with(&good, steps, &(-1_i64).to_le_bytes()),
                 with(&good, flags - 8, &(1_i64 << 32).to_le_bytes()),
-                // No environment waits for a reset in this mode.
+                // In this mode no environment waits for a reset, so the flag must be 0.
                 with(&good, flags, &[1]),
                 // The flag of a buffered random number is 0 or 1.
                 with(&good, flags + n + 32, &7_i64.to_le_bytes()),
@@ -185,7 +186,7 @@ fn invalid_snapshots_are_rejected_and_change_nothing() {
                     assert_eq!(snapshot_of(&replies[3]), &good);
                 }
             }
-            // A check alone changes nothing.
+            // A request with `only_check` changes nothing.
             let other = with(&good, returns, &2.5_f64.to_le_bytes());
             let restore =
                 |only_check| request::What::Restore(proto::Restore { env_state: Some(other.clone()), only_check });
@@ -219,7 +220,7 @@ fn snapshots_larger_than_a_reply_are_omitted() {
 #[test]
 fn the_session_continues_after_a_reply_that_is_too_large() {
     let worker = worker(Limits { max_message_bytes: 10_000, ..Limits::default() });
-    // Every step truncates an episode, so that every step has a last observation.
+    // Every step truncates an episode, so that every step adds a final observation to the rollout.
     let mut policy = networks("tanh", &[8]);
     policy.n_steps = 160;
     let (open, max_episode_steps) = (open(), Some(1));
@@ -254,7 +255,7 @@ fn memory_of_all_sessions_is_bounded() {
     let open = |hidden: &[u32], num_envs| {
         request::What::Open(proto::Open { policy: Some(networks("tanh", hidden)), num_envs, ..open() })
     };
-    // The outputs of networks count for every environment, too.
+    // The memory for network outputs is counted for each environment.
     for what in [open(&[20_000], 256), open(&[25_000], 1)] {
         let replies = converse(&worker.address(), vec![what]).unwrap();
         let proto::Failure { argument, expected, .. } = failure(&replies[0]);

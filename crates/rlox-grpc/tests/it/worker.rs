@@ -118,7 +118,7 @@ fn clients_that_read_no_replies_do_not_block_stop() {
     let worker = Worker::start(WorkerOptions { make: Arc::new(make), ..WorkerOptions::default() }).unwrap();
     let runtime = runtime();
     let session = runtime.block_on(async {
-        // With the default window, which is smaller than a reply.
+        // This client has the default flow-control window, which is smaller than a reply.
         let channel = tonic::transport::Endpoint::from_shared(worker.address()).unwrap().connect().await.unwrap();
         let (sender, mut replies) = session(&channel).await.unwrap();
         sender.send(request(1, request::What::Open(open()))).await.unwrap();
@@ -131,7 +131,8 @@ fn clients_that_read_no_replies_do_not_block_stop() {
     std::thread::sleep(Duration::from_millis(500));
     let start = Instant::now();
     worker.stop().unwrap();
-    // Stop waits for the client, but less long than a running worker.
+    // During a stop, the worker waits for a client that reads no replies, but for less time than
+    // before.
     let took = start.elapsed();
     assert!((Duration::from_secs(2)..Duration::from_secs(8)).contains(&took), "{took:?}");
     drop(session);

@@ -1,4 +1,4 @@
-//! Memory that accepted clients can use is bounded.
+//! The memory that clients can use with accepted requests is bounded.
 
 use std::time::{Duration, Instant};
 
@@ -14,7 +14,7 @@ use tonic::transport::Endpoint;
 /// Bytes of the largest allowed request.
 const LARGE: usize = (4 << 20) - 64;
 
-/// Returns requests for rollouts that use the whole memory share of a session.
+/// Returns requests for rollouts that use all of a session's part of the memory budget.
 fn rollouts() -> (proto::Open, request::What) {
     let observation = Space::uniform_box(-1.0, 1.0, &[4]);
     let spec = rlox_core::EnvSpec { id: "x".into(), observation, action: Space::discrete(2), max_episode_steps: None };
@@ -42,7 +42,7 @@ fn sessions_that_read_no_replies_are_bounded() {
     }
 }
 
-/// Opens the maximum number of sessions with the largest requests and reads no replies.
+/// Opens `sessions` sessions with the largest possible messages, and reads no replies.
 async fn fill_sessions(worker: &Process, sessions: usize) -> Vec<Session> {
     let mut held = Vec::new();
     for i in 0..sessions {
@@ -59,7 +59,7 @@ async fn fill_sessions(worker: &Process, sessions: usize) -> Vec<Session> {
         }
         held.push((sender, replies));
     }
-    // Waits until all buffers are full.
+    // After this time all buffers are full.
     tokio::time::sleep(Duration::from_millis(1500)).await;
     held
 }
@@ -72,7 +72,7 @@ fn assert_session_available(worker: &Process) {
         assert!(start.elapsed() < Duration::from_secs(1), "no session after the others have ended: {error}");
     }
     assert!(start.elapsed() < Duration::from_secs(1));
-    // This session must end before others fill the worker.
+    // This session must end before other sessions fill the worker.
     std::thread::sleep(Duration::from_millis(200));
 }
 
@@ -83,7 +83,7 @@ fn requests_that_wait_for_memory_are_answered_in_order() {
     runtime.block_on(async {
         let (sender, mut replies) = session(&channel(&worker.address).await).await.unwrap();
         sender.send(request(1, request::What::Open(proto::Open { num_envs: 500, ..open() }))).await.unwrap();
-        // Requests and replies are small, or as large as the memory budget.
+        // Every third request has almost the maximum size. Replies to the others contain snapshots.
         for sequence in 2..60 {
             let reset = request::What::Reset(proto::Reset { snapshot: true, ..proto::Reset::default() });
             let what = if sequence % 3 == 0 { step(&vec![0; 60_000]) } else { reset };
@@ -107,7 +107,8 @@ fn requests_count_until_their_replies_are_read() {
             let (sender, mut replies) = session(&endpoint.connect().await.unwrap()).await.unwrap();
             sender.send(request(1, request::What::Open(proto::Open { num_envs: 4096, ..open() }))).await.unwrap();
             replies.message().await.unwrap().unwrap();
-            // One reply is in flight, one is buffered, two wait, and one more is requested or not.
+            // HTTP/2 sends one reply and buffers one, and two waiting replies use both credits. A
+            // fifth request exceeds the credits.
             for sequence in 2..2 + count {
                 sender.send(request(sequence, request::What::Reset(proto::Reset::default()))).await.unwrap();
                 tokio::time::sleep(Duration::from_millis(50)).await;

@@ -1,4 +1,4 @@
-//! Hostile or faulty clients are rejected or bounded, while a good client is served.
+//! Hostile or faulty clients are rejected or limited, while a correct client is served.
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
@@ -21,7 +21,7 @@ fn connect(worker: &Process) -> RemoteVecEnv {
     remote
 }
 
-/// Returns the duration of a step.
+/// Makes a step and returns its duration.
 fn time_step(env: &mut RemoteVecEnv) -> Duration {
     let start = Instant::now();
     let (mut obs, mut reward, mut terminated, mut truncated) = ([0.0; 8], [0.0; 2], [false; 2], [false; 2]);
@@ -31,7 +31,8 @@ fn time_step(env: &mut RemoteVecEnv) -> Duration {
     start.elapsed()
 }
 
-/// Asserts that a good client was never disconnected, and that the worker's memory is bounded.
+/// Asserts that the correct client `env` was never disconnected, and that the worker's memory is
+/// bounded.
 fn assert_unharmed(worker: &Process, env: &mut RemoteVecEnv) {
     for _ in 0..20 {
         let took = time_step(env);
@@ -171,7 +172,8 @@ fn garbage_and_silence_do_no_harm() {
         held.push(stream);
     }
     assert_unharmed(&worker, &mut env);
-    // Silent connections are closed soon, which frees connections.
+    // Connections that send no data are closed after three seconds, so that new connections are
+    // accepted.
     std::thread::sleep(Duration::from_secs(4));
     let start = Instant::now();
     let mut another = connect(&worker);
@@ -215,7 +217,7 @@ fn connections_beyond_the_limit_are_rejected_if_all_have_sessions() {
     assert_unharmed(&worker, &mut other);
 }
 
-/// Opens `count` streams over 20 connections and never sends a request.
+/// Opens `count` streams over 20 connections without sending a request.
 fn streams(count: usize) {
     let worker = Process::start(&[]);
     let mut env = connect(&worker);

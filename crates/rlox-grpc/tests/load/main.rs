@@ -1,4 +1,6 @@
-//! Tests that load workers with hostile clients, in a binary apart from tests that measure time.
+//! Tests that load workers with hostile clients.
+//!
+//! The tests have their own binary, because other tests measure time.
 
 mod budget;
 mod hostile;

@@ -79,7 +79,7 @@ impl Process {
         self.child.wait().unwrap();
     }
 
-    /// Sends a signal by name; waits after STOP until all threads have stopped.
+    /// Sends the signal `name`. After STOP, waits until all threads have stopped.
     pub(crate) fn signal(&self, name: &str) {
         let sent = Command::new("kill").args([&format!("-{name}"), &self.id().to_string()]).status().unwrap();
         assert!(sent.success());
@@ -92,7 +92,7 @@ impl Process {
     fn is_stopped(&self) -> bool {
         let tasks = std::fs::read_dir(format!("/proc/{}/task", self.id())).unwrap();
         tasks.map(|task| std::fs::read_to_string(task.unwrap().path().join("stat")).unwrap()).all(|stat| {
-            // The name in parentheses may contain spaces.
+            // The state follows the name in parentheses, which may contain spaces.
             stat.rsplit(") ").next().unwrap().starts_with('T')
         })
     }

@@ -154,8 +154,7 @@ impl<A: Algorithm + ?Sized> OffPolicyAgent<A> {
         self.last_update
     }
 
-    /// Returns `true` if the agent knows the current observations: after a start, until a step
-    /// fails.
+    /// Returns `true` if the current observations are known: after a start, until a step fails.
     pub fn env_initialized(&self) -> bool {
         self.stepper.env_initialized
     }
@@ -414,8 +413,7 @@ impl<A: Algorithm + ?Sized> OffPolicyAgent<A> {
 
     /// Returns the largest possible number of pending minibatches after `timesteps` transitions.
     pub fn pending_limit(&self, timesteps: u64) -> f64 {
-        // The factor allows for rounded sums. Without a ratio, less than one minibatch can be
-        // pending.
+        // The factor allows for rounded sums. Without a ratio, less than one minibatch is pending.
         let sum = self.updates_per_step().unwrap_or(0.0) * timesteps as f64 * (1.0 + 1e-9);
         (sum + 1.0).min(9e15)
     }

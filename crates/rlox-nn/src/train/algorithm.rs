@@ -104,8 +104,7 @@ pub trait Algorithm: Send {
     /// [`Error::NotFinite`] for observations, outputs or gradients that are not finite; other errors of the networks.
     fn learn(&mut self, batch: &ReplayBatch<'_>, rng: &mut Pcg64, progress: f64) -> Result<OffPolicyUpdateStats>;
 
-    /// Returns the temporal difference error `target - value` of each row of the last minibatch,
-    /// `[B]`.
+    /// Returns the TD error `target - value` of each row of the last minibatch, `[B]`.
     fn td_errors(&self) -> &[f32];
 
     /// Returns the probability of a random action (epsilon); `None` without epsilon-greedy

@@ -167,8 +167,7 @@ impl Counters {
         let (counters, run) = (checkpoint.object("counters")?, checkpoint.object("run")?);
         let count = |section: &str, from: &Map<String, Value>, name: &str| {
             let corrupt = || checkpoint.corrupt(section, format!("no count {name:?}"));
-            // Counters grow later, so their limit leaves a margin. The target of a run does not
-            // grow.
+            // Counters grow later, so their limit leaves a margin. The target of a run is fixed.
             let fits = |count: &u64| section == "run" || *count < 1 << 62;
             from.get(name).and_then(Value::as_u64).filter(fits).ok_or_else(corrupt)
         };
@@ -266,8 +265,7 @@ fn restore_envs(
     let before = if *env_initialized { EnvSnapshot::capture(env)? } else { None };
     let result = snapshot.restore_into(env).map_err(|error| in_section(error, checkpoint, ENVIRONMENT));
     result.and_then(|()| after_restore()).inspect_err(|_| {
-        // The environments are reset before their next use if their earlier state cannot be
-        // restored.
+        // Environments whose earlier state cannot be restored are reset before their next use.
         let rollback = before.map(|before| before.restore_into(env));
         *env_initialized &= rollback.is_some_and(|back| back.is_ok());
     })

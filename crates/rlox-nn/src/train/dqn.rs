@@ -21,8 +21,7 @@ use crate::{NamedTensors, Optimizer, QBatch, QFunction, QLoss, TdLoss};
 pub struct DqnConfig {
     /// Capacity of the replay buffer in transitions.
     pub buffer_size: usize,
-    /// Number of environment steps with random actions at the start of the run, before learning
-    /// starts.
+    /// Number of environment steps with random actions, before learning starts.
     pub learning_starts: u64,
     /// Number of transitions per minibatch. Minibatches are smaller while the buffer holds fewer.
     pub batch_size: usize,

@@ -54,8 +54,8 @@ impl Encoding {
         Err(Error::shape("obs", expected, got, "create the policy for this observation space"))
     }
 
-    /// Replaces the content of `out` by the network inputs for `rows` of `data`, one row after
-    /// another.
+    /// Writes the network inputs for `rows` of `data`, row by row, and replaces the content of
+    /// `out`.
     ///
     /// # Errors
     /// [`Error::Space`] for a wrong data type, or for an integer outside its range.
@@ -72,8 +72,7 @@ impl Encoding {
         self.append(data, rows, out)
     }
 
-    /// Appends the network inputs for `rows` of `data` to `out`, in which the caller reserved
-    /// capacity.
+    /// Appends the network inputs for `rows` of `data` to `out`, which has the capacity for them.
     pub(super) fn append(
         &self,
         data: FieldData<'_>,

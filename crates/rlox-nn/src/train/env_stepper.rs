@@ -231,8 +231,7 @@ impl EnvStepper {
         Ok(())
     }
 
-    /// Makes one step in each environment. After an error, the caller must start all episodes
-    /// again.
+    /// Makes one step in each environment. After an error, all episodes must start again.
     pub(super) fn step<A: Algorithm + ?Sized>(
         &mut self,
         algorithm: &mut A,
@@ -249,8 +248,7 @@ impl EnvStepper {
         self.finish(algorithm, normalizer)
     }
 
-    /// Chooses actions: uniform actions for the first `learning_starts` steps, then the policy's
-    /// actions.
+    /// Chooses actions: uniform actions for the first `learning_starts` steps, then the policy's.
     pub(super) fn select_actions<A: Algorithm + ?Sized>(
         &mut self,
         algorithm: &mut A,
@@ -282,8 +280,7 @@ impl EnvStepper {
         algorithm.perturb(&mut self.actions, self.action_buffers.policy_actions_mut())
     }
 
-    /// Returns the chosen actions: integers that start at 0, or numbers within the bounds of the
-    /// Box.
+    /// Returns the chosen actions: integers that start at 0, or numbers in the bounds of the Box.
     pub(super) fn scaled_actions(&mut self) -> Result<Actions<'_>> {
         self.action_buffers.scaled_actions()
     }

@@ -16,8 +16,7 @@ pub enum ActionNoise {
         /// Standard deviation; rl-zoo3 uses 0.1 for TD3.
         sigma: f32,
     },
-    /// Ornstein-Uhlenbeck process: noise with a drift towards 0, which starts at 0 in every
-    /// episode.
+    /// Ornstein-Uhlenbeck process: starts at 0 in every episode, and drifts towards 0.
     ///
     /// A step is `x += -theta x dt + sigma sqrt(dt) n` with a standard normal `n` (Uhlenbeck and Ornstein 1930;
     /// Lillicrap et al. 2016).
@@ -49,8 +48,7 @@ impl ActionNoise {
         validate::check_not_negative("action_noise.sigma", sigma)?;
         validate::check_not_negative("action_noise.theta", theta)?;
         validate::check_not_negative("action_noise.dt", dt)?;
-        // The variance grows without bound if theta * dt is at least 2. The product may be
-        // infinite.
+        // The variance is unbounded if theta * dt is at least 2. The product may be infinite.
         if theta * dt < 2.0 {
             return Ok(());
         }

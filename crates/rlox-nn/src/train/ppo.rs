@@ -187,7 +187,9 @@ impl PpoConfig {
         (loss, self.optimizer.with_lr(self.lr_schedule.value_at(self.optimizer.lr(), progress)))
     }
 
-    /// Learns epochs of minibatches from a finished rollout. Schedules use `progress`, which is in [0, 1].
+    /// Learns from a finished rollout, in epochs of minibatches.
+    ///
+    /// Schedules use `progress`, which is in [0, 1].
     ///
     /// The random stream `order` shuffles the transitions of each epoch. A rollout with at most
     /// `batch_size` transitions is one minibatch. `target_kl` or `stop` may end the update early.
@@ -254,8 +256,7 @@ impl PpoConfig {
         self.target_kl.map(|target| 1.5 * target)
     }
 
-    /// Makes a gradient step on the gathered minibatch, unless its KL divergence is above the
-    /// limit.
+    /// Makes a gradient step on the gathered minibatch, unless its KL divergence is too large.
     fn minibatch(
         &self,
         policy: &mut dyn ActorCritic,

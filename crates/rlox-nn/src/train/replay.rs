@@ -32,8 +32,7 @@ pub struct Priorities {
 }
 
 impl Priorities {
-    /// Returns the exponent of the importance weights at `progress`, the finished fraction of the
-    /// run.
+    /// Returns the exponent of the importance weights at `progress`, a fraction of the run.
     fn beta_at(self, progress: f64) -> f32 {
         (f64::from(self.beta) + (1.0 - f64::from(self.beta)) * progress).clamp(0.0, 1.0) as f32
     }
@@ -44,8 +43,7 @@ impl Priorities {
 pub struct ReplayConfig {
     /// Capacity of the replay buffer in transitions.
     pub buffer_size: usize,
-    /// Number of environment steps with random actions at the start of the run, before learning
-    /// starts.
+    /// Number of environment steps with random actions, before learning starts.
     pub learning_starts: u64,
     /// Number of transitions per minibatch. Minibatches are smaller while the buffer holds fewer.
     pub batch_size: usize,
@@ -403,8 +401,7 @@ impl ReplayMemory {
         Ok(rows)
     }
 
-    /// Reads the masks of the next states, and excludes transitions whose target needs an unknown
-    /// mask.
+    /// Reads the masks of next states, and excludes transitions whose target needs an unknown mask.
     fn exclude_unknown_masks(&mut self) -> Result<()> {
         self.excluded_indices.clear();
         if self.mask_width == 0 {
@@ -573,7 +570,7 @@ mod tests {
 
     /// Returns a buffer with four transitions of one environment.
     ///
-    /// The third and the fourth transition end episodes, and the action mask after the third is
+    /// The third and the fourth transition end episodes. The action mask after the third is
     /// unknown.
     fn replay_memory(n_steps: usize) -> ReplayMemory {
         let config = ReplayConfig {

@@ -35,8 +35,7 @@ pub enum EntCoef {
 pub struct SacConfig {
     /// Capacity of the replay buffer in transitions.
     pub buffer_size: usize,
-    /// Number of environment steps with random actions at the start of the run, before learning
-    /// starts.
+    /// Number of environment steps with random actions, before learning starts.
     pub learning_starts: u64,
     /// Number of transitions per minibatch. Minibatches are smaller while the buffer holds fewer.
     pub batch_size: usize,
@@ -243,8 +242,7 @@ impl<P, C> SacLearner<P, C> {
         &self.critics
     }
 
-    /// Returns a mutable reference to the critics, for example to load weights or to compute
-    /// values.
+    /// Returns a mutable reference to the critics, for example to compute values.
     pub fn critics_mut(&mut self) -> &mut C {
         &mut self.critics
     }

@@ -59,7 +59,7 @@ fn evaluate_does_not_change_gradients() {
         evaluated.evaluate(&one, &LOSS).unwrap();
         evaluated.evaluate(&other, &LOSS).unwrap();
         assert!(zero(&evaluated.gradients()), "{shared}, {state_dependent}");
-        // The gradients are those of the last evaluation alone.
+        // The backward pass uses only the last evaluation.
         evaluated.backward().unwrap();
         plain.evaluate(&other, &LOSS).unwrap();
         plain.backward().unwrap();
@@ -80,7 +80,7 @@ fn backward_requires_a_valid_evaluate() {
         let mut policy = policy(shared, state_dependent);
         assert_eq!(assert_rejects(policy.backward(), Error::Shape, "backward").got, "none");
         policy.evaluate(&one, &LOSS).unwrap();
-        // A rejected evaluation discards the stored activations.
+        // A rejected evaluation discards the data of the earlier evaluation.
         let wrong = Minibatch { actions: Actions::Continuous(&[0.0; 3]), ..one };
         policy.evaluate(&wrong, &LOSS).unwrap_err();
         assert_eq!(assert_rejects(policy.backward(), Error::Shape, "backward").got, "none");
@@ -136,7 +136,7 @@ fn rejected_updates_leave_no_gradients() {
     }
 }
 
-/// Policy whose steps fail, with the provided methods of the trait.
+/// Policy whose optimiser steps fail, with the trait's default implementations.
 struct FailingStep(PolicyNetworks<Mlp>);
 
 impl Policy for FailingStep {
@@ -350,7 +350,7 @@ fn shared_trunks_save_and_load_all_tensors() {
     assert_eq!(other.tensors(), tensors);
     assert_eq!((other.actor().scale, other.actor().gain), (2.0, [3.0]));
     assert_eq!(one.gradients().len(), tensors.len());
-    // Also with heads that are created one by one.
+    // The same holds for heads that are created one by one.
     let observation = Space::uniform_box(-1.0, 1.0, &[OBS]);
     let spec = EnvSpec { id: "none".into(), observation, action: space.clone(), max_episode_steps: None };
     let make = |sizes: &[usize], gain| {

@@ -6,7 +6,7 @@ use rlox_nn::train::{Encoding, Observations, mask_width, predict_actions};
 use rlox_nn::{Activation, Mlp, PolicyNetworks};
 
 const DIM: usize = 3;
-/// More rows than one chunk.
+/// Number of rows, more than are computed at a time.
 const ROWS: usize = 9000;
 
 fn policy(action: &Space) -> PolicyNetworks<Mlp> {
@@ -74,7 +74,7 @@ fn non_finite_observations_are_rejected() {
     obs[DIM * ROWS - 1] = f32::NAN;
     let result = predict(&space, &obs, None, None, ActionsMut::Discrete(&mut vec![0; ROWS]));
     let rejected = assert_rejects(result, Error::NotFinite, "obs");
-    // A chunk has 5461 rows of 3 numbers.
+    // 5461 rows of 3 numbers are computed at a time, so the NaN is in the second chunk.
     assert_eq!((&rejected.got[..], rejected.at.row), ("NaN", Some(ROWS - 1)));
 }
 

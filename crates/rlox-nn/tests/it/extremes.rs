@@ -4,7 +4,7 @@ use rlox_core::__private::testing::assert_rejects;
 use rlox_core::{Actions, ActionsMut, Error, Pcg64, Result, Space};
 use rlox_nn::{DistInputs, Distribution, Learnable, NamedTensors, Optimizer, Parameters, clip_and_step};
 
-/// Returns log-probability, entropy, and the gradient of log-probability - 1000 * entropy.
+/// Returns the log-probability, the entropy, and the gradient of `log_prob - 1000 * entropy`.
 fn evaluate_and_differentiate(
     space: &Space,
     outputs: &[f32],
@@ -43,7 +43,7 @@ fn extreme_logits_give_certain_choices() {
             assert_eq!((entropy, gradient), (0.0, vec![-1.0, 1.0]), "{logits:?}");
         }
     }
-    // The sum of two log-probabilities, each at the lower limit of f32.
+    // The log-probability is the sum of two terms, each at the lower limit of f32.
     let two = Space::MultiDiscrete { nvec: vec![2, 2] };
     for masks in [None, Some(&[true; 4][..])] {
         let (log_prob, entropy, gradient) = evaluate_and_differentiate(&two, &[far, far].concat(), masks, &[1, 1]);
@@ -59,11 +59,12 @@ fn extreme_logits_give_certain_choices() {
 
 #[test]
 fn partial_blocks_step_no_number_twice() {
-    // The last block has fewer than 256 numbers. Its unused part may hold old numbers, which must not change.
+    // Steps are computed in blocks of 256 numbers. The last block is shorter, but no number may be
+    // stepped twice.
     for (count, place) in [(257, 1), (273, 31)] {
         let (mut mean, mut square) = (vec![0.0; count], vec![0.0; count]);
         let (mut parameters, mut gradients) = (vec![0.0; count], vec![0.0; count]);
-        // A step is 4e33; a second one would overflow.
+        // One step of 4e33 keeps the number finite, a second step would overflow.
         (parameters[place], gradients[place]) = (f32::MIN + 5e33, 1.0);
         let update = Optimizer::RmsProp { lr: 1e30, alpha: 1.0 - f32::EPSILON / 2.0, eps: 1e-38 }.update(1);
         assert!(update.apply(1.0, &gradients, [&mut mean, &mut square], &mut parameters), "{count}");
@@ -84,12 +85,12 @@ fn invalid_scales_change_nothing() {
     assert_eq!(rejected.got, "1, whose square overflows");
     assert_eq!((rejected.at.section.as_deref(), rejected.at.row), (Some("x"), Some(0)));
     assert_eq!((parameters.tensors(), parameters.optimizer_state(), parameters.named_gradients()), before);
-    // With scale 0 the parameters stay.
+    // With scale 0 the parameters do not change.
     parameters.step(&Optimizer::adam(1e-3), 0.0).unwrap();
     assert_eq!(parameters.values(), [1.0]);
 }
 
-/// Parameter of one number that squares its gradient in f64 and checks nothing.
+/// Parameter of one number whose squared gradient is computed in f64 and not checked.
 struct Wide {
     gradient: [f32; 1],
     /// First moment, second moment and value.

@@ -1,4 +1,5 @@
-//! IMPALA: V-trace against a slow reference, equality with A2C without staleness, and actor threads.
+//! IMPALA: V-trace compared with a direct computation, equality with A2C if rollouts are not stale,
+//! and actor threads.
 
 use rlox_core::__private::testing::assert_rejects;
 use rlox_core::{
@@ -134,7 +135,8 @@ fn numbers(buffer: &RolloutBuffer, name: &str) -> Vec<f64> {
     }
 }
 
-/// Computes the sums of equation 1 of Espeholt et al. directly, without a recursion.
+/// Returns advantages, returns and values of V-trace, computed without a recursion by equation 1 of
+/// Espeholt et al.
 fn slow_vtrace(policy: &mut dyn ActorCritic, buffer: &RolloutBuffer, config: &ImpalaConfig) -> [Vec<f64>; 3] {
     let (n, steps) = (buffer.num_envs(), buffer.n_steps());
     let FieldData::F32(obs) = buffer.field("obs").unwrap().data() else { unreachable!() };
@@ -160,7 +162,7 @@ fn slow_vtrace(policy: &mut dyn ActorCritic, buffer: &RolloutBuffer, config: &Im
     let [rewards, terminated, truncated, valid] =
         ["rewards", "terminated", "truncated", "valid"].map(|x| numbers(buffer, x));
     let done = |row: usize| terminated[row] + truncated[row] > 0.0;
-    // Value of the state after a step.
+    // The value of the state after the step of a row.
     let next = |row: usize| match buffer.final_index().iter().position(|cut| *cut == row) {
         Some(at) => finals[at],
         None if terminated[row] > 0.0 => 0.0,
@@ -198,7 +200,8 @@ fn v_trace_targets_equal_a_slow_reference() {
             let mut policy = networks(env.spec(), &mut Pcg64::seed_from(2)).unwrap();
             let mut tensors = NamedTensors::default();
             for tensor in policy.tensors() {
-                // Makes the policy differ strongly from the older one.
+                // The factor makes the policy differ strongly from the policy that collected the
+                // rollout.
                 let factor = if tensor.name.contains("4.weight") { 40.0 } else { 1.0 };
                 let data = tensor.data.iter().map(|x| x * factor).collect();
                 tensors.push(tensor.name.clone(), &tensor.shape, data).unwrap();

@@ -23,12 +23,13 @@ proptest! {
     fn gradients_equal_finite_differences(
         widths in proptest::collection::vec(1_usize..20, 2..5), rows in 1_usize..5, kind in 0_usize..3, seed: u64,
     ) {
-        // Without ReLU, whose kink spoils finite differences.
+        // ReLU is left out, because finite differences are wrong near its kink.
         let activation = [Activation::Tanh, Activation::Silu, Activation::Gelu][kind];
         let mut net = net(&widths, activation);
         let (input, output) = (widths[0], *widths.last().unwrap());
         let (mut x, dy) = (draws(rows * input, seed.into()), draws(rows * output, u128::from(seed) + 1));
-        // Gradients of inputs come from the outputs, gradients of parameters also from the last hidden layer.
+        // The loss for the gradients of the parameters depends on the outputs and the last hidden
+        // layer. The loss for the gradients of the inputs depends only on the outputs.
         let dh = draws(rows * net.hidden_dim(), u128::from(seed) + 2);
         let (mut y, mut h) = (vec![0.0; rows * output], vec![0.0; dh.len()]);
         net.forward(&x, rows, &mut y).unwrap();
@@ -54,7 +55,7 @@ proptest! {
         }
         let (parameters, gradients) = (net.tensors(), net.gradients());
         for (tensor, gradient) in parameters.iter().zip(&gradients) {
-            // One element per tensor.
+            // One element of each tensor is checked.
             let i = seed as usize % tensor.data.len();
             let moved = |by: f32| {
                 let mut tensors = NamedTensors::default();
@@ -273,7 +274,7 @@ fn non_finite_gradients_change_nothing() {
     assert_eq!((&rejected.got[..], rejected.at.section.as_deref()), ("NaN", Some("critic.0.weight")));
     assert!(rejected.at.row.is_some());
     assert_eq!(net.tensors(), before);
-    // The next minibatch starts with zero gradients.
+    // The gradients are 0 again before the next minibatch.
     net.backward(&[1.0, 0.0], true, None).unwrap();
     assert!(clip_and_step(&mut [("critic", &mut net)], &Optimizer::adam(1e-3), None).unwrap() > 0.0);
 }
@@ -295,7 +296,7 @@ fn steps_to_infinity_are_rejected_with_the_tensor_name() {
     for too_much in [Optimizer::adam(1.1e30), Optimizer::adam_w(f32::MAX), Optimizer::rms_prop(f32::INFINITY)] {
         assert_rejects(too_much.check(), Error::Config, "lr");
     }
-    // Also a step of one tensor alone, and of the numbers after the last SIMD vector.
+    // Elements 16 and 18 of this single tensor are after the last full SIMD vector of 16 numbers.
     for at in [0, 16, 18] {
         for optimizer in [Optimizer::adam(1e30), Optimizer::rms_prop(1e30)].map(|it| it.with_eps(2e-38)) {
             let mut values = [0.0; 19];
@@ -358,7 +359,7 @@ fn step_counts_start_at_1() {
 
 const ROWS: usize = 301;
 
-/// Adds numbers to a checksum in which every bit counts.
+/// Adds numbers to a checksum that depends on every bit.
 fn add(sum: &mut u64, numbers: &[f32]) {
     for x in numbers {
         *sum = (*sum ^ u64::from(x.to_bits())).wrapping_mul(0x0100_0000_01b3);
@@ -371,12 +372,12 @@ fn add_all(sum: &mut u64, tensors: &NamedTensors) {
     }
 }
 
-/// Returns a checksum of all results of a network during training.
+/// Returns a checksum of all outputs, gradients and parameters of a network during training.
 fn training_checksum(sizes: &[usize], activation: Activation) -> u64 {
     let mut net = Mlp::new(sizes, activation, Init::Kaiming, &mut Pcg64::seed_from(5)).unwrap();
     let (inputs, outputs, hidden) = (net.in_dim(), net.out_dim(), net.hidden_dim());
     let (x, dy, dh) = (draws(ROWS * inputs, 1), draws(ROWS * outputs, 2), draws(ROWS * hidden, 3));
-    // Only every third row has a gradient.
+    // Two thirds of the rows have a gradient of 0.
     let some: Vec<f32> = dy.iter().enumerate().map(|(i, x)| if i / outputs % 3 == 0 { *x } else { 0.0 }).collect();
     let (mut y, mut dx, mut h) = (vec![0.0; dy.len()], vec![0.0; x.len()], vec![0.0; ROWS * hidden]);
     let (mut sum, mut scratch) = (0, Workspace::default());
@@ -390,7 +391,7 @@ fn training_checksum(sizes: &[usize], activation: Activation) -> u64 {
         add(&mut sum, &h);
         net.backward(&some, false, Some(&mut dx)).unwrap();
         add(&mut sum, &dx);
-        // Three backward passes, whose gradients add up.
+        // The gradients of three backward passes are added up.
         net.backward(&dy, true, Some(&mut dx)).unwrap();
         net.backward(&some, true, None).unwrap();
         net.backward_hidden(&dy, &dh).unwrap();
@@ -404,7 +405,7 @@ fn training_checksum(sizes: &[usize], activation: Activation) -> u64 {
     sum
 }
 
-/// Returns checksums of networks large enough for two threads to share rows and parameters.
+/// Returns checksums of networks that are so large that two threads divide rows and parameters.
 fn all_training_checksums() -> Vec<u64> {
     let sizes: [&[usize]; 5] =
         [&[3, 256, 256, 1], &[5, 200, 300, 12], &[300, 300], &[70, 600, 2], &[3, 90, 90, 90, 40]];

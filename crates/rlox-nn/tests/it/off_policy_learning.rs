@@ -1,4 +1,5 @@
-//! DQN, SAC and TD3 as parts and as trainers: learning, and independence from the number of threads.
+//! DQN, SAC and TD3, as trainers and composed of their parts: learning, and results that do not
+//! depend on the number of threads.
 
 use allocation_counter::measure;
 use rlox_core::__private::testing::assert_rejects;
@@ -25,7 +26,7 @@ type DqnOf = Dqn<QNetworks<Mlp>>;
 
 const HIDDEN: &[usize] = &[32];
 
-/// Environment with episodes of ten steps and a reward for the action equal to the observation.
+/// Environment with episodes of ten steps that rewards actions equal to the observation.
 struct Identity<A: ?Sized> {
     spec: EnvSpec,
     state: Vec<f32>,
@@ -76,9 +77,9 @@ macro_rules! identity {
         }
     };
 }
-// Actions are counted from 5.
+// Integer actions start at 5.
 identity!(i64, |env, action| f64::from(env.state[*action as usize - 5]));
-// Actions are between -3 and 1.
+// Continuous actions are between -3 and 1.
 identity!([f32], |env, action| {
     let off: f32 = env.state.iter().zip(action).map(|(x, a)| (2.0 * x - 1.0 - a) * (2.0 * x - 1.0 - a)).sum();
     f64::from(1.0 - 0.25 * off)
@@ -218,7 +219,8 @@ fn weights<A: OffPolicyMethod>(trainer: Result<OffPolicy<A>>, steps: u64) -> Nam
     trainer.learner().tensors()
 }
 
-/// Returns weights of each algorithm with all kinds of random numbers and large minibatches.
+/// Returns the weights of each algorithm after a run with all kinds of random numbers and large
+/// minibatches.
 fn trained_weights(seed: u64) -> [NamedTensors; 4] {
     let sac = SacConfig { batch_size: 256, ..sac_config() };
     let sde = SacConfig { use_sde: true, sde_sample_freq: 2, ..sac };
@@ -240,7 +242,7 @@ fn seeds_determine_the_weights() {
     assert!(one.iter().zip(&other).all(|(one, other)| one != other));
 }
 
-/// Returns a checksum in which every bit counts.
+/// Returns a checksum that depends on every bit.
 fn checksum(all: &[NamedTensors]) -> u64 {
     let tensors = all.iter().flat_map(NamedTensors::iter);
     let bits = tensors.flat_map(|tensor| &tensor.data).map(|x| u64::from(x.to_bits()));
@@ -253,7 +255,7 @@ fn weights_do_not_depend_on_the_number_of_threads() {
     assert_independent_of_threads(name, || format!("{:x}", checksum(&trained_weights(1))));
 }
 
-/// Returns the mean distance of actions from the best ones.
+/// Returns the mean distance of actions from the optimal actions.
 fn distance(obs: &[f32], actions: &[f32]) -> f32 {
     let each = obs.chunks(OBS).zip(actions.chunks(ACT));
     let sum: f32 =
@@ -420,7 +422,7 @@ fn samples_can_be_learned_from_once() {
 #[test]
 fn temperature_rises_below_the_target_entropy() {
     let mut temperature = Temperature::learned(0.5, -2.0).unwrap();
-    // An entropy of -3 is below the target, so the coefficient rises.
+    // An entropy of -3 is below the target entropy, so the coefficient increases.
     let loss = temperature.update(&[3.0; 4], &Optimizer::adam(0.1)).unwrap();
     assert!((loss - -(0.5_f32.ln())).abs() < 1e-6 && (temperature.alpha() - 0.5 * 0.1_f32.exp()).abs() < 1e-4);
     let mut fixed = Temperature::fixed(0.5).unwrap();

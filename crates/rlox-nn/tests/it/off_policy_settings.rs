@@ -1,4 +1,5 @@
-//! Settings, spaces and networks of DQN, SAC and TD3: invalid ones are rejected, valid ones train.
+//! Settings, spaces and networks of DQN, SAC and TD3: invalid values are rejected, valid values
+//! train.
 
 use rlox_core::__private::testing::assert_rejects;
 use rlox_core::{
@@ -14,7 +15,7 @@ use rlox_nn::{Activation, CriticEnsemble, DeterministicActor, Mlp, Optimizer, QN
 use crate::support::trainers;
 use crate::support::trainers::{HIDDEN, cartpole, pendulum};
 
-/// Change of settings, name of the setting and its rejected value.
+/// Invalid change of a config, name of the setting, and the value that the error reports.
 type Change<C> = (fn(&mut C), &'static str, &'static str);
 
 fn new_dqn(env: Box<dyn VectorEnv>, config: DqnConfig) -> Result<trainers::AnyDqn> {
@@ -153,7 +154,7 @@ fn invalid_settings_of_one_algorithm_are_rejected() {
     }
 }
 
-/// Environment with any space of integers.
+/// Environment with any action space of integers.
 struct Any(EnvSpec);
 
 impl Env for Any {
@@ -173,7 +174,7 @@ impl Env for Any {
     }
 }
 
-/// Environment with any Box of actions.
+/// Environment with any Box as action space.
 struct AnyBox(Any);
 
 impl Env for AnyBox {
@@ -223,7 +224,7 @@ fn unsupported_spaces_are_rejected_with_alternatives() {
     rejects_space(new_td3(envs(&unbounded), &td3), "finite bounds", "or use PPO or A2C");
 }
 
-/// Asserts that the action space is rejected with this expected space and hint.
+/// Asserts that the action space is rejected by an error with this expected space and this hint.
 fn rejects_space<T>(result: Result<T>, expected: &str, hint: &str) -> Mismatch {
     let rejected = assert_rejects(result, Error::Space, "action space");
     assert!(rejected.expected == expected && rejected.hint.ends_with(hint), "{rejected}");
@@ -416,7 +417,7 @@ fn mismatched_spaces_modes_and_networks_are_rejected() {
     assert!(matches!(result, Err(Error::Memory(_))));
 }
 
-/// Returns environments with other spaces.
+/// Returns environments whose spaces differ from those of the other tests.
 fn acrobot() -> Box<dyn VectorEnv> {
     Box::new(VecEnv::new(1, None, AutoresetMode::SameStep, envs::Acrobot::default).unwrap())
 }

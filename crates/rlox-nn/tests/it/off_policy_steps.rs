@@ -18,7 +18,8 @@ use rlox_nn::{Activation, CriticEnsemble, Mlp, NamedTensors, Optimizer, QFunctio
 
 /// Environment with reward 1 and episodes of three steps, which terminate or are truncated.
 ///
-/// With masks, the third action is never allowed, and the second one not after the first step.
+/// With masks, the third action is never allowed, and the second action is not allowed in the
+/// second step of an episode.
 struct Clock {
     spec: EnvSpec,
     at: usize,
@@ -131,7 +132,8 @@ fn replay_stores_raw_transitions_and_final_observations() {
     assert_eq!(column(replay, Column::Reward), [1.0; 14]);
     assert_eq!(flags(replay, Column::Terminated), [0; 14]);
     assert_eq!(flags(replay, Column::Truncated), [0, 0, 0, 0, 1, 1, 0, 0, 0, 0, 1, 1, 0, 0]);
-    // Statistics count 0, 1 and 2 as often as they are acted on, without final observations.
+    // The statistics contain the observations 0, 1 and 2, in which the policy acts, but no final
+    // observations.
     let obs_stats = dqn.normalizer().unwrap().obs();
     assert!(
         (obs_stats.count() - 16.0).abs() < 1e-3 && (obs_stats.mean()[0] - 14.0 / 16.0).abs() < 1e-3,
@@ -139,9 +141,10 @@ fn replay_stores_raw_transitions_and_final_observations() {
     );
 }
 
-/// Returns the values of the first action in these states after a run.
+/// Returns the learned values of the first action in `states`.
 fn values(states: &[f32], n_steps: usize, clock: impl Fn() -> Clock + 'static) -> Vec<f32> {
-    // Uniform actions and a learning rate that falls to 0 bring the values near their means.
+    // With uniform actions and a learning rate that decreases to 0, the values converge to their
+    // means.
     let exploring = DqnConfig { exploration_final_eps: 1.0, lr_schedule: Schedule::Linear, ..config() };
     let mut dqn = new_dqn(4, &DqnConfig { n_steps, batch_size: 128, ..exploring }, clock);
     dqn.train(6_000, |_| true).unwrap();
@@ -156,14 +159,15 @@ fn truncated_transitions_bootstrap() {
         assert!(got.iter().zip(expected).all(|(got, expected)| (got - expected).abs() < 0.05), "{label}: {got:?}");
     };
     for n_steps in [1, 2] {
-        // From the last step back: 1, 1 + 1/2, 1 + 3/4.
+        // The values are, from the last step backwards, 1, 1 + 1/2 and 1 + 3/4.
         let results = values(&[0.0, 1.0, 2.0], n_steps, || Clock::new(true));
         assert_near("steps to the terminal state", results, &[1.75, 1.5, 1.0]);
-        // One state with truncations: v = 1 + v/2, and over two steps v = 3/2 + v/4.
+        // In one state with truncated episodes, v = 1 + v/2, and with two-step returns v = 3/2 +
+        // v/4.
         let blind = |terminates| Clock { blind: true, ..Clock::new(terminates) };
         assert_near("truncation", values(&[1.0], n_steps, move || blind(false)), &[2.0]);
-        // One state with every third step terminal: v = 1 + 2/3 v/2. Over two steps the first of three bootstraps after
-        // 3/2, the second terminates with 3/2 and the third with 1: v = 4/3 + 1/3 v/4.
+        // In one state with every third step terminal, v = 1 + 2/3 v/2. With two-step returns, the
+        // targets of the three steps are 3/2 + v/4, 3/2 and 1, so v = 4/3 + 1/3 v/4.
         let expected = [1.5, 16.0 / 11.0][n_steps - 1];
         assert_near("termination", values(&[1.0], n_steps, move || blind(true)), &[expected]);
     }
@@ -180,7 +184,7 @@ fn warm_up_actions_are_uniform() {
         let count = chosen.iter().filter(|chosen| **chosen == action).count();
         assert!((880..1120).contains(&count), "{count} of 3000");
     }
-    // Learning starts after these steps.
+    // Learning starts during these 40 steps.
     let metrics = dqn.train(40, |_| true).unwrap();
     assert_eq!(metrics.updates, 10);
     // With learning_starts = 0 no action is random.
@@ -215,7 +219,8 @@ fn gradient_steps_set_the_number_of_updates() {
         });
         (iterations, metrics.unwrap().updates)
     };
-    // Each iteration makes train_freq steps in each environment; iterations that end after step 24 learn.
+    // Each iteration makes train_freq steps in each environment. Iterations that end after step 24
+    // learn.
     assert_eq!(run(4, Some(1), 1), (12, 6));
     assert_eq!(run(4, Some(3), 2), (6, 9));
     assert_eq!(run(4, None, 1), (12, 24));
@@ -247,13 +252,15 @@ fn schedules_follow_the_progress_of_the_run() {
     assert_rejects(dqn.resume(|_| true), Error::Config, "resume");
 }
 
-/// Returns the iterations of one step in which the target network copies the online network.
+/// Returns the indices of the iterations in which the target network copies the online network.
+///
+/// Each iteration makes one step in each environment.
 fn moves(num_envs: usize, target_update_interval: u64) -> Vec<usize> {
     let target = DqnConfig { target_update_interval, learning_starts: 0, ..config() };
     let mut dqn = new_dqn(num_envs, &target, || Clock::new(true));
     dqn.begin(1_000);
     let is_moved = |_: &usize| {
-        // The target network moves before the update of the same step.
+        // The target network is updated before the online network learns in the same iteration.
         let before = dqn.learner().q_function().online().clone();
         dqn.iterate().unwrap();
         rlox_nn::Network::tensors(dqn.learner().q_function().target()) == rlox_nn::Network::tensors(&before)
@@ -263,9 +270,9 @@ fn moves(num_envs: usize, target_update_interval: u64) -> Vec<usize> {
 
 #[test]
 fn target_updates_count_steps_of_all_environments() {
-    // The networks start equal. With 2 environments, the fourth iteration makes step 8.
+    // The networks are equal at the start. With 2 environments, the fourth iteration makes step 8.
     assert_eq!(moves(2, 8), [0, 3, 7]);
-    // With 6 environments, after 12 steps (more than 10), then 24, 30, 42, 54 and 60.
+    // With 6 environments, the copies follow steps 12 (the first above 10), 24, 30, 42, 54 and 60.
     assert_eq!(moves(6, 10), [0, 1, 3, 4, 6, 8, 9]);
     assert_eq!(moves(4, 2), [0, 1, 2, 3, 4, 5, 6, 7, 8, 9]);
 }
@@ -290,7 +297,7 @@ fn exploration_schedules_advance_within_an_iteration() {
     let (states, chosen) = (column(dqn.replay(), Column::Obs(0)), actions(dqn.replay()));
     let greedy: Vec<_> = states.iter().zip(&chosen).map(|(state, action)| best(*state) == *action).collect();
     let share = |some: &[bool]| some.iter().filter(|greedy| **greedy).count() as f64 / some.len() as f64;
-    // From uniform actions, of which a third are greedy, to greedy actions alone.
+    // Actions are uniform at the start, so that a third are greedy. At the end all are greedy.
     assert!(share(&greedy[..100]) < 0.55 && share(&greedy[300..400]) > 0.8, "{greedy:?}");
     assert!(greedy[400..].iter().all(|greedy| *greedy));
 }
@@ -301,7 +308,7 @@ fn masked_actions_are_never_chosen() {
         let masked = || Clock { masks: true, ..Clock::new(true) };
         let config = DqnConfig { n_steps, learning_starts: 60, exploration_fraction: 1.0, double: true, ..config() };
         let mut dqn = new_dqn(2, &config, masked);
-        // The environment panics at a masked action.
+        // The environment panics if an action is not allowed.
         dqn.train(600, |_| true).unwrap();
         let chosen = actions(dqn.replay());
         assert!(chosen.contains(&0) && chosen.contains(&1));
@@ -379,7 +386,7 @@ fn ornstein_uhlenbeck_noise_follows_its_formula_and_restarts() {
 #[test]
 fn iterations_do_not_allocate() {
     let allocations = |work: &mut dyn FnMut()| allocation_counter::measure(work).count_total;
-    // Until the buffer is full, storage of final observations may grow.
+    // The storage of final observations may grow until the buffer is full.
     let options = DqnConfig { n_steps: 2, double: true, buffer_size: 200, ..config() };
     let mut dqn = new_dqn(2, &options, || Clock { masks: true, ..Clock::new(true) });
     dqn.train(400, |_| true).unwrap();
@@ -478,7 +485,7 @@ fn act_and_observe_equal_iterate() {
 
 #[test]
 fn load_progress_state_resumes_exactly() {
-    // The smallest buffer holds one step, so both agents store the same transitions.
+    // The buffer holds one step, so both agents sample the same transitions.
     let config = DqnConfig { buffer_size: N, ..agent_config() };
     let mut vec_env = env(7);
     let mut first = agent(&config, &vec_env);
@@ -521,9 +528,9 @@ fn utd_ratio_sets_the_number_of_updates() {
         iterate(&mut agent, &mut vec_env, 1);
         updates.push(agent.updates());
     }
-    // 0.4 per transition and two environments are 0.8 updates per step.
+    // A ratio of 0.4 updates per transition with two environments gives 0.8 updates per step.
     assert_eq!(updates, [0, 1, 2, 3, 4, 4]);
-    // 0.1 updates per step.
+    // This ratio gives 0.1 updates per step.
     let tenth = DqnConfig { utd_ratio: Some(0.05), ..config };
     let mut agent = self::agent(&tenth, &vec_env);
     agent.start(&vec_env, None).unwrap();
@@ -626,7 +633,7 @@ fn sde_agent() -> SdeAgent {
     agent
 }
 
-/// Makes a step, or one in which the environment only resets, and returns the action.
+/// Makes a step and returns the action. If `valid_step` is `false`, the environment only resets.
 fn step(agent: &mut SdeAgent, valid_step: bool) -> f32 {
     let Actions::Continuous(&[action]) = agent.act(None).unwrap() else { unreachable!() };
     let (rewards, ends, valid) = (&[0.0][..], &[false][..], Some(&[valid_step][..]));
@@ -665,6 +672,6 @@ fn predictions_do_not_change_the_exploration_noise() {
         predicted.push(action_out[0]);
         assert_eq!(step(&mut predicting, true), step(&mut alone, true));
     }
-    // Predictions depend on their seed alone.
+    // Predictions depend only on their seed.
     assert_eq!(predicted, [predicted[0]; 7]);
 }

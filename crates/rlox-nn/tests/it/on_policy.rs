@@ -168,7 +168,7 @@ fn iterations_do_not_allocate() {
     let normalize = Some(NormalizerOptions::default());
     let config = PpoConfig { n_steps: 16, batch_size: 32, normalize, ..Default::default() };
     let mut ppo = Ppo::new(copies::<i64>(&space, 4), two_networks, config, 3).unwrap();
-    // Until the buffer of final observations has its full size.
+    // Later iterations do not enlarge the buffer of final observations.
     ppo.train(4_000, |_| true).unwrap();
     assert_eq!(measure(|| (0..10).for_each(|_| ppo.iterate(0.5).map(|_| ()).unwrap())).count_total, 0);
     let numbers = Space::uniform_box(-1.0, 1.0, &[2]);
@@ -212,7 +212,7 @@ fn seeds_determine_the_weights() {
     assert_ne!(trained_weights(1), trained_weights(2));
 }
 
-/// Returns a checksum in which every bit counts.
+/// Returns a checksum that depends on every bit.
 fn checksum(tensors: &NamedTensors) -> u64 {
     let bits = tensors.iter().flat_map(|tensor| &tensor.data).map(|x| u64::from(x.to_bits()));
     bits.fold(0xcbf2_9ce4_8422_2325, |sum, word| (sum ^ word).wrapping_mul(0x0100_0000_01b3))
@@ -287,7 +287,7 @@ fn updates_equal_evaluate_backward_and_step() {
         vf_coef: 0.5,
         ent_coef: 0.01,
     };
-    // All rows in one call of `evaluate` and `backward`.
+    // The expected result computes all rows in one call of `evaluate` and `backward`.
     let mut full = large.clone();
     let expected = full.evaluate(&batch(0..rows), &loss).unwrap();
     full.backward().unwrap();
@@ -416,7 +416,8 @@ fn observations_of_wrong_width_are_rejected() {
     assert_eq!(policy.tensors(), before);
 }
 
-/// Actions of an earlier rollout of another kind do not remain in the minibatches.
+/// Checks that actions of an earlier rollout with another kind of actions are removed from
+/// minibatches.
 #[test]
 fn minibatches_can_change_the_kind_of_actions() {
     let mut minibatches = Minibatches::new(Encoding::Numbers(2));

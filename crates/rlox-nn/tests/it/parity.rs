@@ -1,4 +1,5 @@
-//! The built-in network, DQN, SAC and TD3 against the values of `fixtures/make_off_policy.py`, from PyTorch.
+//! Compares the built-in network, DQN, SAC and TD3 with PyTorch's results in
+//! `fixtures/off_policy.safetensors`, which `fixtures/make_off_policy.py` writes.
 
 use rlox_core::Pcg64;
 use rlox_nn::losses::{sac_actor_loss, soft_values, td_targets, td3_actor_loss, temperature_loss};
@@ -124,7 +125,7 @@ fn sac_losses_equal_torch() {
         assert_near(&[loss], data(&case, "actor_loss"), name);
         policy.backward(&d_actions, &d_log_probs).unwrap();
         assert_all_near(&policy.gradients(), &case.strip_prefix("actor_grad"), name);
-        // The gradients of the critics are still those of their own loss.
+        // The actor's loss has not changed the gradients of the critics' parameters.
         assert_all_near(&critics.gradients(), &case.strip_prefix("critic_grad"), name);
 
         let (loss, gradient) = temperature_loss(ALPHA.ln(), &log_probs, -2.0).unwrap();
@@ -170,7 +171,7 @@ fn td3_losses_equal_torch() {
 
 #[test]
 fn squashed_log_probabilities_equal_torch() {
-    // The second actions are the f32 numbers closest to 1.
+    // The case "squashed_edge" has actions up to the f32 number closest to 1.
     for name in ["squashed", "squashed_edge"] {
         let case = fixtures().strip_prefix(name);
         let (outputs, mut log_probs) = (data(&case, "outputs"), [0.0; ROWS]);

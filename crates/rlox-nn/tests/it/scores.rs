@@ -1,4 +1,4 @@
-//! Trainers reach published scores, but not with random rewards or shuffled advantages.
+//! Trainers reach published scores. With random rewards or shuffled advantages they do not.
 
 use rlox_core::{
     Actions, ActionsMut, AutoresetMode, EnvSpec, EpisodeLog, Pcg64, Policy, PolicyOut, ResetOptions, Result, Seeds,
@@ -26,7 +26,7 @@ fn make(id: &str, num_envs: usize) -> Box<dyn VectorEnv> {
     envs::make(id, &options).unwrap()
 }
 
-/// Trains with a seed and returns the mean return of greedy episodes.
+/// Trains with a seed and returns the mean episode return of the greedy policy.
 fn score(label: &str, seed: u64, train: impl FnOnce(u64) -> Vec<f64>) -> f64 {
     let start = std::time::Instant::now();
     let returns = train(seed);
@@ -35,7 +35,8 @@ fn score(label: &str, seed: u64, train: impl FnOnce(u64) -> Vec<f64>) -> f64 {
     score
 }
 
-/// Returns whether more than half of the seeds reach `bound`. Stops when this is decided.
+/// Returns true if more than half of the seeds reach `bound`. Stops as soon as the result is
+/// certain.
 fn most_seeds_reach(label: &str, bound: f64, mut train: impl FnMut(u64) -> Vec<f64>) -> bool {
     let seeds = seeds();
     let (mut reached, mut missed) = (0, 0);
@@ -141,7 +142,7 @@ fn dqn_cartpole_reaches_475_with_its_best_seed_and_200_with_most() {
         optimizer: Optimizer::adam(2.3e-3),
         ..DqnConfig::default()
     };
-    // DQN is noisy here: three of eight seeds of Stable-Baselines3 miss 475.
+    // Scores of DQN vary between seeds: three of eight seeds of Stable-Baselines3 do not reach 475.
     let train = |&seed: &u64| score("DQN CartPole", seed, |seed| dqn("CartPole-v1", &config, 50_000, seed));
     let scores: Vec<f64> = seeds().iter().map(train).collect();
     let reach = |bound: f64| scores.iter().filter(|&&score| score >= bound).count();
@@ -166,7 +167,7 @@ fn dqn_acrobot_reaches_minus_90() {
     assert!(most_seeds_reach("DQN Acrobot", -90.0, |seed| dqn("Acrobot-v1", &config, 100_000, seed)));
 }
 
-/// Environments with normally distributed rewards.
+/// Environments whose rewards are replaced by normally distributed random numbers.
 struct Noise(Box<dyn VectorEnv>, Pcg64);
 
 impl VectorEnv for Noise {
@@ -337,7 +338,7 @@ fn impala_cartpole_reaches_475() {
     }
 }
 
-/// Policy that learns with the advantages of other steps of the minibatch.
+/// Policy that learns with shuffled advantages: those of other transitions of the minibatch.
 struct Shuffled<P>(P, Pcg64);
 
 impl<P: ActorCritic> Shuffled<P> {

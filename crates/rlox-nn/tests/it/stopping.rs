@@ -34,7 +34,8 @@ fn rollout(policy: &mut dyn ActorCritic) -> RolloutBuffer {
     buffer
 }
 
-/// Returns a stop function that is `false` for `polls` calls and then `true`.
+/// Returns a stop function that returns `false` in the first `polls` calls and `true` in later
+/// calls.
 fn after(polls: usize) -> impl FnMut() -> bool {
     let mut calls = 0;
     move || {
@@ -70,7 +71,7 @@ fn interrupted_minibatches_change_nothing() {
     };
     let (mut stopped, mut other, adam) = (policy(), policy(), Optimizer::adam(1e-3));
     let before = state(&stopped);
-    // `stop` is polled before each of five blocks.
+    // The update polls `stop` before each of five blocks of rows.
     for polls in 0..5 {
         let done = stopped.update_with_early_stopping(&batch, &loss, &adam, None, None, &mut after(polls));
         assert!(matches!(done, Err(Error::Interrupted)), "{polls}");
@@ -94,7 +95,7 @@ fn ppo_keeps_minibatches_before_the_interrupted_one() {
         let (mut order, mut minibatches) = (Pcg64::seed_from(5), Minibatches::new(Encoding::Numbers(4)));
         config.learn(policy, &buffer, &mut minibatches, &mut order, 0.0, &mut after(polls)).unwrap()
     };
-    // One poll for gathering and three for the blocks of a minibatch.
+    // A minibatch polls once while it is gathered, and before each of its three blocks of rows.
     let mut states = vec![];
     for (polls, updates) in [(0, 0), (3, 0), (4, 1), (7, 1), (8, 1), (9, 1), (12, 2), (15, 2), (16, 2), (99, 2)] {
         let mut stopped = policy();
@@ -127,7 +128,7 @@ fn interrupted_a2c_updates_change_nothing() {
     }
 }
 
-/// Policy with the provided `update_with_early_stopping` of the trait.
+/// Policy that uses the trait's default implementation of `update_with_early_stopping`.
 struct Plain(PolicyNetworks<Mlp>);
 
 /// Forwards methods to the wrapped policy.
@@ -170,7 +171,7 @@ impl ActorCritic for Plain {
 
 #[test]
 fn updates_apply_or_drop_earlier_gradients() {
-    // Enough rows for `stop` to be polled.
+    // The rows suffice for `stop` to be polled.
     const ROWS: usize = 1200;
     let (obs, numbers, old, chosen) = (vec![0.1; 4 * ROWS], vec![0.5; ROWS], vec![-5.0; ROWS], vec![1; ROWS]);
     let rows = |rows: usize| {
@@ -203,7 +204,7 @@ fn updates_apply_or_drop_earlier_gradients() {
             assert_eq!(done.is_ok(), case == 0);
             assert_eq!(state(policy.as_ref()), before, "{case}");
         }
-        // Two equal gradients have twice the norm.
+        // The sum of two equal gradients has twice the norm of one gradient.
         let alone = policy.update(&batch, &loss, &Optimizer::adam(0.0), None).unwrap().grad_norm;
         policy.evaluate(&batch, &loss).unwrap();
         policy.backward().unwrap();

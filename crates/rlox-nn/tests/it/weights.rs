@@ -14,7 +14,7 @@ use crate::support::learners::twin_critics;
 
 fn tensors() -> NamedTensors {
     let mut tensors = NamedTensors::default();
-    // Not in the order of the names.
+    // The order differs from that of the names.
     tensors.push("b.weight", &[2, 3], vec![0.5, -1.0, 3e-9, 7.25, 0.0, -0.0]).unwrap();
     tensors.push("a.bias", &[2], vec![1.0, 2.0]).unwrap();
     tensors.push("a\r", &[], vec![4.0]).unwrap();
@@ -22,7 +22,7 @@ fn tensors() -> NamedTensors {
     tensors
 }
 
-/// Returns a file with this header and these numbers.
+/// Returns the bytes of a safetensors file with this header and these numbers.
 fn file(header: &str, numbers: &[f32]) -> Vec<u8> {
     let mut bytes = (header.len() as u64).to_le_bytes().to_vec();
     bytes.extend(header.bytes());
@@ -132,7 +132,7 @@ fn trainer(optimizer: Optimizer) -> A2c<PolicyNetworks<Mlp>> {
     A2c::new(Box::new(env), policy, A2cConfig { optimizer, ..A2cConfig::default() }, 1).unwrap()
 }
 
-/// Returns the bytes of weights and optimiser state, by which NaN equals NaN.
+/// Returns weights and optimiser state as bytes, so that NaN equals NaN in comparisons.
 fn bits(trainer: &A2c<PolicyNetworks<Mlp>>) -> [Vec<u8>; 2] {
     [trainer.policy().tensors().to_safetensors(), trainer.policy().optimizer_state().to_safetensors()]
 }

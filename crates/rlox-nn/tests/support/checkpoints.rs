@@ -5,15 +5,16 @@ use std::path::Path;
 use rlox_core::__private::testing::{Variant, assert_rejects};
 use rlox_core::{Error, Result, error::Mismatch};
 
-/// Error variant, start of the section, and parts of the expected and the rejected value.
+/// Error variant, start of the section's name, and parts of the texts of the expected and the
+/// rejected value.
 pub(crate) type Rejection = (Variant, &'static str, &'static str, &'static str);
 
-/// Returns the error of a setting with another value.
+/// Returns the error for a setting that has another value.
 pub(crate) fn setting(expected: &'static str, got: &'static str) -> Rejection {
     (Error::Config, "settings", expected, got)
 }
 
-/// Returns the error of a section with invalid content.
+/// Returns the error for a section with invalid content.
 pub(crate) fn corrupt(section: &'static str, got: &'static str) -> Rejection {
     (Error::Corrupt, section, "", got)
 }

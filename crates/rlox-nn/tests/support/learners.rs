@@ -41,7 +41,8 @@ pub(crate) fn squashed(hidden: usize, state_dependent: bool) -> SquashedPolicy<M
     }
 }
 
-/// Minibatch of random steps. Rewards are highest if `actions` are 0.7 times the first observation numbers.
+/// Minibatch of random transitions. Rewards are highest if `actions` are 0.7 times the first
+/// numbers of the observation.
 pub(crate) struct Batch {
     pub(crate) obs: Vec<f32>,
     pub(crate) next_obs: Vec<f32>,
@@ -52,7 +53,7 @@ pub(crate) struct Batch {
     pub(crate) terminated: Vec<bool>,
 }
 
-/// Returns the best choice: the index of the largest observation number.
+/// Returns the optimal discrete action: the index of the largest number of the observation.
 pub(crate) fn largest(obs: &[f32]) -> i64 {
     (0..OBS).max_by(|a, b| obs[*a].total_cmp(&obs[*b])).unwrap() as i64
 }

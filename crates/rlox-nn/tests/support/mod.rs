@@ -9,9 +9,11 @@ pub(crate) mod trainers;
 use std::env;
 use std::process::Command;
 
-/// Asserts that `checksum` is the same with one thread, with two threads and in this process.
+/// Asserts that `checksum` returns the same text with one thread, with two threads and in this
+/// process.
 ///
-/// The number of threads is fixed once per process, so `test`, the path of the calling test, runs in child processes.
+/// A process cannot change its number of threads. The test with the path `test`, which is the
+/// calling test, therefore runs in child processes.
 pub(crate) fn assert_independent_of_threads(test: &str, checksum: impl Fn() -> String) {
     const CHILD: &str = "RLOX_TEST_CHECKSUM";
     if env::var_os(CHILD).is_some() {

@@ -1,4 +1,4 @@
-//! Small trainers of DQN, SAC and TD3 with all kinds of random numbers and replay buffers.
+//! Small trainers of DQN, SAC and TD3, which use all kinds of random numbers and replay buffers.
 
 use rlox_core::{
     AutoresetMode, Env, EnvSpec, Pcg64, ResetOptions, Space, Step, VecEnv, VectorEnv, envs,
@@ -44,7 +44,7 @@ pub(crate) fn dqn(num_envs: usize, seed: u64) -> AnyDqn {
     Dqn::new(cartpole(num_envs), network, dqn_config(), seed).unwrap()
 }
 
-/// Returns a config with all options.
+/// Returns a config that enables all options of DQN.
 pub(crate) fn rainbow_config() -> DqnConfig {
     DqnConfig {
         buffer_size: 300,

@@ -16,8 +16,7 @@ const ROLLOUTS: &str = "rollouts";
 impl<A: OnPolicyAlgorithm, P: ActorCritic + 'static> AsyncOnPolicy<A, P> {
     /// Writes a checkpoint to the folder `path` ([`Checkpoint::write`]).
     ///
-    /// The checkpoint contains the weights, the optimiser state, the random streams and the
-    /// counters.
+    /// The checkpoint contains weights, optimiser state, random streams and counters.
     ///
     /// The format is that of [`OnPolicy::save`](crate::train::OnPolicy::save). With one actor,
     /// `max_staleness` 0 and `deterministic`, both trainers can load the checkpoint.
@@ -71,8 +70,7 @@ impl<A: OnPolicyAlgorithm, P: ActorCritic + 'static> AsyncOnPolicy<A, P> {
             }
         };
         add(COUNTERS, ROLLOUTS, rollouts.into());
-        // The Python package has this setting only for PPO and A2C, because IMPALA always has
-        // actors.
+        // Only PPO and A2C have this setting in Python, because IMPALA always has actors.
         if A::NAME != ImpalaConfig::NAME {
             add("settings", "async_collect", true.into());
         }

@@ -17,14 +17,14 @@ const REPLAY: &str = "replay";
 impl<A: OffPolicyMethod> OffPolicy<A> {
     /// Writes a checkpoint to the folder `path` ([`rlox_core::checkpoint::Checkpoint::write`]).
     ///
-    /// The checkpoint contains the weights, the target networks, the optimiser states, the
-    /// temperature, the replay buffer with priorities, the normaliser's statistics, the action
-    /// noise, the random streams and the counters. If the environments support it, the checkpoint
-    /// also contains a snapshot of them ([`EnvSnapshot::capture`]).
+    /// The checkpoint contains weights, target networks, optimiser states, temperature, replay
+    /// buffer with priorities, the normaliser's statistics, action noise, random streams and
+    /// counters. If the environments support it, the checkpoint also contains a snapshot of them
+    /// ([`EnvSnapshot::capture`]).
     ///
-    /// `DQNTrainer.load`, `SACTrainer.load` and `TD3Trainer.load` of the Python package accept a
-    /// checkpoint with settings that Python can express: equal hidden layers in all networks, two
-    /// critics, and an environment with an id.
+    /// `DQNTrainer.load`, `SACTrainer.load` and `TD3Trainer.load` of the Python package can load
+    /// the checkpoint if Python has its settings. This requires equal hidden layers in all
+    /// networks, two critics, and an environment with an id.
     ///
     /// ```
     /// use rlox_core::{AutoresetMode, Result, VecEnv, envs::CartPole};

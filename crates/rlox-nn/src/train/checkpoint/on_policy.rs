@@ -16,8 +16,8 @@ impl<A: OnPolicyAlgorithm, P: ActorCritic> OnPolicy<A, P> {
     /// The checkpoint contains the weights, the optimiser state, the normaliser's statistics, the
     /// random streams and the counters. If the environments support it, the checkpoint also
     /// contains a snapshot of them ([`EnvSnapshot::capture`]). `PPOTrainer.load` and
-    /// `A2CTrainer.load` of the Python package accept a checkpoint with settings that Python can
-    /// express: equal hidden layers in both networks, and an environment with an id.
+    /// `A2CTrainer.load` of the Python package can load the checkpoint if Python has its settings.
+    /// This requires equal hidden layers in both networks, and an environment with an id.
     ///
     /// ```
     /// use rlox_core::{AutoresetMode, Result, VecEnv, envs::CartPole};

@@ -99,8 +99,7 @@ impl ConfigValue {
     }
 }
 
-/// Returns a JSON number. A number that is not finite becomes a string, because JSON has no such
-/// numbers.
+/// Returns a JSON number, or a string for a number that is not finite, which JSON cannot represent.
 pub(super) fn number(x: f64) -> Value {
     if x.is_finite() { json!(x) } else { json!(x.to_string()) }
 }
@@ -160,11 +159,9 @@ fn default_value(name: &str, defaults: Defaults) -> Option<ConfigValue> {
     })
 }
 
-/// Returns the architecture of a policy, as far as it is known, under the names of the Python
-/// package.
+/// Returns the known parts of a policy's architecture, under the names of the Python package.
 ///
-/// The result contains `net_arch` only if the policy and the value function have equal hidden
-/// layers.
+/// The result contains `net_arch` only if policy and value function have equal hidden layers.
 pub(super) fn policy_arch(policy: &dyn ActorCritic) -> ConfigMap {
     let Some(PolicyArch { policy, value, activation, shared_trunk, use_sde }) = policy.arch() else { return vec![] };
     let mut config_map =
@@ -174,8 +171,7 @@ pub(super) fn policy_arch(policy: &dyn ActorCritic) -> ConfigMap {
     config_map
 }
 
-/// Returns the architecture that all networks of an off-policy algorithm share, as far as it is
-/// known.
+/// Returns the known parts of the architecture that all networks of an algorithm share.
 pub(in crate::train) fn network_arch(networks: &[Option<NetworkArch>]) -> ConfigMap {
     let Some(Some(first)) = networks.first() else { return vec![] };
     let all_match = |same: &dyn Fn(&NetworkArch) -> bool| networks.iter().all(|it| it.as_ref().is_some_and(same));
@@ -189,7 +185,7 @@ pub(in crate::train) fn network_arch(networks: &[Option<NetworkArch>]) -> Config
     config_map
 }
 
-/// Returns the architecture of an actor and `n_critics` critics, as far as it is known.
+/// Returns the known parts of the architecture of an actor and `n_critics` critics.
 pub(in crate::train) fn actor_critic_arch(
     actor: Option<NetworkArch>,
     critics: Option<NetworkArch>,
@@ -220,8 +216,7 @@ pub(super) fn actors(num_actors: usize, staleness_policy: StalenessPolicy) -> Co
 /// Rejects a checkpoint with other settings.
 pub(super) fn check(config_map: &ConfigMap, checkpoint: &Checkpoint, defaults: Defaults) -> Result<()> {
     let stored = checkpoint.object("settings")?;
-    // The Python package stores settings of actors even if there are no actors. Such settings are
-    // ignored.
+    // Python stores settings of actors even if there are no actors. They are ignored then.
     let is_synchronous = stored.get("async_collect") == Some(&json!(false));
     for (name, ours) in config_map {
         let theirs = match stored.get(*name).filter(|_| !(is_synchronous && ACTOR_KEYS.contains(name))) {

@@ -27,8 +27,7 @@ pub struct AsyncOnPolicy<A, P> {
     pub(in crate::train) config: A,
     pub(in crate::train) collector: AsyncCollector<NamedTensors, Rollout>,
     minibatches: Minibatches,
-    /// Spec of the environments, number of environments per actor, and `true` if they have action
-    /// masks.
+    /// Spec of the environments, their number per actor, and `true` if they have action masks.
     pub(in crate::train) envs: (EnvSpec, usize, bool),
     pub(in crate::train) num_actors: usize,
     pub(in crate::train) staleness_policy: StalenessPolicy,
@@ -66,8 +65,7 @@ impl<A: Algorithm, P> std::fmt::Debug for AsyncOnPolicy<A, P> {
 }
 
 impl<A: Algorithm, P: ActorCritic + 'static> AsyncOnPolicy<A, P> {
-    /// Creates a learner, and one actor for each element of `envs`. `make` creates the policy of
-    /// each.
+    /// Creates a learner and one actor for each element of `envs`. `make` creates their policies.
     ///
     /// The seed determines all random numbers. Without `staleness_policy.deterministic`, results
     /// also depend on the order in which actors finish their rollouts.
@@ -111,8 +109,7 @@ impl<A: Algorithm, P: ActorCritic + 'static> AsyncOnPolicy<A, P> {
         })
     }
 
-    /// Creates a learner and `num_actors` actors of any kind. `actor` creates each actor from its
-    /// settings.
+    /// Creates a learner and `num_actors` actors of any kind, which `actor` creates.
     ///
     /// `envs` describes the environments of each actor: the spec, the number of environments, and
     /// `true` if they have action masks.

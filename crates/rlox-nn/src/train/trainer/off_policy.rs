@@ -57,8 +57,7 @@ pub struct OffPolicy<A: Method> {
     /// `true` if the environments were restored in the middle of episodes and the agent has not read their
     /// observations.
     pub(in crate::train) env_restored: bool,
-    /// Shared by all iterations, because a single iteration may be shorter than the time between
-    /// polls.
+    /// Shared by all iterations, because an iteration may be shorter than the time between polls.
     interrupt: InterruptCheck,
 }
 

@@ -1,5 +1,4 @@
-//! Trainer of on-policy algorithms, which alternates between collecting a rollout and learning from
-//! it.
+//! Trainer of on-policy algorithms, which collects rollouts and learns from them in turn.
 
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -80,8 +79,7 @@ pub struct OnPolicy<A, P> {
     pub(in crate::train) policy: P,
     pub(in crate::train) config: A,
     pub(in crate::train) collector: Collector,
-    /// Shared by all iterations, because a single iteration may be shorter than the time between
-    /// polls.
+    /// Shared by all iterations, because an iteration may be shorter than the time between polls.
     interrupt: InterruptCheck,
 }
 
@@ -335,8 +333,7 @@ impl Collector {
         })
     }
 
-    /// Fills the rollout buffer and estimates the advantages. Resets the environments on the first
-    /// call.
+    /// Fills the rollout and estimates advantages. Resets the environments in the first call.
     pub(in crate::train) fn collect(&mut self, policy: &mut dyn ActorCritic) -> Result<()> {
         if !self.env_initialized {
             self.episodes.discard(self.env.as_mut());

@@ -30,7 +30,7 @@ fn assert_resumes_exactly<A: OnPolicyAlgorithm>(name: &str, steps: u64, make: im
     let mut first = make(1);
     first.train(steps, |metrics| metrics.timesteps < steps / 2).unwrap();
     first.save(scratch.path()).unwrap();
-    // Loading replaces another seed and run.
+    // Loading replaces the state of a run with another seed.
     let mut second = make(2);
     second.train(steps / 4, |_| true).unwrap();
     second.load(scratch.path()).unwrap();
@@ -45,7 +45,7 @@ fn assert_resumes_exactly<A: OnPolicyAlgorithm>(name: &str, steps: u64, make: im
 
 #[test]
 fn synchronous_actors_resume_exactly() {
-    // The run stops where three actors have unequal numbers of rollouts.
+    // The run stops when the three actors have made unequal numbers of rollouts.
     for actors in [1, 3] {
         assert_resumes_exactly("impala", 20 * 10 * 2, |seed| impala(actors, SYNCHRONOUS, seed));
         assert_resumes_exactly("a2c", 20 * 10 * 2, |seed| {
@@ -116,7 +116,7 @@ fn stale_deterministic_runs_resume_repeatably_with_new_episodes() {
             other.train(70 * seed, |_| true).unwrap();
             other.load(scratch.path()).unwrap();
             let mut loaded = state(&mut other);
-            // Loading drew the seed of the new episodes from this stream.
+            // Loading draws the seed of the new episodes from this stream, so its state differs.
             loaded.0["streams"]["resets"] = saved.0["streams"]["resets"].clone();
             assert!(loaded == saved);
             let mut lags = Vec::new();
@@ -153,7 +153,7 @@ fn free_actors_resume_within_max_staleness() {
     }
 }
 
-/// Change of a checkpoint and the error that it causes.
+/// Change of a checkpoint, and the error that the change causes.
 type Change = (fn(&mut Checkpoint), Rejection);
 
 /// Asserts that a load is rejected, changes nothing, and does not affect further training.
@@ -225,7 +225,7 @@ fn damaged_and_invalid_checkpoints_are_rejected() {
         (|c| c.manifest["counters"]["rollouts"] = json!(-1), corrupt("counters", "no count")),
         (|c| c.manifest["counters"]["rollouts"] = json!(u64::MAX), corrupt("counters", "no count \"rollouts\"")),
         (|c| c.manifest["settings"]["num_actors"] = json!("2"), setting("num_actors = 2", "\"2\"")),
-        // State of the second actor.
+        // This change makes the state of an environment of the second actor invalid.
         (
             |c| {
                 let (n, stream_shape) = ([4], [4, Pcg64::STATE_LEN]);
@@ -297,7 +297,7 @@ fn remote_actors_continue_their_episodes_after_a_load() {
     second.load(scratch.path()).unwrap();
     assert!(state(&mut first).1 == state(&mut second).1);
     assert_eq!(second.resume(|_| true).unwrap().timesteps, 400);
-    // Remote actors do not use the snapshot of local ones.
+    // Remote actors do not use the snapshot that local actors saved.
     let mut here = impala(2, SYNCHRONOUS, 3);
     here.train(200, |_| true).unwrap();
     here.save(scratch.path()).unwrap();
@@ -305,7 +305,7 @@ fn remote_actors_continue_their_episodes_after_a_load() {
     assert_eq!(second.iterate(0.0).unwrap().timesteps, 210);
 }
 
-/// Environment that fails to restore a valid state a number of times.
+/// Environment that fails to restore a valid state as many times as its counter says.
 struct FailingRestore(EnvSpec, f64, Arc<AtomicUsize>);
 
 impl Env for FailingRestore {

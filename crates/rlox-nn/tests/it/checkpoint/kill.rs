@@ -86,7 +86,7 @@ fn full_disks_leave_the_previous_checkpoint() {
     let path = scratch.path().join("saved");
     let learner = trainer(1);
     learner.save(&path).unwrap();
-    // The size limit of one block makes writes fail as on a full disk.
+    // A limit of one block per file makes writes fail as on a full disk.
     let mut shell = Command::new("sh");
     shell.args(["-c", "trap '' XFSZ; ulimit -f 1; exec \"$0\" \"$@\""]).arg(std::env::current_exe().unwrap());
     let done = child(shell.env("RLOX_DISK_FULL", "1"), &path).wait().unwrap();

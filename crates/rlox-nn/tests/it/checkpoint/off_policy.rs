@@ -1,4 +1,5 @@
-//! Checkpoints of DQN, SAC and TD3: exact resume, and rejection of damaged and foreign files.
+//! Checkpoints of DQN, SAC and TD3: exact resume, and rejection of damaged files and of other
+//! trainers' files.
 
 use std::fs;
 use std::path::Path;
@@ -19,7 +20,7 @@ use crate::support::trainers::{
     AnyDqn, cartpole, dqn, make, pendulum, rainbow, rainbow_config, sac, sac_config, td3, td3_config,
 };
 
-/// Change of a checkpoint and the error that it causes.
+/// Change of a trainer or a checkpoint, and the error that the change causes.
 type Change<T> = (fn(&mut T), Rejection);
 
 const MEMBERS: [&str; 5] = ["networks", "optimizer", "normalizer", "environment", "replay"];
@@ -34,7 +35,7 @@ fn state<A: OffPolicyMethod>(trainer: &OffPolicy<A>, scratch: &TempDir) -> (Map<
 
 fn assert_resumes_exactly<A: OffPolicyMethod>(name: &str, steps: u64, make: impl Fn(u64) -> OffPolicy<A>) {
     let scratch = tempfile::tempdir().unwrap();
-    // Texts of the metrics of each iteration, which differ if any bit differs.
+    // Metrics of each iteration as text. The texts differ if any bit differs.
     let mut metrics_logs = [vec![], vec![], vec![]];
     let [by_full, by_first, by_second] = &mut metrics_logs;
     let mut full = make(1);
@@ -46,7 +47,7 @@ fn assert_resumes_exactly<A: OffPolicyMethod>(name: &str, steps: u64, make: impl
     assert!(at_half.updates > 0 && at_half.timesteps < steps, "{name}: {at_half:?}");
     let path = scratch.path().join("half");
     first.save(&path).unwrap();
-    // Loading replaces another seed and run.
+    // Loading replaces the state of a run with another seed.
     let mut second = make(2);
     second.train(steps / 4, |_| true).unwrap();
     second.load(&path).unwrap();
@@ -68,8 +69,8 @@ fn assert_resumes_exactly<A: OffPolicyMethod>(name: &str, steps: u64, make: impl
 
 #[test]
 fn dqn_resumes_exactly() {
-    // Three environments step one by one, 19 in SIMD lanes. The buffer is full and episodes end before and after the
-    // save.
+    // Three environments are stepped one by one, 19 with SIMD instructions. The buffer is full and
+    // episodes end before and after the save.
     for num_envs in [1, 3, 19] {
         let steps = 400 * num_envs as u64;
         assert_resumes_exactly(&format!("DQN, {num_envs}"), steps, |seed| dqn(num_envs, seed));
@@ -90,7 +91,8 @@ fn sac_resumes_exactly() {
 #[test]
 fn td3_resumes_exactly() {
     for num_envs in [1, 3] {
-        // An odd number of minibatches before the save, because the actor learns from every second one.
+        // The number of minibatches before the save is odd, because the actor learns from every
+        // second one.
         let steps = 502 * num_envs as u64;
         assert_resumes_exactly(&format!("TD3, {num_envs}"), steps, |seed| td3(num_envs, seed));
     }

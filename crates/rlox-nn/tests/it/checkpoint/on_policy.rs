@@ -1,4 +1,5 @@
-//! Checkpoints of PPO and A2C: exact resume, and rejection of damaged and foreign files.
+//! Checkpoints of PPO and A2C: exact resume, and rejection of damaged files and of other trainers'
+//! files.
 
 use std::fs;
 use std::path::Path;
@@ -17,7 +18,7 @@ use crate::support::checkpoints::{Rejection, assert_checkpoint_rejects, corrupt,
 
 type Policy = PolicyNetworks<Mlp>;
 
-/// Change of a checkpoint and the error that it causes.
+/// Change of a trainer or a checkpoint, and the error that the change causes.
 type Change<T> = (fn(&mut T), Rejection);
 
 fn make(id: &str, num_envs: usize, autoreset_mode: AutoresetMode) -> Box<dyn VectorEnv> {
@@ -50,7 +51,7 @@ fn pendulum_config() -> PpoConfig {
     }
 }
 
-/// Creates a PPO trainer with normaliser, gSDE and schedules, on enough environments for SIMD lanes.
+/// Creates a PPO trainer with normaliser, gSDE and schedules on Pendulum.
 fn pendulum(num_envs: usize, mode: AutoresetMode, seed: u64) -> Ppo<Policy> {
     Ppo::new(make("Pendulum-v1", num_envs, mode), sde, pendulum_config(), seed).unwrap()
 }
@@ -106,7 +107,7 @@ fn state(trainer: &dyn Trainer, scratch: &TempDir) -> (Map<String, Value>, Vec<O
     (read.manifest, bytes.into())
 }
 
-/// Returns a text of the metrics, which differs if any bit differs.
+/// Returns the metrics as text. The text differs if any bit differs.
 fn bits(metrics: &Metrics) -> String {
     format!("{metrics:?}")
 }
@@ -119,7 +120,7 @@ fn assert_resumes_exactly<T: Trainer>(name: &str, steps: u64, make: impl Fn(u64)
     first.train(steps, steps / 2);
     let half = scratch.path().join("half");
     first.save(&half).unwrap();
-    // Loading replaces another seed and run.
+    // Loading replaces the state of a run with another seed.
     let mut second = make(2);
     second.train(steps / 4, u64::MAX);
     second.load(&half).unwrap();
@@ -134,7 +135,8 @@ fn assert_resumes_exactly<T: Trainer>(name: &str, steps: u64, make: impl Fn(u64)
 #[test]
 fn ppo_with_normalizer_and_sde_resumes_exactly() {
     for mode in [AutoresetMode::SameStep, AutoresetMode::NextStep] {
-        // Three environments step one by one, 19 in SIMD lanes. Episodes of 200 steps end before and after the save.
+        // Three environments are stepped one by one, 19 with SIMD instructions. Episodes of 200
+        // steps end before and after the save.
         for num_envs in [3, 19] {
             let steps = 28 * 16 * num_envs as u64;
             assert_resumes_exactly(&format!("{mode:?}, {num_envs}"), steps, |seed| pendulum(num_envs, mode, seed));
@@ -145,7 +147,7 @@ fn ppo_with_normalizer_and_sde_resumes_exactly() {
 #[test]
 fn a2c_resumes_exactly() {
     for mode in [AutoresetMode::SameStep, AutoresetMode::NextStep] {
-        // More than 100 episodes end, and some rollout ends with an episode.
+        // More than 100 episodes end, and some rollouts end at the end of an episode.
         assert_resumes_exactly(&format!("{mode:?}"), 6000, |seed| cartpole(mode, seed));
     }
     let adam = A2cConfig { optimizer: Optimizer::adam_w(1e-3), lr_schedule: Schedule::Linear, ..A2cConfig::default() };

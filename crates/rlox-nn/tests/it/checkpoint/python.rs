@@ -1,4 +1,5 @@
-//! Trainers equal the native learners of the Python package, and both read each other's checkpoints.
+//! Trainers compute the same results as the native learners of the Python package, and each reads
+//! the other's checkpoints.
 //!
 //! `tests/fixtures/make_checkpoint.py` writes the Python fixtures. In Python, `tests/test_checkpoint_rust.py` reads the
 //! fixtures written here, and `tests/learners/test_rust_trainers.py` compares bit for bit.
@@ -18,7 +19,8 @@ fn make(id: &str, num_envs: usize) -> Box<dyn VectorEnv> {
     envs::make(id, &options).unwrap()
 }
 
-/// Creates the trainer of `tests/fixtures/make_checkpoint.py` with this architecture of the policy.
+/// Creates the trainer of `tests/fixtures/make_checkpoint.py`, with this architecture of the
+/// policy.
 fn trainer_with(widths: &[usize], activation: Activation, seed: u64) -> Ppo<PolicyNetworks<Mlp>> {
     let config = PpoConfig {
         n_steps: 16,
@@ -102,7 +104,8 @@ fn checkpoints_without_architecture_are_checked_by_tensors() {
     assert_checkpoint_rejects(result, &folder, (Error::Shape, "networks, tensors", "", ""));
 }
 
-/// Returns whether to write the fixtures that Python reads. Their weights depend on the machine.
+/// Returns true if the test writes the fixtures that Python reads. Their weights depend on the
+/// machine.
 fn regenerates() -> bool {
     std::env::var_os("RLOX_REGENERATE").is_some()
 }
@@ -222,7 +225,7 @@ fn assert_starts_with_empty_replay<A: OffPolicyMethod>(make: impl Fn(u64) -> Off
     train_halfway(&mut first);
     first.save(&complete).unwrap();
     without_replay(&complete, &reduced, false.into());
-    // Loading replaces another run and its replay buffer.
+    // Loading replaces the state of another run and its replay buffer.
     train_halfway(&mut second);
     second.load(&reduced).unwrap();
     assert_eq!((second.replay().len(), second.timesteps()), (0, first.timesteps()));

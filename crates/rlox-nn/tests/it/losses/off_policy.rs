@@ -28,7 +28,7 @@ fn dot(x: &[f32], y: &[f32]) -> f64 {
     x.iter().zip(y).map(|(x, y)| f64::from(*x) * f64::from(*y)).sum()
 }
 
-/// Returns the slope of a function along one of its numbers.
+/// Returns the central difference quotient of `f` with respect to `x[i]`.
 fn slope(x: &mut [f32], i: usize, mut f: impl FnMut(&[f32]) -> f64) -> f64 {
     let there = x[i];
     x[i] = there + STEP;
@@ -90,7 +90,7 @@ proptest! {
         let mut policy = SquashedGaussian::new(dim).unwrap();
         let (mut actions, mut log_probs) = (vec![0.0; rows * dim], vec![0.0; rows]);
         policy.sample(&outputs, &noise, &mut actions, &mut log_probs).unwrap();
-        // Samples have the log-probability that `sample` returns.
+        // The log-probability of the samples equals the result of `sample`.
         let mut recomputed = vec![0.0; rows];
         let mut other = SquashedGaussian::new(dim).unwrap();
         other.log_prob(&outputs, &actions, &mut recomputed).unwrap();
@@ -111,7 +111,8 @@ proptest! {
                 other.log_prob(outputs, &fixed_actions, &mut recomputed).unwrap();
                 dot(&recomputed, &d_log_probs)
             });
-            // Third derivatives grow with the distance from the mean.
+            // The error of finite differences grows with the distance from the mean, as third
+            // derivatives do.
             let most = 2e-2 * (1.0 + difference.abs());
             prop_assert!((difference - f64::from(fixed[i])).abs() < most, "{}: {} {}", i, difference, fixed[i]);
         }
@@ -130,7 +131,8 @@ proptest! {
         for (row, value) in values.iter().enumerate() {
             let critic_values = (0..if smallest { count } else { 1 }).map(|critic| each[critic * rows + row]);
             prop_assert_eq!(*value, critic_values.clone().fold(f32::INFINITY, f32::min));
-            // Skips points near a kink of the minimum, where differences are inexact.
+            // The minimum of the critics has kinks where two values are equal. Finite differences
+            // are wrong near them.
             if critic_values.clone().filter(|other| (other - value).abs() < 0.1).count() > 1 {
                 continue;
             }
@@ -167,7 +169,8 @@ proptest! {
                 dot(&actions, &d_actions) + dot(&log_probs, &d_log_probs)
             };
             let mut slope = |step: f32| (loss(step) - loss(-step)) / f64::from(2.0 * step);
-            // Richardson extrapolation, because the loss bends strongly for small variances.
+            // Richardson extrapolation reduces the error of the differences, which is large for
+            // small variances.
             let difference = (4.0 * slope(0.5 * STEP) - slope(STEP)) / 3.0;
             prop_assert!(near(difference, gradient.data[i]), "{}: {} {}", tensor.name, difference, gradient.data[i]);
         }
@@ -194,7 +197,7 @@ proptest! {
     }
 }
 
-/// Returns the numbers with a NaN at one index.
+/// Returns the numbers with NaN at index `at`.
 fn with_nan(numbers: &[f32], at: usize) -> Vec<f32> {
     numbers.iter().enumerate().map(|(i, x)| if i == at { f32::NAN } else { *x }).collect()
 }
@@ -311,7 +314,7 @@ fn invalid_temperatures_and_spaces_are_rejected() {
 fn non_finite_policy_outputs_are_rejected_before_sampling() {
     for (state_dependent, huge, expected) in [(false, 0, "mean"), (false, 1, "log_std"), (true, 0, "mean")] {
         let mut policy = squashed(8, state_dependent);
-        // Only the means or only the log_stds overflow.
+        // Either the means or the log_stds overflow.
         let mut tensors = rlox_nn::NamedTensors::default();
         for tensor in &policy.tensors() {
             let mut data = tensor.data.clone();
@@ -348,7 +351,7 @@ fn non_finite_deterministic_outputs_are_rejected() {
     assert_eq!(nan_row(policy.act(&obs, &mut actions), "obs"), Some(1));
     assert_eq!(nan_row(policy.forward(&obs, &mut actions), "obs"), Some(1));
     assert_eq!(actions, [9.0; 2 * ACT]);
-    // A rejected forward discards the rows of the forward before it, so `backward` fails.
+    // A rejected forward pass discards the data of the earlier forward pass, so `backward` fails.
     policy.forward(&[0.1; 2 * OBS], &mut actions).unwrap();
     assert!(policy.forward(&obs, &mut [0.0; 2 * ACT]).is_err());
     assert_rejects(policy.backward(&[1.0; 2 * ACT]), Error::Shape, "backward");
@@ -401,7 +404,7 @@ fn squashed_gaussians_store_log_prob_and_sample_separately() {
         assert_eq!((rejected.got, rejected.at.row), (wrong.to_string(), Some(1)));
         assert_eq!(untouched, [7.0; 2]);
     }
-    // 1 counts as the next smaller number.
+    // An action of 1 is treated as the largest f32 number below 1.
     policy.log_prob(&outputs, &[1.0, -1.0], &mut two).unwrap();
     let mut next = [0.0; 2];
     policy.log_prob(&outputs, &[1.0_f32.next_down(), (-1.0_f32).next_up()], &mut next).unwrap();

@@ -66,7 +66,7 @@ impl Kind {
         Some(masks)
     }
 
-    /// Returns a policy with weights of about 0.5, so that all probabilities differ.
+    /// Returns a policy with weights of about 0.5, for which the probabilities of actions differ.
     fn policy(self, seed: u64) -> PolicyNetworks<Mlp> {
         let (action, state_dependent) = (self.space(), matches!(self, StateDependent | SharedStateDependent));
         let distribution = if state_dependent {
@@ -93,7 +93,7 @@ impl Kind {
 
     /// Returns whether finite differences of a tensor equal its gradient.
     ///
-    /// gSDE treats its hidden layer as a constant, which finite differences do not.
+    /// The gradient of gSDE treats the hidden layer as a constant, but finite differences do not.
     fn has_exact_differences(self, name: &str) -> bool {
         match self {
             StateDependent => !name.starts_with("actor.0."),
@@ -174,7 +174,10 @@ struct SampledActions {
     values: Vec<f32>,
 }
 
-/// Moves each number by `small` or `large` in either direction, off the kinks of clipping.
+/// Returns the numbers, each moved up or down by `small` or `large`.
+///
+/// At a kink of a clipped loss, finite differences would be wrong. The moved numbers are not near a
+/// kink.
 fn moved_off_kinks(numbers: &[f32], seed: u64, [small, large]: [f32; 2]) -> Vec<f32> {
     let mut rng = Pcg64::seed_from(seed.into());
     let mut offset = || [small, -small, large, -large][rng.integers(0, 4) as usize];
@@ -265,7 +268,7 @@ fn policy(space: &Space) -> PolicyNetworks<Mlp> {
     PolicyNetworks::mlp(&spec, &[8], Activation::Relu, &mut Pcg64::seed_from(0)).unwrap()
 }
 
-/// Returns a policy with finite weights whose outputs overflow.
+/// Returns a policy whose weights are finite and whose outputs overflow.
 fn overflowing(space: &Space) -> PolicyNetworks<Mlp> {
     let mut policy = policy(space);
     let mut tensors = NamedTensors::default();
@@ -290,7 +293,8 @@ fn rejects<T>(result: Result<T>, variant: Variant, argument: &str, got: impl ToS
     assert_eq!(assert_rejects(result, variant, argument).got, got.to_string(), "{argument}");
 }
 
-/// Calls `run` with a buffer for the actions of two rows, which must stay unchanged.
+/// Calls `run` with a buffer for the actions of two rows, and asserts that the buffer stays
+/// unchanged.
 fn with_actions(space: &Space, run: impl FnOnce(ActionsMut<'_>)) {
     if matches!(space, Space::Box { .. }) {
         let mut actions = vec![9.0; 2 * space.dim()];
@@ -309,7 +313,8 @@ fn non_finite_outputs_are_rejected_before_sampling() {
         let name = if matches!(space, Space::Box { .. }) { "mean" } else { "logits" };
         let nan = [[0.1; OBS], [f32::NAN; OBS]].concat();
         for (mut policy, obs, row) in [(policy(&space), nan, 1), (overflowing(&space), vec![1.0; 2 * OBS], 0)] {
-            // Observations that are not finite are reported instead of the outputs.
+            // If the observations are not finite, the error reports the observations instead of the
+            // outputs.
             let (argument, got) = if row == 1 { ("obs", f32::NAN) } else { (name, f32::INFINITY) };
             let before = policy.tensors();
             with_actions(&space, |actions| {
@@ -502,7 +507,8 @@ fn backward_requires_an_evaluate_of_the_same_rows() {
             assert_eq!(rejected.expected, "a previous evaluate call with 2 rows");
         };
         rejects_backward(distribution.backward(inputs, actions, &[1.0; 2], 0.0, &mut d_outputs));
-        // One row is not two, and a sample is no evaluation.
+        // A backward pass fails if the last evaluation had one row instead of two, and after
+        // sampling.
         let less = DistInputs { outputs: &outputs[..width], hidden: &hidden[..hidden.len() / 2], masks: None };
         let first = if continuous { Actions::Continuous(&[0.1]) } else { Actions::Discrete(&[1]) };
         distribution.evaluate(less, first, &mut [0.0], &mut [0.0]).unwrap();
