@@ -24,7 +24,7 @@ from safetensors.numpy import load_file
 RUNS = {
     "PPO": ("CartPole-v1", 3_000, {}),
     "A2C": ("CartPole-v1", 3_000, {}),
-    "IMPALA": ("CartPole-v1", 3_000, {"lockstep": True}),
+    "IMPALA": ("CartPole-v1", 3_000, {"deterministic": True}),
     "DQN": ("CartPole-v1", 2_000, {"learning_starts": 200}),
     "SAC": ("Pendulum-v1", 600, {"learning_starts": 200}),
     "TD3": ("Pendulum-v1", 600, {"learning_starts": 200}),

@@ -177,7 +177,7 @@ class StopAtStep(Callback):
         self.step = step
 
     def on_iteration(self, run, metrics):
-        metrics["custom/steps_left"] = self.step - run.budget_used
+        metrics["custom/remaining_steps"] = self.step - run.budget_used
         if run.budget_used >= self.step:
             run.stop("enough steps")
 
@@ -188,5 +188,5 @@ def test_logger_and_callback_of_one_class_each_take_part_in_a_run():
     result = trainer.train(320, callbacks=[StopAtStep(64)], loggers=[logger])
     assert (result["stopped_by"], result["timesteps"]) == ("enough steps", 64)
     assert (logger.name, logger.row["step"]) == ("ppo CartPole-v1", 64)
-    assert logger.row["custom/steps_left"] == 0
+    assert logger.row["custom/remaining_steps"] == 0
     assert logger.result == result

@@ -4,6 +4,12 @@
 //! [`rlox_nn::Mlp`]. The same seed gives the same initial weights. Weights and optimiser states
 //! have the same names as in [`rlox_nn::Mlp`] and torch, so that each can load those of the others.
 //!
+//! | item | purpose |
+//! |---|---|
+//! | [`BurnMlp`] | multilayer perceptron with an optimiser |
+//! | [`policy_networks`] | actor and critic for the on-policy algorithms |
+//! | [`Device`] | device of the tensors |
+//!
 //! ```
 //! use rlox_burn::policy_networks;
 //! use rlox_core::{AutoresetMode, VecEnv, envs::CartPole};

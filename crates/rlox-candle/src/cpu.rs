@@ -234,7 +234,7 @@ mod tests {
     }
 
     #[test]
-    fn products_equal_candles_own() -> Result<()> {
+    fn products_equal_candle() -> Result<()> {
         for (m, k, n) in [(1, 1, 1), (1, 5, 3), (64, 4, 64), (7, 33, 20)] {
             // Operands are contiguous, transposed, or a part of a larger matrix.
             for a in [tensor(m, k)?, tensor(k, m)?.t()?, tensor(m + 2, k)?.narrow(0, 1, m)?] {
@@ -250,7 +250,7 @@ mod tests {
     }
 
     #[test]
-    fn shapes_that_do_not_fit_are_refused() -> Result<()> {
+    fn wrong_shapes_are_rejected() -> Result<()> {
         let (a, line) = (tensor(2, 3)?, tensor(2, 3)?.flatten_all()?);
         assert!(a.apply_op2_no_bwd(&a, &Product).is_err());
         assert!(a.apply_op2_no_bwd(&line, &Product).is_err());

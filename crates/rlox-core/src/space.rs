@@ -187,7 +187,7 @@ mod tests {
     }
 
     #[test]
-    fn nonsense_is_refused() {
+    fn invalid_input_is_rejected() {
         for space in [
             Space::discrete(0),
             Space::Discrete { n: 2, start: i64::MAX },

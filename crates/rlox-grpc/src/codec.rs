@@ -354,7 +354,7 @@ mod tests {
     }
 
     #[test]
-    fn wrong_arguments_are_refused_by_name() {
+    fn wrong_arguments_are_rejected_by_name() {
         for (bytes, got) in [
             (&[3, b'a'][..], "a name that is cut short"),
             (&[1, b'a', 0, 0], "a number that is cut short"),

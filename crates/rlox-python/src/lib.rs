@@ -1,6 +1,20 @@
 //! The extension module `rlox._rlox`: Python classes and functions over the Rust crates of rlox.
 //!
 //! The module converts arguments, results and errors. The algorithms are in the other crates.
+//!
+//! | module | content |
+//! |---|---|
+//! | `convert`, `sync` | arguments as slices of NumPy's memory; the GIL, borrows and Ctrl-C |
+//! | `env`, `rollout`, `normalize` | vector environments, rollout buffers and normalisers |
+//! | `advantage`, `llm` | kernels |
+//! | `replay` | replay buffers |
+//! | `native` | networks, learners and actors without PyTorch |
+//! | `remote` | environments and actors on other machines |
+//!
+//! ```python
+//! from rlox import _rlox
+//! env = _rlox.NativeVectorEnv("CartPole-v1", 8)
+//! ```
 #![allow(
     clippy::doc_markdown,
     clippy::needless_pass_by_value,

@@ -208,9 +208,9 @@ pub(crate) fn remote_actors(
 ///         machines.
 ///     OSError: A file cannot be read, or an address is in use.
 #[pyfunction]
-pub(crate) fn run_worker(py: Python<'_>, words: &Bound<'_, PyAny>) -> PyResult<()> {
-    let mismatch = || type_error("argv", "a list of str", &short_repr(words), "pass the command line arguments");
-    let items = sequence(words).map_err(|error| replace_ordinary_error(py, error, mismatch))?;
+pub(crate) fn run_worker(py: Python<'_>, argv: &Bound<'_, PyAny>) -> PyResult<()> {
+    let mismatch = || type_error("argv", "a list of str", &short_repr(argv), "pass the command line arguments");
+    let items = sequence(argv).map_err(|error| replace_ordinary_error(py, error, mismatch))?;
     let argv = items.iter().map(|word| text("argv", &word)).collect::<PyResult<Vec<_>>>()?;
     detach(py, || rlox_grpc::run(&argv)).map_err(to_py)
 }

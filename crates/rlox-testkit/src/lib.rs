@@ -1,4 +1,15 @@
-//! Tests of network backends; `backend_tests!(MyNetwork::new)` in a test module runs them.
+//! Tests that every network backend of `rlox-nn` must pass.
+//!
+//! | module | tests |
+//! |---|---|
+//! | [`agreement`] | outputs, gradients and optimiser steps equal those of [`Mlp`] |
+//! | [`bad_input`] | invalid arguments are rejected and change nothing |
+//! | [`learning`], [`off_policy`] | algorithms learn on the network |
+//! | [`torch`] | weights and optimiser states have torch's names |
+//!
+//! ```ignore
+//! rlox_testkit::backend_tests!(MyNetwork::new);
+//! ```
 #![allow(clippy::missing_panics_doc, missing_docs, reason = "tests")]
 
 pub mod agreement;

@@ -624,7 +624,7 @@ mod tests {
     }
 
     #[test]
-    fn noise_draws_from_the_stream_it_is_handed() {
+    fn noise_draws_from_its_stream_argument() {
         let mut rng = Pcg64::seed_from(0);
         Acrobot::default().step(&1, &mut rng, &mut [0.0; 6]);
         assert_eq!(rng, Pcg64::seed_from(0));
@@ -636,7 +636,7 @@ mod tests {
     }
 
     #[test]
-    fn arguments_that_make_no_sense_are_named() {
+    fn invalid_arguments_are_named() {
         for (name, value) in [("dt", 0.0), ("dt", -0.2), ("torque_noise_max", -1.0), ("torque_noise_max", 1e308)] {
             let result = Acrobot::from_arguments(&[(name.to_string(), value)]);
             crate::testing::assert_rejects(result, Error::Config, name);

@@ -247,7 +247,7 @@ mod tests {
     }
 
     #[test]
-    fn bounds_that_make_no_sense_are_refused() {
+    fn invalid_bounds_are_rejected() {
         let env = MountainCar::default();
         for bad in [vec![("low", 0.0)], vec![("high", f64::INFINITY)], vec![("width", 1.0)], vec![("low", f64::NAN)]] {
             assert!(env.check_options(&ResetOptions::new(bad.clone())).is_err(), "{bad:?}");

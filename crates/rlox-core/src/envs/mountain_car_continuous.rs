@@ -358,7 +358,7 @@ mod tests {
     }
 
     #[test]
-    fn a_velocity_at_its_limit_is_compared_as_the_f64_it_is() {
+    fn a_velocity_at_its_limit_is_compared_as_f64() {
         let (above, below) = (0.07 + 1e-10, 0.07);
         assert_eq!(above as f32, MAX_SPEED as f32);
         let fast = [0.44, 0.0699];
@@ -375,7 +375,7 @@ mod tests {
     }
 
     #[test]
-    fn a_restored_state_goes_on_in_the_same_precision() {
+    fn a_restored_state_continues_in_the_same_precision() {
         let mut env = MountainCarContinuous::default();
         env.reset(&mut Pcg64::seed_from(3), &ResetOptions::default(), &mut [0.0; 2]);
         for _ in 0..3 {

@@ -58,7 +58,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn float32_sine_and_cosine_are_numpys() {
+    fn float32_sine_and_cosine_equal_numpy() {
         // Bits of x, np.sin(x) and np.cos(x) in NumPy 2.4. In the first six rows, libm's results
         // are different. In the next two rows, the nearest multiple of pi/2 depends on the fused
         // operation.
@@ -85,7 +85,7 @@ mod tests {
     }
 
     #[test]
-    fn squares_are_pows() {
+    fn squares_equal_powers() {
         // NumPy's square of 7.964778909945345 differs from the product in the last bit.
         let x = f64::from_bits(0x401f_dbef_00a8_57d8);
         assert_eq!(square(x).to_bits(), 0x404f_b806_a798_3c37);

@@ -344,7 +344,7 @@ mod tests {
     }
 
     #[test]
-    fn half_widths_that_observations_cannot_hold_are_refused() {
+    fn half_widths_beyond_f32_are_rejected() {
         let env = Pendulum::default();
         for (name, bad) in [("y_init", 1e39), ("x_init", f64::INFINITY), ("x_init", -0.1), ("y_init", 1e300)] {
             let result = env.check_options(&ResetOptions::new([(name, bad)]));
@@ -355,7 +355,7 @@ mod tests {
     }
 
     #[test]
-    fn modulo_is_pythons() {
+    fn modulo_equals_python() {
         assert_eq!(modulo(-1.0, 4.0), 3.0);
         assert_eq!(modulo(5.0, 4.0), 1.0);
         assert_eq!(modulo(-4.0, 4.0), 0.0);

@@ -174,7 +174,7 @@ mod tests {
     }
 
     #[test]
-    fn unknown_arguments_are_refused() {
+    fn unknown_arguments_are_rejected() {
         let arguments = [("gravity".to_string(), 1.0)];
         let rejected = assert_rejects(make("Pendulum-v1", &options(&arguments)), Error::Config, "arguments");
         assert_eq!((&rejected.expected[..], &rejected.got[..]), ("only g", "\"gravity\""));

@@ -47,7 +47,7 @@ impl Instant {
 ///
 /// Each reading advances the clock by `tick`. The check function reports an interruption from poll
 /// number `stop_at` on.
-pub(crate) fn asked<R>(tick: Duration, stop_at: usize, call: impl FnOnce() -> R) -> (R, usize) {
+pub(crate) fn run_with_checks<R>(tick: Duration, stop_at: usize, call: impl FnOnce() -> R) -> (R, usize) {
     set_interrupt_check(|| {
         assert!(!PANICS.replace(false), "the check panics on purpose");
         ASKED.set(ASKED.get() + 1);
@@ -64,13 +64,13 @@ pub(crate) fn asked<R>(tick: Duration, stop_at: usize, call: impl FnOnce() -> R)
 /// Runs `call`, whose first poll panics. Each reading advances the clock by `tick`.
 pub(crate) fn asked_to_panic<R>(tick: Duration, call: impl FnOnce() -> R) -> R {
     PANICS.set(true);
-    asked(tick, usize::MAX, call).0
+    run_with_checks(tick, usize::MAX, call).0
 }
 
 #[test]
 fn interrupt_check_polls_once_per_period() {
     let tick = PERIOD / 10;
-    let ((), count) = asked(tick, usize::MAX, || {
+    let ((), count) = run_with_checks(tick, usize::MAX, || {
         let mut watch = InterruptCheck::default();
         // Every tenth check polls, because each check advances the clock by a tenth of the period.
         for _ in 0..10 + 4 * 11 {
@@ -78,7 +78,7 @@ fn interrupt_check_polls_once_per_period() {
         }
     });
     assert_eq!(count, 5);
-    let (checks, count) = asked(tick, 3, || {
+    let (checks, count) = run_with_checks(tick, 3, || {
         let mut watch = InterruptCheck::default();
         (0..1000).take_while(|_| watch.check().is_ok()).count()
     });
@@ -159,7 +159,7 @@ fn calls_stop_at_the_poll_that_reports_an_interruption() {
         // Work on other threads reduces the number of polls on this thread, so longer calls are
         // tried until they poll more than twice.
         let questions = |len| {
-            let (result, count) = asked(PERIOD, usize::MAX, || call(len));
+            let (result, count) = run_with_checks(PERIOD, usize::MAX, || call(len));
             assert!(result.is_ok(), "{name}: {result:?}");
             count
         };
@@ -168,7 +168,7 @@ fn calls_stop_at_the_poll_that_reports_an_interruption() {
         let len = len.unwrap_or_else(|| panic!("{name} never polls with {} threads", num_threads()));
         for stop_at in [1, 2] {
             let stopped = (0..100).any(|_| {
-                let (result, count) = asked(PERIOD, stop_at, || call(len));
+                let (result, count) = run_with_checks(PERIOD, stop_at, || call(len));
                 assert!(count <= stop_at, "{name} continued after poll {stop_at}, up to {count}");
                 assert_eq!(matches!(result, Err(Error::Interrupted)), count == stop_at, "{name}: {result:?}");
                 count == stop_at
@@ -186,7 +186,7 @@ fn interrupted_updates_leave_the_statistics_unchanged() {
         statistics.update(&vec![3.0; 2 * dim]).unwrap();
         let before = format!("{:?}", (&statistics.mean()[..1], &statistics.var()[..1], statistics.count()));
         for stop_at in 1.. {
-            let (result, _) = asked(PERIOD, stop_at, || statistics.update(&rows));
+            let (result, _) = run_with_checks(PERIOD, stop_at, || statistics.update(&rows));
             if result.is_ok() {
                 break;
             }

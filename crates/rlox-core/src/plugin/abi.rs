@@ -158,7 +158,7 @@ mod tests {
     use crate::plugin::EnvPlugin;
 
     #[test]
-    fn the_border_is_that_of_its_name() {
+    fn sizes_of_the_abi_belong_to_its_version() {
         // Libraries compiled before a change of these sizes are only rejected if the name changes
         // as well.
         assert_eq!(EnvPlugin::NAME, c"rlox.EnvPlugin.2");
@@ -173,7 +173,7 @@ mod tests {
     }
 
     #[test]
-    fn an_output_is_handed_out_once() {
+    fn an_output_is_borrowed_once() {
         let mut numbers = [1, 2, 3];
         let mut output = Output::from(&mut numbers[..]);
         output.take()[1] = 7;

@@ -207,7 +207,7 @@ mod tests {
     }
 
     #[test]
-    fn a_rollout_is_the_same_after_the_journey() {
+    fn a_rollout_is_unchanged_after_a_round_trip() {
         for mode in [AutoresetMode::SameStep, AutoresetMode::NextStep, AutoresetMode::Disabled] {
             let (env, buffer) = collected(mode);
             assert!(!buffer.final_index().is_empty());
@@ -223,7 +223,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_such_rollout_is_refused_and_changes_nothing() {
+    fn invalid_bytes_are_rejected_and_change_nothing() {
         let (env, buffer) = collected(AutoresetMode::SameStep);
         let mut bytes = Vec::new();
         buffer.to_bytes(&mut bytes).unwrap();

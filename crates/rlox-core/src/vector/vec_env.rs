@@ -366,7 +366,7 @@ mod tests {
     }
 
     #[test]
-    fn final_masks_are_those_of_truncated_last_states_here_and_of_plugins() {
+    fn final_masks_of_built_in_and_plugin_environments_agree() {
         for autoreset_mode in [AutoresetMode::SameStep, AutoresetMode::NextStep, AutoresetMode::Disabled] {
             let options = MakeOptions { num_envs: 2, autoreset_mode, ..Default::default() };
             for mut env in [two(&options).unwrap(), EnvPlugin::new(two).make(&options).unwrap()] {

@@ -28,6 +28,13 @@ pub struct EnvOptions {
     pub arguments: Vec<(String, f64)>,
 }
 
+/// One environment of `CartPole-v1` with the seed 0.
+impl Default for EnvOptions {
+    fn default() -> Self {
+        Self::new("CartPole-v1", 1, 0)
+    }
+}
+
 impl EnvOptions {
     /// Creates options for environments in `SAME_STEP` mode, with the time limit of the id.
     ///

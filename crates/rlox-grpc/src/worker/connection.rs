@@ -382,7 +382,7 @@ mod tests {
     }
 
     #[test]
-    fn the_oldest_without_a_session_leaves_for_a_new_one() {
+    fn the_oldest_idle_connection_is_closed_for_a_new_one() {
         run(async {
             let mut served = start_listener(3).await;
             let (_a, carries) = served.connect().await;

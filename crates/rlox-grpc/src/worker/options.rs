@@ -267,7 +267,7 @@ mod tests {
     }
 
     #[test]
-    fn beyond_loopback_tls_and_a_token_are_needed() {
+    fn addresses_beyond_loopback_need_tls_and_a_token() {
         let open = WorkerOptions { bind: "0.0.0.0:0".parse().unwrap(), ..WorkerOptions::default() };
         assert!(got(&open, "bind").contains("--tls-cert") && got(&open, "bind").contains("--token-file"));
         let identity = Some(Identity { certificate: String::new(), key: String::new() });
@@ -282,7 +282,7 @@ mod tests {
     }
 
     #[test]
-    fn settings_that_make_no_sense_are_refused() {
+    fn invalid_settings_are_rejected() {
         let with = |limits| WorkerOptions { limits, ..WorkerOptions::default() };
         assert_eq!(got(&with(Limits { credits: 0, ..Limits::default() }), "credits"), "0");
         got(&with(Limits { max_message_bytes: usize::MAX, ..Limits::default() }), "max_message_bytes, credits");

@@ -12,7 +12,7 @@ use rlox_core::{
     vector::masked_actions,
 };
 
-use super::{check_counts, check_share};
+use super::{DqnConfig, check_counts, check_share};
 use crate::Discount;
 use crate::alloc::{resize, try_reserve};
 use crate::validate::check_not_negative;
@@ -29,6 +29,13 @@ pub struct Priorities {
     pub alpha: f32,
     /// Exponent of the importance weights at the start of the run. A common value is 0.4.
     pub beta: f32,
+}
+
+/// The values of Schaul et al. 2016 for proportional priorities: `alpha` 0.6 and `beta` 0.4.
+impl Default for Priorities {
+    fn default() -> Self {
+        Self { alpha: 0.6, beta: 0.4 }
+    }
 }
 
 impl Priorities {
@@ -87,6 +94,13 @@ macro_rules! replay_config {
     };
 }
 pub(super) use replay_config;
+
+/// The settings of [`DqnConfig::default`], with uniform sampling.
+impl Default for ReplayConfig {
+    fn default() -> Self {
+        replay_config!(DqnConfig::default(), None)
+    }
+}
 
 impl ReplayConfig {
     /// Checks the settings.

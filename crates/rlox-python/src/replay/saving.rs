@@ -141,8 +141,8 @@ pub(crate) fn fields_of(arrays: &Bound<'_, PyAny>) -> PyResult<Vec<Field>> {
 /// Returns the state of a random stream as a field.
 fn stream_field(rng: &Pcg64) -> Result<Field> {
     let mut field = Field::new(STREAM, Pcg64::STATE_LEN, &[], DType::I64)?;
-    if let FieldMut::I64(words) = field.data_mut() {
-        words.copy_from_slice(&rng.to_state_array());
+    if let FieldMut::I64(state) = field.data_mut() {
+        state.copy_from_slice(&rng.to_state_array());
     }
     Ok(field)
 }
@@ -153,8 +153,8 @@ fn rng_in(fields: &mut Vec<Field>) -> Result<Pcg64> {
     let mismatch = |expected: &str, got: String| Error::config(format!("arrays[{STREAM:?}]"), expected, got, FIX);
     let Some(field) = index.map(|at| fields.remove(at)) else { return Err(mismatch("an array", "no array".into())) };
     match field.data() {
-        FieldData::I64(words) if field.shape().is_empty() => {
-            Pcg64::from_state_array(words).map_err(|error| mismatch("the state of a random stream", error.to_string()))
+        FieldData::I64(state) if field.shape().is_empty() => {
+            Pcg64::from_state_array(state).map_err(|error| mismatch("the state of a random stream", error.to_string()))
         }
         data => Err(mismatch("6 integers", format!("{} of {:?}", data.len(), data.dtype()))),
     }

@@ -4,7 +4,7 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::envs::{Acrobot, CartPole, MountainCar, MountainCarContinuous, Pendulum};
-use crate::interrupt::tests::asked;
+use crate::interrupt::tests::run_with_checks;
 use crate::simd::tests::on_each_isa;
 use crate::{Space, VecEnv};
 
@@ -299,9 +299,9 @@ fn making_them_is_interrupted_however_many_shares_there_are() {
     let make =
         || SoaVecEnv::with_shards(8, 8 * 2 * BLOCK, Some(0), AutoresetMode::SameStep, CartPole::default()).map(drop);
     // The environments of one thread are too few to reach an interruption check.
-    let look = std::time::Duration::from_millis(20);
-    assert!(asked(look, usize::MAX, make).0.is_ok());
-    assert!(matches!(asked(look, 2, make), (Err(crate::Error::Interrupted), 2)));
+    let interval = std::time::Duration::from_millis(20);
+    assert!(run_with_checks(interval, usize::MAX, make).0.is_ok());
+    assert!(matches!(run_with_checks(interval, 2, make), (Err(crate::Error::Interrupted), 2)));
 }
 
 /// Number of environments that are reset in two stages.
@@ -329,14 +329,14 @@ fn a_reset_that_is_interrupted_changes_nothing() {
     let (mut obs, options) = (vec![0.0; STAGED * 4], ResetOptions::default());
     env.reset(Seeds::Keep, None, &options, &mut obs).unwrap();
     let (before, streams) = (obs.clone(), env.rngs().unwrap());
-    let look = std::time::Duration::from_millis(1);
+    let interval = std::time::Duration::from_millis(1);
     for stop_at in [1, 2, 20] {
-        let (result, _) = asked(look, stop_at, || env.reset(Seeds::Base(5), None, &options, &mut obs));
+        let (result, _) = run_with_checks(interval, stop_at, || env.reset(Seeds::Base(5), None, &options, &mut obs));
         assert!(matches!(result, Err(crate::Error::Interrupted)), "{result:?} at question {stop_at}");
         env.observe(&mut obs).unwrap();
         assert_eq!(obs, before);
         assert_eq!(env.rngs().unwrap(), streams);
     }
-    assert!(asked(look, usize::MAX, || env.reset(Seeds::Base(5), None, &options, &mut obs)).0.is_ok());
+    assert!(run_with_checks(interval, usize::MAX, || env.reset(Seeds::Base(5), None, &options, &mut obs)).0.is_ok());
     assert_ne!(obs, before);
 }
