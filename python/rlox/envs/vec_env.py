@@ -306,6 +306,7 @@ class VecEnv(GymnasiumAttributes, VectorEnv[Floats, npt.ArrayLike, npt.NDArray[A
         self, buffer: RolloutBuffer, normalizer: Normalizer | None = None, seed: int | None = None
     ) -> None:
         """Write the first observations of a rollout into `buffer.obs[0]`; see `RolloutEnv`."""
+        seed_each(seed, self.num_envs)  # rejects invalid seeds before environments change
         self._native.begin_rollout(buffer, normalizer, seed)
         self._has_reset = True
         self._seeds.record(seed)

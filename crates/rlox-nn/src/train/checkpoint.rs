@@ -100,7 +100,7 @@ impl CheckpointInfo<'_> {
             "seed": self.seed,
             "settings": settings::to_json(self.config_map),
             "spaces": {"observation": spec.observation.to_json(), "action": spec.action.to_json()},
-            "run": {"start": self.run.start, "target": self.run.target},
+            "run": {"unit": "timesteps", "start": self.run.start, "target": self.run.target},
             "counters": {
                 "timesteps": self.timesteps,
                 "updates": self.updates,
