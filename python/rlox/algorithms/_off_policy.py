@@ -496,7 +496,7 @@ class OffPolicyLearner(BaseLearner[OffPolicyT]):
         return state
 
     def load_state(self, state: learners.LearnerState) -> None:
-        """Restore a state, or change nothing; see `BaseLearner.load_state`."""
+        """Restore a state; an error leaves the learner unchanged. See `BaseLearner.load_state`."""
         learners.check_state(state)
         state = to_torch_state(state, self.layout, self.algorithm, self.replay.empty)
         noise_size = 0 if self.noise is None else self.noise.state.size
