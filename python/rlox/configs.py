@@ -10,7 +10,7 @@ from rlox.noise import ActionNoise, as_noise
 
 
 def local_config(config: Any, num_envs: int) -> Any:
-    """Return the config of a single actor, which has `num_envs` environments and no actors itself.
+    """Return the config of a single actor: `num_envs` environments, synchronous collection.
 
     >>> from rlox.configs import IMPALAConfig, PPOConfig
     >>> from rlox.learners._actors import is_synchronous

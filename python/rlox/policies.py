@@ -454,10 +454,10 @@ class ActorCritic(Protocol):
     - `reset_noise(rows)` is called at the start of an iteration and every `sde_sample_freq` steps.
     - `generator` is set to the trainer's `torch.Generator`.
 
-    The two methods below are called instead of `act` or `evaluate_actions` if there is a mask and
-    the latter has no parameter for it. This also holds if a subclass overrides one of the two
-    methods, but not the latter. During training, the trainer seeds torch's global generator, and
-    later restores its state.
+    If there is a mask, and `act` or `evaluate_actions` has no parameter for it, the two methods
+    below are called instead. The same holds if a subclass overrides one of the two methods below,
+    but not `act` or `evaluate_actions`. During training, the trainer seeds torch's global generator,
+    and later restores its state.
 
     >>> class Coin(nn.Module):
     ...     def __init__(self):

@@ -27,7 +27,7 @@ def check_spaces(observation_space: object, action_space: object) -> None:
 
 
 def check_policy(policy: object, observation_space: gym.Space[Any], action_space: gym.Space[Any]) -> None:
-    """Check that a policy returns the outputs of `rlox.policies.ActorCritic` for two observations.
+    """Check that a policy returns what `rlox.policies.ActorCritic` requires for two observations.
 
     Raises:
         ArgumentError: A method fails, or an output has another shape or dtype.
@@ -73,10 +73,10 @@ def check_policy(policy: object, observation_space: gym.Space[Any], action_space
 
 
 def _fused(policy: object, name: str, *others: str) -> Any:
-    """Return an optional method that computes what `others` compute, or None.
+    """Return the optional method `name` of a policy, or None.
 
-    The result is None if the method is missing, or if a subclass overrides one of `others`,
-    `get_value` or `get_action_and_logprob` but not the method, which would ignore the override.
+    The result is None if the method is missing. It is also None if a subclass overrides
+    `get_action_and_logprob`, `get_value` or one of `others`, but not `name`, which would ignore this.
     """
     required = ("get_action_and_logprob", "get_value", *others)
     for namespace in (vars(policy), *map(vars, type(policy).__mro__)):

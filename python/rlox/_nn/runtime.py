@@ -212,7 +212,7 @@ def best_threads(module: nn.Module, device: torch.device) -> int | None:
 def attach_generator(module: Any, generator: torch.Generator) -> Any:
     """Move a module to the device of a generator, and set the generator of its submodules.
 
-    Submodules without an attribute `generator` that is a `torch.Generator` or None are unchanged.
+    Only submodules whose attribute `generator` is a `torch.Generator` or None get the generator.
     """
     for part in module.modules():
         if isinstance(getattr(part, "generator", module), torch.Generator | None):

@@ -304,7 +304,7 @@ class OffPolicyLearner(BaseLearner[OffPolicyT]):
         return n_transitions
 
     def choose(self, t: int) -> Array:
-        """Return actions with noise for step `t` of an iteration, in stored form."""
+        """Return the actions of step `t` of an iteration, with any action noise, in stored form."""
         config = self.config
         is_warmup = self.timesteps < config.learning_starts
         freq = config.sde_sample_freq

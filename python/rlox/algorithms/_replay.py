@@ -54,7 +54,7 @@ class Replay:
         frames: Number of frames stacked in an observation; each frame is stored once.
 
     Raises:
-        ArgumentError: `goals` is set, but `config.prioritized` is too or observations have no goals.
+        ArgumentError: `goals` and `config.prioritized` are both set, or observations have no goals.
         OutOfMemoryError: The buffer does not fit into memory.
     """
 
@@ -70,7 +70,7 @@ class Replay:
         frames: int = 1,
     ) -> None:
         self.layout, self.config, self.device = layout, config, device
-        # Asynchronous copies are safe only if an event tells when the source memory may be reused.
+        # Asynchronous copies need events that tell when to reuse their source; only CUDA has them.
         self.pinned = device.type == "cuda"
         # Dict observations are stored by name, because goals are accessed by name.
         self.named = bool(parts_of(layout))
@@ -175,7 +175,7 @@ class Replay:
         return tensor.pin_memory() if self.pinned else tensor
 
     def _normalize(self, normalizer: Normalizer) -> dict[str, Tensor]:
-        """Return the observations and rewards of the last sample that are to be normalized, by name."""
+        """Return the normalized observations, rewards or both of the last sample, by name."""
         tensors = dict[str, Tensor]()
         if self.config.normalize_obs:
             for name in ("obs", "next_obs"):

@@ -46,7 +46,7 @@ def make_replay_buffer(
         frames: Number of frames stacked in an observation; each frame is stored once.
 
     Raises:
-        ArgumentError: `goals` is set, but `config.prioritized` is too or observations have no goals.
+        ArgumentError: `goals` and `config.prioritized` are both set, or observations have no goals.
         OutOfMemoryError: The buffer does not fit into memory.
     """
     dtype = action_dtype(action_space)

@@ -121,11 +121,12 @@ def collect_rollout(
       log_probs, ...)`, or `act(obs) -> (actions, log_probs, values)`; see `rlox.policies`. Integer
       observations and actions count from 0.
 
-    Native environments may have action masks. Others report masks in `infos["action_mask"]` or by a
-    method `action_masks`. A parameter of the policy named `mask`, `action_mask` or `action_masks`
-    receives the masks, bool (N, k). If there are no masks, the parameter has its default, or None.
-    When the policy computes values of final or last observations, the masks allow all actions. If a
-    module's `act` lacks the parameter, `get_action_and_logprob` is called instead.
+    Native environments may have action masks. Other environments report masks in
+    `infos["action_mask"]` or by a method `action_masks`. A parameter of the policy named `mask`,
+    `action_mask` or `action_masks` receives the masks, bool (N, k). If there are no masks, the
+    parameter has its default, or None. When the policy computes values of final or last
+    observations, the masks allow all actions. If a module's `act` lacks the parameter,
+    `get_action_and_logprob` is called instead.
 
     Args:
         env: A `VecEnv`, or the result of `make_vec` for another environment.

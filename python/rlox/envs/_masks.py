@@ -205,7 +205,8 @@ class MaskSource:
     Environments report masks in `infos["action_mask"]`, as Gymnasium's Taxi does. The alternative
     is a method `action_masks` of the vector environment, which returns (num_envs, k), or of each
     single environment, which returns (k,). If an environment's infos lack a mask, every action is
-    allowed. Only for the last state of an episode, a missing mask is unknown (see `read_final`).
+    allowed. For the last state of an episode, however, a missing mask counts as unknown; see
+    `read_final`.
 
     Args:
         env: The vector environment.
@@ -297,7 +298,7 @@ class MaskSource:
 
 
 def merge_mask_infos(before: Infos, infos: Infos, reset: Flags) -> Infos:
-    """Return the infos of a partial reset, with the earlier masks of environments not reset."""
+    """Return the infos of a partial reset; environments that were not reset keep their masks."""
     if not _has_mask(before):
         return infos
     masks = [*before["action_mask"]]  # arrays, lists, or tuples of them

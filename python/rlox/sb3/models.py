@@ -310,7 +310,7 @@ class Model:
             observation: Array of shape (*obs_shape) or (n, *obs_shape).
             state: Ignored, because policies have no memory.
             episode_start: Ignored.
-            deterministic: Use greedy actions instead of samples, the default of Stable-Baselines3.
+            deterministic: Use greedy actions. Default: samples, as in Stable-Baselines3.
 
         Raises:
             ArgumentTypeError, ArgumentError: As for `rlox.trainers.Trainer.predict`.
