@@ -65,7 +65,7 @@ S = TypeVar("S", bound=_Guarded)
 
 
 def synchronized(method: Callable[Concatenate[S, P], R]) -> Callable[Concatenate[S, P], R]:
-    """Decorate a method to run in one thread at a time, per object, under the object's `_guard`."""
+    """Decorate a method to hold the object's lock `_guard`, so that one thread at a time runs it."""
 
     @functools.wraps(method)
     def locked(self: S, /, *args: P.args, **kwargs: P.kwargs) -> R:
@@ -124,7 +124,7 @@ class InterruptScope:
 
 @contextmanager
 def stop_on_interrupt(stop: Callable[[], None]) -> Iterator[None]:
-    """Call `stop` on the first Ctrl-C within the context; later ones reach the previous handler.
+    """Call `stop` on the first Ctrl-C within the context; later ones call the previous handler.
 
     In a thread with an active `InterruptScope`, `stop` is called when the scope stops, and the signal handler does not
     change. The handler does not change outside the main thread either, or if SIGINT is ignored.

@@ -61,7 +61,7 @@ class StructuredError(Exception):
     ) -> None:
         if expected is None and not got:
             # Gymnasium raises `type(error)(error)` for an error of a worker process and
-            # `type(error)(text)` for an error of a constructor. Both become copies.
+            # `type(error)(text)` for an error of a constructor. In both cases, copy the original error.
             original: object = argument
             if sys._getframe(1).f_globals.get("__name__") == "gymnasium.envs.registration":
                 original = sys.exc_info()[1]
@@ -131,7 +131,7 @@ class OutOfMemoryError(StructuredError, MemoryError):
 
 
 def add_section(error: Exception, section: str) -> StructuredError:
-    """Return a copy of the error with the section of the state; wrong types become wrong values."""
+    """Return a copy of an error in a section of a state; ArgumentTypeError becomes ArgumentError."""
     if not isinstance(error, StructuredError):
         expected = "a value that `state` returned"
         hint = "pass the value that `state` returned"

@@ -15,7 +15,7 @@ from rlox._optional import load_extra
 
 _log = logging.getLogger("rlox")
 _fcntl: Any = None
-with suppress(ModuleNotFoundError):  # Windows has no `flock`, and its file locks exclude folders
+with suppress(ModuleNotFoundError):  # Windows has no `flock`, and cannot lock folders
     _fcntl = importlib.import_module("fcntl")
 _MAX_VALUES = 100_000  # limit for YAML, where nested aliases can expand to very many values
 _EXPONENT = re.compile(r"[-+]?(\d[\d_]*\.?\d*|\.\d+)[eE][-+]?\d+$")
@@ -126,7 +126,7 @@ def locked(path: Path, wait: bool = True, busy: str = "the lock is held", owner:
 
     Raises:
         BlockingIOError: Another process or thread holds the lock, and `wait` is False. The error has the text `busy`
-            and the file name `owner`; None: `path`.
+            and the file name `owner`, or `path` if `owner` is None.
     """
     if _fcntl is None:
         yield

@@ -40,7 +40,7 @@ environment 1 at step 7; check the environment's dynamics
 
 
 def check_finite_array(name: str, array: npt.NDArray[Any], steps_before: int) -> None:
-    """Check that data of several steps, (T, N, ...), are finite; the error has the step and the environment.
+    """Check that data of several steps, (T, N, ...), are finite; errors name the step and the environment.
 
     >>> check_finite_array("rewards", np.array([[0.0, 1.0], [np.inf, 0.0]]), steps_before=40)
     Traceback (most recent call last):
@@ -89,7 +89,7 @@ def check_finite_policy(
     """Check after a failed step that the policy's outputs and parameters are finite.
 
     Args:
-        outputs: Actions, log_probs and values, (N, ...) each; may end early or be empty.
+        outputs: Actions, log_probs and values, (N, ...) each, as far as they were computed.
         parameters: Parameters of the policy by name.
         step: Number of steps that each environment took before the failure.
     """

@@ -89,7 +89,7 @@ class Leaf:
 
 
 class Layout:
-    """Format of the rows of an array that store observations of a space.
+    """Format of an array whose rows store observations of a space.
 
     A Box of uint8 is stored as uint8, any other Box as float32. Discrete and MultiDiscrete are
     stored as zero-based int64, MultiBinary as uint8. Dict and Tuple, nested or not, are packed: a

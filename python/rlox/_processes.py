@@ -47,12 +47,12 @@ class Process:
         stopped.close()
 
     def send(self, message: object) -> None:
-        """Send a task, or the reply to a report. If the process has died, `receive` returns it."""
+        """Send a task, or the reply to a report. If the process has died, `receive` reports that."""
         with suppress(OSError):
             self.connection.send(message)
 
     def receive(self) -> tuple[bool, Any]:
-        """Wait for a message; return whether it is the task's result, and the result or report.
+        """Wait for a message; return (True, result) of the task, or (False, message) of a report.
 
         The result is an exception if the task raised it, or a RuntimeError if the process died.
         """
@@ -123,7 +123,7 @@ class Pool:
     def submit(self, task: Task, label: object = None) -> Process:
         """Send a task to an idle process, and return the process.
 
-        `wait` yields the label with the task's messages, or the caller talks to the process itself.
+        The caller receives the task's messages from `wait`, with the label, or from the process.
         """
         idle = [p for p in self._processes if p not in self._labels and not p.connection.closed]
         process = idle[0] if idle else Process(self._threads)
@@ -136,7 +136,7 @@ class Pool:
         return process
 
     def wait(self) -> Iterator[tuple[Any, bool, Any, Process]]:
-        """Wait up to 0.5 s, and yield messages: label, result flag, result or report, process."""
+        """Wait up to 0.5 s; yield (label, is_result, result or report, process) for each message."""
         running: dict[Any, Process] = {process.connection: process for process in self._labels}
         # Without the timeout, a signal just before the wait is handled only after the wait.
         for connection in wait(list(running), _POLL):
@@ -154,7 +154,7 @@ def worker_main(connection: Connection, stopped: Connection) -> None:
     Tasks stop as on Ctrl-C when `stopped` closes, which also happens if the parent dies. The
     worker ignores SIGINT, because the parent handles Ctrl-C.
     """
-    # Daemonic processes may not start processes, but tasks may; those end with their connections.
+    # Daemonic processes may not start processes, but tasks do; those end with their connections.
     current_process()._config["daemon"] = False  # type: ignore[attr-defined]  # has no public name
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     if hasattr(signal, "pthread_sigmask"):

@@ -21,7 +21,7 @@ _OFF_POLICY_EPS = 1e-8
 
 @dataclass(frozen=True, kw_only=True)
 class AlgorithmSpec:
-    """Facts about one algorithm.
+    """Classes, names and defaults of one algorithm.
 
     Classes and objects are written as "module:name" and imported when they are needed.
 
@@ -30,10 +30,10 @@ class AlgorithmSpec:
         config: Dataclass of the settings.
         torch_learner: Learner in PyTorch.
         native_learner: Learner in Rust; None if there is none.
-        trainer: `rlox.trainers.Trainer` subclass; None: a subclass that is created from this row.
+        trainer: `rlox.trainers.Trainer` subclass; None: a subclass made from this object.
         ddp_trainer: Trainer of several processes; None if the algorithm has none.
         search_space: Default search space of `rlox.experiments.Sweep`; None if there is none.
-        has_env: Whether the algorithm learns from environments.
+        has_env: True if the algorithm learns from environments.
         actions: Supported action spaces: all, only Discrete, or only Box.
         policy_network: Name of the network that computes greedy actions.
         net_arch: Default sizes of the hidden layers for flat observations.
@@ -59,7 +59,7 @@ class AlgorithmSpec:
 
 
 def _spec(name: str, config: type[Any], native_module: str, **facts: Any) -> AlgorithmSpec:
-    """Return the specification of an algorithm whose classes have the usual names."""
+    """Return the specification of an algorithm whose classes are named after it."""
     upper = name.upper()
     return AlgorithmSpec(
         name=name,

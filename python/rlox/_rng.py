@@ -92,7 +92,7 @@ class SeedTracker:
         self.record(seed)
 
     def record(self, seed: Seed, mask: npt.NDArray[np.bool_] | None = None) -> None:
-        """Record a reset of all environments, or of those in `mask`; None keeps a seed."""
+        """Record the seeds of a reset of all environments, or of those in `mask`; None: no new seed."""
         seeds = seed_each(seed, len(self._seeds))
         if seeds is None:
             return
@@ -117,7 +117,7 @@ class SeedTracker:
         if self._action_stream is None:
             known: int | list[int] | None
             known = [s for s in self.last if s is not None] or None if isinstance(self.last, list) else self.last
-            # Environments use the same seed without a spawn key, so the streams differ.
+            # Environments use the seed without a spawn key, so this stream differs from theirs.
             self._action_stream = np.random.default_rng(np.random.SeedSequence(known, spawn_key=(0,)))
         return self._action_stream
 

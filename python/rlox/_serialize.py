@@ -19,7 +19,7 @@ def float_to_json(number: float) -> float | str:
 
 
 def dumps(content: object, indent: int | None = None) -> str:
-    """Return strict JSON of plain data and dataclasses, for readers: NaN and infinity become null.
+    """Return strict JSON of plain data and dataclasses; NaN and infinity become null.
 
     >>> dumps({"a": [1.5, float("nan")]})
     '{"a": [1.5, null]}'

@@ -412,8 +412,8 @@ def check_supported_actions(algorithm: str, supported: str, space: gym.Space[Any
 def random_actions(space: gym.Space[Any], rng: np.random.Generator, batch_shape: tuple[int, ...]) -> npt.NDArray[Any]:
     """Sample uniform actions in the form that a rollout stores, int64 or float32.
 
-    Actions of an integer Box are integers including both bounds, rounded to float32. Bounds of a
-    floating-point Box are clipped to the range of float32.
+    For an integer Box, actions are integers from `low` to `high`, both included, rounded to
+    float32. The bounds of a floating-point Box are clipped to the range of float32.
 
     Args:
         space: Discrete, MultiDiscrete, MultiBinary or Box space.

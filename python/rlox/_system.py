@@ -12,7 +12,7 @@ _UNITS = ("avx2", "fma", "avx512f", "avx512bw", "avx512dq", "avx512vl", "asimd")
 
 
 def allowed_cpus() -> int:
-    """Return the number of CPUs in the affinity mask of this process, or of all CPUs."""
+    """Return the number of CPUs in the affinity mask of this process; without a mask, of all."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1

@@ -35,7 +35,7 @@ def read() -> dict[str, float]:
 
 
 class EveryNSteps:
-    """Trigger that is ready once after each multiple of a number of environment steps.
+    """Trigger that is ready once after each multiple of `every` environment steps.
 
     Args:
         every: Number of environment steps, all environments together.
@@ -59,7 +59,7 @@ class EveryNSteps:
         self._next = (timesteps // self.steps + 1) * self.steps
 
     def ready(self, timesteps: int) -> bool:
-        """Return whether a multiple of `every` was reached since the last call that was ready."""
+        """Return whether a multiple of `every` was reached since the last call that returned True."""
         if timesteps < self._next:
             return False
         self.start(timesteps)

@@ -1,4 +1,4 @@
-"""Type aliases and tables of NumPy arrays."""
+"""Type aliases of NumPy arrays and observations, and names of dtypes."""
 
 from collections.abc import Mapping
 from typing import Any, TypeAlias

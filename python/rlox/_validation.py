@@ -174,7 +174,7 @@ class Setting:
         low: Smallest number.
         high: Largest number, for floats.
         extra: Integer that is accepted although it is below `low`.
-        convert: Function `(name, value)` that checks and converts instead of the type's check.
+        convert: Function `(name, value)` that replaces the check by type, and returns the value.
     """
 
     name: str
@@ -195,7 +195,7 @@ class Setting:
 
     @property
     def choices(self) -> tuple[str, ...]:
-        """Strings of which the value is one; empty if there are other values."""
+        """Accepted strings; empty if the type is not a Literal."""
         return get_args(self.kinds[0]) if get_origin(self.kinds[0]) is Literal else ()
 
     @property
@@ -360,7 +360,7 @@ def _json(name: str, value: Any) -> Any:
     raise _wrong(name, expected, value, fix, ArgumentTypeError)
 
 
-# Setting, and the setting of a preset that it replaces.
+# By setting: the setting of a preset that it replaces.
 _OVERRIDES = {"utd_ratio": "gradient_steps"}
 
 
@@ -376,7 +376,7 @@ def replaced_settings(arguments: Mapping[str, Any]) -> set[str]:
 def resolve(
     defaults: Mapping[str, Any], preset: Mapping[str, Any], arguments: Mapping[str, Any], exclude: Iterable[str] = ()
 ) -> tuple[dict[str, Any], dict[str, str]]:
-    """Return settings and the source of each: arguments, else the preset, else defaults.
+    """Return each setting and its source: an argument, else the preset, else the default.
 
     Args:
         defaults: Default of each setting.
@@ -454,7 +454,7 @@ mean 'gamma'?
             raise ArgumentTypeError(name, f"a setting of {owner}", "an unknown name", fix)
 
 
-# URL scheme of `actors`, and prefix of each address: without TLS, and with TLS.
+# By URL scheme in `actors`: prefix of the workers' addresses. "grpcs" means TLS.
 SCHEMES = {"grpc": "http://", "grpcs": "https://"}
 WAITS = ("connect_timeout", "keepalive_timeout", "reply_timeout", "recovery_timeout")
 _DAY = 86_400.0

@@ -1,14 +1,14 @@
 """Checkpoints: a folder with a manifest and safetensors files, written atomically.
 
     manifest.json             config, counters and random streams; name, size and SHA-256 of each
-                              member; SHA-256 of the manifest itself
+                              other file, called member; SHA-256 of the manifest itself
     networks.safetensors      parameters and buffers by name
     optimizer.safetensors     optimizer state of each parameter
     normalizer.safetensors    statistics; absent if nothing is normalized
-    environment.safetensors   state of the environments; absent if they have no state to save, and
-                              the manifest contains "env_state": "missing"
-    replay.safetensors        contents of the replay buffer; absent without a buffer, and if the
-                              manifest contains "replay": false
+    environment.safetensors   state of the environments; if it cannot be saved, this file is absent
+                              and the manifest contains "env_state": "missing"
+    replay.safetensors        contents of the replay buffer; absent if there is no buffer, or if
+                              the manifest contains "replay": false
 
 Members are ordinary safetensors files. The manifest is canonical JSON (sorted keys, an indent of 2,
 a final newline). Other programs can read and write both. Reading runs no code from the files.
@@ -132,7 +132,7 @@ def _replace(path: Path, content: Mapping[str, Any], members: Mapping[str, Array
         }
         write_file(partial / MANIFEST, _sign({**content, "members": entries}))
     except BaseException:
-        # The partial folder would waste space, for example on a full disk.
+        # Remove the partial folder, which would waste space, for example on a full disk.
         shutil.rmtree(partial, ignore_errors=True)
         raise
     if path.exists():
@@ -198,7 +198,7 @@ def _make_parent(path: Path) -> None:
 def read_checkpoint(path: str | os.PathLike[str]) -> Checkpoint:
     """Read a checkpoint and verify its checksums.
 
-    A checkpoint may be replaced while this function reads it: the result is the old or the new one.
+    If a checkpoint is replaced while this function reads it, the result is the old or the new one.
 
     Args:
         path: Folder of a checkpoint, or a run folder, of which the newest checkpoint is read.
@@ -457,7 +457,7 @@ def read_timesteps(checkpoint: Path) -> int:
 
 
 def explain_missing_checkpoint(path: Path) -> str | None:
-    """Return why a path has no checkpoint, with a hint; None if it may have one."""
+    """Return the reason why a path has no checkpoint, with a hint; None if it may have one."""
     if not path.exists():
         return "does not exist; pass the folder of a checkpoint"
     if path.is_file():

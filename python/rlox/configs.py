@@ -10,7 +10,7 @@ from rlox.noise import ActionNoise, as_noise
 
 
 def local_config(config: Any, num_envs: int) -> Any:
-    """Return a config of synchronous collection with `num_envs` environments, for a single actor.
+    """Return the config of a single actor: `num_envs` environments, synchronous collection.
 
     >>> from rlox.configs import IMPALAConfig, PPOConfig
     >>> from rlox.learners._actors import is_synchronous
@@ -46,7 +46,7 @@ Schedule = Literal["constant", "linear"]
 BETAS = (0.9, 0.999)
 ALPHA = 0.99
 EPS = 1e-5
-# Settings of the built-in policies, which a custom policy excludes.
+# Settings of the built-in policies, which cannot be passed with a custom policy.
 SHAPE_SETTINGS = ("use_sde", "net_arch", "shared_trunk", "activation", "ortho_init", "log_std_init", "full_std")
 
 
@@ -154,7 +154,7 @@ def _check_actors(config: "OnPolicyConfig") -> None:
 
 
 class AlgorithmConfig(Settings):
-    """Base of the configs; the attributes hold for algorithms without the setting."""
+    """Base of the configs. The attributes are the values for algorithms without these settings."""
 
     action_masks: bool = False
     action_noise: ActionNoise | None = None
@@ -280,7 +280,7 @@ class A2CConfig(_GAEConfig, _RMSpropConfig):
 
 @dataclass(frozen=True, kw_only=True)
 class IMPALAConfig(_RMSpropConfig):
-    """Settings of IMPALA, with V-trace, mean instead of summed losses and A2C's optimizer."""
+    """Settings of IMPALA. Losses are means, not sums as in the paper; the optimizer is that of A2C."""
 
     async_collect = True  # not a setting
     num_envs: int = 8
@@ -329,7 +329,7 @@ class OffPolicyConfig(AlgorithmConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        # The buffer has rows of all environments.
+        # The buffer stores the same number of transitions of each environment.
         capacity = max(self.buffer_size // self.num_envs, 1) * self.num_envs
         if self.batch_size > capacity:
             raise ArgumentError(

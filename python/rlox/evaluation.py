@@ -51,7 +51,7 @@ class SeededPredictor:
 
     Args:
         learner: Learner that computes the actions.
-        seed: Seed of the samples. Environments with the same seed have different streams.
+        seed: Seed of the samples, which differ from random numbers of environments with this seed.
         interrupt_requested: Function that `evaluate` calls before each step; True ends the
             evaluation.
 
@@ -75,7 +75,7 @@ class SeededPredictor:
         self.interrupt_requested = interrupt_requested
         self.spaces = learner.spaces
         self.masked = learner.config.action_masks
-        # Environments use the same seed without a spawn key, so the streams differ.
+        # Environments use the seed without a spawn key, so this stream differs from theirs.
         self._stream = np.random.default_rng(np.random.SeedSequence(seed, spawn_key=(0,)))
 
     def predict(
@@ -90,8 +90,8 @@ def evaluation_seed(seed: int, *, training: bool = False) -> int:
 
     Args:
         seed: Seed of the trainer.
-        training: Whether the episodes are played during training. Their seed differs, so that the
-            best checkpoint is not scored on the episodes that selected it.
+        training: True for evaluations during training. Their seed differs, so that later
+            evaluations of the best checkpoint do not repeat the episodes that selected it.
 
     Raises:
         ArgumentTypeError: `seed` is not an integer.
@@ -200,7 +200,7 @@ def evaluate(
 
 
 def _drop_vector_modes(keywords: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the keywords without those that only matter for training with `make_vec`."""
+    """Return the keywords without those that matter only in `make_vec`."""
     modes = {"vectorization_mode", "autoreset_mode"}
     return {name: value for name, value in keywords.items() if name not in modes}
 
@@ -241,7 +241,7 @@ def _check_spaces(policy: Predictor, envs: VectorEnv[Any, Any, Any]) -> None:
     for name, policy_space, env_space in zip(("observation", "action"), pair, spaces, strict=False):
         is_compatible = isinstance(env_space, type(policy_space)) or isinstance(policy_space, type(env_space))
         is_compatible = is_compatible and policy_space.shape == env_space.shape
-        # Bounds define the meaning of actions, but not of observations.
+        # Bounds of observations may differ, but bounds of actions define their meaning.
         if not is_compatible or (name == "action" and to_json(policy_space) != to_json(env_space)):
             expected = f"the {name} space of the policy, {policy_space}"
             raise ArgumentError("env", expected, str(env_space), "pass an environment with the same spaces")

@@ -24,7 +24,7 @@ from rlox.learners._backends import check_torch
 
 __all__ = ["save_onnx", "save_safetensors", "state_dict"]
 
-# Arrays of a normalizer's state that normalize observations.
+# Names of the arrays in a normalizer's state that normalize observations.
 _STATISTICS = ("obs_mean", "obs_var", "obs_count")
 _OPSET, _FORMAT = 20, 9  # ONNX operator set and file version
 
@@ -81,7 +81,7 @@ def save_safetensors(policy: HasLearner, path: str | os.PathLike[str]) -> None:
 
 
 def save_onnx(policy: HasLearner, path: str | os.PathLike[str]) -> None:
-    """Write an ONNX model from raw observations to greedy actions.
+    """Write an ONNX model that maps raw observations to greedy actions.
 
     The input "obs" has the shape (n, *obs_shape) and the dtype int64 for Discrete and MultiDiscrete
     spaces, otherwise float32. The output "action" has the shape (n, *action_shape) and the dtype of
@@ -270,7 +270,7 @@ class _Graph:
         return self.op("ArgMax", part, axis=1, keepdims=1)
 
     def _squashed(self, out: str, low: npt.NDArray[Any], high: npt.NDArray[Any]) -> str:
-        """Append the squashing of SAC or TD3 means to the bounds; other outputs are ignored."""
+        """Append the squashing of the means of SAC or TD3 to the bounds; omit other outputs."""
         begin, end, axis = (np.array([x]) for x in (0, len(low), 1))
         mean = self.op("Slice", out, begin, end, axis)
         if self.learner.config.use_sde:

@@ -124,7 +124,7 @@ class NatureCNN(nn.Module):
 
 
 class Combined(nn.Module):
-    """Concatenated features of the parts of a Dict or Tuple space; empty parts have none.
+    """Concatenated features of the parts of a Dict or Tuple space; empty parts have no features.
 
     A `NatureCNN` has 256 features here, as in Stable-Baselines3.
 
@@ -154,10 +154,10 @@ class Combined(nn.Module):
 
 
 def register_encoder(space_type: type[gym.Space[Any]], encoder: FeaturesExtractor) -> None:
-    """Encode observations of a type of spaces with a custom module, on the torch backend.
+    """Register a custom module that encodes observations of a type of spaces (torch backend).
 
-    The encoder also applies to parts of Dict and Tuple spaces. Processes that load a checkpoint
-    with the encoder register it first.
+    The encoder also applies to parts of Dict and Tuple spaces. A process must register
+    the encoder before it loads a checkpoint that uses the encoder.
 
     Args:
         space_type: Subclass of a space that rlox supports, such as `gymnasium.spaces.Box`.
@@ -179,7 +179,7 @@ def register_encoder(space_type: type[gym.Space[Any]], encoder: FeaturesExtracto
 def make_features(
     space: gym.Space[Any], ortho_init: bool = True, cnn_features: int = 512, generator: torch.Generator | None = None
 ) -> nn.Module:
-    """Create the features of a space by its encoder, `Combined`, `NatureCNN` or `Flatten`."""
+    """Create the features module of a space: its encoder, `Combined`, `NatureCNN` or `Flatten`."""
     if (encoder := find_encoder(space)) is not None:
         return make_custom_features(encoder, space)
     if isinstance(space, spaces.Dict | spaces.Tuple):
@@ -204,7 +204,7 @@ def _channels_last(shape: Sequence[int]) -> bool:
 
 
 def make_custom_features(make: object, space: gym.Space[Any]) -> nn.Module:
-    """Create custom features, and try the module on two observations.
+    """Create custom features, and check the module's output for two observations.
 
     Raises:
         ArgumentError: The output shape is not (n, features_dim).

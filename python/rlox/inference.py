@@ -32,7 +32,7 @@ class Policy:
 
     Attributes:
         algorithm: "ppo", "a2c", "impala", "dqn", "sac" or "td3".
-        env: Id of the environment that it was trained on; None for environments without an id.
+        env: Id of the environment of the training; None for environments without an id.
         observation_space: Observation space of one environment.
         action_space: Action space of one environment.
         timesteps: Number of environment steps of the training.
@@ -59,7 +59,7 @@ class Policy:
         Args:
             obs: Raw observations, (*obs_shape) or (n, *obs_shape); dicts or tuples for Dict and
                 Tuple spaces. They are normalized if training normalized observations.
-            deterministic: Whether to return greedy actions instead of samples.
+            deterministic: Return greedy actions instead of samples.
             action_masks: Flags (n, k) of the allowed actions; None allows all actions.
 
         Returns:
@@ -92,8 +92,8 @@ def load(
         path: Checkpoint that a trainer saved, or a run folder, whose newest checkpoint is loaded.
         backend: Backend that computes the actions; None is the backend of the checkpoint. With "native", built-in
             networks that were trained with torch need no torch, and actions differ only by rounding.
-        policy: Policy that was passed to the trainer. Required if there was one.
-        features_extractor: Feature extractor that was passed to the trainer. Required if there was one.
+        policy: Policy that was passed to the trainer; required if one was passed.
+        features_extractor: As `policy`.
         device: Torch device of the networks; None is the device of the checkpoint.
 
     Returns:

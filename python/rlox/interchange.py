@@ -39,7 +39,7 @@ def to_arrow(buffer: ReplayBuffer) -> Any:
         "next_obs.key" for Dict observations, and two more:
 
         - `env`: index of the environment
-        - `continues`: whether the next row of the environment is the next step of the episode
+        - `continues`: True if the next row of the environment is the next step of the episode
 
         Arrays with one or more axes per row are fixed-size lists; the metadata of the column has
         their shape. Dtypes do not change.
@@ -144,9 +144,9 @@ def from_arrow(
             step.
         capacity: Capacity of the buffer in transitions; None is the capacity of the buffer that was
             converted to the table, or the number of rows for other tables.
-        num_envs: Number of environments; None is that of the converted buffer, or 1 for others.
-        frame_stack: Number of stacked frames per observation; None is that of the converted
-            buffer, or 1 for others.
+        num_envs: Number of environments; None: that of the converted buffer, or 1 for other tables.
+        frame_stack: Number of stacked frames per observation; None: that of the converted buffer,
+            or 1 for other tables.
         n_step: As for `rlox.ReplayBuffer`.
         gamma: As for `rlox.ReplayBuffer`.
         seed: As for `rlox.ReplayBuffer`.
@@ -191,14 +191,14 @@ def from_arrow(
 
 
 def _split_rows(buffer: ReplayBuffer, columns: Arrays, continues: npt.NDArray[np.bool_], num_envs: int) -> None:
-    """Separate consecutive rows whose `continues` is False."""
+    """Mark the rows whose `continues` is False as not followed by the next row."""
     is_separate = ~(continues | columns["terminated"] | columns["truncated"])
     if not is_separate[:-num_envs].any():  # the last step has no next rows
         return
     state = buffer.state()
     first = len(continues) - len(state["continues"])
     state["continues"] &= continues[first:]
-    if first:  # `cut`: whether the oldest stored rows continue rows that were overwritten
+    if first:  # `cut`: True where the oldest stored rows continue rows that were overwritten
         state["cut"] &= continues[first - num_envs : first]
     buffer.load_state(state)
 

@@ -87,7 +87,7 @@ KINDS: dict[str, type[ActionNoise]] = {"gaussian": GaussianNoise, "ornstein_uhle
 
 
 def as_noise(name: str, value: object) -> ActionNoise:
-    """Return noise, which may be passed in the form of `dataclasses.asdict`.
+    """Return noise from an object of this module or from its dict (`dataclasses.asdict`).
 
     Raises:
         ArgumentError: A number is out of range.
@@ -109,7 +109,7 @@ def as_noise(name: str, value: object) -> ActionNoise:
 
 
 def as_scalar_noise(noise: ActionNoise) -> ActionNoise | None:
-    """Return the noise with a scalar sigma; None for several sigmas, a mean or an initial noise.
+    """Return the noise with a scalar sigma; None if sigmas differ, or mean or initial noise is not 0.
 
     >>> as_scalar_noise(GaussianNoise([0.2, 0.2]))
     GaussianNoise(sigma=0.2, mean=0.0, kind='gaussian')
@@ -124,7 +124,7 @@ def as_scalar_noise(noise: ActionNoise) -> ActionNoise | None:
 
 
 def noise_to_dict(noise: ActionNoise) -> dict[str, Any]:
-    """Return the noise as a dict for files, without a `mean` or `initial_noise` at its default.
+    """Return the noise as a dict for files; omit `mean` and `initial_noise` if they are defaults.
 
     >>> noise_to_dict(GaussianNoise(0.2))
     {'sigma': 0.2, 'kind': 'gaussian'}
@@ -204,7 +204,7 @@ class NoiseProcess:
         self.end_episodes(np.ones(len(self.state), np.bool_))
 
     def end_episodes(self, ended: npt.NDArray[np.bool_]) -> None:
-        """Reset the noise of environments whose episodes ended, a mask (N,)."""
+        """Reset the noise of the environments where `ended`, bool (N,), is True."""
         noise = self.noise
         initial = noise.initial_noise if isinstance(noise, OrnsteinUhlenbeckNoise) else None
         self.state[ended] = initial or 0.0

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 __all__ = ["plot_curve", "plot_runs", "read_curve"]
 
 Along = Literal["steps", "time"]
-# Points of a curve of several runs, and bootstrap resamples for its interval.
+# Number of points of a curve of several runs, and of bootstrap resamples for its interval.
 _PLACES, _RESAMPLES = 200, 1000
 # Matplotlib is not thread-safe.
 _drawing = threading.Lock()
@@ -120,7 +120,7 @@ def plot_runs(
         image: Path of the image; the suffix selects the format, such as `.png`, `.svg` or `.pdf`.
         metric: Label of the vertical axis.
         along: Horizontal axis of the curves, "steps" or "time".
-        bands: Whether to combine runs; False draws each run as a separate line.
+        bands: Combine runs; False draws each run as a separate line.
         title: Title of the plot.
 
     Returns:

@@ -130,7 +130,7 @@ class MlpPolicy(nn.Module):
         """Return the action distributions at observations, restricted by a mask.
 
         Raises:
-            ArgumentError, ArgumentTypeError: As `check_mask`; so do all methods with a mask.
+            ArgumentError, ArgumentTypeError: As for `check_mask`, in all methods with a mask.
         """
         return self._chances(self._shared_latent(obs), mask)
 
@@ -140,7 +140,7 @@ class MlpPolicy(nn.Module):
         return common
 
     def _chances(self, common: Tensor, mask: Tensor | None, explore: bool = False) -> Distribution:
-        """Return the action distributions; `explore` makes gSDE use its exploration matrices."""
+        """Return the action distributions; if `explore`, gSDE uses its exploration matrices."""
         return self._of_outputs(self.actor(common), mask)
 
     def _of_outputs(self, out: Tensor, mask: Tensor | None) -> Distribution:
@@ -188,7 +188,7 @@ class MlpPolicy(nn.Module):
         return self._shaped(rows), chances.log_prob(rows), self._value(common)
 
     def frozen_act(self) -> Callable[..., tuple[Tensor, Tensor, Tensor]]:
-        """Return `act` for one rollout, with actor and critic in one pass and fixed weights."""
+        """Return a faster `act` with copies of the weights; call this again after an update."""
         both = fuse_mlps(self.actor, self.critic)
 
         def act(obs: TensorObs, mask: Tensor | None = None) -> tuple[Tensor, Tensor, Tensor]:
@@ -217,9 +217,9 @@ class SdePolicy(MlpPolicy):
     """`MlpPolicy` with state-dependent exploration (gSDE, Raffin et al. 2021), for Box actions.
 
     A sample is `mean + latent @ matrix`, where `latent` is the actor's last hidden layer, without
-    gradient. Each row has a matrix of Gaussian entries with standard deviation `exp(log_std)`.
-    Matrices change only in `reset_noise`, so that exploration is smooth in time. The marginal
-    distribution of an action is Gaussian with variance `latent**2 @ exp(log_std)**2`.
+    gradient. Each row of a batch has a matrix of Gaussian entries with standard deviation
+    `exp(log_std)`. Matrices change only in `reset_noise`, so that exploration is smooth in time. The
+    marginal distribution of an action is Gaussian with variance `latent**2 @ exp(log_std)**2`.
 
     Args:
         observation_space, action_space, mlp_settings: As for `MlpPolicy`.
@@ -252,13 +252,13 @@ class SdePolicy(MlpPolicy):
         self.exploration: Tensor | None = None
 
     def reset_noise(self, rows: int) -> None:
-        """Sample new exploration matrices for `rows` rows."""
+        """Sample new exploration matrices for batches of `rows` observations."""
         std = self.log_std.detach().exp().expand(-1, self.actions)
         noise = torch.empty((rows, *std.shape), device=std.device)
         self.exploration = std * noise.normal_(generator=self.generator)
 
     def _chances(self, common: Tensor, mask: Tensor | None, explore: bool = False) -> Gaussian:
-        """Return the action distributions, with the exploration matrices if they fit the rows."""
+        """Return the action distributions; exploration uses the matrices if there is one per row."""
         if mask is not None:
             check_mask(mask, None, common)
         *hidden, head = self.actor
@@ -273,14 +273,14 @@ class SdePolicy(MlpPolicy):
         return Gaussian(mean, (variance + 1e-6).sqrt(), noise)
 
     def frozen_act(self) -> Callable[..., tuple[Tensor, Tensor, Tensor]]:
-        """Return `act`, because samples need the actor's hidden layer."""
+        """Return `act` itself, because gSDE needs the actor's last hidden layer."""
         return self.act
 
 
 def make_policy(
     policy: PolicyLike, observation_space: gym.Space[Any], action_space: gym.Space[Any], shape: Mapping[str, Any]
 ) -> nn.Module:
-    """Create a built-in policy, or check a custom policy.
+    """Create a built-in policy, or return a custom policy after a check.
 
     Args:
         policy: Torch module, or a function from observation and action space to a module; None: a
@@ -313,13 +313,14 @@ LOG_STD = (-20.0, 2.0)
 class SquashedPolicy(nn.Module):
     """Actor with a tanh-squashed Gaussian and two critics (SAC).
 
-    Actor and critics share the features, whose weights learn from the critic loss only.
+    Actor and critics share the features module, which only the critic loss trains.
 
     With `use_sde` (gSDE, Raffin et al. 2021), a sample adds `latent @ matrix` to the mean, where
     `latent` is the actor's last hidden layer. The entries of the matrix are Gaussian with standard
     deviations `exp(log_std)`. In `explore`, each environment has a matrix, which `reset_noise`
-    replaces. In updates, all rows share one matrix, and so do all samples within `one_matrix`. As
-    in Stable-Baselines3's SAC, the gradient of the noise reaches the hidden layers, unlike in PPO.
+    replaces. In updates, all rows of a batch share one matrix, and so do all batches within
+    `one_matrix`. As in Stable-Baselines3's SAC, the gradient of the noise reaches the hidden
+    layers, unlike in PPO.
 
     Args:
         observation_space: Observation space of one environment.
@@ -359,13 +360,13 @@ class SquashedPolicy(nn.Module):
         self.generator: torch.Generator | None = None
 
     def reset_noise(self, rows: int) -> None:
-        """Sample new exploration matrices for `rows` rows, with gSDE only."""
+        """Sample new exploration matrices for batches of `rows` observations, with gSDE only."""
         if self.use_sde:
             self.exploration = (self.log_std.exp() * self._normals(rows)).detach()
 
     @contextmanager
     def one_matrix(self) -> Iterator[None]:
-        """Use one gSDE matrix for all samples of `get_action_and_logprob` in a block."""
+        """Use one gSDE matrix for all samples of `get_action_and_logprob` in a `with` block."""
         if self.use_sde:
             self._drawn = self._normals(1)
         try:
@@ -392,7 +393,7 @@ class SquashedPolicy(nn.Module):
         return out[:, : self.actions].tanh()
 
     def explore(self, obs: TensorObs) -> Tensor:
-        """Sample actions (N, k), with gSDE from the exploration matrices if they fit the rows."""
+        """Sample actions (N, k); gSDE uses the exploration matrices if there is one per row."""
         latent, exploration = self._latent(obs), self.exploration
         if exploration is None or len(exploration) != len(latent):
             return self.get_action_and_logprob(obs)[0]
@@ -445,17 +446,18 @@ class ActorCritic(Protocol):
 
     Optional members:
 
-    - `act(obs, mask=None) -> (action, log_prob, value)` replaces two calls in rollouts, without
-      gradients.
-    - `evaluate_actions(obs, action, mask=None) -> (log_prob, entropy, value)` replaces two calls in
-      updates.
+    - `act(obs, mask=None) -> (action, log_prob, value)` replaces calls of the two methods below in
+      rollouts, which need no gradients.
+    - `evaluate_actions(obs, action, mask=None) -> (log_prob, entropy, value)` replaces calls of the
+      two methods below in updates.
     - `mode(obs, mask=None) -> action` returns greedy actions, for deterministic prediction.
     - `reset_noise(rows)` is called at the start of an iteration and every `sde_sample_freq` steps.
     - `generator` is set to the trainer's `torch.Generator`.
 
-    `act` and `evaluate_actions` are not called with a mask if they lack its parameter, nor if a
-    subclass overrides one of the two methods below without them. During training, the trainer seeds
-    torch's global generator; its state is restored afterwards.
+    If there is a mask, and `act` or `evaluate_actions` has no parameter for it, the two methods
+    below are called instead. The same holds if a subclass overrides one of the two methods below,
+    but not `act` or `evaluate_actions`. During training, the trainer seeds torch's global generator,
+    and later restores its state.
 
     >>> class Coin(nn.Module):
     ...     def __init__(self):
@@ -492,7 +494,7 @@ def check_mask(mask: Tensor | npt.ArrayLike, counts: Sequence[int] | None, logit
     Raises:
         ArgumentError: The shape is wrong, a number is neither 0 nor 1, a component has no allowed
             action, or `counts` is None.
-        ArgumentTypeError: The mask does not hold flags.
+        ArgumentTypeError: The elements of the mask are neither bools nor numbers.
 
     >>> check_mask([[1, 0]], [2], torch.zeros(1, 2))
     tensor([[ True, False]])
@@ -562,8 +564,8 @@ def takes_masks(policy: ActorCritic) -> bool:
 def get_act_fn(policy: ActorCritic) -> Callable[..., tuple[Tensor, Tensor, Tensor]]:
     """Return the policy's `act`, or a function that computes the same.
 
-    The function is valid until the weights change. With a mask, an `act` without such a parameter
-    is replaced by `get_action_and_logprob` and `get_value`.
+    The function is valid until the weights change. If there is a mask and `act` has no parameter
+    for it, `get_action_and_logprob` and `get_value` are called instead.
     """
     fused, separate = _fused_act(policy), _with_mask(policy.get_action_and_logprob)
     together, masked = _with_mask(fused), mask_parameter(fused) is not None

@@ -47,7 +47,7 @@ def resolve_config(
         count: Number of environments that exist already, which sets `num_envs`; None if the
             environments will be created.
         arguments: Settings that the caller passed.
-        exclude: Settings that the preset does not set, see `rlox._validation.resolve`.
+        exclude: Settings for which the preset is ignored, see `rlox._validation.resolve`.
 
     Returns:
         The config, and the source of each setting: "argument", "rl-zoo3", "default" or "env".

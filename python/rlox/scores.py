@@ -15,7 +15,7 @@ from rlox._validation import check_float, check_int, short_repr
 __all__ = ["Score", "bootstrap_interval", "interquartile_mean", "score"]
 
 RESAMPLES = 10_000
-# Largest number of samples in memory.
+# Largest number of resampled values in memory at once.
 _BLOCK = 1_000_000
 
 
@@ -32,7 +32,7 @@ class Score(TypedDict):
 def interquartile_mean(numbers: npt.ArrayLike) -> npt.NDArray[np.float64]:
     """Compute the interquartile mean along the last axis.
 
-    The floor(n / 4) smallest and the floor(n / 4) largest of n numbers are not counted.
+    The floor(n / 4) smallest and the floor(n / 4) largest of n numbers are left out.
 
     Args:
         numbers: Numbers (..., n), with n of at least 1.
@@ -58,7 +58,7 @@ def bootstrap_interval(
 ) -> npt.NDArray[np.float64]:
     """Compute the percentile bootstrap interval of the interquartile mean.
 
-    The resamples are the same in each call, so equal numbers have equal intervals.
+    The resamples are the same in each call, so the same numbers always have the same interval.
 
     Args:
         numbers: Numbers (..., n), with n of at least 1.

@@ -176,14 +176,14 @@ class Trainer:
     ) -> TrainResult:
         """Train for at least `total_timesteps` more environment steps, in full iterations.
 
-        Schedules cover the steps of the call. Ctrl-C ends the call after the current step or weight update, and the
-        run is saved. The steps of an unfinished rollout are discarded. A second Ctrl-C raises `KeyboardInterrupt`
-        immediately.
+        Schedules run over the steps of this call. Ctrl-C ends the call after the current step or
+        weight update, and the run is saved. The steps of an unfinished rollout are discarded. A
+        second Ctrl-C raises `KeyboardInterrupt` immediately.
 
         Args:
             total_timesteps: Number of steps over all environments. None continues an interrupted or
                 loaded run up to its planned end.
-            progress_bar: Whether to show a progress bar; requires the extra `rlox[progress]`.
+            progress_bar: Show a progress bar; requires the extra `rlox[progress]`.
             callbacks: `rlox.callbacks.Callback` objects, or functions of (run, metrics). If a
                 callback raises an error, the run is saved first.
             loggers: "console", "jsonl", "tensorboard", "wandb", "mlflow", or objects that implement
@@ -220,9 +220,9 @@ class Trainer:
         """End `train` after the current step. Callbacks and other threads may call this method.
 
         Args:
-            reason: Text for `stopped_by` of the result. A run with a reason is complete. If the
-                reason is None, the run is interrupted, and another call of `train()` continues the
-                run. The first of several reasons counts.
+            reason: Text for `stopped_by` of the result. A run that has a reason counts as complete.
+                If the reason is None, the run is interrupted, and another call of `train()`
+                continues the run. The first of several reasons counts.
 
         Raises:
             ArgumentTypeError: `reason` is neither a str nor None.
@@ -247,7 +247,7 @@ class Trainer:
             n_episodes: Number of episodes, at least 1.
             seed: Seed of the episodes and of sampled actions. None uses a seed that derives from
                 the trainer's seed, so the same weights give the same result.
-            deterministic: Whether to use greedy actions instead of samples.
+            deterministic: Use greedy actions instead of samples.
             env: Environment to evaluate in; None uses the id, spec or function of the training environment.
             max_episode_steps: Number of steps after which an episode is truncated; None uses the
                 limit of the environment.
@@ -273,7 +273,7 @@ class Trainer:
         Args:
             obs: (*obs_shape) or (n, *obs_shape), not normalized; dicts or tuples of arrays for Dict
                 and Tuple spaces. If training normalizes, the current statistics are applied.
-            deterministic: Whether to return greedy actions instead of samples.
+            deterministic: Return greedy actions instead of samples.
             action_masks: (n, k) bool, True where an action is allowed; None allows all.
 
         Returns:
@@ -291,8 +291,8 @@ class Trainer:
 
         Args:
             path: Folder to create; an existing checkpoint is replaced.
-            replay: Whether to include the replay buffer, which may be large. Without the buffer,
-                predictions stay the same, but training resumes with an empty buffer.
+            replay: Include the replay buffer, which may be large. Without the buffer, predictions
+                stay the same, but training resumes with an empty buffer.
 
         Raises:
             FileExistsError: `path` exists, and is neither a checkpoint nor an empty folder.
@@ -317,8 +317,9 @@ class Trainer:
     ) -> "Self":
         """Return the trainer of a checkpoint, which predicts the same and continues to train.
 
-        Environments whose state can be saved continue in the middle of their episodes, so a resumed
-        run gives the same bytes as an uninterrupted run. Other environments start new episodes.
+        Environments whose state can be saved continue in the middle of their episodes, so the
+        results of a resumed run are bitwise equal to those of an uninterrupted run. Other
+        environments start new episodes.
         A checkpoint of a trainer in Rust can be loaded if the Python config supports its settings.
 
         Args:
@@ -409,8 +410,8 @@ class PPOTrainer(Trainer):
             the installed packages.
         policy: Torch module that implements `rlox.policies.ActorCritic`, or a function that returns
             one for an observation space and an action space; None: built-in MLP.
-        features_extractor: Torch module that replaces the built-in encoder of observations; see
-            `rlox.features.FeaturesExtractor`.
+        features_extractor: Function or class that returns a torch module for the observation space,
+            which replaces the built-in encoder; see `rlox.features.FeaturesExtractor`.
         env_kwargs: Keywords for creating the environments, with values that JSON can represent.
         runs_dir: Folder in which `train` creates the run folder; None: nothing is written.
         **settings: Fields of `rlox.configs.PPOConfig`.
@@ -449,12 +450,14 @@ class A2CTrainer(Trainer):
 
 
 class IMPALATrainer(Trainer):
-    """Trainer of IMPALA, whose actors collect while it learns; see `rlox.algorithms.impala`.
+    """Trainer of IMPALA: actors collect while the learner updates; see `rlox.algorithms.impala`.
 
     Args:
         env, seed, backend, policy, features_extractor, env_kwargs, runs_dir: As for `PPOTrainer`.
-            A Gymnasium environment, a custom policy or a feature extractor needs `deterministic=True`
-            and `max_staleness=0`; the actor and the learner then take turns.
+            With a Gymnasium environment, a custom policy or a features extractor, actors are worker
+            processes, which need an id or a function as `env`. In these cases, an existing
+            environment needs `deterministic=True` and `max_staleness=0`; collecting and learning
+            then alternate.
         **settings: Fields of `rlox.configs.IMPALAConfig`.
 
     Raises:

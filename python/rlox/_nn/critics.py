@@ -15,10 +15,11 @@ from rlox._nn.runtime import TensorObs
 
 
 class StackedLinear(nn.Module):
-    """Linear layers of several networks, computed in one batched product.
+    """Linear layers of several networks, computed in one batched matrix product.
 
     A `state_dict` lists the weights of each network under a separate name. Therefore the name of
-    this module must contain `rlox._nn.optim.EACH`, which is replaced by "qf0", "qf1" and so on.
+    this module in its parent must contain `rlox._nn.optim.EACH`, the placeholder for "qf0", "qf1"
+    and so on.
 
     Args:
         layers: One layer per network, all of the same shape.
@@ -35,12 +36,12 @@ class StackedLinear(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Map (networks, N, inputs) to (networks, N, outputs)."""
-        # The gradient is cheaper than that of `baddbmm`.
+        # The backward pass of `bmm` and `add_` is faster than that of `baddbmm`.
         return torch.bmm(x, self.weight.mT).add_(self.bias.unsqueeze(1))
 
     def _save_to_state_dict(self, destination: dict[str, Any], prefix: str, keep_vars: bool) -> None:
         for name, stacked in (("weight", self.weight), ("bias", self.bias)):
-            # Views of parameters acquire a lock of torch, which a fork would copy; so detach first.
+            # A view of a parameter acquires a lock of torch, which a fork would copy. Detach first.
             tensor = stacked if keep_vars else stacked.detach()
             for i, part in enumerate(tensor.unbind()):
                 destination[prefix.replace(EACH, f"qf{i}") + name] = part
@@ -50,7 +51,7 @@ class Critics(nn.Module):
     """Q(s, a) of several MLPs on shared features, computed in one batched pass.
 
     Args:
-        features: Module from observations to (N, features_dim).
+        features: Module that maps observations to features (N, features_dim).
         features_dim: Number of features.
         action_dim: Number of components of an action.
         net_arch: Sizes of the hidden layers.
@@ -97,7 +98,7 @@ class Critics(nn.Module):
         return outputs.squeeze(-1)
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *others: Any) -> None:
-        """Stack the tensors of the critics under the names of this module's parameters."""
+        """Load a `state_dict` with the tensors of each critic: stack the tensors of all critics."""
         for name in [name for name in state_dict if name.startswith(f"{prefix}qf0.")]:
             rest = name[len(f"{prefix}qf0.") :]
             names = [f"{prefix}qf{i}.{rest}" for i in range(self.count)]
@@ -137,7 +138,8 @@ class FeaturedMlp(nn.Sequential):
     """MLP on features. Parameters are named as in a Sequential, such as "0.weight".
 
     Args:
-        features: Module from observations to (N, features_dim), with an attribute `features_dim`.
+        features: Module with an attribute `features_dim` that maps observations to features
+            (N, features_dim).
         outputs: Number of outputs per observation.
         net_arch: Sizes of the hidden layers.
         activation: "tanh", "relu", "elu", "gelu" or "silu".
@@ -189,9 +191,9 @@ class DeterministicPolicy(nn.Module):
 
     Args:
         action_space: Box action space.
-        actor_features: Module from observations to (N, features_dim), for the actor.
-        critic_features: The same for the critics.
-        net_arch, activation, init: As for `FeaturedMlp`, for actor and critics.
+        actor_features: Features extractor of the actor, as `features` of `FeaturedMlp`.
+        critic_features: Features extractor of the critics.
+        net_arch, activation, init: As for `FeaturedMlp`; used for the actor and the critics.
     """
 
     def __init__(

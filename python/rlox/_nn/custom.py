@@ -27,7 +27,7 @@ def check_spaces(observation_space: object, action_space: object) -> None:
 
 
 def check_policy(policy: object, observation_space: gym.Space[Any], action_space: gym.Space[Any]) -> None:
-    """Try a policy on two observations and check its outputs against `rlox.policies.ActorCritic`.
+    """Check that a policy returns what `rlox.policies.ActorCritic` requires for two observations.
 
     Raises:
         ArgumentError: A method fails, or an output has another shape or dtype.
@@ -43,7 +43,7 @@ def check_policy(policy: object, observation_space: gym.Space[Any], action_space
             type(policy).__name__,
             "implement rlox.policies.ActorCritic",
         )
-    module: Any = policy  # for mypy, attributes of a module are tensors
+    module: Any = policy  # mypy takes every attribute of a module for a tensor
     action_shape = (2, *(action_space.shape or ()))
     action_dtype = torch.float32 if isinstance(action_space, spaces.Box) else torch.int64
 
@@ -73,7 +73,11 @@ def check_policy(policy: object, observation_space: gym.Space[Any], action_space
 
 
 def _fused(policy: object, name: str, *others: str) -> Any:
-    """Return an optional method; None if missing, or if a subclass overrides only its parts."""
+    """Return the optional method `name` of a policy, or None.
+
+    The result is None if the method is missing. It is also None if a subclass overrides
+    `get_action_and_logprob`, `get_value` or one of `others`, but not `name`, which would ignore this.
+    """
     required = ("get_action_and_logprob", "get_value", *others)
     for namespace in (vars(policy), *map(vars, type(policy).__mro__)):
         if name in namespace:
@@ -91,7 +95,7 @@ _HINT = "see the algorithm's class in rlox.algorithms"
 
 
 def critic_parts(policy: nn.Module) -> tuple[list[str], list[str]]:
-    """Return the first name components of the actor's parameters and of the critics'."""
+    """Return the first components of the parameter names of the actor, and of the critics."""
     first = {name.partition(".")[0] for name, _ in policy.named_parameters()}
     return sorted(first - {"critic"}), ["critic"]
 
@@ -103,7 +107,7 @@ def make_custom_policy(
     needed: Sequence[str],
     features_extractor: object,
 ) -> nn.Module:
-    """Return a custom policy, or create it for the spaces.
+    """Return a custom policy, or the policy that a function creates for the spaces.
 
     Args:
         policy: Torch module, or a function from observation and action space to a module.
@@ -140,7 +144,7 @@ def make_custom_policy(
 def make_custom_q_network(
     policy: PolicyLike, observation_space: gym.Space[Any], action_space: gym.Space[Any], features_extractor: object
 ) -> nn.Module:
-    """Return a custom Q-network, and try it on two observations.
+    """Return a custom Q-network after a check of its output for two observations.
 
     Raises:
         ArgumentError: The network fails, or its output is not float32 (2, n).
@@ -159,7 +163,7 @@ def make_custom_actor_critic(
     needed: Sequence[str],
     features_extractor: object,
 ) -> nn.Module:
-    """Return a custom actor with a submodule `critic`, and try both on two observations.
+    """Return a custom actor-critic after a check of its outputs for two observations.
 
     Args:
         policy: As for `make_custom_policy`.

@@ -53,7 +53,7 @@ class Categorical:
 
 
 class MultiCategorical:
-    """Independent categorical components of `counts[i]` values, with logits (N, sum(counts))."""
+    """Independent categorical components with `counts[i]` values each; logits (N, sum(counts))."""
 
     def __init__(self, logits: Tensor, counts: Sequence[int]) -> None:
         self.components = [Categorical(part) for part in logits.split(list(counts), -1)]
@@ -77,7 +77,7 @@ class MultiCategorical:
 
 
 class Bernoulli:
-    """Independent Bernoulli components, 1 with probability sigmoid(logits), logits (N, k)."""
+    """Independent Bernoulli components, each 1 with probability sigmoid(logit); logits (N, k)."""
 
     def __init__(self, logits: Tensor) -> None:
         self.logits = logits
@@ -112,7 +112,7 @@ def apply_mask(logits: Tensor, flags: Tensor) -> Tensor:
     >>> apply_mask(torch.zeros(1, 2), torch.tensor([[True, False, True, True]])).sigmoid()
     tensor([[0.0000, 0.5000]])
     """
-    # Not -inf, so that 0 * log 0 is 0 in the entropy.
+    # With -inf instead, the entropy would be NaN, because 0 * -inf is NaN.
     least = torch.finfo(logits.dtype).min
     if flags.shape == logits.shape:
         return logits.masked_fill(~flags, least)

@@ -71,13 +71,13 @@ def mlp(
         sizes: Number of inputs, sizes of the hidden layers, and number of outputs.
         activation: Class of the activation.
         head_gain: Gain of the last layer with `ortho_init`; other layers have the gain sqrt(2).
-        ortho_init: Initialize weights orthogonally and biases with 0, else as torch does.
+        ortho_init: Initialize weights orthogonally and biases with 0. If False, as torch does.
         generator: Generator of the weights; None: torch's global generator.
 
     Raises:
         OutOfMemoryError: The weights, gradients and optimizer state do not fit into memory.
     """
-    # In float32: weights, gradient and two vectors of the optimizer.
+    # Each weight needs 16 bytes: weight, gradient and two running means of Adam, in float32.
     needed = 16 * sum((width_in + 1) * width_out for width_in, width_out in pairwise(sizes))
     check_memory("net_arch", list(sizes[1:-1]), needed)
     layers: list[nn.Module] = []

@@ -27,14 +27,14 @@ class VectorOptimizer:
 
     Args:
         module: Module whose parameters have one dtype and one device.
-        parts: First name components of the parameters to train; None: all parameters.
+        parts: First components of the names of the parameters to train; None: all parameters.
 
     Raises:
         ArgumentError: There are no trainable parameters, or several dtypes or devices.
     """
 
     moments: ClassVar[tuple[str, ...]]
-    """Names in `MEANS` that the optimizer has, as attributes with one number per parameter."""
+    """Names in `MEANS` of the optimizer's running means, which are attributes shaped like `vector`."""
 
     def __init__(self, module: nn.Module, parts: Sequence[str] | None = None) -> None:
         self.named = {
@@ -79,7 +79,7 @@ class VectorOptimizer:
                 yield name, part
 
     def gradient(self, loss: Tensor) -> Tensor:
-        """Return the gradient of a loss as a vector, 0 for parameters that it does not use."""
+        """Return the gradient of a loss as a vector, 0 for parameters that the loss does not use."""
         grads = torch.autograd.grad(loss, self._parameters, materialize_grads=True)
         joined = torch.cat([grad.reshape(-1) for grad in grads])
         return joined if self.average is None else self.average(joined)
@@ -100,7 +100,8 @@ class VectorOptimizer:
         """Return copies of the optimizer state, with the same names for every backend.
 
         "actor.0.weight.exp_avg" and "actor.0.weight.exp_avg_sq" are the running means of the
-        gradient and of its square, 0 if the optimizer has none. "actor.step" counts steps.
+        gradient and of its square. A mean that the optimizer does not have is 0. "actor.step" counts
+        the optimizer steps.
         """
         arrays: Arrays = {}
         for kind in MEANS:
@@ -108,7 +109,7 @@ class VectorOptimizer:
             for name, part in self._named_parts(mean):
                 arrays[f"{name}.{kind}"] = np.array(part.numpy(force=True))
         parts = {_step_key(name) for name, _ in self._named_parts(self.vector)}
-        if "trunk" in parts:  # its step count includes the heads
+        if "trunk" in parts:  # "trunk.step" also counts the steps of the heads
             parts -= {"actor", "critic"}
         return arrays | {f"{part}.step": np.array(self.steps, np.float32) for part in sorted(parts)}
 
@@ -171,7 +172,7 @@ def _step_key(name: str) -> str:
 
 
 def clip_norm_(gradient: Tensor, max_norm: float) -> Tensor:
-    """Clip a gradient in place to a norm of at most `max_norm`; return the norm before."""
+    """Clip a gradient in place to a norm of at most `max_norm`; return the norm before clipping."""
     norm: Tensor = gradient.norm()
     gradient.mul_((max_norm / (norm + 1e-6)).clamp_(max=1.0))
     return norm

@@ -47,7 +47,7 @@ def torch_dtype(dtype: "np.dtype[Any]") -> torch.dtype:
 
 # Protects torch's global generators and number of threads, which belong to the process.
 _LOCK = threading.RLock()
-# Original number of threads, then that of each active `limit_threads`, the latest last.
+# torch's original number of threads, then the number of each active `limit_threads`, in order.
 _THREADS: list[int] = []
 # True in a forked process, where the parent's torch threads are missing.
 _CHILD = False
@@ -66,7 +66,7 @@ if hasattr(os, "register_at_fork"):
 
 @contextmanager
 def reseeded(generator: torch.Generator, seed: int) -> Iterator[None]:
-    """Seed a generator for a block, then restore its state.
+    """Seed a generator for a `with` block, then restore its state.
 
     >>> generator = torch.Generator().manual_seed(1)
     >>> with reseeded(generator, 2):
@@ -84,7 +84,7 @@ def reseeded(generator: torch.Generator, seed: int) -> Iterator[None]:
 
 @contextmanager
 def isolate_rng(seed: int, device: torch.device | None = None) -> Iterator[None]:
-    """Seed torch's global generators for a block, then restore their states.
+    """Seed torch's global generators for a `with` block, then restore their states.
 
     Args:
         seed: Seed of the CPU generator and of the generator of a CUDA or MPS `device`.
@@ -118,7 +118,7 @@ def isolate_rng(seed: int, device: torch.device | None = None) -> Iterator[None]
 
 @contextmanager
 def limit_threads(threads: int | None) -> Iterator[None]:
-    """Set torch's number of threads for a block; None does not change the number.
+    """Set torch's number of threads for a `with` block; None does not change the number.
 
     A forked child always has one thread, because torch would wait forever for threads of the
     parent. If several Python threads are in such blocks, the last to exit restores the number.
@@ -153,7 +153,7 @@ def isolate_torch(seed: int | None, device: torch.device, threads: int | None) -
 
 @contextmanager
 def initialising(seed: int | None, device: torch.device) -> Iterator[None]:
-    """Isolate torch on one thread, because orthogonal matrices depend on the number of threads."""
+    """Enter `isolate_torch` with one thread: orthogonal matrices depend on the number of threads."""
     # The lock prevents other Python threads from changing the number of threads.
     with _LOCK, isolate_torch(seed, device, 1):
         yield
@@ -161,7 +161,7 @@ def initialising(seed: int | None, device: torch.device) -> Iterator[None]:
 
 @contextmanager
 def evaluating(module: nn.Module, threads: int | None = None) -> Iterator[None]:
-    """Set a module to evaluation mode for a block, with `limit_threads(threads)`.
+    """Set a module to evaluation mode for a `with` block, with `limit_threads(threads)`.
 
     >>> layer = nn.Dropout()
     >>> with evaluating(layer):
@@ -212,7 +212,7 @@ def best_threads(module: nn.Module, device: torch.device) -> int | None:
 def attach_generator(module: Any, generator: torch.Generator) -> Any:
     """Move a module to the device of a generator, and set the generator of its submodules.
 
-    The generator is set where an attribute `generator` is a `torch.Generator` or None.
+    Only submodules whose attribute `generator` is a `torch.Generator` or None get the generator.
     """
     for part in module.modules():
         if isinstance(getattr(part, "generator", module), torch.Generator | None):

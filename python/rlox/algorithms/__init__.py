@@ -1,6 +1,7 @@
 """Algorithms in PyTorch: one module and one learner class per algorithm, and their settings.
 
-The settings do not need PyTorch. The first access to a learner or its module imports PyTorch.
+The settings classes, such as `PPOConfig`, do not need PyTorch. The first access to a learner class
+or its module imports PyTorch.
 """
 
 import importlib

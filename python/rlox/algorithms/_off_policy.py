@@ -43,15 +43,16 @@ class OffPolicyLearner(BaseLearner[OffPolicyT]):
     """Base class of the off-policy algorithms; subclasses define networks, losses and `update`.
 
     An iteration collects transitions into a replay buffer and learns from minibatches. The first
-    `learning_starts` steps use random actions, later steps the policy, with action noise. The
-    buffer stores Box actions scaled to [-1, 1], and Discrete actions counted from 0.
+    `learning_starts` steps use random actions, later steps the policy. Action noise is added to
+    both. The buffer stores Box actions scaled to [-1, 1], and Discrete actions counted from 0; the
+    methods below call this the stored form of actions.
 
     Args:
         env: Environments from `rlox.make_vec`.
         config: Settings; `num_envs` must be the number of environments.
         seed: Seed of all random streams, an int >= 0.
         policy: Custom torch module, or a function from the observation and the action space to a
-            module; the subclass documents its methods. None: built-in networks.
+            module with the methods that the subclass documents. None: built-in networks.
         features_extractor: Features extractor of the built-in networks, see
             `rlox.policies.MlpPolicy`.
 
@@ -64,7 +65,7 @@ class OffPolicyLearner(BaseLearner[OffPolicyT]):
     backend = "torch"
     # "actions": random actions and action noise; "minibatches": sampled transitions.
     stream_names = (*BaseLearner.stream_names, "actions", "minibatches")
-    # Name of the policy in `modules`; tensor names omit "policy".
+    # Name of the policy in `modules`. Tensor names in checkpoints omit the prefix "policy.".
     policy_name = "policy"
     # Names of the losses and other metrics of updates, in the order of the output.
     metric_names: ClassVar[tuple[str, ...]]
@@ -119,7 +120,7 @@ class OffPolicyLearner(BaseLearner[OffPolicyT]):
                     repr(got),
                     "create the environments with autoreset_mode='SameStep'",
                 )
-        # Rows of resets are not stored, so consecutive rows do not follow each other.
+        # Environments that only reset store no row, so an environment's rows are not `num_envs` apart.
         streams = 1 if has_reset_rows else config.num_envs
         frames = check_frame_stack(env.single_observation_space, config.frame_stack)
         goals = None if config.her is None else goal_functions(env)
@@ -140,26 +141,26 @@ class OffPolicyLearner(BaseLearner[OffPolicyT]):
         raise NotImplementedError
 
     def net_arch(self, features: nn.Module) -> tuple[int, ...]:
-        """Return the sizes of the hidden layers after a features extractor."""
+        """Return the sizes of the hidden layers that follow a features extractor."""
         default = self.spec.image_net_arch if isinstance(features, NatureCNN) else self.spec.net_arch
         return default if self.config.net_arch is None else self.config.net_arch
 
     def make_targets(self) -> dict[str, nn.Module]:
-        """Create the target networks and other modules with state; return them by name."""
+        """Create the target networks and other modules that checkpoints store; return them by name."""
         raise NotImplementedError
 
     def make_optimizers(self) -> list[Adam]:
-        """Create the optimizers, which have disjoint parameters."""
+        """Create the optimizers; each parameter belongs to at most one of them."""
         raise NotImplementedError
 
     def compile_losses(self, *functions: Callable[..., Any]) -> None:
-        """Set `losses` to functions of minibatches, which are compiled if `config.compile`."""
+        """Set `losses` to functions of minibatches; compile them if `config.compile` is set."""
         self._plain = self._fast = self.losses = functions
         if self.config.compile:
             self._fast = tuple(torch.compile(function) for function in functions)
 
     def update(self, batch: ReplayBatch, learning_rate: float) -> None:
-        """Learn from a minibatch, and `record` the metrics."""
+        """Take the optimizer steps for a minibatch, and pass the metrics to `record`."""
         raise NotImplementedError
 
     def sample_actions(self, obs: TensorObs, mask: Tensor | None) -> Tensor:
@@ -175,15 +176,15 @@ class OffPolicyLearner(BaseLearner[OffPolicyT]):
         raise NotImplementedError
 
     def sampling(self, progress: float) -> dict[str, float]:
-        """Return further arguments of the replay buffer's `sample`."""
+        """Return further keyword arguments for `Replay.sample`."""
         return {}
 
     @contextmanager
     def seeded(self) -> Iterator[None]:
-        """Seed torch's generators from this learner's stream for a block.
+        """Seed torch's generators from the stream "iterations" for a `with` block.
 
         Raises:
-            ClosedError: Another thread is in the block.
+            ClosedError: Another thread runs such a block of this learner.
         """
         with self._exclusive():
             seed, global_seed = map(int, self.streams["iterations"].integers(2**63, size=2))
@@ -195,7 +196,7 @@ class OffPolicyLearner(BaseLearner[OffPolicyT]):
         """Prepare exploration, before an iteration and every `sde_sample_freq` steps."""
 
     def on_step(self, before: int) -> None:
-        """Run after each step of all environments; `before` is the previous `timesteps`."""
+        """Run after each step of all environments; `before` is `timesteps` before the step."""
 
     def iterate(self, progress: float = 0.0) -> dict[str, float]:
         """Collect `train_freq` steps and learn from the replay buffer; see `Learner.iterate`.
@@ -227,7 +228,7 @@ class OffPolicyLearner(BaseLearner[OffPolicyT]):
         }
 
     def to_env_actions(self, actions: Array) -> Array:
-        """Convert stored actions, (n,) or (n, k), to actions of the environments.
+        """Convert actions in stored form, (n,) or (n, k), to actions of the environments.
 
         Raises:
             ArgumentError: An action is not finite.
@@ -240,7 +241,7 @@ class OffPolicyLearner(BaseLearner[OffPolicyT]):
         return _spaces.to_env_actions(space, actions, len(actions))
 
     def sample_random_actions(self) -> Array:
-        """Sample uniform allowed actions for all environments, in stored form."""
+        """Sample allowed actions uniformly for all environments, in stored form."""
         space, stream, n = self.spaces[1], self.streams["actions"], self.config.num_envs
         if isinstance(space, gym.spaces.Box):
             return stream.uniform(-1, 1, (n, len(self.low))).astype(np.float32)
@@ -280,7 +281,7 @@ class OffPolicyLearner(BaseLearner[OffPolicyT]):
         try:
             env_actions = self.to_env_actions(actions)
         except ValueError:
-            # The action space rejects NaN actions; name the tensor of the policy instead.
+            # The action space rejects NaN actions. Report the tensor of the policy that has the NaN.
             first_step = before // self.config.num_envs
             _finite.check_finite_policy([actions], runtime.module_arrays(self.policy), first_step)
             raise
@@ -295,7 +296,7 @@ class OffPolicyLearner(BaseLearner[OffPolicyT]):
         dones = step.terminated | step.truncated
         self.ended += int(dones.sum())
         if self.noise is not None:
-            # The noise also advanced where an environment only reset; restart it there.
+            # The noise also advanced for environments that only reset. Restart their noise.
             self.noise.end_episodes(dones if step.valid is None else dones | ~step.valid)
         n_transitions = self.config.num_envs if step.valid is None else int(step.valid.sum())
         self.timesteps += n_transitions
@@ -303,7 +304,7 @@ class OffPolicyLearner(BaseLearner[OffPolicyT]):
         return n_transitions
 
     def choose(self, t: int) -> Array:
-        """Return actions for step `t` of an iteration; they are random until `learning_starts`."""
+        """Return the actions of step `t` of an iteration, with any action noise, in stored form."""
         config = self.config
         is_warmup = self.timesteps < config.learning_starts
         freq = config.sde_sample_freq
@@ -329,12 +330,12 @@ class OffPolicyLearner(BaseLearner[OffPolicyT]):
         self.env_initialized = self._checked = True
 
     def _update_normalizer(self, obs: Array, step: Step) -> None:
-        """Update the statistics of the normalizer, as in a rollout of one step."""
+        """Update the statistics of the normalizer with one step of all environments."""
         row, n = self._statistics, self.config.num_envs
         zeros = np.zeros(n, np.float32)
         is_next_step = self.stepper.mode is AutoresetMode.NEXT_STEP
         idle = None
-        if is_next_step:  # the buffer detects this mode by `idle` even if no environment is idle
+        if is_next_step:  # the buffer detects this mode by an `idle` that is not None
             idle = np.zeros(n, np.bool_) if step.valid is None else ~step.valid
         row.begin(obs, self._is_new, self.normalizer, idle)
         flags = (step.terminated, step.truncated)
@@ -344,10 +345,10 @@ class OffPolicyLearner(BaseLearner[OffPolicyT]):
         self._is_new = False
 
     def minibatches(self, n_transitions: int) -> int:
-        """Return the number of due minibatches after `n_transitions` new transitions.
+        """Return the number of minibatches to learn from after `n_transitions` new transitions.
 
-        With `utd_ratio` or `gradient_steps=-1`, the new transitions are added to `pending_updates`,
-        which also counts the due minibatches of stopped iterations.
+        With `utd_ratio` or `gradient_steps=-1`, new transitions increase `pending_updates`. This
+        counter also holds fractions of a minibatch, and minibatches that stopped iterations skipped.
         """
         config = self.config
         if (per_transition := self._updates_per_transition()) is None:
@@ -356,14 +357,14 @@ class OffPolicyLearner(BaseLearner[OffPolicyT]):
         return int(self.pending_updates + 1e-9)
 
     def _updates_per_transition(self) -> float | None:
-        """Return the minibatches per transition; None if there is a fixed number per iteration."""
+        """Return the number of minibatches per transition; None if it is fixed per iteration."""
         config = self.config
         if config.utd_ratio is not None:
             return float(config.utd_ratio)
         return 1.0 if config.gradient_steps == -1 else None
 
     def rates(self, progress: float) -> dict[str, float]:
-        """Return metrics of the exploration."""
+        """Return exploration metrics, such as the exploration rate, by name."""
         return {}
 
     def learn(self, count: int, learning_rate: float, progress: float) -> None:
@@ -413,8 +414,8 @@ class OffPolicyLearner(BaseLearner[OffPolicyT]):
             max_norm: Maximum norm of the gradient; None: no clipping.
 
         Raises:
-            NonFiniteError: The gradient is not finite; the parameters are unchanged. On other
-                devices than the CPU, a non-finite gradient is replaced by 0 and `learn` raises.
+            NonFiniteError: The gradient is not finite; the parameters are unchanged. On devices
+                other than the CPU, 0 replaces a non-finite gradient, and `learn` raises later.
         """
         gradient = optimizer.gradient(loss)
         norm = gradient.norm() if max_norm is None else clip_norm_(gradient, max_norm)
@@ -428,7 +429,7 @@ class OffPolicyLearner(BaseLearner[OffPolicyT]):
         self.record(**{name: loss})
 
     def unpack_obs(self, rows: Array) -> TensorObs:
-        """Convert raw observations to policy inputs; a custom policy may write to its copy."""
+        """Convert raw observations to policy inputs. A custom policy gets a copy that it may modify."""
         if self.normalizer is not None and self.config.normalize_obs:
             rows = self.normalizer.normalize_obs(rows)
         tensor = torch.from_numpy(rows if self.built_in else rows.copy())
@@ -495,7 +496,7 @@ class OffPolicyLearner(BaseLearner[OffPolicyT]):
         return state
 
     def load_state(self, state: learners.LearnerState) -> None:
-        """Restore a state, or change nothing; see `BaseLearner.load_state`."""
+        """Restore a state; an error leaves the learner unchanged. See `BaseLearner.load_state`."""
         learners.check_state(state)
         state = to_torch_state(state, self.layout, self.algorithm, self.replay.empty)
         noise_size = 0 if self.noise is None else self.noise.state.size
@@ -504,7 +505,7 @@ class OffPolicyLearner(BaseLearner[OffPolicyT]):
             _serialize.numbers_from_state(state.counters, name, count) for name, count in wanted.items()
         )
         (timesteps,), _ = learners.counts_from_state(state.counters, ("timesteps",))
-        # Sums are rounded. A fraction of a minibatch may remain from a run with other settings.
+        # 1e-9 allows for rounded sums, 1 for a fraction left over from a run with other settings.
         limit = (self._updates_per_transition() or 0.0) * timesteps * (1 + 1e-9) + 1
         if not 0 <= pending_updates[0] <= limit:
             raise ArgumentError(
@@ -533,7 +534,7 @@ class OffPolicyLearner(BaseLearner[OffPolicyT]):
         return is_restored
 
     def _split_optimizer_state(self, arrays: _types.Arrays) -> list[_types.Arrays]:
-        """Split arrays by optimizer; the first one gets unknown names, and rejects them."""
+        """Split arrays by optimizer. Unknown names go to the first optimizer, which rejects them."""
         rest, parts = dict(arrays), list[_types.Arrays]()
         for optimizer in self.optimizers:
             names = [name for name in optimizer.state() if name in rest]
@@ -543,5 +544,5 @@ class OffPolicyLearner(BaseLearner[OffPolicyT]):
 
 
 def _common_name(name: str) -> str:
-    """Return the name of a tensor that all backends share, without the name of its module."""
+    """Return the name of a tensor in checkpoints of all backends, without its module's prefix."""
     return name.removeprefix("policy.").removeprefix("temperature.")

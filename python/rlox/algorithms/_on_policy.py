@@ -31,7 +31,7 @@ from rlox.learners.base import BaseLearner
 class Batch(NamedTuple):
     """B steps of a rollout."""
 
-    obs: Any  # (B, *obs_shape), normalized; rows of a `Layout`, or the inputs of policies
+    obs: Any  # (B, *layout.shape), normalized; after `unpack_batch`: inputs of the policy
     actions: Tensor  # (B, *action_shape) int64 or float32, as the policy returned them
     log_probs: Tensor  # (B,) float32, at collection
     values: Tensor  # (B,) float32, at collection
@@ -50,7 +50,7 @@ class Batch(NamedTuple):
         return Batch._make(None if x is None else x.to(device) for x in self)
 
     def at(self, index: Tensor) -> "Batch":
-        """Return the steps at indices, or where a mask (B,) is True."""
+        """Return the steps at the given indices, or the steps where a mask, bool (B,), is True."""
         return Batch._make(None if x is None else x[index] for x in self)
 
 
@@ -63,7 +63,7 @@ class TorchLearner(BaseLearner[OnPolicyT]):
         seed: Seed of initial weights, environments, actions and minibatches, an int >= 0.
         policy: Torch module that implements `rlox.policies.ActorCritic`, or a function from the
             observation and the action space to such a module; None: the built-in MLP. For custom
-            modules, the learner seeds torch's global generator; other threads must not use it.
+            modules, the learner seeds torch's global generator, which other threads must not use.
         features_extractor: Features extractor of the built-in policy, see
             `rlox.policies.MlpPolicy`.
 
@@ -112,12 +112,12 @@ class TorchLearner(BaseLearner[OnPolicyT]):
         self.rows = Batch.views_of(self.buffer, masked)
 
     def prepare(self) -> None:
-        """Create `optimizer` and the loss, after the policy."""
+        """Create `optimizer` and the loss function; `policy` exists already."""
         raise NotImplementedError
 
     @property
     def stop_requested(self) -> bool:
-        """Flag that makes `iterate` return early, before the next minibatch."""
+        """Flag that makes `iterate` return early, before the next step or minibatch."""
         return self._should_stop
 
     @stop_requested.setter
@@ -128,10 +128,10 @@ class TorchLearner(BaseLearner[OnPolicyT]):
 
     @contextmanager
     def seeded(self) -> Iterator[None]:
-        """Seed torch's generators from this learner's stream for a block.
+        """Seed torch's generators from the stream "iterations" for a `with` block.
 
         Raises:
-            ClosedError: Another thread is in the block.
+            ClosedError: Another thread runs such a block of this learner.
         """
         with self._exclusive():
             seed = global_seed = 0  # with actors, `_receive` sets the seed of the rollout
@@ -143,11 +143,12 @@ class TorchLearner(BaseLearner[OnPolicyT]):
                 yield
 
     def _worker_args(self) -> tuple[object, ...]:
-        """Return copies of modules, whose tensors otherwise pickle the vector that they share."""
+        """Return the policy and the features extractor for workers; modules are copied."""
+        # Parameters may be views of one vector, and pickling a view pickles the whole vector.
         return tuple(deepcopy(x).cpu() if isinstance(x, torch.nn.Module) else x for x in self._learner_args)
 
     def load_weights(self, weights: _types.Arrays) -> None:
-        """Load the weights of the same policy in another process, by name.
+        """Load weights, by name, of the same policy in another process.
 
         Raises:
             ArgumentError: Names, shapes or dtypes differ from those of the policy.
@@ -189,7 +190,7 @@ class TorchLearner(BaseLearner[OnPolicyT]):
     def collect(self) -> bool:
         """Fill the buffer with one rollout; return False if `stop_requested` stopped the rollout.
 
-        In NEXT_STEP mode, a rollout may consist of resets only; another one is collected then.
+        In NEXT_STEP mode, all steps of a rollout may be resets. Then another rollout is collected.
         """
         env, buffer, config, policy = self.env, self.buffer, self.config, self.policy
         act, first_step = policies.get_act_fn(policy), self.timesteps // config.num_envs
@@ -211,7 +212,7 @@ class TorchLearner(BaseLearner[OnPolicyT]):
                     enter("env_step")
                     env.step_rollout(buffer, t, actions, log_probs, values, self.normalizer)
                 except ValueError:
-                    # The environment rejects NaN actions; name the tensor of the policy instead.
+                    # The environment rejects NaN actions. Report the policy's tensor that has the NaN.
                     arrays = runtime.module_arrays(policy)
                     _finite.check_finite_policy(outputs, arrays, first_step + t)
                     raise
@@ -222,10 +223,10 @@ class TorchLearner(BaseLearner[OnPolicyT]):
         return True
 
     def finish_rollout(self, first_step: int) -> None:
-        """Bootstrap the ends of the rollout and compute GAE advantages and returns.
+        """Compute the GAE advantages and the returns of the rollout.
 
-        The last state of a truncated episode has the value of the policy; the value after a
-        terminated episode is 0.
+        Truncated and unfinished episodes bootstrap from the policy's value of their last
+        observation. The value after a terminated episode is 0.
         """
         buffer, config = self.buffer, self.config
         enter("inference")
@@ -265,7 +266,7 @@ class TorchLearner(BaseLearner[OnPolicyT]):
         return {f"train/{name}": value for name, value in losses.items()}
 
     def _receive(self) -> bool:
-        """Wait for a rollout of an actor, and seed torch with its seed; return False on a stop."""
+        """Wait for an actor's rollout, and seed torch with its seed; return False on a stop."""
         rollout = self.next_rollout()
         if rollout is None:
             return False
@@ -277,14 +278,14 @@ class TorchLearner(BaseLearner[OnPolicyT]):
         return True
 
     def allowed(self, t: int) -> tuple[Tensor, ...]:
-        """Store and return the action masks of step `t`; an empty tuple without masks."""
+        """Store the action masks of step `t`, and return them in a tuple; return () without masks."""
         if self.masks is None:
             return ()
         self.masks[t] = torch.from_numpy(self.env.action_masks())
         return (self.masks[t].to(self.device),)
 
     def unpack_obs(self, rows: Tensor) -> TensorObs:
-        """Convert rows of a rollout to inputs of the policy on its device."""
+        """Convert rows of `buffer.obs` to inputs of the policy, on the policy's device."""
         obs: TensorObs = self.layout.unpack(rows.to(self.device), runtime.torch_dtype)
         return obs
 

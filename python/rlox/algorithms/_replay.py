@@ -26,10 +26,10 @@ class ReplayBatch(NamedTuple):
 
     obs: TensorObs  # (B, *obs_shape), normalized, in the form that policies accept
     actions: Tensor  # (B,) int64, counted from 0, or (B, k) float32 in [-1, 1]
-    rewards: Tensor  # (B,) float32; with `n_steps` > 1 the discounted sum
-    next_obs: TensorObs  # like obs; after the end of an episode its last observation
-    terminated: Tensor  # (B,) bool: the next value is 0; False after a time limit
-    discounts: Tensor | float  # (B,) float32 or one number: factor of the next value
+    rewards: Tensor  # (B,) float32; with `n_steps` > 1, the discounted sum of the rewards
+    next_obs: TensorObs  # like obs; at the end of an episode, its last observation
+    terminated: Tensor  # (B,) bool: the value of `next_obs` is 0; False after a time limit
+    discounts: Tensor | float  # (B,) float32 or one number: factor of the value of `next_obs`
     weights: Tensor | None = None  # (B,) float32, importance weights; None: all 1
     # (B, n) bool: actions allowed at `next_obs`, all False where `terminated`; None: all allowed.
     next_masks: Tensor | None = None
@@ -47,14 +47,14 @@ class Replay:
         layout: Layout of the observations.
         action_space: Box or Discrete.
         config: Settings of an off-policy algorithm.
-        num_envs: Environments per push; 1 if consecutive rows do not follow each other.
+        num_envs: Number of environments; 1 if an environment's rows are not `num_envs` apart.
         device: Device of the minibatches.
-        mask_width: Flags per action mask of the next state; None: no masks are stored.
+        mask_width: Number of flags in an action mask; None: masks of next states are not stored.
         goals: Goal functions if `config.her` is set, else None.
-        frames: Frames that observations stack along their first axis; each is stored once.
+        frames: Number of frames stacked in an observation; each frame is stored once.
 
     Raises:
-        ArgumentError: `goals` with `config.prioritized`, or for observations without goals.
+        ArgumentError: `goals` and `config.prioritized` are both set, or observations have no goals.
         OutOfMemoryError: The buffer does not fit into memory.
     """
 
@@ -70,7 +70,7 @@ class Replay:
         frames: int = 1,
     ) -> None:
         self.layout, self.config, self.device = layout, config, device
-        # Only CUDA events report when an asynchronous copy has read its source memory.
+        # Asynchronous copies need events that tell when to reuse their source; only CUDA has them.
         self.pinned = device.type == "cuda"
         # Dict observations are stored by name, because goals are accessed by name.
         self.named = bool(parts_of(layout))
@@ -80,7 +80,7 @@ class Replay:
         self._out: dict[str, Any] = {}
         self._tensors: dict[str, Any] = {}
         self._copied: torch.cuda.Event | None = None
-        # (B,) bool: transitions of the last sample that `sample` returned; None: all.
+        # (B,) bool: True for transitions of the last sample that were not dropped; None: all True.
         self._used: Array | None = None
 
     def __len__(self) -> int:
@@ -109,7 +109,7 @@ class Replay:
         self.buffer.push_batch(unpacked_obs[0], unpacked_obs[1], *rest, extra=extra)
 
     def sample(self, stream: np.random.Generator, normalizer: Normalizer | None, **options: Any) -> ReplayBatch | None:
-        """Sample a minibatch of `batch_size` transitions, or of all while there are fewer.
+        """Sample `batch_size` transitions, or as many as are stored while there are fewer.
 
         The next call overwrites the tensors. Transitions that bootstrap from a state with an
         unknown action mask are dropped.
@@ -160,7 +160,7 @@ class Replay:
         return self._tensors
 
     def _with_known_masks(self, tensors: dict[str, Any]) -> dict[str, Any]:
-        """Drop transitions that need an unknown action mask of the next state."""
+        """Drop transitions that are not terminated and whose next action mask is unknown."""
         self._used = None
         if "next_masks" not in tensors:
             return tensors
@@ -175,7 +175,7 @@ class Replay:
         return tensor.pin_memory() if self.pinned else tensor
 
     def _normalize(self, normalizer: Normalizer) -> dict[str, Tensor]:
-        """Return normalized observations and rewards of the last sample, as configured."""
+        """Return the normalized observations, rewards or both of the last sample, by name."""
         tensors = dict[str, Tensor]()
         if self.config.normalize_obs:
             for name in ("obs", "next_obs"):
@@ -193,10 +193,10 @@ class Replay:
     def prioritize(self, errors: Tensor) -> None:
         """Set the priorities of the last sample to the absolute TD errors (B,)."""
         assert isinstance(self.buffer, PrioritizedReplayBuffer)
-        # The buffer rejects NaN, but on a GPU the learner reports NaN only after the iteration.
+        # The buffer rejects NaN. On a GPU, the learner reports NaN only after the iteration.
         priorities = errors.abs().nan_to_num(0.0, posinf=0.0).numpy(force=True)
         if self._used is not None:
-            # Otherwise dropped transitions keep the largest priority and fill later minibatches.
+            # Else dropped transitions would keep the largest priority and be sampled again and again.
             least = priorities.min() if len(priorities) else 0.0
             priorities, used_priorities = (np.full(len(self._used), least, priorities.dtype), priorities)
             priorities[self._used] = used_priorities

@@ -25,8 +25,8 @@ def a2c_loss(evaluate: policies.Evaluate, batch: Batch, config: A2CConfig) -> tu
         config: Loss coefficients and `normalize_advantage`.
 
     Returns:
-        Total loss, a scalar with gradient, and the policy, value, entropy and total losses, (4,),
-        without gradient.
+        Total loss, a scalar with gradient; and a vector (4,) without gradient: the policy, value,
+        entropy and total losses.
     """
     log_probs, entropy, values = evaluate(batch.obs, batch.actions, batch.masks)
 
@@ -39,7 +39,7 @@ def a2c_loss(evaluate: policies.Evaluate, batch: Batch, config: A2CConfig) -> tu
     entropy_loss = -entropy.mean()
 
     loss = policy_loss + config.vf_coef * value_loss
-    if config.ent_coef != 0:  # avoids a gradient that is multiplied by 0
+    if config.ent_coef != 0:  # skips the gradient of a term with the factor 0
         loss = loss + config.ent_coef * entropy_loss
     return loss, torch.stack((policy_loss, value_loss, entropy_loss, loss)).detach()
 

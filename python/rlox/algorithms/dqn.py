@@ -2,7 +2,7 @@
 
 An iteration takes `train_freq` epsilon-greedy steps per environment, stores the transitions in a
 replay buffer, and learns from minibatches. The loop is `_off_policy.OffPolicyLearner.iterate`; this
-module has networks, exploration, targets, loss and update.
+module defines the networks, the exploration, the targets, the loss and the update.
 
 Options: double Q-learning (van Hasselt et al. 2016), dueling networks (Wang et al. 2016),
 prioritized replay (Schaul et al. 2016), and multi-step returns (`n_steps`).
@@ -32,7 +32,7 @@ def dqn_targets(online: nn.Module, target: nn.Module, batch: ReplayBatch, double
     Targets bootstrap after a truncation, but not after a termination.
 
     Args:
-        online: Network that learns; with `double`, it chooses the next actions.
+        online: Trained Q-network; with `double`, it chooses the next actions.
         target: Target network, which evaluates the next actions.
         batch: B transitions.
         double: Use double Q-learning.
@@ -63,9 +63,9 @@ class DQN(OffPolicyLearner[DQNConfig]):
         config: Settings; `num_envs` must be the number of environments.
         seed: Seed of weights, environments, actions and minibatches, an int >= 0.
         policy: Torch module from observations to the values of all actions, (N, n) float32, or a
-            function from the observation and the action space to such a module, called with torch's
-            global generator seeded from `seed`. None: an MLP, after a `rlox.features.NatureCNN`
-            for images.
+            function from the observation and the action space to such a module. The function is
+            called with torch's global generator seeded from `seed`. None: an MLP; for images, a
+            `rlox.features.NatureCNN` and an MLP.
         features_extractor: Features extractor of the built-in network, see
             `rlox.policies.MlpPolicy`.
 
@@ -88,7 +88,7 @@ class DQN(OffPolicyLearner[DQNConfig]):
     def make_policy(
         self, policy: PolicyLike, features_extractor: FeaturesExtractor | None, init: torch.Generator
     ) -> nn.Module:
-        """Return the Q-network that learns."""
+        """Return the Q-network to train."""
         config, (obs_space, action_space) = self.config, self.spaces
         if policy is not None:
             return make_custom_q_network(policy, obs_space, action_space, features_extractor)
@@ -121,7 +121,7 @@ class DQN(OffPolicyLearner[DQNConfig]):
         return {"rollout/exploration_rate": self.exploration_rate(progress)}
 
     def sampling(self, progress: float) -> dict[str, float]:
-        """Return the exponent of the importance weights, which increases linearly to 1."""
+        """Return the exponent of the importance weights, which rises linearly with `progress` to 1."""
         begin = self.config.priority_beta
         return {"beta": begin + progress * (1 - begin)} if self.config.prioritized else {}
 
@@ -144,7 +144,7 @@ class DQN(OffPolicyLearner[DQNConfig]):
         return values.argmax(1)
 
     def on_step(self, before: int) -> None:
-        """Update the target network every `target_update_interval` steps of all environments."""
+        """Update the target network when `timesteps` passes a multiple of the update interval."""
         every = self.config.target_update_interval
         if before // every < self.timesteps // every:
             polyak_update(self.target, self.policy, self.config.tau)

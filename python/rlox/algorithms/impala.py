@@ -3,7 +3,8 @@
 Actors collect `n_steps` steps from each of their environments with a copy of the weights, in native
 threads, processes or remote workers. The learner takes one gradient step per rollout, and V-trace
 corrects for the staleness of the actors' policy. With `deterministic=True`, `max_staleness=0` and
-`num_actors=1`, one thread collects and learns alternately, for any environment and policy.
+`num_actors=1`, one thread alternates between collecting and learning; this mode supports every
+environment and policy.
 """
 
 import numpy as np
@@ -34,15 +35,15 @@ def impala_loss(
         config: Loss coefficients.
 
     Returns:
-        Total loss, a scalar with gradient, and the policy, value, entropy and total losses, (4,),
-        without gradient.
+        Total loss, a scalar with gradient; and a vector (4,) without gradient: the policy, value,
+        entropy and total losses.
     """
     policy_loss = -(advantages * log_probs).mean()
     value_loss = F.mse_loss(values, vs)
     entropy_loss = -entropy.mean()
 
     loss = policy_loss + config.vf_coef * value_loss
-    if config.ent_coef != 0:  # avoids a gradient that is multiplied by 0
+    if config.ent_coef != 0:  # skips the gradient of a term with the factor 0
         loss = loss + config.ent_coef * entropy_loss
     return loss, torch.stack((policy_loss, value_loss, entropy_loss, loss)).detach()
 
@@ -80,10 +81,10 @@ class IMPALA(TorchLearner[IMPALAConfig]):
         self.optimizer = make_optimizer(self.config, self.policy)
 
     def finish_rollout(self, first_step: int) -> None:
-        """Do nothing: V-trace estimates advantages with the policy of the update."""
+        """Do nothing, because `update` estimates the advantages by V-trace."""
 
     def collect_for_remote(self, seed: int) -> bool:
-        """Fill the buffer from a seed; see `TorchLearner.collect_for_remote`."""
+        """Fill the buffer with a rollout; see `TorchLearner.collect_for_remote`."""
         is_full = super().collect_for_remote(seed)
         if is_full:  # only finished buffers can be sent; the learner ignores these advantages
             zeros = np.zeros(self.config.num_envs), np.zeros(len(self.buffer.final_index))
@@ -92,7 +93,7 @@ class IMPALA(TorchLearner[IMPALAConfig]):
 
     @torch.no_grad()
     def correct(self, log_probs: Tensor, values: Tensor) -> list[Tensor]:
-        """Return V-trace targets and advantages of the current policy, (T * N,) each."""
+        """Return V-trace targets and advantages for the current policy, (T * N,) each."""
         buffer, config, device = self.buffer, self.config, log_probs.device
         shape = (buffer.n_steps, buffer.num_envs)
         with runtime.evaluating(self.policy):

@@ -32,7 +32,7 @@ def ppo_loss(
 
     Returns:
         Total loss, a scalar with gradient; log-ratios of new to old probability, (B,); and the
-        policy, value, entropy and total losses, (4,). Only the first has a gradient.
+        policy, value, entropy and total losses, (4,). Only the total loss has a gradient.
     """
     log_probs, entropy, values = evaluate(batch.obs, batch.actions, batch.masks)
     log_ratio = log_probs - batch.log_probs
@@ -52,7 +52,7 @@ def ppo_loss(
     entropy_loss = -entropy.mean()
 
     loss = policy_loss + config.vf_coef * value_loss
-    if config.ent_coef != 0:  # avoids a gradient that is multiplied by 0
+    if config.ent_coef != 0:  # skips the gradient of a term with the factor 0
         loss = loss + config.ent_coef * entropy_loss
     parts = torch.stack((policy_loss, value_loss, entropy_loss, loss))
     return loss, log_ratio.detach(), parts.detach()
@@ -93,9 +93,9 @@ class PPO(TorchLearner[PPOConfig]):
     def batches(self, rows: Batch) -> Iterator[Batch]:
         """Iterate over all steps in minibatches, in a new random order."""
         total = len(rows.obs)
-        size = self.config.batch_size or total  # the config replaces None
+        size = self.config.batch_size or total  # for mypy: the config has replaced None
         if total <= size:
-            yield self.unpack_batch(rows)  # the loss of a single batch ignores the order
+            yield self.unpack_batch(rows)  # the loss of a single batch does not depend on the order
             return
         permutation = torch.randperm(total, generator=self.generator, device=self.device)
         for index in permutation.split(size):
@@ -105,7 +105,7 @@ class PPO(TorchLearner[PPOConfig]):
             yield batch
 
     def update(self, progress: float) -> dict[str, float]:
-        """Run `n_epochs` of minibatches, or fewer if `approx_kl` exceeds 1.5 * `target_kl`."""
+        """Learn for `n_epochs` epochs, or until `approx_kl` exceeds 1.5 * `target_kl`."""
         config, optimizer = self.config, self.optimizer
         learning_rate = scheduled(config.learning_rate, config.lr_schedule, progress)
         clip_coef = scheduled(config.clip_coef, config.clip_schedule, progress)
@@ -164,7 +164,7 @@ class PPO(TorchLearner[PPOConfig]):
         """Return metrics from the losses (M, 4) of M minibatches and the sum of gradient norms.
 
         `clip_fraction` is a mean over steps. Stable-Baselines3 averages the means of minibatches,
-        which differs only if the last minibatch is smaller.
+        so its result differs if the last minibatch is smaller.
 
         Raises:
             NonFiniteError: A loss or a gradient is NaN or infinite.

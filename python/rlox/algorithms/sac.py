@@ -2,8 +2,8 @@
 
 An iteration takes `train_freq` steps per environment, stores the transitions in a replay buffer,
 and learns from minibatches. Each minibatch updates two critics, the actor, and a learned
-temperature. The loop is `_off_policy.OffPolicyLearner.iterate`; this module has targets,
-losses and update.
+temperature. The loop is `_off_policy.OffPolicyLearner.iterate`; this module defines the targets,
+the losses and the update.
 """
 
 import math
@@ -81,8 +81,8 @@ class SAC(OffPolicyLearner[SACConfig]):
         config: Settings; `num_envs` must be the number of environments.
         seed: Seed of weights, environments, actions and minibatches, an int >= 0.
         policy: Torch module with the members below, or a function from the observation and the
-            action space to such a module, called with torch's global generator seeded from `seed`.
-            None: `rlox.policies.SquashedPolicy`.
+            action space to such a module. The function is called with torch's global generator
+            seeded from `seed`. None: `rlox.policies.SquashedPolicy`.
         features_extractor: Features extractor of the built-in policy; the critic loss trains it.
 
     Members of `policy`:
@@ -90,8 +90,8 @@ class SAC(OffPolicyLearner[SACConfig]):
     - `get_action_and_logprob(obs)` returns differentiable actions (N, k) in [-1, 1] and their
       log-probabilities (N,).
     - `mode(obs)` returns greedy actions (N, k).
-    - `critic` is a submodule from observations and actions to values (critics, N). All other
-      parameters belong to the actor.
+    - `critic` is a submodule that maps observations and actions to values (critics, N). All
+      parameters outside of `critic` belong to the actor.
     - `reset_noise(rows)`, `explore(obs)` and `one_matrix()` are optional. With `use_sde`, they are
       called as for `rlox.policies.SquashedPolicy`.
 
@@ -150,7 +150,7 @@ class SAC(OffPolicyLearner[SACConfig]):
         return targets
 
     def make_optimizers(self) -> list[Adam]:
-        """Create one optimizer each for actor, critics and a learned temperature."""
+        """Create one optimizer for the actor, one for the critics and one for a learned temperature."""
         actor, critic = critic_parts(self.policy)
         self.actor_optimizer = Adam(self.policy, eps=self.spec.adam_eps, parts=actor)
         self.critic_optimizer = Adam(self.policy, eps=self.spec.adam_eps, parts=critic)
@@ -166,7 +166,7 @@ class SAC(OffPolicyLearner[SACConfig]):
             reset_noise(self.config.num_envs)
 
     def sample_actions(self, obs: TensorObs, mask: Tensor | None) -> Tensor:
-        """Sample independent actions from the policy."""
+        """Sample actions from the policy with independent noise, even if gSDE is used."""
         return self.policy.get_action_and_logprob(obs)[0]  # type: ignore[no-any-return]  # a Tensor
 
     def explore_actions(self, obs: TensorObs, mask: Tensor | None) -> Tensor:
@@ -188,7 +188,7 @@ class SAC(OffPolicyLearner[SACConfig]):
             alpha = temperature.log_alpha.detach().exp()
         self.record(ent_coef=alpha)
 
-        # With gSDE, all samples of an update use one noise matrix, as in Stable-Baselines3.
+        # With gSDE, all actions of an update are sampled with one noise matrix, as in Stable-Baselines3.
         one_matrix = getattr(policy, "one_matrix", None) if config.use_sde else None
         with (one_matrix or nullcontext)():
             actions, log_probs = policy.get_action_and_logprob(batch.obs)
@@ -198,7 +198,7 @@ class SAC(OffPolicyLearner[SACConfig]):
 
         loss = actor_loss_of(critic, batch, actions, log_probs, alpha)
         self.optimizer_step(self.actor_optimizer, loss, learning_rate, "actor_loss")
-        if temperature is not None:  # last, because this update uses the previous value
+        if temperature is not None:  # after the actor, whose loss uses the previous temperature
             excess = (log_probs + self.target_entropy).detach()
             loss = -(temperature.log_alpha * excess).mean()
             self.optimizer_step(self.optimizers[2], loss, learning_rate, "ent_coef_loss")

@@ -1,9 +1,9 @@
 """Twin delayed DDPG (Fujimoto et al. 2018, arXiv:1802.09477) in PyTorch.
 
 An iteration takes `train_freq` steps per environment with action noise, stores the transitions in a
-replay buffer, and learns from minibatches. Each minibatch updates two critics; every `policy_delay`
-minibatches update the actor and the target networks. The loop is
-`_off_policy.OffPolicyLearner.iterate`; this module has targets, losses and update.
+replay buffer, and learns from minibatches. Each minibatch updates two critics. The actor and the
+target networks are updated once per `policy_delay` minibatches. The loop is
+`_off_policy.OffPolicyLearner.iterate`; this module defines the targets, the losses and the update.
 """
 
 import torch
@@ -59,12 +59,13 @@ class TD3(OffPolicyLearner[TD3Config]):
         env: Environments from `rlox.make_vec` with Box actions.
         config: Settings; `num_envs` must be the number of environments.
         seed: Seed of weights, environments, actions and minibatches, an int >= 0.
-        policy: Torch module with two submodules, or a function from the observation and the action
-            space to such a module, called with torch's global generator seeded from `seed`.
-            `actor` maps observations to actions (N, k) in [-1, 1], `critic` maps observations and
-            actions to values (critics, N). None: `rlox._nn.critics.DeterministicPolicy`.
-        features_extractor: Features extractor of the built-in policy; actor and critics have one
-            each.
+        policy: Torch module with the submodules `actor` and `critic`, or a function from the
+            observation and the action space to such a module. The function is called with torch's
+            global generator seeded from `seed`. `actor` maps observations to actions (N, k) in
+            [-1, 1]. `critic` maps observations and actions to values (critics, N). None:
+            `rlox._nn.critics.DeterministicPolicy`.
+        features_extractor: Features extractor of the built-in policy. The actor and the critics
+            have separate copies.
 
     Raises:
         ArgumentError: Spaces, policy and config do not match.
@@ -100,7 +101,7 @@ class TD3(OffPolicyLearner[TD3Config]):
         return {"actor_target": self.actor_target, "critic_target": self.critic_target}
 
     def make_optimizers(self) -> list[Adam]:
-        """Create one optimizer each for actor and critics."""
+        """Create one optimizer for the actor and one for the critics."""
         actor, critic = critic_parts(self.policy)
         self.actor_optimizer = Adam(self.policy, eps=self.spec.adam_eps, parts=actor)
         self.critic_optimizer = Adam(self.policy, eps=self.spec.adam_eps, parts=critic)
@@ -116,7 +117,7 @@ class TD3(OffPolicyLearner[TD3Config]):
         return self.policy.actor(obs)  # type: ignore[no-any-return]  # a Tensor
 
     def update(self, batch: ReplayBatch, learning_rate: float) -> None:
-        """Update the critics, and every `policy_delay` minibatches actor and target networks."""
+        """Update the critics; once per `policy_delay` minibatches, also the actor and the targets."""
         config, policy = self.config, self.policy
         targets_of, critic_loss_of, actor_loss_of = self.losses
         noise = torch.empty_like(batch.actions).normal_(generator=self.generator)

@@ -1,4 +1,4 @@
-"""Steps of environments in any autoreset mode, as replay buffers store them."""
+"""Transitions of environments in any autoreset mode, as replay buffers store them."""
 
 from typing import NamedTuple
 
@@ -56,7 +56,7 @@ class StepRecorder:
         """(N, n): actions allowed at `obs`; None before `start` or if not `masked`."""
 
     def start(self, seed: int | None) -> None:
-        """Read the current observations, after a reset if `seed` is set or none took place yet."""
+        """Read the current observations; reset first if `seed` is set or there has been no reset."""
         self.env.begin_rollout(self._row, None, seed)
         self.obs = self._row.obs[0].copy()
         self._ended[:] = False
@@ -81,7 +81,7 @@ class StepRecorder:
         Raises:
             ArgumentError: As `env.step`, or a SAME_STEP environment reports no final observation.
             ArgumentTypeError, ClosedError, RuntimeError: As `env.step`.
-            NonFiniteError: An observation or a reward is not finite, or exceeds float32.
+            NonFiniteError: An observation or a reward is not finite, or too large for float32.
         """
         obs, rewards, terminated, truncated, infos = self.env.step(actions)
         rows = self.layout.pack(obs)
@@ -89,7 +89,7 @@ class StepRecorder:
             rows = np.array(rows)  # Gymnasium environments may reuse the memory
             check_finite_env_array("rewards", np.asarray(rewards, np.float64), self._steps)
         done, valid, next_obs = terminated | truncated, None, rows
-        # In DISABLED mode, the reset below replaces the last states.
+        # Read masks first: in DISABLED mode, the reset below replaces the last states.
         cut, final_masks = truncated & ~terminated, None
         if self.masked and cut.any():
             final_masks = self.env.final_action_masks(cut)

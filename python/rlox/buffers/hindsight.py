@@ -37,17 +37,17 @@ class HindsightReplayBuffer(GoalReplayBuffer):
     `rlox.ReplayBuffer`.
 
     Args:
-        capacity, act_dim: As for `rlox.ReplayBuffer`, like the keywords that are not listed here.
+        capacity, act_dim: As for `rlox.ReplayBuffer`. So are the keywords that are not listed here.
         obs_dim: {name: shape} or {name: (shape, dtype)} with the names observation, achieved_goal
             and desired_goal, as in Gymnasium-Robotics.
         compute_reward: Function of achieved goals (n, ...), desired goals (n, ...) and a dict of
-            the `extra` fields (n, ...) that returns n rewards. It is called once per batch. A goal
-            environment has it as `env.unwrapped.compute_reward`.
+            the `extra` fields (n, ...) that returns n rewards. The buffer calls it once per batch.
+            Goal environments provide it as `env.unwrapped.compute_reward`.
         compute_terminated: Function of the same arguments that returns n flags, True where the task
             ends, or False for all. None keeps the recorded flags, for tasks that do not end at a
             goal.
-        strategy: Transition that the goal is drawn from: the same or a later one of the episode
-            ("future"), the last one ("final") or any ("episode").
+        strategy: Transition of the episode whose achieved goal is used: the same or a later one
+            ("future"), the last one ("final") or any ("episode"), drawn at random.
         n_sampled_goal: Relabelled transitions per real transition; 0 disables relabelling.
         capacity_name: Name of `capacity` in errors, for callers that use another name.
 
@@ -175,7 +175,7 @@ class HindsightReplayBuffer(GoalReplayBuffer):
         Raises:
             ArgumentError: The buffer is of another class, or a newer rlox wrote it.
             ArgumentTypeError: A function is not callable.
-            CorruptFileError: A file is damaged or missing, or belongs to no buffer.
+            CorruptFileError: A file is damaged or missing, or the folder is not a saved buffer.
             FileNotFoundError: `path` does not exist.
         """
         from rlox.checkpoint import read_checkpoint  # imports the modules of all learners
@@ -281,7 +281,7 @@ def _to_row(name: str, values: npt.ArrayLike, count: int) -> npt.NDArray[Any]:
 
 
 def _check_finite(name: str, values: npt.NDArray[Any], stored: npt.NDArray[Any]) -> None:
-    """Check values after their conversion to the dtype of `stored`."""
+    """Check that `stored`, the values after a conversion, are finite; errors show `values`."""
     if not np.isfinite(stored).all():
         row = int(np.argmin(np.isfinite(stored)))
         fix = f"make {name} return finite numbers"
@@ -300,19 +300,19 @@ def goal_functions(env: RolloutEnv) -> GoalFunctions:
 
     The functions run in this process. For an `AsyncVectorEnv`, one more environment is created here
     and closed when the vector env is garbage-collected. Each function is tried with two goals and
-    an empty info. A `compute_terminated` that does not return one flag per goal is ignored, such as
-    that of Gymnasium-Robotics: recorded flags stay as they are, as in Stable-Baselines3.
+    an empty info. A `compute_terminated` that does not return one flag per goal is ignored, as in
+    Stable-Baselines3; an example is that of Gymnasium-Robotics. Then recorded flags are kept.
 
     Args:
         env: A `VecEnv` or `GymVecEnv`, see `rlox.make_vec`.
 
     Raises:
-        ArgumentError: `env` has no `compute_reward`, or one that fails for a batch of goals or
-            returns a single reward; observations have no goals, or goals of different spaces.
+        ArgumentError: `env` has no `compute_reward`; `compute_reward` fails for a batch of goals or
+            returns a single reward; or observations have no goals, or goals of different spaces.
 
     Warns:
         UserWarning: `compute_terminated` failed and is ignored, or `compute_reward` failed with an
-            error that a reset may cure.
+            error that may not occur after a reset of the environment.
     """
     inner = env.unwrapped
     probe_envs: list[gym.Env[Any, Any]] = []
@@ -362,7 +362,7 @@ def goal_functions(env: RolloutEnv) -> GoalFunctions:
     return GoalFunctions(reward, terminated)
 
 
-# Errors that a reset cannot cure. A TypeError may come from an attribute that reset() sets.
+# Errors that a reset does not remove. A TypeError may be due to an attribute that reset() sets.
 _PERMANENT = (LookupError, ValueError, NameError, NotImplementedError)
 
 
@@ -394,7 +394,7 @@ def _two_goals(space: gym.Space[Any]) -> npt.NDArray[Any]:
 
 
 def _find_function(inner: Any, name: str, probe_envs: list[gym.Env[Any, Any]]) -> GoalFunction | None:
-    """Return a method of the innermost environments; `probe_envs` caches a new environment."""
+    """Return a method of the innermost environments; `probe_envs` caches a new environment for it."""
     if callable(method := getattr(inner, name, None)):
         return method  # type: ignore[no-any-return]  # Any
     if not all_have(inner, name):

@@ -40,13 +40,13 @@ def make_replay_buffer(
         layout: Layout of the observations.
         action_space: Box or Discrete.
         config: Config of the algorithm.
-        num_envs: Environments per push; 1 if consecutive rows do not follow each other.
-        mask_width: Flags per action mask of the next state; None: no masks are stored.
+        num_envs: Number of environments; 1 if an environment's rows are not `num_envs` apart.
+        mask_width: Number of flags in an action mask; None: masks of next states are not stored.
         goals: Goal functions if `config.her` is set, else None.
-        frames: Frames that observations stack along their first axis; each is stored once.
+        frames: Number of frames stacked in an observation; each frame is stored once.
 
     Raises:
-        ArgumentError: `goals` with `config.prioritized`, or for observations without goals.
+        ArgumentError: `goals` and `config.prioritized` are both set, or observations have no goals.
         OutOfMemoryError: The buffer does not fit into memory.
     """
     dtype = action_dtype(action_space)
@@ -80,7 +80,7 @@ def check_frame_stack(space: gym.Space[Any], frame_stack: int | None) -> int:
 
     Args:
         space: Observation space.
-        frame_stack: Value of the setting; None: 1, observations are not split into frames.
+        frame_stack: Value of the setting; None: the result is 1.
 
     Raises:
         ArgumentError: `frame_stack` does not divide the first axis.

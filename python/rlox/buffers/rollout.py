@@ -57,7 +57,7 @@ PolicyOutputs = tuple[npt.ArrayLike, npt.ArrayLike, npt.ArrayLike]
 # Function from observations, and optionally masks, to actions or `PolicyOutputs`; torch modules are
 # such functions. None: random actions.
 Policy = Callable[..., object] | None
-# Functions from observations and action masks to actions, log_probs and values, and to values.
+# `Act` returns actions, log_probs and values; `ValueFn` returns only values.
 Act = Callable[[Array, Flags | None], PolicyOutputs]
 ValueFn = Callable[[Array, Flags | None], npt.ArrayLike]
 
@@ -76,8 +76,8 @@ def make_buffer(
         env: Environments whose spaces set the shapes and dtypes.
         n_steps: Steps of each environment, at least 1.
         normalize_obs: Store observations as float32.
-        mask_width: Flags per action mask, for a bool field "action_masks" (n_steps, num_envs,
-            mask_width); None: no field.
+        mask_width: Number of flags in an action mask. The buffer has a field "action_masks", bool
+            (n_steps, num_envs, mask_width); None: no such field.
         num_envs: Number of environments; None: `env.num_envs`.
 
     Raises:
@@ -106,10 +106,10 @@ def collect_rollout(
 ) -> RolloutBatch:
     """Collect `n_steps` steps from each environment and compute advantages (GAE).
 
-    Collection starts at the current states, with a reset only before the first rollout. Where an
-    episode is truncated, the value of its true last observation is bootstrapped. In DISABLED mode,
-    the rollout resets finished environments. In NEXT_STEP mode, rows that only reset are not
-    `valid`.
+    Collection starts at the current states, with a reset only before the first rollout. A truncated
+    episode bootstraps from the value of its true last observation. In autoreset mode DISABLED, the
+    rollout resets finished environments. In NEXT_STEP mode, `valid` is False for steps that only
+    reset an environment.
 
     The policy is one of:
 
@@ -121,11 +121,12 @@ def collect_rollout(
       log_probs, ...)`, or `act(obs) -> (actions, log_probs, values)`; see `rlox.policies`. Integer
       observations and actions count from 0.
 
-    Environments report action masks as native masks, in `infos["action_mask"]` or by a method
-    `action_masks`. A parameter of the policy named `mask`, `action_mask` or `action_masks` receives
-    the masks, bool (N, k). Without reported masks, the parameter has its default, or None. For the
-    values of last observations, all actions are allowed. An `act` without the parameter is replaced
-    by `get_action_and_logprob`.
+    Native environments may have action masks. Other environments report masks in
+    `infos["action_mask"]` or by a method `action_masks`. A parameter of the policy named `mask`,
+    `action_mask` or `action_masks` receives the masks, bool (N, k). If there are no masks, the
+    parameter has its default, or None. When the policy computes values of final or last
+    observations, the masks allow all actions. If a module's `act` lacks the parameter,
+    `get_action_and_logprob` is called instead.
 
     Args:
         env: A `VecEnv`, or the result of `make_vec` for another environment.
@@ -184,7 +185,7 @@ def _fill(env: RolloutEnv, buffer: RolloutBuffer, act: Act) -> Flags | None:
 
 
 def _fill_at_random(env: RolloutEnv, buffer: RolloutBuffer) -> None:
-    """Fill a rollout buffer with random actions, without a Python policy between the steps."""
+    """Fill a rollout buffer with steps of random actions, which are drawn before the first step."""
     space = env.single_action_space
     zeros = np.zeros(env.num_envs, np.float32)
     log_probs = zeros + np.float32(uniform_log_prob(space))

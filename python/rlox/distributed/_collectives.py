@@ -22,11 +22,11 @@ class Ranks:
     """Torch process group in which rank 0 sends commands to the other ranks.
 
     Learners keep their parameters in one vector, so each optimizer step needs one all-reduce.
-    `DistributedDataParallel` would wrap every forward pass instead.
+    `DistributedDataParallel` is not used, because it would have to wrap every forward pass.
 
     Args:
         timeout: Seconds that a rank waits for another rank.
-        nccl: Whether gradients use NCCL. All other messages use gloo.
+        nccl: True if gradients use NCCL. All other messages use gloo.
 
     Raises:
         RuntimeError: The processes cannot connect within `timeout` seconds.
@@ -39,7 +39,7 @@ class Ranks:
         self.rank = dist.get_rank()
         self.size = dist.get_world_size()
         self.is_main_rank = self.rank == 0
-        self.failure = ""  # reason why all later collective operations fail
+        self.failure = ""  # reason why later collective operations fail; empty if there is none
         self.learners: list[Any] = []  # learners of this rank, in the same order on every rank
 
     def close(self) -> None:
@@ -128,7 +128,7 @@ class Ranks:
         Until then, the rank answers "state" commands and ignores "save" commands.
 
         Raises:
-            PeerError: Rank 0 sent another command: the ranks make different calls.
+            PeerError: Rank 0 sent another command, because the ranks make different calls.
         """
         while True:
             message: tuple[str, Any] = ("", ())  # replaced by the message of rank 0

@@ -53,7 +53,7 @@ class DDPMixin(_Learner):
 
     built_in: bool
     module_names: tuple[str, ...] = ("policy",)  # modules whose tensors are equal on all ranks
-    may_cut_rollouts = True  # whether a rank may stop collecting before the other ranks
+    may_cut_rollouts = True  # True if a rank may stop collecting before the other ranks
 
     def __init__(
         self,
@@ -97,7 +97,7 @@ class DDPMixin(_Learner):
     # Ranks that leave a loop at different points would wait for each other until the timeout.
     @property
     def stop_requested(self) -> bool:
-        """True to return early; during collective work, only if all ranks know."""
+        """True if loops must end early; in collective work, only if all ranks know of the stop."""
         return self.stop_agreed or (self._may_stop_alone and self._local_stop_requested)
 
     @stop_requested.setter
@@ -194,7 +194,7 @@ class DDPMixin(_Learner):
             self.episodes = merged
 
     def _broadcast_weights(self) -> None:
-        """Copy the parameters and buffers of rank 0, and set the base of the next merge."""
+        """Copy parameters and buffers of rank 0; store the normalizer state for the next merge."""
         self.ranks.broadcast_tensors(self._tensors())
         self._base = {} if self.normalizer is None else self.normalizer.state()
 
@@ -267,7 +267,7 @@ class PPO(_OnPolicy, ppo.PPO):
     """PPO learner of one rank."""
 
     def divergence(self, log_ratio: Tensor) -> float:
-        """Return the mean over all ranks, so that `target_kl` stops all ranks."""
+        """Return the mean `approx_kl` over all ranks, so that `target_kl` stops all ranks at once."""
         return float(self.ranks.all_gather([super().divergence(log_ratio)]).mean())
 
 

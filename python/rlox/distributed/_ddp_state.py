@@ -16,7 +16,7 @@ from rlox.learners import ConfigT, EpisodeStatistics, LearnerState
 
 F64 = npt.NDArray[np.float64]
 Moments = tuple[F64, F64, float]  # mean, population variance, count
-# Spawn key of the ranks. Learners use the first keys of a seed, and evaluations the last keys.
+# Spawn key for seeds of ranks. Learners use the smallest spawn keys, evaluations the largest.
 _RANKS = 2**32 - 3
 _STATISTICS = ("obs", "return")
 
@@ -42,7 +42,7 @@ def shard_config(config: ConfigT, size: int, *, has_local_envs: bool, device: st
     Args:
         config: Settings of the run.
         size: Number of ranks.
-        has_local_envs: Whether `num_envs` counts the environments of this rank only.
+        has_local_envs: True if `num_envs` counts the environments of this rank only.
         device: GPU that replaces the device "cuda"; None keeps the device.
 
     Raises:
@@ -81,7 +81,7 @@ def shard_config(config: ConfigT, size: int, *, has_local_envs: bool, device: st
 
 
 def merge_moments(first: Moments, *others: Moments) -> Moments:
-    """Return the mean, population variance and count of several streams (Chan et al. 1979).
+    """Return the mean, population variance and count of joined data sets (Chan et al. 1979).
 
     >>> first, second = (np.array([1.0]), np.array([0.0]), 1), (np.array([4.0]), np.array([1.0]), 2)
     >>> merge_moments(first, second)
@@ -141,7 +141,7 @@ def merge_statistics(base: Arrays, rows: F64) -> Arrays:
 
 
 def merge_episodes(states: Sequence[Mapping[str, Any]]) -> EpisodeStatistics:
-    """Merge episode statistics; ranks contribute equally to the last 100 episodes if possible.
+    """Merge episode statistics; the last 100 episodes are taken equally from all ranks if possible.
 
     >>> first, second = EpisodeStatistics(), EpisodeStatistics()
     >>> first.add(np.array([1.0, 2.0]), np.array([1, 2]))
@@ -163,7 +163,7 @@ def merge_states(ranks: list[LearnerState]) -> LearnerState:
     """Return the state of the run, with the states of all ranks in `ranks`.
 
     Networks, environments and replay buffer are those of rank 0. Counts, episodes, running returns
-    and noise are merged, so that inference reads the checkpoint like any other.
+    and noise are merged, so that the checkpoint can also be used for inference in one process.
     """
     first = ranks[0]
     normalizer: Arrays = dict(first.normalizer)
@@ -183,7 +183,7 @@ def merge_states(ranks: list[LearnerState]) -> LearnerState:
 
 
 def degraded_state(local_state: LearnerState, size: int, reason: str) -> LearnerState:
-    """Return the state of a run of which only rank 0 remains: no environments, no replay buffer."""
+    """Return the state of a run after other ranks failed, without environments or replay buffers."""
     first = replace(local_state, environment={}, replay=None, unrestorable_reason=reason)
     if local_state.normalizer:  # a resumed run starts new episodes, whose returns are 0
         zeros = np.zeros_like(local_state.normalizer["returns"])

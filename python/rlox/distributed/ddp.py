@@ -10,7 +10,8 @@
 
 Every process runs the whole script, steps its share of the environments and learns from its share
 of each minibatch. Gradients are averaged, so all processes have the same weights. Except for the
-random numbers, the updates are those of a single process. Gradients use NCCL on GPUs, else gloo.
+random numbers, the updates are equal to those of a single process. Gradients use NCCL on GPUs, else
+gloo.
 """
 
 import hashlib
@@ -315,7 +316,7 @@ class DDPTrainer(Trainer):
             ArgumentError: `total_timesteps` differs between ranks; also as for `Trainer.train`.
             PeerError: Another rank failed, exited or made a different call.
         """
-        # Errors of arguments come before any collective operation.
+        # Raise errors of arguments before any collective operation.
         self.run.check_total(total_timesteps)
         checked = as_callbacks(callbacks)
         ranks, learner = self.group.ranks, self.learner

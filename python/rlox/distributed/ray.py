@@ -83,7 +83,7 @@ class RayWorker:
         self._pending = self.actor.collect.remote()
 
     def request(self, version: int, seed: int, weights: Arrays) -> None:
-        """Request a rollout with the weights of a version."""
+        """Request a rollout with `weights`, whose version number is `version`."""
         ref = self._workers.store_weights(version, weights)
         self._pending = self.actor.collect.remote(seed, ref, self._normalizer)
 
@@ -116,7 +116,7 @@ class RayWorkers:
         self._workers: list[RayWorker] = []
 
     def store_weights(self, version: int, weights: Arrays) -> object:
-        """Return the object reference of a version's weights; store new weights first."""
+        """Return the object reference of weights; store the weights of a new version first."""
         if version not in self._refs:
             self._refs[version] = self.ray.put(weights)
             for old in sorted(self._refs)[: -self._versions]:

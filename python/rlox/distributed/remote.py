@@ -50,7 +50,7 @@ def make_connection_options(
     tls_domain: str | None = None,
     **waits: float,
 ) -> dict[str, Any]:
-    """Return connection options for the extension; environment variables replace None.
+    """Return connection options for the extension; None is replaced by an environment variable.
 
     Raises:
         OSError: The certificate file cannot be read.
@@ -167,7 +167,7 @@ class RemoteVecEnv(VecEnv):
         super().__init__(n, resolve_seed(seed), env_id, **kwargs)
 
     def faults(self) -> dict[str, float]:
-        """Return counts of lost and recovered sessions.
+        """Return counts of lost and recovered sessions, each with one worker.
 
         Returns:
             "lost": number of lost sessions; "restarted": number of sessions that another worker continued; "replayed":

@@ -84,10 +84,10 @@ def _constants(env_id: str) -> dict[str, Any]:
 
 
 class GymnasiumAttributes:
-    """Base class of native environments, with the attributes of Gymnasium's environment.
+    """Base class of native environments; mirrors Gymnasium's environment of the same id.
 
-    The physics is compiled, so constants such as `gravity` can be read, but not set. Attributes
-    with unknown names can be set only in subclasses outside of rlox.
+    The physics is compiled, so constants such as `gravity` can be read, but not set. Only
+    subclasses that other packages define can also set attributes with unknown names.
     """
 
     _native: NativeVectorEnv

@@ -1,4 +1,8 @@
-"""Autoreset modes, reset masks and final observations of vector environments."""
+"""Autoreset modes, reset masks and final observations of vector environments.
+
+In Gymnasium's autoreset mode SAME_STEP, the step that ends an episode also resets the environment.
+In NEXT_STEP, the next step ignores its action and only resets. In DISABLED, the caller resets.
+"""
 
 from typing import Any
 
@@ -75,18 +79,18 @@ def check_resets(
 ) -> None:
     """Check that a step in NEXT_STEP mode only reset the environments whose episode was over.
 
-    Rollouts leave out these steps, so a real transition would be lost.
+    Rollouts leave out these steps. Without this check, a real transition could be lost.
 
     Args:
         env: The vector environment.
-        ended: bool (num_envs,), the episode was over before the step.
+        ended: bool (num_envs,), True where the episode was over before the step.
         rewards: float64 (num_envs,), rewards of the step.
-        done: bool (num_envs,), the episode ended in the step.
+        done: bool (num_envs,), True where an episode ended in the step.
         step: Index of the step, for the error.
 
     Raises:
-        ArgumentError: The step ended an episode again or, in an unwrapped environment, its reward
-            is not 0.
+        ArgumentError: In such an environment, the step ended another episode, or, if no wrapper
+            may have changed the rewards, returned a reward other than 0.
     """
     wrong = ended & done
     if env is env.unwrapped:  # wrappers may change the reward 0 of a reset
@@ -130,7 +134,7 @@ def split_options(options: object, num_envs: int) -> tuple[Flags | None, dict[st
 
 
 def infos_to_dict(env: VectorEnv[Any, Any, Any], infos: object) -> dict[str, Any]:
-    """Return infos as a dict of arrays, also after Gymnasium's wrapper `DictInfoToList`."""
+    """Return infos as a dict of arrays; convert the list of Gymnasium's wrapper `DictInfoToList`."""
     if isinstance(infos, dict):
         return infos
     items: list[Any] = [*infos] if isinstance(infos, list | tuple) else []
@@ -148,7 +152,7 @@ def infos_to_dict(env: VectorEnv[Any, Any, Any], infos: object) -> dict[str, Any
 
 
 def fill_rows(out: Any, chosen: Flags, rows: npt.NDArray[Any]) -> Any:
-    """Write views of the chosen rows into a list or an object array, and return it.
+    """Write a view of each chosen row into `out`, a list or an object array, and return `out`.
 
     >>> fill_rows([None, None], np.array([False, True]), np.array([[1.0], [2.0]]))
     [None, array([2.])]
@@ -159,7 +163,7 @@ def fill_rows(out: Any, chosen: Flags, rows: npt.NDArray[Any]) -> Any:
 
 
 def write_final_obs(rows: npt.NDArray[Any], layout: Layout, infos: dict[str, Any], ended: Flags, step: int) -> None:
-    """Write the final observations in `infos` into the rows of environments that ended."""
+    """Write the final observations from `infos` into the rows where an episode has ended."""
     final = infos.get("final_obs", [None] * len(ended))
     for i in np.flatnonzero(ended):
         if final[i] is None:

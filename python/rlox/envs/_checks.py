@@ -1,4 +1,4 @@
-"""Checks that environments follow Gymnasium's API. Errors have the environment's index."""
+"""Checks that environments follow Gymnasium's API. Errors name the index of the environment."""
 
 import copy
 import inspect
@@ -21,7 +21,7 @@ _RESULTS = {"reset": ("observations", "infos"), "step": ("observations", "reward
 
 
 def require_env(env: object) -> gym.Env[Any, Any]:
-    """Return the result of an environment function after a check of its type."""
+    """Return the result of an environment function after a check that it is an environment."""
     if isinstance(env, gym.Env):
         return env
     raise ArgumentTypeError(
@@ -69,9 +69,9 @@ def check_results(env: VectorEnv[Any, Any, Any], method: str, results: T) -> T:
 class CheckedEnv(gym.Wrapper[Any, Any, Any, Any], gym.utils.RecordConstructorArgs):
     """Wrapper that checks the results of an environment, and copies the final observation and mask.
 
-    Some environments return the same array from every call. In autoreset mode SAME_STEP, the reset
-    would overwrite the final observation and its action mask. The wrapper also saves and restores
-    environments in worker processes.
+    Some environments return the same array from every call. Without the copies, the reset in
+    autoreset mode SAME_STEP would overwrite the final observation and its action mask. The wrapper
+    also saves and restores environments in worker processes.
 
     Args:
         env: The environment.
@@ -164,7 +164,7 @@ def check_observations(env: VectorEnv[Any, Any, Any]) -> None:
 
 
 def _mismatch(space: gym.Space[Any], obs: Any, name: str) -> tuple[str, str, str] | None:
-    """Return name, expected form and actual form of the first part that does not match."""
+    """Return the name, expected form and actual form of the first wrong part of `obs`, or None."""
     match space:
         case spaces.Dict():
             if not isinstance(obs, Mapping) or not {*space.spaces} <= {*obs}:

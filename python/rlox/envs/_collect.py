@@ -39,7 +39,7 @@ def check_collection(mode: AutoresetMode, supports_state: bool, n: int, policy: 
 
 
 class Steps:
-    """Arrays for `n` steps of native environments, with methods that make the steps.
+    """Arrays for the results of `n` steps of N native environments, and methods that fill them.
 
     Args:
         native: Environments in SAME_STEP or NEXT_STEP mode after the first reset.
@@ -91,7 +91,7 @@ class Steps:
         return _spaces.to_env_actions(self.space, actions, len(actions))
 
     def choose(self, policy: Policy) -> None:
-        """Make all steps with the actions of a function of observations and, optionally, masks."""
+        """Make all steps with the actions that `policy` returns."""
         act = adapt_to_masks(policy)
         for t, action in enumerate(self.actions):
             mask = None if self.masks is None else self.native.action_masks(self.masks[t])
@@ -103,8 +103,8 @@ class Steps:
         """Return the arrays as a dict.
 
         Args:
-            ended: Mask (N,) of environments whose episode had already ended, so that their first step
-                was only a reset (NEXT_STEP mode); None in other modes.
+            ended: bool (N,), in autoreset mode NEXT_STEP: True for environments whose episode was
+                over before the first step, which therefore only reset them. None in other modes.
         """
         done = self.terminated | self.truncated
         valid = np.ones_like(done)

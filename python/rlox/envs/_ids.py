@@ -14,8 +14,8 @@ from rlox._rlox import env_ids
 from rlox._validation import check_str
 from rlox.envs._attributes import to_gymnasium_state
 
-# Capsules of environments of other extension modules by id, from `rlox.register_env`. The extension
-# creates environments from a capsule or the id of one of its own environments.
+# Capsules of the environments of other extension modules, by id; `rlox.register_env` adds them.
+# `NativeVectorEnv` accepts such a capsule, or the id of an environment of rlox's own extension.
 PLUGINS: dict[str, Any] = {}
 
 

@@ -31,7 +31,7 @@ EnvWrapper = Callable[[gym.Env[Any, Any]], gym.Env[Any, Any]]
 class EnvFactory:
     """Checked arguments of `make_vec`, except the number of environments and the seed.
 
-    A factory creates equal environments again, here or in another process.
+    A factory can create equal environments again, in this or another process.
 
     >>> from rlox import make_vec
     >>> factory = get_env_factory(make_vec("CartPole-v1", 2, vectorization_mode="sync"))
@@ -101,8 +101,8 @@ def get_env_factory(env: object) -> EnvFactory | None:
 def find_native(env: str | EnvSpec) -> str | None:
     """Return the id of the native environment of an id or a spec, or None if there is none.
 
-    The keywords and the step limit of a spec may differ from the registered ones. A spec with
-    another entry point or other wrappers is not native, nor is an id that was registered again.
+    A spec is native if it equals the registered spec except for the keywords and the step limit. An
+    id that was registered again for another class is not native.
 
     Raises:
         ArgumentError: The module in the id is a relative name.
@@ -211,7 +211,7 @@ def get_num_envs(env: object) -> int | None:
 
 
 def _import(module: str, env_id: str) -> None:
-    """Import the module that registers an id; errors of its own code pass unchanged."""
+    """Import the module that registers an id. Errors that its own code raises are not changed."""
     expected = f"a module that can be imported before the colon of {env_id!r}"
     if module.startswith("."):
         raise ArgumentError("env", expected, repr(module), "write its full name")
@@ -240,7 +240,7 @@ def find_spec(env_id: str) -> EnvSpec:
 
 
 def make_registered(env_factory: EnvFactory, num_envs: int, vector_kwargs: dict[str, Any]) -> VectorEnv[Any, Any, Any]:
-    """Create the vector environment of a factory with a spec by `gymnasium.make_vec`."""
+    """Create the vector environment of a factory whose `env` is a spec by `gymnasium.make_vec`."""
     spec: EnvSpec = env_factory.env
     mode = env_factory.vectorization_mode
     wrappers: Any = env_factory.wrappers  # Gymnasium declares only classes, but accepts functions
@@ -301,7 +301,8 @@ def make_vec(
         vectorization_mode: "sync" steps Gymnasium environments one after another, and "async" steps
             each in its own process. "vector_entry_point" creates the registered vector
             environment. Default: the native implementation if the id has one and there are no
-            wrappers, else "sync", or "vector_entry_point" if only this exists.
+            wrappers, else "sync", or "vector_entry_point" if the id has no other
+            entry point.
         wrappers: Functions or classes that take and return a single environment. They are applied
             to each environment, from the first to the last.
         autoreset_mode: Autoreset mode of environments that this function creates. Default:
@@ -310,8 +311,8 @@ def make_vec(
         **kwargs: Keyword arguments of the environment, its class or its function.
 
     Returns:
-        `VecEnv` for native environments, else `GymVecEnv`. An `env` of these classes is returned
-        itself, unless a seed is passed for a `GymVecEnv`.
+        `VecEnv` for native environments, else `GymVecEnv`. An `env` that already has one of these
+        classes is returned itself, unless a seed is passed for a `GymVecEnv`.
 
     Raises:
         ArgumentError: The id or a mode is unknown, a number is out of range, or an argument
@@ -321,7 +322,7 @@ def make_vec(
         ModuleNotFoundError: The module before the colon of the id does not exist.
         OutOfMemoryError: The environments need more memory than is free.
 
-    Errors of the environment's own code and of wrappers pass unchanged.
+    Errors that the code of the environment or of a wrapper raises are not changed.
 
     >>> make_vec("CartPole-v1", 4, seed=0)
     VecEnv(rlox/CartPole-v1, num_envs=4)
@@ -355,7 +356,7 @@ def _check_wrappers(wrappers: object) -> Sequence[EnvWrapper]:
 
 
 def _add_result_check(wrapper: EnvWrapper) -> EnvWrapper:
-    """Return the wrapper with a check of its result; errors of Gymnasium name the wrapper."""
+    """Return the wrapper with a check of its result. Gymnasium's errors get the wrapper's name."""
     name = getattr(wrapper, "__name__", None) or repr(wrapper)
 
     def wrap(env: Single) -> Single:
@@ -508,7 +509,7 @@ def _from_spec(env_factory: EnvFactory, count: int | None, seed: int | None) -> 
             if isinstance(env, EnvSpec):
                 limit = -1 if env.max_episode_steps is None else env.max_episode_steps
                 arguments = {"max_episode_steps": limit, **arguments}
-                arguments.pop("env_id", None)  # in the keywords of rlox's own specs
+                arguments.pop("env_id", None)  # the specs that rlox registers have this keyword
             with rename_arguments({"n": "num_envs"}):
                 vector = VecEnv(num_envs, seed, native, **arguments)
             check_autoreset_mode(vector, resets)

@@ -139,8 +139,8 @@ def missing_masks_error(env: object) -> ArgumentError:
 def mask_infos(native: NativeVectorEnv, cut: Flags | None = None) -> dict[str, Any]:
     """Return infos with the action masks of native environments, int8 as in Gymnasium's Taxi.
 
-    `cut` has the environments whose episode was truncated and that are not reset yet; the masks of
-    these environments are those of the final states.
+    `cut`, bool (num_envs,), is True for environments whose episode was truncated and that are not
+    reset yet. Their masks are those of the final states.
     """
     masks = native.action_masks()
     if cut is not None and cut.any():
@@ -204,8 +204,9 @@ class MaskSource:
 
     Environments report masks in `infos["action_mask"]`, as Gymnasium's Taxi does. The alternative
     is a method `action_masks` of the vector environment, which returns (num_envs, k), or of each
-    single environment, which returns (k,). An environment whose infos lack a mask allows every
-    action. In the last state of an episode, a missing mask is unknown (`read_final`).
+    single environment, which returns (k,). If an environment's infos lack a mask, every action is
+    allowed. For the last state of an episode, however, a missing mask counts as unknown; see
+    `read_final`.
 
     Args:
         env: The vector environment.
@@ -236,12 +237,12 @@ class MaskSource:
 
         Args:
             infos: The infos of `reset` or `step`.
-            ended: bool (num_envs,), the episode is over and the next step only resets. These
-                environments allow every action.
+            ended: bool (num_envs,), True where the episode is over and the next step only resets.
+                These environments allow every action.
 
         Raises:
-            ArgumentError: The environments have never reported masks, a mask has another shape or
-                another number than 0 and 1, or an environment allows no action.
+            ArgumentError: The environments have never reported masks, a mask has a wrong shape or a
+                number other than 0 and 1, or an environment allows no action.
             ArgumentTypeError: The elements of a mask are neither bools nor numbers.
         """
         space = self.env.single_action_space
@@ -257,20 +258,20 @@ class MaskSource:
 
         Args:
             infos: The infos of `step`.
-            ended: bool (num_envs,), the environments to read.
-            same_step: Whether the step has reset the environments (SAME_STEP mode). If so, the
-                masks are in `infos["final_info"]`; else in `infos` or from the method.
+            ended: bool (num_envs,), True for the environments to read.
+            same_step: True in SAME_STEP mode, where the step has reset the environments and the
+                masks are in `infos["final_info"]`. Else they are in `infos` or from the method.
 
         Returns:
             bool (num_envs, k). Rows outside `ended` and rows without a reported mask are all False.
 
         Raises:
-            ArgumentError: A mask has another shape, or another number than 0 and 1.
+            ArgumentError: A mask has a wrong shape, or a number other than 0 and 1.
             ArgumentTypeError: The elements of a mask are neither bools nor numbers.
 
         Warns:
-            UserWarning: An environment in `ended` reports no allowed action. Each object
-                warns once.
+            UserWarning: An environment in `ended` reports no allowed action. Each
+                `MaskSource` warns once.
         """
         method = None if same_step else self._method
         final = infos.get("final_info") if same_step else infos
@@ -287,7 +288,7 @@ class MaskSource:
         return masks
 
     def _read_masks(self, infos: Infos, method: Callable[[], Any] | None, wanted: Flags) -> tuple[Flags, Flags]:
-        """Return the masks (num_envs, k) of `wanted` environments, and which of them report one."""
+        """Return masks (num_envs, k) of `wanted` environments, and flags of those that report one."""
         width = mask_width(self.env.single_action_space)
         if _has_mask(infos):
             return _stack_masks(infos["action_mask"], wanted & infos.get("_action_mask", True), width)
@@ -297,7 +298,7 @@ class MaskSource:
 
 
 def merge_mask_infos(before: Infos, infos: Infos, reset: Flags) -> Infos:
-    """Return the infos of a partial reset, with the earlier masks of the other environments."""
+    """Return the infos of a partial reset; environments that were not reset keep their masks."""
     if not _has_mask(before):
         return infos
     masks = [*before["action_mask"]]  # arrays, lists, or tuples of them
@@ -360,6 +361,6 @@ def _stack_masks(values: Any, selected: Flags, width: int) -> tuple[Flags, Flags
         if flags.shape != (width,):
             expected = f"shape {(n, width)}, a flag for each action"
             raise ArgumentError("action_mask", expected, str((n, *flags.shape)), fix)
-        # Other numbers, such as log-probabilities, would be mistaken for flags.
+        # Reject other numbers, such as log-probabilities, which a conversion to bool would accept.
         masks[i] = as_flags("action_mask", "flags, each 0 or 1", flags, env=int(i))
     return masks, reported

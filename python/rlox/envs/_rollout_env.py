@@ -59,7 +59,7 @@ class RolloutEnv(Protocol):
 
     @property
     def dropped_episodes(self) -> int:
-        """Number of episodes that the last `pop_episodes` only counted."""
+        """Number of older episodes that the last `pop_episodes` did not return."""
 
     def step(self, actions: npt.ArrayLike) -> tuple[Array, Array, Array, Array, dict[str, Any]]:
         """Step the environments, as `gymnasium.vector.VectorEnv.step`."""
@@ -74,7 +74,7 @@ class RolloutEnv(Protocol):
         """Return the state for an exact resume; empty if the state cannot be saved."""
 
     def set_state(self, state: Arrays) -> bool | None:
-        """Restore the state from `get_state`; return False if the environments cannot."""
+        """Restore the state from `get_state`; return False if the environments do not support it."""
 
     def close(self) -> None:
         """Close the environments."""
@@ -108,15 +108,16 @@ class RolloutEnv(Protocol):
     ) -> None:
         """Step the environments, and store the transition in row `t` of a buffer.
 
-        In NEXT_STEP mode, an environment ignores its action and only resets after the end of an
-        episode; `buffer.valid` is False in this row. In DISABLED mode, environments are reset as
-        soon as their episode ends, so rollouts are the same as in SAME_STEP mode.
+        In autoreset mode NEXT_STEP, the step after the end of an episode ignores the action and
+        only resets the environment; `buffer.valid` is False for this step. In DISABLED mode, this
+        method resets environments as soon as their episode ends, as in SAME_STEP mode.
 
         Args:
             buffer: The buffer of the last `begin_rollout`.
             t: Index of the step: 0, 1, ... in order.
             actions: (N, ...). Box actions are stored unchanged, and clipped to the bounds for the
-                environment. Discrete actions count from 0; the space's start is added.
+                environment. Discrete actions count from 0; the environment gets them plus
+                the start of the space.
             log_probs: float32 (N,), log-probabilities of the actions.
             values: float32 (N,), value estimates of the observations.
             normalizer: Normalizes the stored observations and rewards. Default: no normalization.

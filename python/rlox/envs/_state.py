@@ -47,7 +47,7 @@ def call_each(env: AsyncVectorEnv, name: str, arguments: list[Any]) -> list[Any]
 
 
 Single = gym.Env[Any, Any]
-# State attributes of Gymnasium's classes; `a.b` is attribute b of attribute a.
+# Attributes that hold the state of Gymnasium's classes; `a.b` is attribute b of attribute a.
 _ENVS: dict[str, tuple[str, ...]] = {
     "AcrobotEnv": ("state",),
     "CartPoleEnv": ("state", "steps_beyond_terminated"),
@@ -79,8 +79,8 @@ _WRAPPERS: dict[str, tuple[str, ...]] = {
     "TimeAwareObservation": ("timesteps",),
     "TimeLimit": ("_elapsed_steps",),
 }
-# Results of the last MuJoCo step, for positions one substep older than the state. Rewards read them
-# before the next step recomputes them.
+# Arrays that the last MuJoCo step computed from positions one substep older than the state. They are
+# saved because the reward of the next step reads some of them before MuJoCo recomputes them.
 _COMPUTED = (
     *("xpos", "xquat", "xmat", "xipos", "ximat", "xanchor", "xaxis", "geom_xpos", "geom_xmat"),
     *("site_xpos", "site_xmat", "cam_xpos", "cam_xmat", "subtree_com", "cinert", "cdof", "crb"),
@@ -177,7 +177,7 @@ def _set_layer_state(layer: Any, state: Any) -> None:
         for name in names:
             _set_path(layer, name, state[name])
         for name in ("checked_reset", "checked_step", "checked_data_reuse"):
-            if name in vars(layer):  # PassiveEnvChecker would compare with earlier results
+            if name in vars(layer):  # disables PassiveEnvChecker's comparisons with earlier calls
                 setattr(layer, name, True)
     elif _is_mujoco(layer):
         _set_physics(layer, state)
@@ -211,7 +211,7 @@ def _set_physics(env: Any, saved: dict[str, Any]) -> None:
         raise ValueError("the state is of another model or another version of MuJoCo")
     mujoco.mj_setState(env.model, env.data, state, state_type)
     mujoco.mj_forward(env.model, env.data)
-    # mj_forward changes the warm start of the solver.
+    # mj_forward changed the warm start of the solver, which is part of the state.
     mujoco.mj_setState(env.model, env.data, state, state_type)
     for name, array in saved["computed"].items():
         if name in _COMPUTED and getattr(env.data, name).shape == array.shape:
@@ -236,7 +236,7 @@ def set_state_if_supported(env: RolloutEnv, arrays: Arrays) -> bool:
     """Restore the result of `get_state_if_supported`.
 
     Returns:
-        Whether the state was restored.
+        True if the state was restored.
 
     Raises:
         ArgumentError: The arrays are damaged. The environments are not changed.

@@ -116,7 +116,7 @@ class GymVecEnv(Wrapper):
         seeds = _rng.seed_each(seed, self.num_envs)
         env_seed = seeds.start if isinstance(seeds, range) else seeds
         mask, _ = split_options(options, self.num_envs)
-        # Gymnasium's environments remove the mask from the dict.
+        # Pass a copy, because Gymnasium's environments remove the mask from the dict.
         env_options = None if options is None else dict(options)
         reset_envs = partial(self.env.reset, seed=env_seed, options=env_options)  # type: ignore[arg-type]  # lists, too
         results = self._guarded(lambda: self._with_checks(reset_envs))
@@ -152,7 +152,7 @@ class GymVecEnv(Wrapper):
                 was created before this process was forked.
             RuntimeError: A worker process of an asynchronous environment has died.
 
-        Errors of the environment's own code pass unchanged.
+        Errors that the environment's own code raises are not changed.
         """
         self._check_open()
         if self._obs is None:
@@ -186,14 +186,14 @@ class GymVecEnv(Wrapper):
         return obs, rewards, terminated, truncated, infos
 
     def _with_checks(self, call: Callable[[], T]) -> T:
-        """Call a method of the vector environment with checks of each environment's results."""
+        """Call a method of the vector environment, and check the results of each environment."""
         inner = self.unwrapped
         if not isinstance(inner, SyncVectorEnv):
             return call()
         envs = inner.envs
         if [check.env for check in self._checks] != envs:
             self._checks = [CheckedEnv(env, i) for i, env in enumerate(envs)]
-        # Only during the call, so that users see their own environments in `envs`.
+        # Replaced only during the call, so that users see their own environments in `envs`.
         inner.envs = [*self._checks]
         try:
             return call()
@@ -221,7 +221,7 @@ class GymVecEnv(Wrapper):
         Raises:
             ArgumentError: The environments have never reported masks, a mask is not valid, or an
                 environment allows no action.
-            ArgumentTypeError: A mask holds no flags.
+            ArgumentTypeError: The elements of a mask are neither bools nor numbers.
             ClosedError, RuntimeError: See `step`.
         """
         self._check_open()
@@ -231,21 +231,21 @@ class GymVecEnv(Wrapper):
     def final_action_masks(self, ended: Flags) -> Flags:
         """Return the action masks of the last states of episodes that the last step ended.
 
-        In other modes than SAME_STEP, call this method before the environments are reset.
+        In modes other than SAME_STEP, call this method before the environments are reset.
 
         Args:
-            ended: bool (num_envs,), the environments to read.
+            ended: bool (num_envs,), True for the environments to read.
 
         Returns:
             bool (num_envs, n). Rows outside `ended` and rows without a reported mask are all False.
 
         Raises:
-            ArgumentError: A mask has another shape, or another number than 0 and 1.
-            ArgumentTypeError: A mask holds no flags.
+            ArgumentError: A mask has a wrong shape, or a number other than 0 and 1.
+            ArgumentTypeError: The elements of a mask are neither bools nor numbers.
             ClosedError, RuntimeError: See `step`.
 
         Warns:
-            UserWarning: An environment in `ended` reports no allowed action. Only the first warns.
+            UserWarning: An environment in `ended` reports no allowed action. Each object warns once.
         """
         self._check_open()
         same_step = self._mode is AutoresetMode.SAME_STEP
@@ -452,7 +452,7 @@ class GymVecEnv(Wrapper):
 
         Returns:
             True if the state was restored. Otherwise, `unrestorable_reason` has the reason, such as
-            environments of other classes.
+            a state of environments of other classes.
 
         Raises:
             ArgumentError: The arrays are damaged. The environments are not changed.

@@ -75,8 +75,8 @@ class NativeEnv(GymnasiumAttributes, gym.Env[Floats, Any]):
     def state(self) -> npt.NDArray[Any] | None:
         """Gymnasium's `state` as a read-only array; None before the first reset.
 
-        After an assignment, the episode continues from the new state, even if it was over. States
-        with other dtypes than Gymnasium's are converted to float64.
+        After an assignment, the episode continues from the new state, even if the episode was over.
+        A state of another dtype than Gymnasium's is converted to float64.
 
         >>> env = NativeEnv("CartPole-v1")
         >>> env.state = [0.0, 0.0, 0.1, 0.0]
@@ -206,8 +206,8 @@ def register_env(plugin: object) -> str:
     """Register an environment of another extension module as a native environment.
 
     Afterwards, `VecEnv`, `make_vec`, trainers, `gymnasium.make` and `gymnasium.make_vec` accept
-    the id. Usually a module calls this function when it is imported, so that "module:id" is enough
-    to import the module and to create the environment.
+    the id. If a module calls this function when it is imported, the id "module:id" imports the
+    module and creates the environment.
 
     Args:
         plugin: A capsule with an `EnvPlugin` of the Rust crate `rlox-core`. Its environment must

@@ -34,7 +34,7 @@ class VecEnv(GymnasiumAttributes, VectorEnv[Floats, npt.ArrayLike, npt.NDArray[A
             operating system.
         env_id: A native id with or without the prefix `rlox/`, or an id from `rlox.register_env`.
             Default: "CartPole-v1".
-        autoreset_mode: When finished environments are reset: a member, value or name of
+        autoreset_mode: Time of the reset after the end of an episode: a member, value or name of
             `AutoresetMode`. Default: SAME_STEP.
         max_episode_steps: Time limit; -1 for none. Default: the time limit of the id.
         render_mode: None or "rgb_array". Default: None.
@@ -82,9 +82,9 @@ class VecEnv(GymnasiumAttributes, VectorEnv[Floats, npt.ArrayLike, npt.NDArray[A
         self._step = native.step
         self._init_kwargs: dict[str, Any] = {"env_id": env_id, "max_episode_steps": max_episode_steps, **env_kwargs}
         if type(self).step_into is VecEnv.step_into:
-            # The native method itself saves the time of a Python call.
+            # Without a Python method in between, a call takes less time.
             self.__dict__["step_into"] = native.step_into
-        self._same_step = mode is AutoresetMode.SAME_STEP  # faster than a look into the metadata
+        self._same_step = mode is AutoresetMode.SAME_STEP  # faster than reading the metadata
         self._seeds = _rng.SeedTracker(seed, n)
         self._has_reset = False
         spec = native.spec()
@@ -140,11 +140,11 @@ class VecEnv(GymnasiumAttributes, VectorEnv[Floats, npt.ArrayLike, npt.NDArray[A
 
         Returns:
             obs float32 (n, d), rewards float64 (n,), terminated bool (n,), truncated bool (n,) and
-            infos. In SAME_STEP mode, if an episode ended, `infos["final_obs"]` is an object array
-            of the final observations, None for other environments; "_final_obs" is its mask. With
-            action masks, `infos["action_mask"]`, int8 (n, k), is the mask for `obs`. In SAME_STEP
-            mode, `infos["final_info"]["action_mask"]` has the masks of the last observations of
-            truncated episodes.
+            infos. If an episode ended in SAME_STEP mode, `infos["final_obs"]` is an object array:
+            the final observation where an episode ended, else None. `infos["_final_obs"]`, bool
+            (n,), is True where an episode ended. With action masks, `infos["action_mask"]`, int8
+            (n, k), has the masks for `obs`. In SAME_STEP mode, `infos["final_info"]["action_mask"]`
+            has the masks of the last observations of truncated episodes.
 
         Raises:
             ArgumentError: Actions have a wrong shape or are out of range, the environments have not
@@ -186,8 +186,8 @@ class VecEnv(GymnasiumAttributes, VectorEnv[Floats, npt.ArrayLike, npt.NDArray[A
             rewards: float64 (n,).
             terminated: bool (n,).
             truncated: bool (n,).
-            final_obs: float32 (n, d). In SAME_STEP mode, rows of ended episodes are written.
-                Default: final observations are dropped.
+            final_obs: float32 (n, d). In SAME_STEP mode, only the rows of environments whose
+                episode ended are written. Default: final observations are dropped.
 
         Raises:
             ArgumentTypeError: An array has a wrong dtype.
@@ -205,7 +205,7 @@ class VecEnv(GymnasiumAttributes, VectorEnv[Floats, npt.ArrayLike, npt.NDArray[A
     def action_masks(self, out: Flags | None = None) -> Flags:
         """Return the action masks for the last observations, bool (n, k).
 
-        In other modes than SAME_STEP, environments whose episode is over allow every action.
+        In modes other than SAME_STEP, environments whose episode is over allow every action.
 
         Args:
             out: C-contiguous array for the result. Default: a new array.
@@ -225,7 +225,8 @@ class VecEnv(GymnasiumAttributes, VectorEnv[Floats, npt.ArrayLike, npt.NDArray[A
         """Return the action masks of the last states of episodes that the last step truncated.
 
         Args:
-            ended: bool (n,), the environments to read. Each is truncated and not terminated.
+            ended: bool (n,), True for the environments to read. Their episode must have been
+                truncated and not terminated.
 
         Returns:
             bool (n, k). Rows outside `ended` are all False.
@@ -266,7 +267,7 @@ class VecEnv(GymnasiumAttributes, VectorEnv[Floats, npt.ArrayLike, npt.NDArray[A
     def collect_n_steps(
         self, n: int, policy: Callable[[Floats], npt.ArrayLike] | None = None
     ) -> dict[str, npt.NDArray[Any]]:
-        """Make `n` steps from the current states; reset the environments first if necessary.
+        """Make `n` steps from the current states, after a reset if there has been none.
 
         Args:
             n: Number of steps, at least 1.
@@ -277,9 +278,9 @@ class VecEnv(GymnasiumAttributes, VectorEnv[Floats, npt.ArrayLike, npt.NDArray[A
         Returns:
             Time-major arrays: obs (n, N, d), the observations before the actions; actions
             (n, N, ...); rewards, terminated and truncated (n, N); valid (n, N), False for steps in
-            NEXT_STEP mode that only reset; last_obs (N, d); final_index int64 (k,), rows t * N + i
-            of steps that ended an episode; final_obs (k, d), the final observations of these
-            episodes; action_masks (n, N, m), if the environments have masks.
+            NEXT_STEP mode that only reset; last_obs (N, d); final_index int64 (k,), the numbers
+            t * N + i where step t ended an episode of environment i; final_obs (k, d), the final
+            observations of these episodes; action_masks (n, N, m), if the environments have masks.
 
         Raises:
             ArgumentError: `n` is below 1, the mode is DISABLED, or the mode is NEXT_STEP and

@@ -33,7 +33,7 @@ RunOutcomes = Generator[tuple[int, RunOutcome], None, None]
 
 @dataclass(frozen=True)
 class TrainJob:
-    """Arguments of the trainer of one run and of `Trainer.train`."""
+    """Arguments for one run: those of the trainer and those of `Trainer.train`."""
 
     trainer_class: type[Trainer]
     env: EnvLike
@@ -60,7 +60,7 @@ class TrainJob:
 
 @dataclass(frozen=True)
 class TrialResult:
-    """Result of a trial. A trial without score and error was pruned."""
+    """Result of a trial. A trial with neither a score nor an error was pruned."""
 
     score: float | None = None
     error: str | None = None
@@ -78,7 +78,8 @@ class TrialJob(TrainJob):
     def run(self, report: Report | None = None) -> TrialResult:  # type: ignore[override]
         """Train, and return a `TrialResult`.
 
-        `report((n, mean_reward))` gets the number of the evaluation, from 1, and returns whether to prune.
+        `report` is called with (n, mean reward) after evaluation n = 1, 2, ..., and returns True to
+        prune the trial.
         """
         assert report is not None
         try:

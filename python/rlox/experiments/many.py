@@ -63,26 +63,27 @@ def train_many(
 ) -> list[TrainResult]:
     """Train an algorithm with many seeds, many settings or both, several runs at a time.
 
-    Each run equals the same run trained alone, except for measured times. Native learners train in threads of this
-    process. PyTorch has one generator and one number of threads per process, so torch learners train in worker
-    processes. A script then calls `train_many` below `if __name__ == "__main__":`, as Python's `multiprocessing`
-    requires. Each process uses the number of cores divided by `workers` as torch threads, which affects rounding for
-    large networks.
+    Each run has the same results as if it were trained alone, except for measured times. Native
+    learners train in threads of this process. PyTorch has one generator and one number of threads
+    per process, so torch learners train in worker processes. A script must then call `train_many`
+    below `if __name__ == "__main__":`, as Python's `multiprocessing` requires. Each process uses
+    the number of cores divided by `workers` as torch threads, which affects the rounding of large
+    networks.
 
-    Ctrl-C ends all runs. Each run saves its checkpoint and summary, and the results are returned,
-    with `interrupted` set where steps are missing. Runs that had not started have no folder and 0
-    steps. A second Ctrl-C raises KeyboardInterrupt.
+    Ctrl-C ends all runs. Each run saves its checkpoint and summary, and `train_many` returns the
+    results. In results with missing steps, `interrupted` is True. Runs that had not started have no
+    folder and 0 steps. A second Ctrl-C raises KeyboardInterrupt.
 
     Args:
         algorithm: "ppo", "a2c", "impala", "dqn", "sac", "td3", or a trainer class.
         env: Environment as for the trainer, but not an existing environment.
-        seeds: Seeds without repetition; one run each.
+        seeds: Different seeds; each is used by one run per variant.
         total_timesteps: Environment steps per run, summed over its environments.
         settings: Variants, each a dict of fields of the algorithm's config. Every variant runs with
             every seed. None: one variant, with the settings in `common`.
         workers: Number of runs at a time, at most the number of usable CPUs; None: all of them.
-        processes: Whether workers are processes; arguments must be picklable then. None: only if
-            a run uses the torch backend.
+        processes: True: worker processes, for which arguments must be picklable; False: threads;
+            None: worker processes if a run uses the torch backend, else threads.
         runs_dir: Folder of the run folders; None: nothing is written.
         backend: Backend as for the trainer.
         callbacks: Function that returns the callbacks of one run. The function is called for each
@@ -138,7 +139,7 @@ def train_runs(
     runner: Runner | None = None,
     **common: Any,
 ) -> list[TrainResult]:
-    """Train as `train_many` does; `runner` runs the jobs, None: in threads or in processes."""
+    """Train as `train_many` does; `runner` is a function that runs the jobs, None: the default."""
     trainer_class = _trainer_class(algorithm)
     steps = check_int("total_timesteps", total_timesteps, 1)
     seeds = _check_seeds(seeds)
@@ -177,7 +178,7 @@ def train_runs(
 
 
 def _get_results(jobs: Sequence[TrainJob], outcomes: Sequence[RunOutcome]) -> list[TrainResult]:
-    """Return the results of runs of which none failed."""
+    """Return the results of all runs; raise RunsFailedError if a run failed."""
     errors = {index: outcome for index, outcome in enumerate(outcomes) if isinstance(outcome, BaseException)}
     results = [None if isinstance(outcome, BaseException) else outcome for outcome in outcomes]
     if errors:
@@ -226,7 +227,7 @@ def _check_seeds(seeds: object) -> list[int]:
 
 
 def _check_variants(settings: object, common: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Return the variants, checked for arguments that only `train_many` takes."""
+    """Return the variants after a check that they contain no arguments of `train_many`."""
     if "seed" in common:
         raise ArgumentTypeError("seed", "no argument", short_repr(common["seed"]), "pass seeds=...")
     if settings is None:

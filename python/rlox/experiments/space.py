@@ -20,7 +20,7 @@ class Range:
     Attributes:
         low: Lower bound.
         high: Upper bound.
-        log: Whether values are sampled uniformly in the logarithmic domain.
+        log: True if logarithms of the values are sampled uniformly.
 
     Raises:
         ArgumentTypeError: A bound is not a number.

@@ -33,7 +33,7 @@ _PLAN, _INDEX, _ERROR = "plan", "index", "error"
 
 @dataclass(frozen=True)
 class Plan:
-    """Arguments that all trials of a sweep share; a study belongs to one plan.
+    """Arguments that all trials of a sweep share; all trials of a study have the same plan.
 
     Attributes:
         algorithm: Name of the algorithm.
@@ -44,7 +44,7 @@ class Plan:
         eval_episodes: Episodes per evaluation.
         seed: Seed of trial 0; trial i uses `seed + i`. None: the stored or a random seed.
         startup_trials: Number of trials with random settings, before pruning begins.
-        prune: Whether to end a trial whose best evaluation is below the median of the others.
+        prune: End a trial early if its best evaluation is below the median of the other trials.
         backend: Backend of the trainers.
         env_kwargs: Arguments of the environment.
         settings: Settings that are the same in all trials.
@@ -195,10 +195,10 @@ class Sweep:
         return max(scored, key=lambda trial: trial.value, default=None)
 
     def run(self, trials: int, jobs: int = 1, on_result: Callable[[Any], object] | None = None) -> None:
-        """Train until the study has `trials` finished trials, failed ones included.
+        """Train until the study has `trials` finished trials, including failed trials.
 
         Args:
-            trials: Total number of trials, earlier ones included.
+            trials: Total number of trials, including those of earlier calls.
             jobs: Number of trials at a time, each in a worker process.
             on_result: Called with each Optuna trial that has ended.
 
@@ -215,7 +215,7 @@ class Sweep:
             self._search(trials, jobs, on_result)
 
     def _search(self, trials: int, jobs: int, on_result: Callable[[Any], object] | None) -> None:
-        self._abandon()  # trials of a killed process
+        self._abandon()  # trials that a killed process left running
         done = self.finished_trials()
         missing = trials - len(done)
         used = {trial.user_attrs.get(_INDEX) for trial in done}

@@ -22,7 +22,7 @@ from rlox.envs._rollout_env import RolloutEnv, check_rollout_env
 
 __all__ = ["EnvLearner", "EpisodeStatistics", "Learner", "LearnerState"]
 
-# Fields of a state that consist of arrays; each is a member of a checkpoint.
+# Fields of `LearnerState` that are dicts of arrays; a checkpoint stores each one separately.
 MEMBERS = ("networks", "optimizer", "normalizer", "environment", "replay")
 # Name of the metric that counts environment steps.
 TIMESTEPS = "time/total_timesteps"
@@ -41,8 +41,8 @@ class LearnerState:
 
     Args:
         networks: Parameters and buffers by torch's names, such as "actor.0.weight".
-        optimizer: Moments of each parameter, such as "actor.0.weight.exp_avg", and steps, such as
-            "actor.step".
+        optimizer: Moments of each parameter, such as "actor.0.weight.exp_avg", and step counts,
+            such as "actor.step".
         normalizer: Result of `rlox.Normalizer.state`; empty without a normalizer.
         environment: Result of the environments' `get_state`; empty if they do not support states,
             and before the first reset.
@@ -81,7 +81,7 @@ class Learner(Protocol):
     episodes: "EpisodeStatistics"
     """Statistics of the episodes that finished during training; empty without environments."""
     progress_per_step: float
-    """Run progress per unit of work; if > 0, exploration rates change inside iterations."""
+    """Progress of the run per unit of work; if > 0, exploration rates change within iterations."""
     stop_requested: bool
     """Flag that makes `iterate` return early; a signal handler may set it."""
 
@@ -89,7 +89,7 @@ class Learner(Protocol):
     def budget_used(self) -> int:
         """Work so far in units of `budget_unit`.
 
-        Environment steps are summed over the environments, without discarded rollouts.
+        For timesteps, this is the sum over the environments, without steps of discarded rollouts.
         """
 
     def iterate(self, progress: float = 0.0) -> dict[str, float]:
@@ -99,9 +99,9 @@ class Learner(Protocol):
             progress: Fraction of the run that is done, in [0, 1], for schedules.
 
         Returns:
-            Metrics under Stable-Baselines3's names. Empty if `stop_requested` was set before the
-            first update of an on-policy learner, which then discards the steps, or before the
-            first step of an off-policy learner.
+            Metrics under Stable-Baselines3's names. Empty if an on-policy learner was stopped
+            before its first update, which discards the steps of the iteration, or an off-policy
+            learner before its first step.
 
         Raises:
             NonFiniteError: A number is NaN or infinite. The error names the tensor and the step.
@@ -110,7 +110,7 @@ class Learner(Protocol):
     def state(self, replay: bool = True) -> LearnerState:
         """Return a copy of the state between two iterations.
 
-        The state has the environments if they support it, and all episodes that have ended.
+        The state includes the environments if they support it, and all episodes that have ended.
 
         Args:
             replay: Include the replay buffer. Without it, a restored learner has an empty buffer.
@@ -197,7 +197,7 @@ class EpisodeStatistics:
         self.lengths.extend(lengths.tolist())
 
     def clear(self) -> None:
-        """Forget all episodes."""
+        """Remove all episodes, and set the count to 0."""
         self.count = 0
         self.returns.clear()
         self.lengths.clear()

@@ -41,7 +41,7 @@ UNRESTORABLE_REASON = (
 
 
 def is_synchronous(config: OnPolicyConfig) -> bool:
-    """Return whether one thread collects and learns alternately, without actors.
+    """Return whether one thread alternates between collecting and learning, without actors.
 
     >>> from rlox.configs import A2CConfig, IMPALAConfig
     >>> is_synchronous(A2CConfig()), is_synchronous(A2CConfig(async_collect=True))
@@ -53,7 +53,7 @@ def is_synchronous(config: OnPolicyConfig) -> bool:
     return takes_turns or not config.async_collect
 
 
-# Names of torch reasons that prevent native actors from copying the weights of a policy.
+# Values of `TorchReason.name` for policies whose weights native actors cannot copy.
 _COPIED = ("policy", "features_extractor", "observation space", "activation", "full_std", "net_arch")
 
 
@@ -62,8 +62,8 @@ def resolve_actors(
 ) -> str:
     """Return where actors run: "threads", "processes", "ray" or "grpc".
 
-    Threads run native environments and copies of the built-in policy. Everything else runs Python
-    code, for which threads would wait for each other.
+    Threads run native environments and copies of the built-in policy. Other environments and
+    policies run Python code, for which threads would wait for Python's global interpreter lock.
 
     Args:
         env: Environments of the learner.
@@ -127,7 +127,7 @@ def _not_in_threads(env: RolloutEnv, config: OnPolicyConfig, policy: object, fea
 
 
 def blank_policy(env: RolloutEnv, config: OnPolicyConfig) -> NativePolicy:
-    """Create a native policy for an environment and a config, whose weights will be replaced."""
+    """Create a native policy for an environment and a config; the caller replaces its weights."""
     observation = _native.observation_spec(Layout(env.single_observation_space))
     action = _spaces.to_native(env.single_action_space)
     rng_state = state_for_native(np.random.default_rng(0))
@@ -199,7 +199,7 @@ class Actors:
         self._native.set_stop_requested(stop)
 
     def publish(self, weights: NativePolicy | Arrays) -> None:
-        """Return the buffer of the last `pop` to the actors, with the updated weights."""
+        """Give the buffer of the last `pop` back to the actors, and send them the updated weights."""
         if isinstance(weights, NativePolicy):
             self._native.publish(weights)
         elif self._statistics:
@@ -208,11 +208,11 @@ class Actors:
             self._native.publish_tensors(weights)
 
     def stream(self) -> np.random.Generator:
-        """Return the random stream of the seed of the next rollout."""
+        """Return the random stream from which the seed of the next rollout will be drawn."""
         return to_numpy(self._native.stream())
 
     def metrics(self) -> dict[str, float]:
-        """Return the wait times so far, in seconds, and the faults of remote workers.
+        """Return the wait times so far, in seconds, and statistics of lost worker sessions.
 
         `time/actor_wait_seconds` is the sum over all actors.
         """
@@ -230,7 +230,7 @@ def _end(native: NativeActors, end: Callable[[], object], process: int) -> None:
     if os.getpid() != process:  # in a forked child, the workers belong to the parent
         native.close()
         return
-    native.set_stop_requested(True)  # `close` would wait for a thread in `pop`
+    native.set_stop_requested(True)  # else `close` would wait for a thread in `pop`
     try:
         native.close()
     finally:
@@ -243,7 +243,7 @@ def lag_bound(config: OnPolicyConfig) -> int:
 
 
 def ring(env: RolloutEnv, config: OnPolicyConfig) -> list[RolloutBuffer]:
-    """Create the rollout buffers that are in use at once, each for the environments of an actor.
+    """Create as many rollout buffers as are in use at once, each for the environments of one actor.
 
     Raises:
         OutOfMemoryError: The buffers do not fit into memory.
@@ -267,7 +267,7 @@ class Worker(Protocol):
     """Process with a `RolloutWorker`. Methods raise the errors of environments and policy."""
 
     def request(self, version: int, seed: int, weights: Arrays) -> None:
-        """Request a rollout with the weights of a version."""
+        """Request a rollout with `weights`, whose version number is `version`."""
 
     def poll(self, seconds: float) -> bool:
         """Wait up to `seconds` for an answer; return whether there is one."""
@@ -302,14 +302,14 @@ class RemoteActor:
         self._buffer = 0
 
     def is_ready(self) -> bool:
-        """Wait a moment; return whether the worker has created environments and policy."""
+        """Wait up to 0.1 seconds; return whether the worker has created environments and policy."""
         if not self._worker.poll(_POLL):
             return False
         self._worker.receive()
         return True
 
     def begin(self, buffer: int, version: int, seed: int, weights: Arrays) -> None:
-        """Start to fill a buffer with the weights of a version."""
+        """Request a rollout for the buffer with the index `buffer`; see `Worker.request`."""
         self._worker.request(version, seed, weights)
         self._buffer = buffer
 
@@ -339,7 +339,7 @@ def start_thread_actors(
         env: Environments of the learner. A single actor uses them; several actors create their own.
         config: Settings of the learner.
         weights: Initial weights of the native policies.
-        normalizer: Normalizer of a single actor, whose statistics come with each rollout.
+        normalizer: Normalizer of a single actor. Each rollout includes its statistics.
         seed: Seed of the first environment.
         stream: Random stream of the rollouts' seeds.
 
@@ -385,7 +385,7 @@ class RemoteLearner(Protocol):
         """Load the weights of the policy, by name."""
 
     def collect_for_remote(self, seed: int) -> bool:
-        """Fill the buffer from a seed; return False if `stop_requested` stopped the rollout."""
+        """Fill the buffer with a rollout; return False if `stop_requested` stopped the rollout."""
 
 
 class WorkerPlan(NamedTuple):
@@ -393,7 +393,7 @@ class WorkerPlan(NamedTuple):
 
     learner: Callable[..., RemoteLearner]  # class of the learner
     env: EnvFactory
-    config: OnPolicyConfig  # without actors, with the environments of one actor
+    config: OnPolicyConfig  # settings of the worker's learner, which has no actors
     seed: int  # seed of the first environment
     learner_args: tuple[object, ...]  # further arguments of the learner class
     normalizer: Arrays  # initial statistics
@@ -435,7 +435,7 @@ _WORKERS = {"processes": "rlox.distributed._process_actors:ActorProcesses", "ray
 
 @dataclass(frozen=True)
 class ActorPlan:
-    """Facts about the actors of a learner, which start with the first rollout."""
+    """Arguments for the start of a learner's actors, which happens before the first rollout."""
 
     mode: str  # result of `resolve_actors`
     learner_class: Callable[..., RemoteLearner]  # created again in worker processes
@@ -459,8 +459,8 @@ class ActorPlan:
     ) -> Actors | None:
         """Start the actors; return None if `stop_requested` returned True meanwhile.
 
-        `stream` draws the seeds of the rollouts, and `worker_args` returns further arguments of the
-        learner class. A single actor continues the statistics of `normalizer`.
+        The seeds of the rollouts are drawn from `stream`. `worker_args` returns further arguments
+        of the learner class. A single actor continues the statistics of `normalizer`.
         """
         env, config = self.env, self.config
         statistics: Arrays = {} if normalizer is None else dict(normalizer.state())
@@ -469,7 +469,7 @@ class ActorPlan:
             if self.mode == "grpc":
                 start_grpc: Callable[..., Actors] = resolve_name("rlox.distributed.remote:start_remote_actors")
                 return start_grpc(env, config, weights, seed, stream)
-            # The learner's normalizer follows the learned rollouts, so the actor needs a copy.
+            # A copy, because the actor's statistics include rollouts that the learner has not used.
             copied = make_normalizer(config, self.spaces[0], statistics or None)
             return start_thread_actors(env, config, weights, copied, seed, stream)
         env_factory = get_env_factory(env)

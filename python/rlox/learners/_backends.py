@@ -1,4 +1,4 @@
-"""Choice of the backend. It depends on the arguments only, not on the installed packages."""
+"""Choice of the backend, which depends on the arguments only, not on the installed packages."""
 
 from collections.abc import Callable, Iterator
 from pkgutil import resolve_name
@@ -22,7 +22,7 @@ Backend = Literal["auto", "native", "candle", "burn", "torch"]
 BACKENDS: tuple[str, ...] = get_args(Backend)
 _ACTIVATIONS = ("tanh", "relu", "gelu", "silu")
 _OPTIMIZERS = ("rmsprop", "adam")
-# By setting: values that networks in Rust support, and a function of value and config that checks.
+# By setting: description of the values that networks in Rust support, and a check of a value.
 _NATIVE: dict[str, tuple[str, Callable[[Any, Config], bool]]] = {
     "device": ("'cpu'", lambda device, _: device == "cpu"),
     "compile": ("False", lambda compiled, _: not compiled),

@@ -22,7 +22,7 @@ ProgressState = tuple[npt.NDArray[np.int64], npt.NDArray[np.float32], float, int
 LastUpdate = dict[str, float | None]
 # Streams of a native agent besides the streams of each environment's actions.
 _LEARNING_STREAMS = ("minibatches", "learning")
-# Statistics of the last update: of all algorithms, and of some algorithms.
+# Names of the statistics of the last update: in all algorithms, and in some algorithms only.
 MEANS = ("critic_loss", "mean_value", "grad_norm", "learning_rate")
 SOME = ("actor_loss", "ent_coef", "ent_coef_loss")
 
@@ -60,7 +60,7 @@ def select_streams(state: learners.LearnerState, names: Container[str]) -> learn
 
 
 def read_progress_state(state: learners.LearnerState, agent: NativeAgent, num_envs: int) -> ProgressState:
-    """Return `NativeAgent.load_progress_state` arguments from a result of `add_progress_state`.
+    """Return the arguments of `NativeAgent.load_progress_state` for a result of `add_progress_state`.
 
     Raises:
         ArgumentError: The state is damaged or of another learner.
@@ -87,7 +87,7 @@ def read_progress_state(state: learners.LearnerState, agent: NativeAgent, num_en
 
 
 def read_last_update(state: learners.LearnerState) -> LastUpdate | None:
-    """Return the `NativeAgent.load_last_update` argument from a result of `add_progress_state`.
+    """Return the argument of `NativeAgent.load_last_update` for a result of `add_progress_state`.
 
     Raises:
         ArgumentError: The state is damaged.
@@ -136,7 +136,7 @@ def off_policy_settings(config: OffPolicyConfig, hidden: tuple[int, ...]) -> dic
     if (noise := config.action_noise) is not None:
         settings["action_noise"] = dataclasses.asdict(as_scalar_noise(noise) or noise)
     settings["net_arch"] = hidden if config.net_arch is None else config.net_arch
-    # Python counts the episodes of `train_freq`.
+    # If `train_freq` is a number of episodes, Python counts them.
     settings["train_freq"] = config.train_freq if isinstance(config.train_freq, int) else 1
     settings["gradient_steps"] = None if config.gradient_steps == -1 else config.gradient_steps
     if "sde_sample_freq" in settings:
@@ -151,7 +151,7 @@ def off_policy_settings(config: OffPolicyConfig, hidden: tuple[int, ...]) -> dic
 
 
 def observation_spec(layout: Layout) -> dict[str, Any]:
-    """Describe the conversion of observations to inputs of native networks; integers are one-hot.
+    """Return the form of observations for native networks, which encode integers as one-hot.
 
     Raises:
         ArgumentError: The space is a Dict or a Tuple.

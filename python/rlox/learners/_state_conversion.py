@@ -1,7 +1,7 @@
 """Conversion of off-policy learner states between the native and the torch backend.
 
-Networks, optimizers, normalizers and environments have the same state on both. Random streams
-differ: a native learner has one stream of actions per environment, and one of updates.
+Networks, optimizers, normalizers and environments have the same state on both backends. Random
+streams differ: a native learner has one stream of actions per environment, and one of updates.
 """
 
 import dataclasses
@@ -70,7 +70,7 @@ def to_native_state(state: LearnerState, layout: Layout, algorithm: str, num_env
         return state
     actions = _rng.stream_from_state(streams.pop("actions")).bit_generator
     minibatches = _rng.stream_from_state(streams["minibatches"]).bit_generator
-    # Jumped streams do not overlap.
+    # Streams after different numbers of jumps do not overlap.
     bit_generators = {f"actions.{i}": actions.jumped(i) for i in range(num_envs)}  # type: ignore[attr-defined]  # PCG64 has it
     bit_generators["learning"] = minibatches.jumped()  # type: ignore[attr-defined]  # too
     for name, bits in bit_generators.items():
@@ -84,7 +84,7 @@ def to_native_state(state: LearnerState, layout: Layout, algorithm: str, num_env
     return dataclasses.replace(state, streams=streams, counters=counters, replay=replay)
 
 
-# Arrays of a replay buffer's state that are observations.
+# Names of the arrays in a replay buffer's state that are observations.
 _OBSERVATIONS = ("step.obs", "next_row.obs", "next.obs")
 
 
@@ -141,7 +141,7 @@ def _encode(rows: Array, layout: Layout) -> Array:
 
 
 def _decode(rows: Array, layout: Layout) -> Array:
-    """Invert `_encode`."""
+    """Convert inputs of native networks to rows of a layout, the inverse of `_encode`."""
     counts, flat = _counts(layout), _flat(rows)
     if flat.shape[1] != (sum(counts) or math.prod(layout.shape)):
         return rows  # the replay buffer rejects damaged arrays

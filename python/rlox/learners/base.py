@@ -41,7 +41,7 @@ class BaseLearner(Generic[ConfigT]):
     budget_unit = "timesteps"
     stop_requested: bool  # makes `iterate` return early
     built_in = True  # without a custom policy, features extractor or encoder
-    actor_plan: _actors.ActorPlan | None = None  # of learners whose rollouts come from actors
+    actor_plan: _actors.ActorPlan | None = None  # set if rollouts come from actors
 
     # Seeds of environment resets, of iterations, and of sampled predictions.
     stream_names: ClassVar[tuple[str, ...]] = ("resets", "iterations", "predictions")
@@ -52,7 +52,7 @@ class BaseLearner(Generic[ConfigT]):
         self.config = config
         names = self.stream_names
         seeds = np.random.SeedSequence(_validation.check_int("seed", seed, 0))
-        # The first child seeds the initial weights.
+        # The first child of the seed sequence seeds the initial weights.
         self.init, *stream_seeds = seeds.spawn(1 + len(names))
         self.streams = {n: np.random.default_rng(s) for n, s in zip(names, stream_seeds, strict=True)}
         self.spaces = env.single_observation_space, env.single_action_space
@@ -83,7 +83,7 @@ class BaseLearner(Generic[ConfigT]):
 
     @contextmanager
     def _exclusive(self) -> Iterator[None]:
-        """Reject a second thread in the block."""
+        """Raise ClosedError if another thread of this process is in such a block."""
         if not self._idle.acquire(blocking=False):
             raise ClosedError(
                 "learner", None, "is in use: another thread is in iterate()", "create one trainer per thread"
@@ -99,7 +99,7 @@ class BaseLearner(Generic[ConfigT]):
 
     @contextmanager
     def _not_learning(self) -> Iterator[None]:
-        """Reject sampled predictions while another thread learns."""
+        """Raise ClosedError if another thread is in `iterate`, which uses the random generator."""
         if self._learning == threading.get_ident():
             yield
             return
@@ -125,7 +125,7 @@ class BaseLearner(Generic[ConfigT]):
     def next_rollout(self) -> _actors.Rollout | None:
         """Wait for the next rollout of an actor; return None if `stop_requested` was set.
 
-        The first call starts the actors. The normalizer gets the statistics of the rollout.
+        The first call starts the actors. `normalizer` gets the statistics after the rollout.
         """
         assert self.actor_plan is not None
         enter("env_step")
@@ -167,7 +167,7 @@ class BaseLearner(Generic[ConfigT]):
         return self._networks()
 
     def _worker_args(self) -> tuple[object, ...]:
-        """Return further arguments of the learner class, for another process."""
+        """Return the arguments that workers pass to the learner class after env, config and seed."""
         return ()
 
     def episode_metrics(self) -> dict[str, float]:
@@ -206,17 +206,21 @@ class BaseLearner(Generic[ConfigT]):
         raise NotImplementedError
 
     def _restore(self, state: learners.LearnerState) -> bool:
-        """Restore networks and environments, or nothing; return whether episodes continue."""
+        """Restore networks and environments, or raise an error and change nothing.
+
+        Returns:
+            True if the episodes of the state continue.
+        """
         raise NotImplementedError
 
     def _set_env_state(self, arrays: _types.Arrays, then: Callable[[], object]) -> bool:
-        """Restore the environments and call `then`, or change nothing; see `_restore`."""
+        """Restore the environments and call `then`; if one fails, change nothing. See `_restore`."""
         previous = _state.get_state_if_supported(self.env) if self.env_initialized else {}
         is_restored = None
         try:
             is_restored = _state.set_state_if_supported(self.env, arrays)
             then()
-        except BaseException as error:  # Ctrl-C, too
+        except BaseException as error:  # including Ctrl-C
             if is_restored or (is_restored is None and not isinstance(error, ValueError)):
                 self.env_initialized = False
                 self.env_initialized = _state.set_state_if_supported(self.env, previous)
@@ -248,9 +252,9 @@ class BaseLearner(Generic[ConfigT]):
         )
 
     def load_state(self, state: learners.LearnerState) -> None:
-        """Restore a state, or change nothing; see `Learner.load_state`.
+        """Restore a state; an error leaves the learner unchanged. See `Learner.load_state`.
 
-        Environments start new episodes if the state does not have their episodes.
+        Environments start new episodes if the state does not include the environments.
         """
         learners.check_state(state)
         streams = _rng.streams_from_states(state.streams, self.streams)
@@ -281,7 +285,7 @@ class NativeBaseLearner(BaseLearner[ConfigT]):
 
     @cached_property
     def _is_plain(self) -> bool:
-        """True if `policy` accepts observations and returns actions of the spaces themselves."""
+        """True if observations and actions of the spaces need no conversion for `policy`."""
         return isinstance(self.spaces[0], gym.spaces.Box) and _native.has_native_actions(self.spaces[1])
 
     def predict(

@@ -33,7 +33,7 @@ __all__ = ["NativeDQN", "NativeSAC", "NativeTD3"]
 
 @dataclass(frozen=True)
 class NativeReplay:
-    """Read-only view of the replay buffer of a native agent; all but `len` copy the arrays.
+    """Read-only view of the replay buffer of a native agent; all members but `len` copy it.
 
     Args:
         agent: Native agent that owns the buffer.
@@ -62,8 +62,8 @@ class NativeReplay:
 class NativeOffPolicy(NativeBaseLearner[OffPolicyT]):
     """Base class of off-policy learners with networks and replay buffer in Rust.
 
-    An iteration with native environments in SAME_STEP mode is one call of Rust, unless `train_freq`
-    counts episodes. Other environments are stepped from Python.
+    With native environments in SAME_STEP mode, an iteration is one call of a Rust function, unless
+    `train_freq` counts episodes. Other environments are stepped from Python.
 
     Args:
         env: Environments from `rlox.make_vec` with Box, Discrete, MultiDiscrete or MultiBinary
@@ -109,7 +109,7 @@ class NativeOffPolicy(NativeBaseLearner[OffPolicyT]):
         self._empty_replay = dict(self.policy.replay_state())
         self.fused: VecEnv | None = None
         by_steps = isinstance(config.train_freq, int) and mode is AutoresetMode.SAME_STEP
-        # The loop in Rust uses masks if and only if the environments report them.
+        # The loop in Rust cannot ignore masks that the environments report.
         if by_steps and isinstance(env, VecEnv) and env.has_action_masks == self.masked:
             self.fused = env
 
@@ -146,7 +146,7 @@ class NativeOffPolicy(NativeBaseLearner[OffPolicyT]):
                 else:
                     self._iterate_stepwise(progress)
             except BaseException as error:
-                # Environments that failed in the middle of a step are reset.
+                # If a step has failed, the next iteration resets the environments.
                 self.env_initialized = self.fused is not None and self.policy.env_initialized
                 if isinstance(error, ValueError | FloatingPointError):
                     _finite.check_finite_policy((), self.policy.tensors(), self.timesteps)
@@ -158,7 +158,7 @@ class NativeOffPolicy(NativeBaseLearner[OffPolicyT]):
         return self._metrics(metrics, progress) if self.timesteps > before else {}
 
     def _start(self) -> None:
-        """Synchronize the agent with the environments, after their first reset by this learner."""
+        """Pass the environments to the agent; reset them first if this learner has not done so."""
         if self.env_initialized and self.policy.env_initialized:
             return
         is_new, env = not self.env_initialized, self.fused
@@ -194,7 +194,7 @@ class NativeOffPolicy(NativeBaseLearner[OffPolicyT]):
         policy.learn(self.normalizer)
 
     def _metrics(self, values: dict[str, float], progress: float) -> dict[str, float]:
-        """Return metrics by Stable-Baselines3's names; losses are NaN before the first update."""
+        """Return metrics under Stable-Baselines3's names; losses are NaN before the first update."""
         config = self.config
         return {
             **self.episode_metrics(),
@@ -218,7 +218,7 @@ class NativeOffPolicy(NativeBaseLearner[OffPolicyT]):
         return _native.add_progress_state(state, self.policy)
 
     def load_state(self, state: learners.LearnerState) -> None:
-        """Restore a state, or change nothing; see `BaseLearner.load_state`."""
+        """Restore a state; an error leaves the learner unchanged. See `BaseLearner.load_state`."""
         learners.check_state(state)
         state = to_native_state(state, self.layout, self.algorithm, self.config.num_envs)
         self._progress_state = _native.read_progress_state(state, self.policy, self.config.num_envs)

@@ -25,15 +25,15 @@ if TYPE_CHECKING:
 
     from rlox.policies import MlpPolicy
 
-# Native update from a rollout and settings, which returns metrics.
+# Native method that updates the policy from a rollout and settings, and returns metrics.
 NativeUpdate = Callable[[RolloutBuffer, dict[str, Any]], dict[str, float]]
 
 
 class NativeLearner(NativeBaseLearner[OnPolicyT]):
     """Base class of on-policy learners with networks in Rust; subclasses define `update`.
 
-    An iteration with native environments is two calls of Rust: a rollout and an update. Other
-    environments are stepped from Python.
+    With native environments, an iteration is two calls of Rust functions: a rollout and an update.
+    Other environments are stepped from Python.
 
     Args:
         env: Environments from `rlox.make_vec` with Box, Discrete, MultiDiscrete or MultiBinary
@@ -67,7 +67,7 @@ class NativeLearner(NativeBaseLearner[OnPolicyT]):
             env, config.n_steps, normalize_obs=config.normalize_obs, mask_width=self._mask_width()
         )
         self.masks = self.buffer.field("action_masks") if config.action_masks else None
-        # The loop in Rust uses masks if and only if the environments report them.
+        # The loop in Rust cannot ignore masks that the environments report.
         self.fused: VecEnv | None = None
         if isinstance(env, VecEnv) and env.has_action_masks == config.action_masks:
             self.fused = env
@@ -105,7 +105,7 @@ class NativeLearner(NativeBaseLearner[OnPolicyT]):
         return self.policy if copies_policy else self._networks()
 
     def _worker_args(self) -> tuple[object, ...]:
-        """Return further arguments of the learner class, for another process."""
+        """Return the arguments that workers pass to the learner class after env, config and seed."""
         return (self.backend,)
 
     def load_weights(self, weights: _types.Arrays) -> None:
@@ -113,12 +113,16 @@ class NativeLearner(NativeBaseLearner[OnPolicyT]):
         self.policy.load(weights)
 
     def collect_for_remote(self, seed: int) -> bool:
-        """Fill the buffer from a seed; see `TorchLearner.collect_for_remote`."""
+        """Fill the buffer with a rollout; see `TorchLearner.collect_for_remote`."""
         with self._exclusive():
             return self.collect(seed)
 
     def collect(self, seed: int | None = None) -> bool:
-        """Fill the buffer from `seed` or the next seed; return False if `stop_requested` is set."""
+        """Fill the buffer with a rollout; return False if `stop_requested` stopped the rollout.
+
+        Args:
+            seed: Seed of the rollout; None: the next seed of the stream "iterations".
+        """
         config, buffer, policy = self.config, self.buffer, self.policy
         seed = int(self.streams["iterations"].integers(2**63)) if seed is None else seed
         policy.begin(seed, config.num_envs)
@@ -133,7 +137,7 @@ class NativeLearner(NativeBaseLearner[OnPolicyT]):
             args = config.gamma, config.gae_lambda, max(config.sde_sample_freq, 0)
             return policy.collect(self.fused._native, buffer, self.normalizer, *args)
         except (ValueError, FloatingPointError) as error:
-            # The environment rejects NaN actions; name the tensor of the policy instead.
+            # The environment rejects NaN actions. Report the policy's tensor that has the NaN.
             t = buffer.next_step
             if self.fused is not None and t < config.n_steps:
                 outputs = [buffer.actions[t], buffer.log_probs[t], buffer.values[t]]
@@ -143,7 +147,7 @@ class NativeLearner(NativeBaseLearner[OnPolicyT]):
             raise
 
     def _collect_stepwise(self, outputs: list[npt.NDArray[Any]]) -> bool:
-        """Collect from environments that are stepped from Python; set `outputs` at each step."""
+        """Collect from environments stepped from Python; keep the last policy outputs in `outputs`."""
         env, buffer, config, policy = self.env, self.buffer, self.config, self.policy
         shape, freq = self.spaces[1].shape or (), config.sde_sample_freq
         enter("env_step")
@@ -164,7 +168,7 @@ class NativeLearner(NativeBaseLearner[OnPolicyT]):
                 return False
         enter("gae_compute")
         policy.finish(buffer, config.gamma, config.gae_lambda)
-        # A rollout of resets only is collected again.
+        # If all steps were resets, collect another rollout.
         return buffer.n_transitions > 0 or self._collect_stepwise(outputs)
 
     def update(self, progress: float) -> dict[str, float]:
@@ -187,7 +191,7 @@ class NativeLearner(NativeBaseLearner[OnPolicyT]):
 
         Args:
             call: Update, such as `NativePolicy.ppo`.
-            names: Settings of the update besides those that all updates use.
+            names: Names of the settings of this update, besides those that all updates use.
             progress: Fraction of the run that is done, in [0, 1], for the learning rate.
             **others: Arguments of the update that differ from the config.
         """
@@ -205,7 +209,7 @@ class NativeLearner(NativeBaseLearner[OnPolicyT]):
     def take_step(
         self, call: NativeUpdate, names: Sequence[str], progress: float, metric_names: Sequence[str]
     ) -> dict[str, float]:
-        """Call a native update of one gradient step, see `learn`; return losses and named metrics."""
+        """Take one gradient step by a native update (see `learn`); return losses and named metrics."""
         config, metrics = self.config, self.learn(call, names, progress)
         if not metrics["updates"]:
             return {}
@@ -313,7 +317,7 @@ class NativePPO(NativeLearner[PPOConfig]):
     algorithm = "ppo"
 
     def update(self, progress: float) -> dict[str, float]:
-        """Run `n_epochs` of minibatches over the rollout; see `NativeLearner.update`."""
+        """Learn from the rollout for `n_epochs` epochs; see `NativeLearner.update`."""
         config = self.config
         clip_coef = scheduled(_single(config.clip_coef), config.clip_schedule, progress)
         names = ("batch_size", "n_epochs", "clip_coef_vf", "target_kl", "normalize_advantage")

@@ -13,12 +13,12 @@ from rlox._validation import hint
 # Names of metrics.
 METRIC = "rollout/ep_rew_mean"
 ELAPSED = "time/time_elapsed"
-ITERATIONS = "time/iterations"  # number of the row, over all calls of `train`
+ITERATIONS = "time/iterations"  # number of the iteration, over all calls of `train`
 # Default number of environment steps between two rows.
 EVERY = 1_000
 # Prefixes of the metrics that are in every row.
 _EACH = ("rollout/", "train/", "time/")
-# Classes of the loggers by name. The run folder always writes "csv" itself.
+# Classes of the loggers by name. "csv" has no class, because every run folder has a CSV file.
 NAMES = {
     "console": "rlox.logger.files:ConsoleLogger",
     "csv": "",
@@ -76,7 +76,7 @@ class Logger(Protocol):
         """Log a row, after each iteration and after callbacks added their metrics.
 
         Args:
-            metrics: Metrics by Stable-Baselines3's names. Some may be NaN, and some are not in every row.
+            metrics: Metrics under Stable-Baselines3's names. Some may be NaN or not be in every row.
             step: Budget used so far, such as the number of environment steps.
         """
 
@@ -89,7 +89,8 @@ class IntervalLogger:
 
     The first row, the last row, and rows with a metric that the preceding row lacks are written as
     well. A resumed run writes the same rows as an uninterrupted one, except for the last row of
-    each call of `train`. Subclasses implement `write`; overrides of other methods call the base.
+    each call of `train`. Subclasses implement `write`; overrides of other methods must call
+    the method of this class.
 
     Args:
         every: Environment steps between two rows; 1: all rows.
@@ -141,7 +142,7 @@ def as_loggers(loggers: object, *, folder: bool) -> list[Logger]:
 
     Args:
         loggers: Names, or objects with the methods of `Logger`.
-        folder: Whether the run has a folder.
+        folder: True if the run has a folder.
 
     Returns:
         Loggers without "csv", which the run folder writes itself.

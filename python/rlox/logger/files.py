@@ -90,7 +90,9 @@ class MetricsFile:
             self._read()
 
     def log(self, metrics: Mapping[str, float]) -> None:
-        """Append a row within a second. A new metric adds a column and rewrites the file.
+        """Append a row. A new metric adds a column and rewrites the file.
+
+        Rows are written to the file at most once per second, and by `flush`.
 
         Raises:
             OSError: The rows cannot be written; the next call tries again.
@@ -125,7 +127,7 @@ class MetricsFile:
                 if file.write(data) < len(data):
                     raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), file.name)
                 self._rows = []
-            except BaseException:  # an interrupt, too, so that rows are written once
+            except BaseException:  # including interrupts, so that no row is written twice
                 self._rows = rows
                 file.truncate(end)
                 raise
@@ -144,7 +146,7 @@ class MetricsFile:
                 return
 
     def _lines(self) -> list[list[str]]:
-        """Return the columns and the rows of the file; an empty line if it does not exist."""
+        """Return the columns and the rows of the file; [[]] if it does not exist."""
         if not self.path.exists():
             return [[]]
         with open(self.path, newline="", encoding="utf-8") as file:
@@ -182,7 +184,7 @@ class CSVLogger:
         self._file = MetricsFile(self.path)
 
     def log(self, metrics: Mapping[str, float], step: int) -> None:
-        """Append a row within a second."""
+        """Append a row; see `MetricsFile.log`."""
         self._file.log(metrics)
 
     def finish(self, result: Mapping[str, Any] | None) -> None:

@@ -36,7 +36,7 @@ class TensorBoardLogger(IntervalLogger):
         self._events = load_extra("tensorboard.compat.proto.event_pb2", "tensorboard", "TensorBoardLogger")
 
     def start(self, info: RunInfo) -> None:
-        """Open an event file; TensorBoard drops older events of steps that are repeated."""
+        """Open an event file; after a resume, TensorBoard drops older events of repeated steps."""
         super().start(info)
         folder = self.path or info.file("tensorboard")
         self._writer = self._writers.EventFileWriter(str(folder))

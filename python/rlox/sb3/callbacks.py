@@ -29,7 +29,7 @@ class StoppingFunction(FunctionCallback):
 
 
 class StepCount(Callback):
-    """Callback that subtracts the steps of earlier `learn` calls; precedes other callbacks.
+    """Callback that subtracts the steps of earlier `learn` calls; must be the first callback.
 
     Args:
         first: Number of steps to subtract.
@@ -56,7 +56,7 @@ class Table(Callback):
         self._tables = 0
 
     def on_train_start(self, run: Run) -> None:
-        """Count no tables for episodes of earlier calls."""
+        """Skip the tables that the episodes of earlier calls would cause."""
         self._tables = self._count_tables(run)
 
     def on_iteration(self, run: Run, metrics: dict[str, float]) -> None:
@@ -93,7 +93,7 @@ def _as_callback(callback: object) -> Callback:
 
 
 class _Log(TensorBoardLogger):
-    """TensorBoard logger that uses the step count in the metrics."""
+    """TensorBoard logger that takes the step from the metrics, where `StepCount` has changed it."""
 
     def write(self, metrics: Mapping[str, float], timesteps: int) -> None:
         """Write the metrics as scalars."""
@@ -101,15 +101,15 @@ class _Log(TensorBoardLogger):
 
 
 def log_folder(path: str | os.PathLike[str] | None) -> str | None:
-    """Check `tensorboard_log`, and return the folder as a str; None: no log."""
+    """Check `tensorboard_log`, and return the folder as a str, or None for no log."""
     folder = check_path("tensorboard_log", path)
     return None if folder is None else os.fspath(folder)
 
 
 def make_loggers(folder: str | None, name: str, *, new: bool) -> list[Logger]:
-    """Return the logger of `folder/NAME_1`, `folder/NAME_2` and so on; none without a folder.
+    """Return the logger of `folder/NAME_n` in a list, which is empty without a folder.
 
-    The number is the highest one, or the next number if the log is `new`.
+    n is the highest existing number, or the next number if the log is `new`.
     """
     check_str("tb_log_name", name)
     if folder is None:

@@ -70,7 +70,7 @@ class Converted:
     backend: str
     path: str
     unread: tuple[str, ...]
-    """Settings that the zip stores as pickles; the checkpoint has Stable-Baselines3's defaults."""
+    """Settings that the zip stores as pickles; the checkpoint has default values instead."""
 
 
 @rename_arguments(KEYWORDS)
@@ -103,7 +103,7 @@ def convert(
         Algorithm, backend and path of the checkpoint, and the settings that could not be read.
 
     Raises:
-        ArgumentError: `trust` is not True, the zip has an unsupported policy, setting or other
+        ArgumentError: `trust` is not True, the zip has an unsupported policy or setting or other
             spaces than `env`, or `vecnormalize` is not a complete pickle.
         ArgumentTypeError: A keyword is unknown, or a setting has an invalid type.
         CorruptFileError: The zip is damaged, or `vecnormalize` has other content.
@@ -241,7 +241,7 @@ def _damaged(file: Path, error: Exception, writer: str, section: str | None = No
 
 
 def _keywords(algorithm: str, archive: Archive, overrides: Mapping[str, Any]) -> tuple[dict[str, Any], tuple[str, ...]]:
-    """Return the keywords of the zip, and the names of keywords that are pickles only."""
+    """Return the keywords of the zip, and the names of keywords that it stores only as pickles."""
     keywords: dict[str, Any] = {"policy_kwargs": _policy_kwargs(archive)}
     unread = []
     for name in DEFAULTS[algorithm]:
@@ -299,9 +299,9 @@ def _rename(algorithm: str, archive: Archive) -> Arrays:
         if found and found[1] in nets:
             networks[f"{nets[found[1]]}.{found[2]}.{found[3]}"] = rest.pop(name)
     layers = [name.rpartition(".")[0].rpartition(".")[0] for name in networks if "weight" in name]
-    end = {net: 2 * layers.count(net) for net in ("actor", "critic")}  # activations have numbers
+    end = {net: 2 * layers.count(net) for net in ("actor", "critic")}  # activations also have numbers
     for part in ("weight", "bias"):
-        # SAC's last layer outputs mean and log_std; with gSDE, the mean before a clipping layer.
+        # SAC's last layer outputs mean and log_std; with gSDE, only the mean, before a clipping layer.
         last = [f"actor.mu.{part}", f"actor.log_std.{part}"]
         last = last if last[0] in rest else [f"actor.mu.0.{part}"]
         heads = [(f"action_net.{part}",), (f"value_net.{part}",)]
@@ -389,7 +389,7 @@ def _check_spaces(archive: Archive, env: RolloutEnv) -> None:
 
 
 def _agrees(text: str, array: npt.ArrayLike) -> bool:
-    """Return whether a string of NumPy describes the array, or cannot be compared."""
+    """Return whether NumPy's string of an array matches `array`; True if it cannot be parsed."""
     try:
         numbers = [float(word) for word in text.replace("[", " ").replace("]", " ").split()]
     except ValueError:  # "..." or other text

@@ -77,8 +77,8 @@ def evaluate_policy(
 ) -> tuple[float, float] | tuple[list[float], list[int]]:
     """Run evaluation episodes without training, and return statistics of the returns.
 
-    Rewards are the rewards of the environment. The number of episodes of each environment is fixed
-    in advance, so that short episodes do not bias the mean.
+    Returns are sums of the environment's own rewards. The number of episodes of each environment is
+    fixed in advance, so that short episodes do not bias the mean.
 
     Args:
         model: Model of `rlox.sb3`, or an object whose `predict(obs, deterministic=)` returns actions and a state.

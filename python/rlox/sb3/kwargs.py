@@ -167,7 +167,7 @@ def schedule(name: str, value: Any) -> tuple[Any, str]:
 _ON_POLICY = ("ppo", "a2c")
 _FEATURES = "pass features_extractor= (a function of the observation space) to rlox.trainers"
 _CUSTOM_POLICY = "pass a custom policy to rlox.trainers"
-# Keys of policy_kwargs for which built-in networks support one value only, and a hint.
+# By key of policy_kwargs: the only values that built-in networks support, and a hint.
 _FIXED: dict[str, tuple[tuple[Any, ...], str]] = {
     "features_extractor_class": ((None,), _FEATURES),
     "features_extractor_kwargs": ((None, {}), _FEATURES),

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 PathLike = str | os.PathLike[str]
 _RUST_ROLLOUTS = "remove it, rlox has its own rollout buffer"
-# Keywords for which models support one value only, and a hint.
+# By keyword: the only values that models support, and a hint.
 FIXED: dict[str, tuple[tuple[Any, ...], str]] = {
     "rollout_buffer_class": ((None,), _RUST_ROLLOUTS),
     "rollout_buffer_kwargs": ((None, {}), _RUST_ROLLOUTS),
@@ -76,9 +76,9 @@ _NAMES = {
 
 
 def _default(algorithm: str, name: str) -> Any:
-    """Return the default of a keyword; the defaults of rlox's settings are Stable-Baselines3's."""
+    """Return Stable-Baselines3's default of a keyword; rlox's settings have the same defaults."""
     if (algorithm, name) == ("ppo", "batch_size"):
-        return 64  # what the setting's default None stands for
+        return 64  # the setting's default None has this meaning
     if name in NO_SETTINGS:
         return NO_SETTINGS[name]
     return getattr(ALGORITHMS[algorithm].config, _RENAMED.get(name, name))
@@ -120,7 +120,7 @@ def all_keywords(what: str, algorithm: str, args: Sequence[Any], keywords: Mappi
 
 
 def trainer_settings(algorithm: str, keywords: Mapping[str, Any], num_envs: int) -> dict[str, Any]:
-    """Return all settings of the trainer for the keywords, so that no preset applies.
+    """Return a value for every setting of the trainer from the keywords, so that no preset applies.
 
     Raises:
         ArgumentTypeError, ArgumentError: rlox does not support the value of a keyword.
@@ -310,7 +310,7 @@ class Model:
             observation: Array of shape (*obs_shape) or (n, *obs_shape).
             state: Ignored, because policies have no memory.
             episode_start: Ignored.
-            deterministic: Use greedy actions. The default are samples, as in Stable-Baselines3.
+            deterministic: Use greedy actions. Default: samples, as in Stable-Baselines3.
 
         Raises:
             ArgumentTypeError, ArgumentError: As for `rlox.trainers.Trainer.predict`.
@@ -339,7 +339,7 @@ class Model:
     ) -> "Self":
         """Return the model of a checkpoint from a model, a trainer or `rlox.sb3.convert`.
 
-        The checkpoint has the settings, which cannot be changed.
+        The settings are those of the checkpoint, and cannot be changed.
 
         Args:
             path: Path of the folder, with or without ".zip" at the end.
@@ -392,7 +392,7 @@ class Model:
 
     @rename_arguments(KEYWORDS)
     def set_env(self, env: EnvLike) -> None:
-        """Replace the environment by one with the same spaces and number of environments.
+        """Replace the environment by another with the same spaces and number of environments.
 
         Raises:
             ArgumentError: The spaces or the number of environments differ, or the checkpoint has

@@ -41,7 +41,7 @@ def zoo_settings(path: str | os.PathLike[str], env_id: str, algorithm: str | Non
 
     Args:
         path: Path of the file, for example "ppo.yml".
-        env_id: Key of the file. An environment without a key has the settings of "default".
+        env_id: Id of the environment, a key of the file. Without this key, "default" is used.
         algorithm: "ppo", "a2c", "dqn", "sac" or "td3"; None: the name of the file.
 
     Returns:
