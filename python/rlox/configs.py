@@ -312,7 +312,7 @@ class OffPolicyConfig(AlgorithmConfig):
     frame_stack: int | None = setting(
         None, "frames per stacked observation, each stored once; None: no frame stack", low=1
     )
-    her: Literal["future", "final", "episode"] | None = setting(None, "hindsight goal strategy, for goal environments")
+    her: Literal["future", "final", "episode"] | None = setting(None, "strategy of hindsight experience replay for goal environments; None: off")
     n_sampled_goal: int = setting(4, "relabelled transitions per real transition", low=1)
     learning_rate: float = setting(3e-4, "learning rate of Adam for all networks", low=0)
     lr_schedule: Schedule = setting("constant", 'learning rate schedule; "linear" decays to 0')
