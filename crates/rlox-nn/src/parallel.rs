@@ -167,7 +167,7 @@ mod tests {
         // Threads that computed gradients also apply the step.
         assert_eq!(ppo_forks(&[64, 64], 32, false), [0, 0]);
         assert_eq!(ppo_forks(&[64, 64], 64, false), [1, 1]);
-        // The width of the last layer does not count, but all parameters: 3,586 with hidden layers
+        // The width of the last layer does not count, but all parameters: 3,586 with a hidden layer
         // of 512, and 273,458 with 512 x 512 x 16.
         assert_eq!(ppo_forks(&[512], 32, false), [0, 0]);
         assert_eq!(ppo_forks(&[512, 512, 16], 32, false), [1, 1]);
