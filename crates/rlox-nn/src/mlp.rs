@@ -72,7 +72,8 @@ impl Mlp {
     /// `[4, 64, 64, 2]`.
     ///
     /// # Errors
-    /// - [`rlox_core::Error::Config`]: there are fewer than two widths, a width is 0, or a gain is not finite.
+    /// - [`rlox_core::Error::Config`]: there are fewer than two widths, a width is 0, or a gain is
+    ///   not finite.
     /// - [`rlox_core::Error::Memory`]: the padded parameters do not fit into memory.
     /// - [`rlox_core::Error::Interrupted`]: the check of
     ///   [`rlox_core::interrupt::set_interrupt_check`] asks to stop.

@@ -55,7 +55,8 @@ pub trait Network: Send {
         self.tensors().iter().map(|tensor| tensor.data.len()).sum()
     }
 
-    /// Returns the activation of the hidden layers, for checkpoints; `None` if it is not an [`Activation`].
+    /// Returns the activation of the hidden layers, for checkpoints; `None` if it is not an
+    /// [`Activation`].
     fn hidden_activation(&self) -> Option<Activation> {
         None
     }

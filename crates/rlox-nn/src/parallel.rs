@@ -44,10 +44,10 @@ pub(crate) fn join_if_worth<A: Send, B: Send>(
     join_if(worth_forking(multiplications), a, b)
 }
 
-/// Works as [`join_if_worth`], but `fork` decides if the tasks run in parallel.
+/// Works as [`join_if_worth`], but runs the tasks in parallel if `fork` is true.
 ///
-/// If two threads have computed gradients, the same threads apply them, however small the work is,
-/// because the gradients are in their caches.
+/// Callers set `fork` if two threads have computed the gradients that the tasks apply, however
+/// small the work is, because the gradients are in the caches of these threads.
 pub(crate) fn join_if<A: Send, B: Send>(
     fork: bool,
     a: impl FnOnce() -> Result<A> + Send,

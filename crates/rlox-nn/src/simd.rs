@@ -140,7 +140,8 @@ macro_rules! on_f32s {
             match $crate::simd::isa() {
                 // SAFETY: isa() is Avx512 only if the CPU has every feature that `avx512` enables.
                 rlox_core::__private::simd::Isa::Avx512 => unsafe { avx512 $(::<$k>)? ($crate::simd::Avx512::new(), $($arg),*) },
-                // SAFETY: isa() is Avx2 or better only if the CPU has every feature that `avx2` enables.
+                // SAFETY: isa() is Avx2 or better only if the CPU has every feature that `avx2`
+                // enables.
                 rlox_core::__private::simd::Isa::Avx2 => unsafe { avx2 $(::<$k>)? ($crate::simd::Avx2::new(), $($arg),*) },
                 rlox_core::__private::simd::Isa::Portable => body::<_ $(, $k)?>($crate::simd::Portable, $($arg),*),
             }

@@ -2,7 +2,8 @@
 //!
 //! A line is 16 f32 in memory ([`AlignedF32x16`]), which is one SIMD vector. Column `j` of `b`, `c`
 //! and the biases is the line `j` of each row, which is 16 numbers wide. A tile is a block of rows
-//! and columns of `c` whose sums fit into the registers.
+//! and columns of `c` whose sums fit into the registers. `accumulate` selects the initial values of
+//! the sums.
 //!
 //! Each element of a product is one sum over the inner index, in increasing order, for tiles of any
 //! size. Therefore results do not depend on the number of rows or on the thread that computes a

@@ -76,7 +76,8 @@ impl Layer {
 
     /// Writes weights, `[outputs, inputs]`, and biases into an arena, and sets the padding to 0.
     ///
-    /// Without this, the padding would stay NaN after an optimizer step that made all parameters NaN.
+    /// Without this, the padding would stay NaN after an optimizer step that made all parameters
+    /// NaN.
     pub(crate) fn write(&self, arena: &mut [AlignedF32x16], weight: &[f32], bias: &[f32]) {
         arena[self.weight.start..self.bias.end].fill(AlignedF32x16::ZERO);
         let values = numbers_mut(&mut arena[self.weight.clone()]);
