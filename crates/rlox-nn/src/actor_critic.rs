@@ -87,7 +87,7 @@ impl ActorCriticLoss {
     /// Checks that all coefficients are finite and at least 0.
     ///
     /// # Errors
-    /// [`Error::Config`] naming the coefficient that is not.
+    /// [`Error::Config`] naming the coefficient that is negative or not finite.
     pub fn check(&self) -> Result<()> {
         if let PolicyLoss::Clipped { clip_coef } = self.policy {
             check_not_negative("clip_coef", clip_coef)?;

@@ -73,8 +73,7 @@ impl Distribution {
     ///
     /// The distribution is categorical for Discrete and MultiDiscrete, Bernoulli for MultiBinary,
     /// and a diagonal Gaussian for Box. The Gaussian has one log standard deviation per action
-    /// element, with the initial value
-    /// `log_std_init`.
+    /// element, with the initial value `log_std_init`.
     ///
     /// # Errors
     /// - [`Error::Space`]: the space is invalid or has too many values.
@@ -134,7 +133,8 @@ impl Distribution {
         }
     }
 
-    /// Returns the parameters outside the network: log standard deviations, or `None`.
+    /// Returns the parameters outside the network, which are log standard deviations, or `None` if
+    /// there are none.
     pub fn parameters(&self) -> Option<&Parameters> {
         match &self.kind {
             Kind::Categorical(_) | Kind::Bernoulli(_) => None,
@@ -143,7 +143,8 @@ impl Distribution {
         }
     }
 
-    /// Returns the parameters outside the network as mutable: log standard deviations, or `None`.
+    /// Returns a mutable reference to the parameters outside the network, or `None` if there are
+    /// none.
     pub fn parameters_mut(&mut self) -> Option<&mut Parameters> {
         match &mut self.kind {
             Kind::Categorical(_) | Kind::Bernoulli(_) => None,
@@ -259,8 +260,8 @@ impl Distribution {
         }
     }
 
-    /// Computes the gradient of a loss with respect to the outputs, and adds its gradient with
-    /// respect to the parameters.
+    /// Computes the gradient of a loss with respect to the outputs, and adds the gradients of the
+    /// parameters to those of earlier calls.
     ///
     /// `d_log_probs`, `[N]`, are the gradients of the loss with respect to the log-probabilities.
     /// `d_entropy` is the gradient with respect to the entropy of each row. The inputs and actions
@@ -390,8 +391,10 @@ fn add_log_prob(sum: &mut f32, log_prob: f32) {
     *sum = (*sum + log_prob).max(f32::MIN);
 }
 
-/// Checks that the last call evaluated `rows` rows; `evaluated` is the number of rows that it did
-/// evaluate.
+/// Checks that the last call was an evaluation of `rows` rows.
+///
+/// `evaluated` is the number of rows of the last evaluation, or 0 if another method was called
+/// after it.
 fn check_evaluated(evaluated: usize, rows: usize) -> Result<()> {
     if evaluated == rows {
         return Ok(());

@@ -24,7 +24,7 @@ use crate::simd::AlignedF32x16;
 use crate::{NamedTensors, Network, Optimizer, Workspace};
 use forward::{ForwardCache, Layer};
 
-/// Argument that errors about memory name, because the widths determine all allocations.
+/// Name of the argument in errors about memory, because the widths determine all allocations.
 const SIZES: &str = "sizes";
 
 /// Network of fully connected layers, with one activation for all hidden layers and none after the

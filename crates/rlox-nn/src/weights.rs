@@ -11,7 +11,7 @@ use rlox_core::{Error, Result};
 pub struct NamedTensor {
     /// Name, as in torch.
     pub name: String,
-    /// Numbers of elements per dimension; empty for a scalar.
+    /// Length of each dimension; empty for a scalar.
     pub shape: Vec<usize>,
     /// Elements in row-major order.
     pub data: Vec<f32>,

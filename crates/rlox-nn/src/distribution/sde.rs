@@ -289,8 +289,8 @@ impl Explored {
     /// Also computes the gradient of `log_std`, which [`Explored::add_gradients`] adds. Let
     /// `n = h E` and let v be the variance of n. Element by element, `dn / d log_std = h E`,
     /// `dn / dh = E`, `dv / d log_std = 2 h^2 exp(2 log_std)` and `dv / dh = 2 h exp(2 log_std)`.
-    /// Without the part of `tanh`, `d log_prob / dn = -n / v` and
-    /// `d log_prob / dv = (n^2 / v - 1) / (2 v)`.
+    /// The normal log-probability of n has the derivatives `-n / v` with respect to n and
+    /// `(n^2 / v - 1) / (2 v)` with respect to v. The correction for `tanh` is added.
     pub(crate) fn backward(
         &self,
         exploration: &mut Exploration,

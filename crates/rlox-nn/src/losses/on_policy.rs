@@ -12,9 +12,8 @@ use crate::validate::{check_not_negative, check_some};
 pub struct ClippedLoss {
     /// Loss.
     pub loss: f32,
-    /// Estimate k3 of the divergence KL(old
-    ///
-    /// new) from the ratios r: `mean(r - 1 - ln r)` (Schulman 2020).
+    /// Estimate k3 of the divergence KL(old || new) from the ratios r: `mean(r - 1 - ln r)` (Schulman
+    /// 2020).
     pub approx_kl: f32,
     /// Share of the ratios whose distance from 1 exceeds `clip_coef`.
     pub clip_fraction: f32,

@@ -17,8 +17,8 @@ use crate::kernels::sparse::sparse_product;
 use crate::parallel::{MIGRATION_COST, join_infallible, worth_forking};
 use crate::simd::{AlignedF32x16, LANES, lines, numbers, numbers_mut};
 
-/// Number whose multiples are the boundaries between two threads, for rows of the batch and of
-/// weight matrices. Tiles of [`product`] have 12, 6, 4, 2 or 1 rows, so that they fit.
+/// Divisor of the row index at which two threads split a batch or a weight matrix. Tiles of
+/// [`product`] have 12, 6, 4, 2 or 1 rows, so that no tile is split.
 pub(super) const TILE_MULTIPLE: usize = 12;
 
 /// Largest number of outputs of a narrow layer, which is computed as dot products. In a product of

@@ -8,7 +8,7 @@ use crate::parallel::join_if;
 use crate::validate::check_not_negative;
 use crate::{NamedTensor, NamedTensors, Optimizer};
 
-/// Argument that errors about parameters name.
+/// Name of the argument in errors about parameters.
 const PARAMETERS: &str = "parameters";
 
 /// Clips the gradients of several parts together and applies one optimizer step to each part.
