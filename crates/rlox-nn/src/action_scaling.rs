@@ -6,7 +6,8 @@ use crate::builders::suggest_algorithms;
 
 /// Scales actions between [-1, 1] and the bounds of a Box space.
 ///
-/// Replay buffers hold the unscaled actions. An element with equal bounds is constant, whatever the policy's action is.
+/// Replay buffers hold the unscaled actions, in [-1, 1]. An element with equal bounds always has
+/// this value in the environment, whatever the action of the policy is.
 ///
 /// ```
 /// use rlox_core::Space;
@@ -27,10 +28,11 @@ pub struct ActionScaling {
 }
 
 impl ActionScaling {
-    /// Returns the scaling to the bounds of a space.
+    /// Returns the scaling for the bounds of `space`.
     ///
     /// # Errors
-    /// The errors of [`Space::validate`], and [`Error::Space`] if the space is not a Box or has infinite bounds.
+    /// The errors of [`Space::validate`], and [`Error::Space`] if the space is not a Box or has
+    /// infinite bounds.
     pub fn new(space: &Space) -> Result<Self> {
         const FIX: &str = "wrap the environment so that its actions have finite bounds, or use PPO or A2C";
         space.validate("action space")?;
@@ -54,25 +56,27 @@ impl ActionScaling {
         check_len("actions", actions.len(), actions.len() / self.dim() * self.dim())
     }
 
-    /// Scales actions from [-1, 1] to the bounds, in place, `[N, a]`.
+    /// Scales actions, `[N, a]`, from [-1, 1] to the bounds, in place.
     ///
     /// # Errors
-    /// [`Error::Shape`] for an incomplete row.
+    /// [`Error::Shape`] if the last row is incomplete.
     pub fn scale(&self, actions: &mut [f32]) -> Result<()> {
         self.check(actions)?;
         for row in actions.chunks_exact_mut(self.dim()) {
             for (action, (low, high)) in row.iter_mut().zip(self.low.iter().zip(&self.high)) {
-                // The halves cannot overflow. The bounds are exact, also for a constant.
+                // The sum cannot overflow. The clamp makes elements with equal bounds exact.
                 *action = ((0.5 - 0.5 * *action) * low + (0.5 + 0.5 * *action) * high).clamp(*low, *high);
             }
         }
         Ok(())
     }
 
-    /// Scales actions from the bounds to [-1, 1], in place, `[N, a]`; a constant becomes 0.
+    /// Scales actions, `[N, a]`, from the bounds to [-1, 1], in place.
+    ///
+    /// An element with equal bounds becomes 0.
     ///
     /// # Errors
-    /// [`Error::Shape`] for an incomplete row.
+    /// [`Error::Shape`] if the last row is incomplete.
     pub fn unscale(&self, actions: &mut [f32]) -> Result<()> {
         self.check(actions)?;
         for row in actions.chunks_exact_mut(self.dim()) {

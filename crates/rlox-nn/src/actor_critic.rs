@@ -14,18 +14,22 @@ use crate::optimizer::check_state;
 use crate::validate::check_not_negative;
 use crate::{Activation, NamedTensors, Optimizer};
 
-/// A minibatch of B steps; arrays have the shape `[B]` unless stated otherwise.
+/// A minibatch of B environment steps; arrays have the shape `[B]` unless stated otherwise.
+///
+/// In shapes, `d` is the number of elements of an observation, `a` the number of elements of an
+/// action, and `n` the number of flags of an action mask.
 #[derive(Clone, Copy, Debug)]
 pub struct Minibatch<'a> {
     /// Observations, `[B, d]`.
     pub obs: &'a [f32],
-    /// Actions, `[B, a]`; discrete actions count from 0, continuous actions are as sampled.
+    /// Actions, `[B, a]`. Discrete actions count from 0. Continuous actions are as the policy drew
+    /// them.
     pub actions: Actions<'a>,
-    /// Action masks, `[B, n]`.
+    /// Action masks, `[B, n]`; a flag is true if the action is allowed.
     pub masks: Option<&'a [bool]>,
-    /// Log-probabilities of the actions when they were chosen.
+    /// Log-probabilities of the actions under the policy that chose them.
     pub log_probs: &'a [f32],
-    /// Values of the observations when the actions were chosen.
+    /// Values of the observations at the time when the actions were chosen.
     pub values: &'a [f32],
     /// Advantages, normalised or not.
     pub advantages: &'a [f32],
@@ -34,7 +38,7 @@ pub struct Minibatch<'a> {
 }
 
 impl Minibatch<'_> {
-    /// Returns a range of the `total` rows.
+    /// Returns the rows with the indices `rows` of a minibatch with `total` rows.
     fn rows(&self, rows: Range<usize>, total: usize) -> Self {
         let element_range = |len: usize| len / total * rows.start..len / total * rows.end;
         Self {
@@ -60,16 +64,18 @@ pub enum PolicyLoss {
         /// Distance of the probability ratio from 1 at which the ratio is clipped.
         clip_coef: f32,
     },
-    /// Policy gradient of A2C and, with [`VtraceTargets`], IMPALA: [`crate::losses::policy_gradient_loss`].
+    /// Policy gradient loss of A2C, and of IMPALA with [`VtraceTargets`]:
+    /// [`crate::losses::policy_gradient_loss`].
     Gradient,
 }
 
-/// Loss of a minibatch: `policy + vf_coef value - ent_coef entropy`.
+/// Loss of a minibatch: `policy_loss + vf_coef * value_loss - ent_coef * entropy`.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct ActorCriticLoss {
     /// Loss of the policy.
     pub policy: PolicyLoss,
-    /// Largest change of a value before clipping; `None` for no clipping.
+    /// Largest change of a value since the action was chosen, beyond which the value is clipped;
+    /// `None` disables clipping.
     pub clip_coef_vf: Option<f32>,
     /// Weight of the value loss.
     pub vf_coef: f32,
@@ -78,10 +84,10 @@ pub struct ActorCriticLoss {
 }
 
 impl ActorCriticLoss {
-    /// Checks the weights and the clips.
+    /// Checks that all coefficients are finite and at least 0.
     ///
     /// # Errors
-    /// [`Error::Config`] naming a number that is negative or not finite.
+    /// [`Error::Config`] naming the coefficient that is negative or not finite.
     pub fn check(&self) -> Result<()> {
         if let PolicyLoss::Clipped { clip_coef } = self.policy {
             check_not_negative("clip_coef", clip_coef)?;
@@ -97,13 +103,14 @@ impl ActorCriticLoss {
 pub struct PolicyArch {
     /// Widths of the hidden layers of the policy.
     pub policy: Vec<usize>,
-    /// Widths of the hidden layers of the values; the same layers if the trunk is shared.
+    /// Widths of the hidden layers of the values; equal to `policy` if the hidden layers are
+    /// shared.
     pub value: Vec<usize>,
     /// Activation of the hidden layers; `None` if unknown.
     pub activation: Option<Activation>,
-    /// True if policy and values share the hidden layers.
+    /// True if policy and values share the hidden layers, the trunk.
     pub shared_trunk: bool,
-    /// True if exploration depends on the state.
+    /// True if the policy uses state-dependent exploration (gSDE).
     pub use_sde: bool,
 }
 
@@ -114,20 +121,22 @@ pub struct ActorCriticStats {
     pub policy_loss: f32,
     /// Mean squared error of the values.
     pub value_loss: f32,
-    /// Minus the mean entropy.
+    /// Mean entropy of the policy, with a minus sign.
     pub entropy_loss: f32,
-    /// Total loss.
+    /// Total loss, as in [`ActorCriticLoss`].
     pub loss: f32,
-    /// See [`crate::losses::ClippedLoss::approx_kl`]; 0 for [`PolicyLoss::Gradient`].
+    /// Approximate KL divergence, [`crate::losses::ClippedLoss::approx_kl`]; 0 for
+    /// [`PolicyLoss::Gradient`].
     pub approx_kl: f32,
-    /// See [`crate::losses::ClippedLoss::clip_fraction`]; 0 for [`PolicyLoss::Gradient`].
+    /// Share of clipped ratios, [`crate::losses::ClippedLoss::clip_fraction`]; 0 for
+    /// [`PolicyLoss::Gradient`].
     pub clip_fraction: f32,
     /// Norm of all gradients before clipping.
     pub grad_norm: f32,
 }
 
 impl ActorCriticStats {
-    /// Adds the statistics of a share `weight` of the rows.
+    /// Adds the statistics of a part of the minibatch, which has the share `weight` of the rows.
     fn add(&mut self, stats: &Self, weight: f32) {
         for (total, value) in [
             (&mut self.policy_loss, stats.policy_loss),
@@ -142,7 +151,9 @@ impl ActorCriticStats {
     }
 }
 
-/// A policy with values, of any backend.
+/// A policy with a value function, for networks of any backend.
+///
+/// In shapes, `N` is the number of observations, and `d` the number of elements of an observation.
 ///
 /// ```
 /// use rlox_core::{Actions, AutoresetMode, Pcg64, VecEnv, VectorEnv, envs::CartPole};
@@ -167,17 +178,21 @@ impl ActorCriticStats {
 /// # Ok::<(), rlox_core::Error>(())
 /// ```
 pub trait ActorCritic: Policy + Send {
-    /// Computes the most probable actions for `obs`, `[N, d]`.
+    /// Computes the most probable action for each observation of `obs`, `[N, d]`.
     ///
     /// # Errors
     /// The errors of [`Policy::act`].
     fn act_deterministic(&mut self, obs: &[f32], masks: Option<&[bool]>, actions: ActionsMut<'_>) -> Result<()>;
 
-    /// Computes the current log-probabilities of actions for `obs`, `[N, d]`, and the values, both `[N]`.
+    /// Computes the log-probabilities of actions under the current policy, and the values of `obs`.
+    ///
+    /// `obs` has the shape `[N, d]`; `log_probs` and `values` have the shape `[N]`.
     ///
     /// # Errors
-    /// [`Error::Shape`] and [`Error::Action`] for slices that do not fit, [`Error::NotFinite`] for actions that are NaN
-    /// or infinite, and the errors of [`Policy::act`].
+    /// - [`Error::Shape`]: a slice has the wrong length.
+    /// - [`Error::Action`]: an action is outside the action space or forbidden by `masks`.
+    /// - [`Error::NotFinite`]: an action is NaN or infinite.
+    /// - The errors of [`Policy::act`].
     fn evaluate_actions(
         &mut self,
         obs: &[f32],
@@ -192,18 +207,21 @@ pub trait ActorCritic: Policy + Send {
     /// The gradients of the parameters do not change.
     ///
     /// # Errors
-    /// - [`Error::Shape`], [`Error::Action`]: the minibatch does not fit.
-    /// - [`Error::Config`]: the loss is invalid.
-    /// - [`Error::NotFinite`]: an array of the minibatch, or the `logits` or the `mean` of the policy, is not finite.
+    /// - [`Error::Shape`]: an array of the minibatch has the wrong length.
+    /// - [`Error::Action`]: an action is outside the action space or forbidden by its mask.
+    /// - [`Error::Config`]: a coefficient of the loss is negative or not finite.
+    /// - [`Error::NotFinite`]: a number in the minibatch, or in the `logits` or the `mean` of the
+    ///   policy, is NaN or infinite.
     fn evaluate(&mut self, batch: &Minibatch<'_>, loss: &ActorCriticLoss) -> Result<ActorCriticStats>;
 
     /// Adds the gradient of the last [`ActorCritic::evaluate`] to the gradients of the parameters.
     ///
     /// # Errors
-    /// [`Error::Shape`] if nothing was evaluated since the last step or load.
+    /// [`Error::Shape`] if [`ActorCritic::evaluate`] was not called since the last step or load.
     fn backward(&mut self) -> Result<()>;
 
-    /// Clips the gradients together and applies one optimizer step; returns the norm before clipping.
+    /// Clips all gradients together and applies one optimizer step; returns the norm of the
+    /// gradients before clipping.
     ///
     /// # Errors
     /// The errors of [`crate::clip_and_step`].
@@ -214,7 +232,8 @@ pub trait ActorCritic: Policy + Send {
 
     /// Runs [`ActorCritic::evaluate`], [`ActorCritic::backward`] and [`ActorCritic::step`].
     ///
-    /// Earlier gradients take part in the step. Afterwards all gradients are zero, even if no step was applied.
+    /// The step also uses gradients that were added before this call. Afterwards all gradients are
+    /// zero, even if an error prevented the step.
     ///
     /// # Errors
     /// The errors of the three methods.
@@ -228,13 +247,15 @@ pub trait ActorCritic: Policy + Send {
         self.update_with_early_stopping(batch, loss, optimizer, max_grad_norm, None, &mut || false)
     }
 
-    /// Works as [`ActorCritic::update`], but skips the step if the approximate KL exceeds `max_kl`.
+    /// Works as [`ActorCritic::update`], but skips the step if the approximate KL divergence
+    /// exceeds `max_kl`.
     ///
-    /// `stop` is called between the parts of a large minibatch. The default implementation calls it once, at the start.
+    /// `stop` is called between the parts of a large minibatch; if it returns true, the update
+    /// ends. The default implementation calls `stop` once, at the start.
     ///
     /// # Errors
-    /// The errors of [`ActorCritic::update`], and [`Error::Interrupted`] if `stop` returned true. The gradients are
-    /// zero then; nothing else has changed.
+    /// The errors of [`ActorCritic::update`]. [`Error::Interrupted`] if `stop` returned true; then
+    /// the gradients are zero and nothing else has changed.
     fn update_with_early_stopping(
         &mut self,
         batch: &Minibatch<'_>,
@@ -261,13 +282,17 @@ pub trait ActorCritic: Policy + Send {
         result
     }
 
-    /// Draws new noise for state-dependent exploration.
+    /// Draws new noise for state-dependent exploration, for environment `i` from `rngs[i]`.
+    ///
+    /// Policies without state-dependent exploration do nothing.
     ///
     /// # Errors
     /// [`rlox_core::Error::Memory`] if the noise does not fit into memory.
     fn draw_noise(&mut self, rngs: &mut [Pcg64]) -> Result<()>;
 
-    /// Works as [`Policy::act`] with noise drawn for this call, and keeps the noise of the current rollout.
+    /// Works as [`Policy::act`], but with exploration noise that is drawn for this call alone.
+    ///
+    /// Later calls of [`Policy::act`] use the noise of the last [`ActorCritic::draw_noise`].
     ///
     /// # Errors
     /// The errors of [`Policy::act`].
@@ -279,12 +304,13 @@ pub trait ActorCritic: Policy + Send {
         out: PolicyOut<'_>,
     ) -> Result<()>;
 
-    /// Returns the mean of the learned standard deviations, if there are any.
+    /// Returns the mean of the learned standard deviations, or `None` if there are none.
     fn mean_std(&self) -> Option<f32> {
         None
     }
 
-    /// Returns the architecture; `None` for networks other than fully connected layers.
+    /// Returns the architecture, or `None` if the networks do not consist of fully connected
+    /// layers.
     fn arch(&self) -> Option<PolicyArch> {
         None
     }
@@ -292,7 +318,9 @@ pub trait ActorCritic: Policy + Send {
     /// Returns all parameters by name: `actor.0.weight`, `critic.0.weight`, `log_std`.
     fn tensors(&self) -> NamedTensors;
 
-    /// Checks that [`ActorCritic::load`] accepts the parameters, for callers that load several parts.
+    /// Checks that [`ActorCritic::load`] accepts the parameters.
+    ///
+    /// Callers that load several parts check all parts first, so that an error changes nothing.
     ///
     /// # Errors
     /// The errors of [`NamedTensors::check`].
@@ -311,7 +339,7 @@ pub trait ActorCritic: Policy + Send {
     /// Loads parameters by name.
     ///
     /// # Errors
-    /// The errors of [`NamedTensors::check`]; nothing has changed then.
+    /// The errors of [`NamedTensors::check`]. After an error, nothing has changed.
     fn load(&mut self, tensors: &NamedTensors) -> Result<()>;
 
     /// Returns the gradients since the last step by parameter name.
@@ -323,7 +351,10 @@ pub trait ActorCritic: Policy + Send {
     /// Loads a state that [`ActorCritic::optimizer_state`] returned.
     ///
     /// # Errors
-    /// The errors of [`NamedTensors::check`], and [`Error::Config`] for an impossible number of steps or mean of
-    /// squares. Nothing has changed then.
+    /// - The errors of [`NamedTensors::check`].
+    /// - [`Error::Config`]: a number of steps is not an integer of at least 0, or a mean of squares
+    ///   is negative.
+    ///
+    /// After an error, nothing has changed.
     fn load_optimizer_state(&mut self, state: &NamedTensors) -> Result<()>;
 }

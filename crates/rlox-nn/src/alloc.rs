@@ -1,21 +1,24 @@
-//! Fallible allocation: [`Error::Memory`] names the argument that needs more memory than there is.
+//! Memory allocation that returns [`Error::Memory`] if the memory is not available. The error names
+//! the argument that determines the size.
 
 use rlox_core::{__private::available_memory, Error, Result};
 
-/// Allocations up to this many bytes skip the check of the free memory, which takes about 20 us.
+/// Size in bytes up to which an allocation skips the check of the free memory, which takes about 20
+/// us.
 const MEMINFO_CHECK_ABOVE: u128 = 1 << 20;
 
 /// Checks that `bytes` of memory are free.
 ///
-/// A system that overcommits would grant the allocation and end the process later.
+/// Without this check, a system that overcommits would grant the allocation and end the process
+/// later.
 ///
 /// # Errors
-/// [`Error::Memory`] naming the argument and what was `got`.
+/// [`Error::Memory`] naming `argument`; `got` describes the value of the argument.
 pub(crate) fn check_available(argument: &'static str, bytes: u128, got: impl Fn() -> String) -> Result<()> {
     if bytes <= MEMINFO_CHECK_ABOVE {
         return Ok(());
     }
-    // Rust's own limit on an allocation holds where the free memory is unknown.
+    // If the free memory is unknown, the limit is the largest allocation that Rust allows.
     let free = available_memory().map_or(isize::MAX as u128, u128::from);
     if bytes <= free {
         return Ok(());
@@ -24,10 +27,10 @@ pub(crate) fn check_available(argument: &'static str, bytes: u128, got: impl Fn(
     Err(Error::memory(argument, format!("at most {free} bytes of memory"), got, "ask for less"))
 }
 
-/// Reserves memory so that the vector can hold `len` items.
+/// Reserves memory so that the vector can hold `len` items in total.
 ///
 /// # Errors
-/// [`Error::Memory`] naming the argument that needs the memory.
+/// [`Error::Memory`] naming `argument`, which determines the length.
 pub(crate) fn try_reserve<T>(argument: &'static str, vector: &mut Vec<T>, len: usize) -> Result<()> {
     if len <= vector.capacity() {
         return Ok(());

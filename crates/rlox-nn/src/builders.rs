@@ -7,16 +7,19 @@ use crate::{
     PolicyNetworks, QNetworks, SquashedPolicy,
 };
 
-/// Initial log standard deviation.
+/// Initial log standard deviation of Gaussian policies.
 const LOG_STD_INIT: f32 = 0.0;
-/// Gains of the last layers of actor and critic; 0.01 makes initial probabilities nearly equal.
+/// Gains of the initial weights in the last layers of actor and critic. The gain 0.01 makes the
+/// initial action probabilities nearly equal.
 const GAINS: [f32; 2] = [0.01, 1.0];
 
 impl<N: Network> PolicyNetworks<N> {
-    /// Creates a policy with values from networks of any backend, for the spaces of an environment.
+    /// Creates a policy with a value function from networks of any backend, for the spaces of
+    /// `spec`.
     ///
-    /// `make` returns a network of the given widths whose last layer has the given gain. The first call is for the
-    /// actor, with gain 0.01, the second for the critic, with gain 1.
+    /// `net_arch` are the widths of the hidden layers. `make` returns a network from the widths of
+    /// all layers, input first, and the gain of its last layer. The first call is for the actor,
+    /// with gain 0.01, and the second for the critic, with gain 1.
     ///
     /// # Errors
     /// The errors of `make` and of [`PolicyNetworks::new`].
@@ -46,9 +49,10 @@ impl<N: Network> PolicyNetworks<N> {
         Self::new(actor, critic, distribution)
     }
 
-    /// Works as [`PolicyNetworks::with`], with shared hidden layers.
+    /// Works as [`PolicyNetworks::with`], but policy and values share the hidden layers.
     ///
-    /// `make` returns the network and then each head alone, whose weights the network takes over.
+    /// `make` is called for the network, and then for each head as a network with one layer. The
+    /// weights of the heads replace the last layer of the network.
     ///
     /// # Errors
     /// The errors of `make` and of [`PolicyNetworks::with_shared_trunk`].
@@ -80,13 +84,14 @@ impl<N: Network> PolicyNetworks<N> {
 }
 
 impl PolicyNetworks<Mlp> {
-    /// Creates a policy with values from built-in networks with these hidden layers.
+    /// Creates a policy with a value function from built-in networks.
     ///
-    /// The weights are orthogonal, as in Stable-Baselines3, with the gains `sqrt(2)`, 0.01 for actions and 1 for
-    /// values.
+    /// `net_arch` are the widths of the hidden layers. The weights are orthogonal, as in
+    /// Stable-Baselines3. The gain is `sqrt(2)` in hidden layers, 0.01 in the last layer of the
+    /// actor and 1 in the last layer of the critic.
     ///
     /// # Errors
-    /// [`Error::Space`] for invalid spaces, and the errors of [`Mlp::new`].
+    /// [`Error::Space`] if a space is invalid, and the errors of [`Mlp::new`].
     ///
     /// ```
     /// use rlox_core::{AutoresetMode, Pcg64, VecEnv, VectorEnv, envs::CartPole};
@@ -102,7 +107,9 @@ impl PolicyNetworks<Mlp> {
         Self::around(spec, net_arch, activation, distribution, rng)
     }
 
-    /// Works as [`PolicyNetworks::mlp`], with state-dependent exploration through the last hidden layer.
+    /// Works as [`PolicyNetworks::mlp`], with state-dependent exploration.
+    ///
+    /// The exploration noise is a function of the last hidden layer of the actor.
     ///
     /// # Errors
     /// The errors of [`PolicyNetworks::mlp`] and of [`Distribution::state_dependent`].
@@ -119,7 +126,7 @@ impl PolicyNetworks<Mlp> {
         Self::around(spec, net_arch, activation, distribution, rng)
     }
 
-    /// Works as [`PolicyNetworks::mlp`], with another distribution.
+    /// Works as [`PolicyNetworks::mlp`], with the given distribution.
     ///
     /// # Errors
     /// The errors of [`Mlp::new`] and of [`PolicyNetworks::new`].
@@ -133,7 +140,7 @@ impl PolicyNetworks<Mlp> {
         Self::with(spec, net_arch, distribution, |sizes, gain| Mlp::new(sizes, activation, Init::orthogonal(gain), rng))
     }
 
-    /// Works as [`PolicyNetworks::around`], with shared hidden layers.
+    /// Works as [`PolicyNetworks::around`], but policy and values share the hidden layers.
     ///
     /// # Errors
     /// The errors of [`Mlp::new`] and of [`PolicyNetworks::with_shared_trunk`].
@@ -150,10 +157,13 @@ impl PolicyNetworks<Mlp> {
 }
 
 impl<N: Network> QNetworks<N> {
-    /// Creates a Q-function with these hidden layers; `make` returns a network of the given widths.
+    /// Creates a Q-function.
+    ///
+    /// `net_arch` are the widths of the hidden layers. `make` returns a network from the widths of
+    /// all layers, input first.
     ///
     /// # Errors
-    /// [`Error::Space`] for actions that are not Discrete, and the errors of `make`.
+    /// [`Error::Space`] if the action space is not Discrete, and the errors of `make`.
     pub fn with(
         spec: &EnvSpec,
         net_arch: &[usize],
@@ -166,7 +176,8 @@ impl<N: Network> QNetworks<N> {
 }
 
 impl<N: Network> QNetworks<Dueling<N>> {
-    /// Works as [`QNetworks::with`], with advantages and a state value ([`Dueling`]).
+    /// Works as [`QNetworks::with`], with dueling networks of advantages and a state value
+    /// ([`Dueling`]).
     ///
     /// # Errors
     /// The errors of [`QNetworks::with`].
@@ -183,11 +194,15 @@ impl<N: Network> QNetworks<Dueling<N>> {
 }
 
 impl<N: Network> CriticEnsemble<N> {
-    /// Creates `n_critics` critics with these hidden layers; `make` returns a network of the given widths.
+    /// Creates `n_critics` critics and their target networks.
+    ///
+    /// `net_arch` are the widths of the hidden layers. `make` returns a network from the widths of
+    /// all layers, input first.
     ///
     /// # Errors
-    /// [`Error::Shape`] for an `n_critics` of 0, [`Error::Space`] for actions that are not a Box, and the errors of
-    /// `make`.
+    /// - [`Error::Shape`]: `n_critics` is 0.
+    /// - [`Error::Space`]: the action space is not a Box.
+    /// - The errors of `make`.
     pub fn with(
         spec: &EnvSpec,
         net_arch: &[usize],
@@ -203,13 +218,15 @@ impl<N: Network> CriticEnsemble<N> {
 }
 
 impl<N: Network> SquashedPolicy<N> {
-    /// Creates a policy with these hidden layers; `make` returns a network of the given widths.
+    /// Creates a policy.
     ///
-    /// With `log_std_init` the policy has state-dependent exploration ([`SquashedPolicy::state_dependent`]).
+    /// `net_arch` are the widths of the hidden layers. `make` returns a network from the widths of
+    /// all layers, input first. If `log_std_init` is given, the policy has state-dependent
+    /// exploration ([`SquashedPolicy::state_dependent`]).
     ///
     /// # Errors
-    /// [`Error::Space`] for actions that are not a Box, the errors of [`SquashedPolicy::state_dependent`] and of
-    /// `make`.
+    /// - [`Error::Space`]: the action space is not a Box.
+    /// - The errors of `make` and of [`SquashedPolicy::state_dependent`].
     pub fn with(
         spec: &EnvSpec,
         net_arch: &[usize],
@@ -228,10 +245,13 @@ impl<N: Network> SquashedPolicy<N> {
 }
 
 impl<N: Network> DeterministicActor<N> {
-    /// Creates a policy with these hidden layers; `make` returns a network of the given widths.
+    /// Creates a policy and its target network.
+    ///
+    /// `net_arch` are the widths of the hidden layers. `make` returns a network from the widths of
+    /// all layers, input first.
     ///
     /// # Errors
-    /// [`Error::Space`] for actions that are not a Box, and the errors of `make`.
+    /// [`Error::Space`] if the action space is not a Box, and the errors of `make`.
     pub fn with(
         spec: &EnvSpec,
         net_arch: &[usize],
@@ -244,17 +264,18 @@ impl<N: Network> DeterministicActor<N> {
 }
 
 impl QNetworks<Mlp> {
-    /// Creates a Q-function from built-in networks with these hidden layers.
+    /// Creates a Q-function from built-in networks; `net_arch` are the widths of the hidden layers.
     ///
     /// # Errors
-    /// [`Error::Space`] for actions that are not Discrete, and the errors of [`Mlp::new`].
+    /// [`Error::Space`] if the action space is not Discrete, and the errors of [`Mlp::new`].
     pub fn mlp(spec: &EnvSpec, net_arch: &[usize], activation: Activation, rng: &mut Pcg64) -> Result<Self> {
         Self::with(spec, net_arch, rng, mlp(activation))
     }
 }
 
 impl QNetworks<Dueling<Mlp>> {
-    /// Works as [`QNetworks::mlp`], with advantages and a state value ([`Dueling`]).
+    /// Works as [`QNetworks::mlp`], with dueling networks of advantages and a state value
+    /// ([`Dueling`]).
     ///
     /// # Errors
     /// The errors of [`QNetworks::mlp`].
@@ -264,11 +285,13 @@ impl QNetworks<Dueling<Mlp>> {
 }
 
 impl CriticEnsemble<Mlp> {
-    /// Creates `n_critics` critics from built-in networks with these hidden layers.
+    /// Creates `n_critics` critics from built-in networks; `net_arch` are the widths of the hidden
+    /// layers.
     ///
     /// # Errors
-    /// [`Error::Shape`] for an `n_critics` of 0, [`Error::Space`] for actions that are not a Box, and the errors of
-    /// [`Mlp::new`].
+    /// - [`Error::Shape`]: `n_critics` is 0.
+    /// - [`Error::Space`]: the action space is not a Box.
+    /// - The errors of [`Mlp::new`].
     pub fn mlp(
         spec: &EnvSpec,
         net_arch: &[usize],
@@ -281,10 +304,10 @@ impl CriticEnsemble<Mlp> {
 }
 
 impl SquashedPolicy<Mlp> {
-    /// Creates a policy from a built-in network with these hidden layers.
+    /// Creates a policy from a built-in network; `net_arch` are the widths of the hidden layers.
     ///
     /// # Errors
-    /// [`Error::Space`] for actions that are not a Box, and the errors of [`Mlp::new`].
+    /// [`Error::Space`] if the action space is not a Box, and the errors of [`Mlp::new`].
     pub fn mlp(spec: &EnvSpec, net_arch: &[usize], activation: Activation, rng: &mut Pcg64) -> Result<Self> {
         Self::with(spec, net_arch, None, rng, mlp(activation))
     }
@@ -305,26 +328,29 @@ impl SquashedPolicy<Mlp> {
 }
 
 impl DeterministicActor<Mlp> {
-    /// Creates a policy from built-in networks with these hidden layers.
+    /// Creates a policy from built-in networks; `net_arch` are the widths of the hidden layers.
     ///
     /// # Errors
-    /// [`Error::Space`] for actions that are not a Box, and the errors of [`Mlp::new`].
+    /// [`Error::Space`] if the action space is not a Box, and the errors of [`Mlp::new`].
     pub fn mlp(spec: &EnvSpec, net_arch: &[usize], activation: Activation, rng: &mut Pcg64) -> Result<Self> {
         Self::with(spec, net_arch, rng, mlp(activation))
     }
 }
 
-/// Returns the widths of a network from inputs to outputs.
+/// Returns the widths of all layers of a network, input first.
 pub(crate) fn sizes(inputs: usize, net_arch: &[usize], outputs: usize) -> Vec<usize> {
     [inputs].into_iter().chain(net_arch.iter().copied()).chain([outputs]).collect()
 }
 
-/// Returns a function that creates built-in networks with an activation.
+/// Returns a function that creates built-in networks with `activation` from the widths of all
+/// layers.
 fn mlp(activation: Activation) -> impl FnMut(&[usize], &mut Pcg64) -> Result<Mlp> {
     move |sizes, rng| Mlp::new(sizes, activation, Init::Kaiming, rng)
 }
 
-/// Returns a network and its target, which becomes a copy and draws nothing from `rng`.
+/// Returns an online network and its target network.
+///
+/// The target draws nothing from `rng`, because it becomes a copy of the online network later.
 fn make_pair<N>(
     sizes: &[usize],
     rng: &mut Pcg64,
@@ -333,7 +359,7 @@ fn make_pair<N>(
     Ok([make(sizes, rng)?, make(sizes, &mut Pcg64::seed_from(0))?])
 }
 
-/// Returns the hint of errors about an action space that the algorithm does not support.
+/// Returns the algorithms that support an action space, as the hint of an error.
 pub(crate) fn suggest_algorithms(space: &Space) -> &'static str {
     match space {
         Space::Discrete { .. } => "use DQN, PPO or A2C",

@@ -20,6 +20,9 @@ pub enum CriticReduction {
 }
 
 /// A minibatch of B state-action pairs; arrays have the shape `[B]` unless stated otherwise.
+///
+/// In shapes, `d` is the number of elements of an observation, and `a` the number of elements of an
+/// action.
 #[derive(Clone, Copy, Debug)]
 pub struct CriticBatch<'a> {
     /// Observations, `[B, d]`.
@@ -33,7 +36,7 @@ pub struct CriticBatch<'a> {
 }
 
 impl CriticBatch<'_> {
-    /// Checks the lengths, and that all numbers are finite.
+    /// Checks the lengths of all arrays, and that all numbers are finite.
     fn check(&self, obs_dim: usize, action_dim: usize) -> Result<()> {
         let rows = validate::count_rows("actions", self.actions, action_dim)?;
         let weights = self.weights.unwrap_or(&[]);
@@ -52,7 +55,10 @@ impl CriticBatch<'_> {
     }
 }
 
-/// Values of continuous actions, Q(s, a), and their gradients dQ/da, of any backend.
+/// Values Q(s, a) of continuous actions and their gradients dQ/da, for networks of any backend.
+///
+/// In shapes, `N` is the number of rows, `d` the number of elements of an observation, and `a` the
+/// number of elements of an action.
 pub trait ActionValue: Send {
     /// Returns the number of elements of an observation.
     fn obs_dim(&self) -> usize;
@@ -63,27 +69,31 @@ pub trait ActionValue: Send {
     /// Returns the number of critics.
     fn num_critics(&self) -> usize;
 
-    /// Computes the values of each critic for `obs`, `[N, d]`, and `actions`, `[N, a]`, as `[critics, N]`.
+    /// Computes the values of each critic, `[critics, N]`.
+    ///
+    /// `obs` has the shape `[N, d]`, and `actions` has the shape `[N, a]`.
     ///
     /// # Errors
-    /// [`Error::Shape`] for slices that do not fit.
+    /// [`Error::Shape`] if a slice has the wrong length.
     fn values(&mut self, obs: &[f32], actions: &[f32], values: &mut [f32]) -> Result<()>;
 
-    /// Computes the smallest value of the target networks, `[N]`, for next states.
+    /// Computes the smallest value of the target networks for each row, `[N]`.
     ///
-    /// See clipped double Q-learning, Fujimoto et al. 2018.
+    /// The target values of next states are computed in this way in clipped double Q-learning
+    /// (Fujimoto et al. 2018).
     ///
     /// # Errors
-    /// [`Error::Shape`] for slices that do not fit.
+    /// [`Error::Shape`] if a slice has the wrong length.
     fn target_values(&mut self, obs: &[f32], actions: &[f32], values: &mut [f32]) -> Result<()>;
 
-    /// Computes Q(s, a), `[N]`, and the gradient dQ/da of each row, `[N, a]`.
+    /// Computes the values Q(s, a), `[N]`, reduced over the critics, and their gradients dQ/da,
+    /// `[N, a]`.
     ///
-    /// The first critic counts where several critics have the same value. The gradients of the parameters do not
-    /// change.
+    /// If several critics have the smallest value of a row, the gradient is that of the first of
+    /// them. The gradients of the parameters do not change.
     ///
     /// # Errors
-    /// [`Error::Shape`] for slices that do not fit.
+    /// [`Error::Shape`] if a slice has the wrong length.
     fn action_gradients(
         &mut self,
         obs: &[f32],
@@ -95,15 +105,19 @@ pub trait ActionValue: Send {
 
     /// Computes the loss of a minibatch and adds its gradient to the gradients of the parameters.
     ///
-    /// The loss is `coef` times the sum over critics of mean squared errors; `coef` is 0.5 in SAC and 1 in TD3.
+    /// The loss is `coef` times the sum of the mean squared errors of all critics. `coef` is 0.5 in
+    /// SAC and 1 in TD3.
     ///
     /// # Errors
-    /// [`Error::Shape`] for a minibatch that does not fit, [`Error::Config`] for a `coef` that is negative or not
-    /// finite, [`Error::NotFinite`] naming a number that is not finite. If a critic fails after these checks, all
-    /// gradients are zeroed.
+    /// - [`Error::Shape`]: an array of the minibatch has the wrong length.
+    /// - [`Error::Config`]: `coef` is negative or not finite.
+    /// - [`Error::NotFinite`]: a number in the minibatch is not finite.
+    ///
+    /// If a critic fails after these checks, all gradients are zeroed.
     fn backward(&mut self, batch: &CriticBatch<'_>, coef: f32) -> Result<CriticStats>;
 
-    /// Clips the gradients together and applies one optimizer step; returns the norm before clipping.
+    /// Clips all gradients together and applies one optimizer step; returns the norm of the
+    /// gradients before clipping.
     ///
     /// # Errors
     /// The errors of [`clip_and_step`].
@@ -125,16 +139,22 @@ pub trait ActionValue: Send {
         Ok(CriticStats { grad_norm: self.step(optimizer, max_grad_norm)?, ..stats })
     }
 
-    /// Returns `target - value` of each row of the last minibatch, averaged over critics, for priorities.
+    /// Returns `target - value` of each row of the last minibatch, averaged over critics.
+    ///
+    /// The magnitudes are the priorities of prioritized replay.
     fn td_errors(&self) -> &[f32];
 
-    /// Moves the target networks towards the online networks by a share `tau`; 1 copies the parameters.
+    /// Moves each parameter `p` of the target networks towards the online network:
+    /// `p += tau (online - p)`.
+    ///
+    /// A `tau` of 1 copies the parameters.
     ///
     /// # Errors
-    /// [`Error::Config`] for a `tau` outside [0, 1].
+    /// [`Error::Config`] if `tau` is outside [0, 1].
     fn soft_update(&mut self, tau: f32) -> Result<()>;
 
-    /// Returns the architecture; `None` unless all networks are fully connected layers of the same widths.
+    /// Returns the architecture, or `None` if the networks do not all have fully connected layers
+    /// of the same widths.
     fn arch(&self) -> Option<NetworkArch> {
         None
     }
@@ -145,7 +165,7 @@ pub trait ActionValue: Send {
     /// Loads parameters by name.
     ///
     /// # Errors
-    /// The errors of [`NamedTensors::check`]; nothing has changed then.
+    /// The errors of [`NamedTensors::check`]. After an error, nothing has changed.
     fn load(&mut self, tensors: &NamedTensors) -> Result<()>;
 
     /// Returns the gradients since the last step by parameter name.
@@ -157,15 +177,15 @@ pub trait ActionValue: Send {
     /// Loads a state that [`ActionValue::optimizer_state`] returned.
     ///
     /// # Errors
-    /// The errors of [`NamedTensors::check`], and [`Error::Config`] for an impossible number of steps or mean of
-    /// squares.
+    /// The errors of [`NamedTensors::check`]. [`Error::Config`] if a number of steps is not an
+    /// integer of at least 0, or a mean of squares is negative.
     fn load_optimizer_state(&mut self, state: &NamedTensors) -> Result<()>;
 }
 
 /// [`ActionValue`] with any number of critics, usually two, and their target networks.
 ///
-/// Each critic is a network of `[observation | action]` rows with one output. Two threads share the critics if that is
-/// faster.
+/// Each critic is a network with one output. Its input rows are `[observation | action]`. Two
+/// threads share the critics if that is faster.
 ///
 /// ```
 /// use rlox_core::{AutoresetMode, Pcg64, VecEnv, VectorEnv, envs::Pendulum};
@@ -185,23 +205,24 @@ pub trait ActionValue: Send {
 pub struct CriticEnsemble<N> {
     critics: Vec<Critic<N>>,
     obs_dim: usize,
-    /// `[observation | action]` rows.
+    /// Input rows `[observation | action]`.
     inputs: Vec<f32>,
     td_errors: Vec<f32>,
-    /// Index of the critic with the smallest value, for each row.
+    /// Index of the critic with the smallest value in each row.
     min_indices: Vec<usize>,
-    /// Rows of the last minibatch if two threads learned from it, else 0.
+    /// Number of rows of the last minibatch if two threads computed its gradients, else 0.
     forked_rows: usize,
 }
 
 impl<N: Network> CriticEnsemble<N> {
-    /// Creates critics for observations of `obs_dim` elements from pairs of online and target networks.
+    /// Creates critics from pairs of an online and a target network.
     ///
-    /// The networks of a pair must have the same architecture; the target becomes a copy.
+    /// Observations have `obs_dim` elements. The networks of a pair must have the same
+    /// architecture. The target becomes a copy of the online network.
     ///
     /// # Errors
-    /// [`Error::Shape`] without networks, for networks with different architectures, with another number of outputs
-    /// than one, or with too few inputs for an action.
+    /// [`Error::Shape`] if there are no networks, if architectures differ, if a network has more
+    /// than one output, or if there are no inputs for an action.
     pub fn new(networks: Vec<[N; 2]>, obs_dim: usize) -> Result<Self> {
         const FIX: &str = "pass pairs of networks of [observation | action] rows with one output";
         let Some([first, _]) = networks.first() else {
@@ -236,7 +257,8 @@ impl<N: Network> CriticEnsemble<N> {
         self.critics.iter().map(|critic| &critic.online)
     }
 
-    /// Checks the rows of a batch and concatenates observations and actions.
+    /// Checks the lengths of a batch, concatenates observations and actions, and returns the number
+    /// of rows.
     fn concat_inputs(&mut self, obs: &[f32], actions: &[f32]) -> Result<usize> {
         let (obs_dim, action_dim) = (self.obs_dim, self.action_dim());
         let rows = validate::count_rows("actions", actions, action_dim)?;
@@ -249,7 +271,8 @@ impl<N: Network> CriticEnsemble<N> {
         Ok(rows)
     }
 
-    /// Calls `work` with each critic and the inputs; with `fork`, two threads share the critics.
+    /// Calls `work` with each critic and the input rows; if `fork` is true, two threads share the
+    /// critics.
     fn for_each_critic(
         &mut self,
         fork: bool,
@@ -259,23 +282,27 @@ impl<N: Network> CriticEnsemble<N> {
         for_each_critic(&mut self.critics, fork, |critic| work(critic, inputs))
     }
 
-    /// Returns true if two threads should share `passes` passes over a batch.
+    /// Returns true if two threads should share the critics for `passes` passes over a batch.
     ///
-    /// Large batches are worth two threads, and batches that two threads have just learned from: the critics are in
-    /// their caches.
+    /// Two threads are faster for large batches. They are also faster for a batch of the size of
+    /// the last minibatch if two threads computed its gradients, because the critics are in their
+    /// caches.
     fn worth_forking(&self, rows: usize, passes: usize) -> bool {
         rows == self.forked_rows || worth_forking(self.multiplications(rows, passes))
     }
 
-    /// Returns the multiplications per thread of passes over a batch; a training step is three passes.
+    /// Returns the work of each of two threads for `passes` passes over a batch, for
+    /// [`worth_forking`].
+    ///
+    /// A forward and a backward pass together count as three passes.
     fn multiplications(&self, rows: usize, passes: usize) -> usize {
         rows * self.critics[0].online.num_parameters() * passes / 3 * self.critics.len().div_ceil(2)
     }
 
-    /// Adds the tensors of each critic by name.
+    /// Adds the tensors that `get_tensors` returns for each critic to `all`, by name.
     fn named(&self, prefix: &str, all: &mut NamedTensors, get_tensors: impl Fn(&Critic<N>) -> NamedTensors) {
         for (i, critic) in self.critics.iter().enumerate() {
-            // Each critic has its own number, so `extend` cannot fail.
+            // Each critic has its own number, so that `extend` cannot fail.
             let _ = all.extend(&format!("{prefix}qf{i}"), &get_tensors(critic));
         }
     }
@@ -332,7 +359,8 @@ impl<N: Network> ActionValue for CriticEnsemble<N> {
         let Self { critics, inputs, min_indices, .. } = self;
         let critics = &mut critics[..num_used];
         if fork_both_passes && !fork_each_pass {
-            // Two threads are faster only if they run both passes at once.
+            // Two threads are faster only if each thread runs both passes without waiting between
+            // them.
             for_each_critic(critics, true, |critic| {
                 critic.forward(inputs, rows)?;
                 critic.d_values.fill(1.0);
@@ -342,7 +370,8 @@ impl<N: Network> ActionValue for CriticEnsemble<N> {
         } else {
             for_each_critic(critics, fork_each_pass, |critic| critic.forward(inputs, rows))?;
             fill_min_indices(critics, rows, min_indices);
-            // Rows where another critic is smaller have a gradient of 0, which networks can skip.
+            // A critic has a gradient of 0 in rows in which another critic is smaller. Networks can
+            // skip these rows.
             for (which, critic) in critics.iter_mut().enumerate() {
                 let wanted = min_indices.iter().map(|smallest| f32::from(u8::from(*smallest == which)));
                 critic.d_values.iter_mut().zip(wanted).for_each(|(d_value, wanted)| *d_value = wanted);
@@ -367,7 +396,7 @@ impl<N: Network> ActionValue for CriticEnsemble<N> {
         let result = self.for_each_critic(fork, |critic, inputs| critic.learn(inputs, rows, batch, coef));
         let Self { critics, td_errors, .. } = self;
         if result.is_err() {
-            // Some critics may have gradients and others not.
+            // Some critics may have new gradients, and others not.
             OnlineCritics { critics, fork }.zero_grad();
         }
         result?;
@@ -440,17 +469,17 @@ impl<N: Network> ActionValue for CriticEnsemble<N> {
     }
 }
 
-/// A critic: a network of `[observation | action]` rows, its target, and the memory of a batch.
+/// A critic: its online network, its target network, and memory for a batch.
 #[derive(Clone, Debug)]
 struct Critic<N> {
     online: N,
     target: N,
     workspace: Workspace,
-    /// Values, `[B]`, as the fields up to `d_values`.
+    /// Values. This field and the next fields, up to `d_values`, have the shape `[B]`.
     values: Vec<f32>,
     td_errors: Vec<f32>,
     d_values: Vec<f32>,
-    /// Gradients with respect to the inputs, `[B, d + a]`.
+    /// Gradients with respect to the input rows, `[B, d + a]`.
     d_inputs: Vec<f32>,
     loss: f32,
 }
@@ -461,21 +490,23 @@ impl<N: Network> Critic<N> {
         Self { online, target, workspace: Workspace::default(), values, td_errors, d_values, d_inputs, loss: 0.0 }
     }
 
-    /// Computes the values of the network or of its target.
+    /// Computes the values of the online network, or of the target network if `target` is true.
     fn infer(&mut self, inputs: &[f32], rows: usize, target: bool) -> Result<()> {
         resize("obs", &mut self.values, rows, 0.0)?;
         let network = if target { &self.target } else { &self.online };
         network.infer(inputs, rows, &mut self.values, &mut self.workspace)
     }
 
-    /// Computes the values and caches what [`Critic::input_gradients`] needs.
+    /// Computes the values and stores the data that [`Critic::input_gradients`] needs.
     fn forward(&mut self, inputs: &[f32], rows: usize) -> Result<()> {
         resize("obs", &mut self.values, rows, 0.0)?;
         resize("obs", &mut self.d_values, rows, 0.0)?;
         self.online.forward(inputs, rows, &mut self.values)
     }
 
-    /// Computes the gradients with respect to the `inputs` numbers of the inputs, for `d_values`.
+    /// Computes the gradients with respect to the input rows from the gradients `d_values`.
+    ///
+    /// `inputs` is the number of elements of all input rows.
     fn input_gradients(&mut self, inputs: usize) -> Result<()> {
         resize("obs", &mut self.d_inputs, inputs, 0.0)?;
         self.online.backward(&self.d_values, false, Some(&mut self.d_inputs))
@@ -494,7 +525,9 @@ impl<N: Network> Critic<N> {
     }
 }
 
-/// Returns the first critic with the smallest value of a row, and the value; NaN is smallest.
+/// Returns the index of the first critic with the smallest value in a row, and this value.
+///
+/// NaN counts as the smallest value.
 fn min_critic<N>(critics: &[Critic<N>], row: usize) -> (usize, f32) {
     let mut least = (0, critics.first().map_or(f32::NAN, |critic| critic.values[row]));
     for (which, critic) in critics.iter().enumerate() {
@@ -506,13 +539,13 @@ fn min_critic<N>(critics: &[Critic<N>], row: usize) -> (usize, f32) {
     least
 }
 
-/// Stores the critic with the smallest value of each row.
+/// Stores the index of the critic with the smallest value in each row.
 fn fill_min_indices<N>(critics: &[Critic<N>], rows: usize, which: &mut Vec<usize>) {
     which.clear();
     which.extend((0..rows).map(|row| min_critic(critics, row).0));
 }
 
-/// Calls `work` with each critic; with `fork`, two threads share the critics.
+/// Calls `work` with each critic; if `fork` is true, two threads share the critics.
 fn for_each_critic<N: Network>(
     critics: &mut [Critic<N>],
     fork: bool,
@@ -527,7 +560,7 @@ fn for_each_critic<N: Network>(
     Ok(())
 }
 
-/// All online networks as one part of a joint step.
+/// The online networks of all critics, as one part of an optimizer step.
 struct OnlineCritics<'a, N> {
     critics: &'a mut [Critic<N>],
     /// True if two threads have computed the gradients.

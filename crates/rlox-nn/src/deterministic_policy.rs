@@ -11,19 +11,22 @@ use crate::{
     validate,
 };
 
-/// Target policy smoothing of TD3: noise on the actions by which next states are valued.
+/// Target policy smoothing of TD3: noise on the actions from which the values of next states are
+/// computed.
 ///
 /// See Fujimoto et al. 2018, section 5.3.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Smoothing {
     /// Standard deviation of the noise; 0.2 in TD3.
     pub noise: f32,
-    /// Limit of the noise; 0.5 in TD3.
+    /// Largest magnitude of the noise; 0.5 in TD3.
     pub clip: f32,
 }
 
 impl Smoothing {
-    /// Adds clipped noise to actions and clamps them to [-1, 1]; `noise` is standard normal.
+    /// Adds scaled and clipped noise to actions, and clamps the results to [-1, 1].
+    ///
+    /// `noise` has standard normal numbers.
     ///
     /// ```
     /// use rlox_nn::Smoothing;
@@ -41,7 +44,10 @@ impl Smoothing {
     }
 }
 
-/// A policy with one action per state, in [-1, 1], of any backend.
+/// A deterministic policy with actions in [-1, 1], for networks of any backend.
+///
+/// In shapes, `N` is the number of rows, `d` the number of elements of an observation, and `a` the
+/// number of elements of an action.
 ///
 /// [`crate::ActionScaling`] scales actions to the bounds of an environment.
 pub trait DeterministicPolicy: Send {
@@ -51,22 +57,24 @@ pub trait DeterministicPolicy: Send {
     /// Returns the number of elements of an action.
     fn action_dim(&self) -> usize;
 
-    /// Computes the actions for `obs`, `[N, d]`, as `[N, a]`.
+    /// Computes the actions, `[N, a]`, for `obs`, `[N, d]`.
     ///
     /// # Errors
-    /// [`rlox_core::Error::Shape`] for slices that do not fit, [`rlox_core::Error::NotFinite`] for actions or
-    /// observations that are NaN or infinite.
+    /// - [`rlox_core::Error::Shape`]: a slice has the wrong length.
+    /// - [`rlox_core::Error::NotFinite`]: an action or an observation is NaN or infinite.
     fn act(&mut self, obs: &[f32], actions: &mut [f32]) -> Result<()>;
 
-    /// Computes the smoothed actions of the target network, by which next states are valued.
+    /// Computes the actions of the target network with smoothing noise, for the values of next
+    /// states.
     ///
     /// # Errors
-    /// The errors of [`DeterministicPolicy::act`], and [`rlox_core::Error::Config`] for a smoothing that is negative or
-    /// not finite.
+    /// - The errors of [`DeterministicPolicy::act`].
+    /// - [`rlox_core::Error::Config`]: a number of `smoothing` is negative or not finite.
     fn target_actions(&mut self, obs: &[f32], smoothing: Smoothing, rng: &mut Pcg64, actions: &mut [f32])
     -> Result<()>;
 
-    /// Computes the actions and caches what the backward pass needs until the weights change.
+    /// Computes the actions, and stores the data that [`DeterministicPolicy::backward`] needs until
+    /// the weights change.
     ///
     /// # Errors
     /// The errors of [`DeterministicPolicy::act`].
@@ -78,17 +86,19 @@ pub trait DeterministicPolicy: Send {
     /// [`DeterministicPolicy::forward`].
     ///
     /// # Errors
-    /// [`rlox_core::Error::Shape`] for a slice that does not fit, or without a forward pass since the last step or
-    /// load.
+    /// [`rlox_core::Error::Shape`] if `d_actions` has the wrong length, or there was no forward
+    /// pass since the last step or load.
     fn backward(&mut self, d_actions: &[f32]) -> Result<()>;
 
-    /// Clips the gradients and applies one optimizer step; returns the norm before clipping.
+    /// Clips the gradients and applies one optimizer step; returns the norm of the gradients before
+    /// clipping.
     ///
     /// # Errors
     /// The errors of [`clip_and_step`].
     fn step(&mut self, optimizer: &Optimizer, max_grad_norm: Option<f32>) -> Result<f32>;
 
-    /// Applies one step on [`td3_actor_loss`] for `obs`, through the first critic.
+    /// Applies one optimizer step on [`td3_actor_loss`] for `obs`, with the values of the first
+    /// critic.
     ///
     /// The gradients of the critics' parameters do not change.
     ///
@@ -103,13 +113,17 @@ pub trait DeterministicPolicy: Send {
         max_grad_norm: Option<f32>,
     ) -> Result<ActorStats>;
 
-    /// Moves the target network towards the online network by a share `tau`; 1 copies the parameters.
+    /// Moves each parameter `p` of the target network towards the online network:
+    /// `p += tau (online - p)`.
+    ///
+    /// A `tau` of 1 copies the parameters.
     ///
     /// # Errors
-    /// [`rlox_core::Error::Config`] for a `tau` outside [0, 1].
+    /// [`rlox_core::Error::Config`] if `tau` is outside [0, 1].
     fn soft_update(&mut self, tau: f32) -> Result<()>;
 
-    /// Returns the architecture; `None` for networks other than fully connected layers.
+    /// Returns the architecture, or `None` if the networks do not consist of fully connected
+    /// layers.
     fn arch(&self) -> Option<NetworkArch> {
         None
     }
@@ -120,7 +134,7 @@ pub trait DeterministicPolicy: Send {
     /// Loads parameters by name.
     ///
     /// # Errors
-    /// The errors of [`NamedTensors::check`]; nothing has changed then.
+    /// The errors of [`NamedTensors::check`]. After an error, nothing has changed.
     fn load(&mut self, tensors: &NamedTensors) -> Result<()>;
 
     /// Returns the gradients since the last step by parameter name.
@@ -132,12 +146,13 @@ pub trait DeterministicPolicy: Send {
     /// Loads a state that [`DeterministicPolicy::optimizer_state`] returned.
     ///
     /// # Errors
-    /// The errors of [`NamedTensors::check`], and [`rlox_core::Error::Config`] for an impossible number of steps or
-    /// mean of squares.
+    /// The errors of [`NamedTensors::check`]. [`rlox_core::Error::Config`] if a number of steps is
+    /// not an integer of at least 0, or a mean of squares is negative.
     fn load_optimizer_state(&mut self, state: &NamedTensors) -> Result<()>;
 }
 
-/// [`DeterministicPolicy`] with an online and a target network of one architecture and `tanh` outputs.
+/// [`DeterministicPolicy`] with an online and a target network of the same architecture, whose
+/// outputs are squashed by `tanh`.
 ///
 /// ```
 /// use rlox_core::{AutoresetMode, Pcg64, VecEnv, VectorEnv, envs::Pendulum};
@@ -159,14 +174,14 @@ pub struct DeterministicActor<N> {
     memory: Memory,
 }
 
-/// Memory of a batch.
+/// Memory for a batch.
 #[derive(Clone, Debug, Default)]
 struct Memory {
     workspace: Workspace,
     outputs: Vec<f32>,
     noise: Vec<f32>,
     acting: Squash,
-    /// Slopes of the last forward pass.
+    /// Derivatives of `tanh` in the last forward pass.
     learning: Squash,
     d_outputs: Vec<f32>,
     actions: Vec<f32>,
@@ -175,7 +190,9 @@ struct Memory {
 }
 
 impl<N: Network> DeterministicActor<N> {
-    /// Creates a policy from two networks with one output per action element; the target becomes a copy.
+    /// Creates a policy from two networks with one output per action element.
+    ///
+    /// `target` becomes a copy of `online`.
     ///
     /// # Errors
     /// [`rlox_core::Error::Shape`] if the architectures are different.
@@ -246,7 +263,7 @@ impl<N: Network> DeterministicPolicy for DeterministicActor<N> {
     fn forward(&mut self, obs: &[f32], actions: &mut [f32]) -> Result<()> {
         let rows = self.rows(obs, actions.len())?;
         let Memory { outputs, learning, .. } = &mut self.memory;
-        // A failed forward pass leaves nothing for backward.
+        // After a failed forward pass, the backward pass must not use older derivatives.
         learning.slopes.clear();
         resize("obs", outputs, actions.len(), 0.0)?;
         self.online.forward(obs, rows, outputs)?;
@@ -270,7 +287,7 @@ impl<N: Network> DeterministicPolicy for DeterministicActor<N> {
 
     fn step(&mut self, optimizer: &Optimizer, max_grad_norm: Option<f32>) -> Result<f32> {
         let norm = clip_and_step(&mut [("actor", &mut self.online)], optimizer, max_grad_norm)?;
-        // The actions belong to the old weights.
+        // The derivatives belong to the parameters before the step.
         self.memory.learning.slopes.clear();
         Ok(norm)
     }
@@ -310,7 +327,7 @@ impl<N: Network> DeterministicPolicy for DeterministicActor<N> {
 
     fn tensors(&self) -> NamedTensors {
         let mut all = NamedTensors::default();
-        // The names are different, so `extend` cannot fail.
+        // The names are different, so that `extend` cannot fail.
         let _ = all.extend("actor", &self.online.tensors());
         let _ = all.extend("actor_target", &self.target.tensors());
         all

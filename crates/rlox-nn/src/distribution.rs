@@ -24,11 +24,12 @@ pub use squashed::SquashedGaussian;
 pub struct DistInputs<'a> {
     /// Outputs of the network, `[N, outputs]`.
     pub outputs: &'a [f32],
-    /// Last hidden layer, `[N, hidden]`; read by state-dependent exploration only.
+    /// Last hidden layer, `[N, hidden]`, which only state-dependent exploration reads.
     pub hidden: &'a [f32],
-    /// Allowed actions, `[N, outputs]`.
+    /// Flags that are true for allowed actions, `[N, outputs]`.
     ///
-    /// Masks of MultiBinary spaces are `[N, 2 outputs]`: flags of 0 and 1 of each component.
+    /// Masks of MultiBinary spaces have the shape `[N, 2 outputs]`, with two flags for the values 0
+    /// and 1 of each component.
     pub masks: Option<&'a [bool]>,
 }
 
@@ -56,27 +57,28 @@ pub struct Distribution {
 
 #[derive(Clone, Debug)]
 enum Kind {
-    /// One choice, or several independent choices.
+    /// One or several independent choices of an integer.
     Categorical(Categorical),
-    /// Independent zeros and ones.
+    /// Independent components that are 0 or 1.
     Bernoulli(Bernoulli),
-    /// Independent normal numbers with standard deviations that do not depend on the observation.
+    /// Independent normal distributions with standard deviations that do not depend on the
+    /// observation.
     Gaussian(Gaussian),
-    /// Generalised state-dependent exploration.
+    /// Generalised state-dependent exploration (gSDE).
     StateDependent(StateDependent),
 }
 
 impl Distribution {
     /// Returns the distribution for an action space.
     ///
-    /// The distribution is categorical for Discrete and MultiDiscrete, Bernoulli for MultiBinary, and a diagonal
-    /// Gaussian for Box. The Gaussian has one log standard deviation per action element, with the initial value
-    /// `log_std_init`.
+    /// The distribution is categorical for Discrete and MultiDiscrete, Bernoulli for MultiBinary,
+    /// and a diagonal Gaussian for Box. The Gaussian has one log standard deviation per action
+    /// element, with the initial value `log_std_init`.
     ///
     /// # Errors
     /// - [`Error::Space`]: the space is invalid or has too many values.
     /// - [`Error::Config`]: `log_std_init` is outside [-20, 20].
-    /// - [`Error::Memory`]: a Box does not fit into memory.
+    /// - [`Error::Memory`]: the parameters for a Box do not fit into memory.
     pub fn new(space: &Space, log_std_init: f32) -> Result<Self> {
         let masks = mask_width(space)?;
         check_log_std(log_std_init, "start with 0, which is a standard deviation of 1")?;
@@ -91,13 +93,14 @@ impl Distribution {
 
     /// Returns generalised state-dependent exploration (gSDE) for a Box space.
     ///
-    /// The noise is a matrix times the last hidden layer of `hidden` units (Raffin et al. 2021, "Smooth Exploration for
-    /// Robotic Reinforcement Learning"). [`Distribution::draw_noise`] draws a matrix for each environment.
+    /// The exploration noise is a random matrix times the last hidden layer, which has `hidden`
+    /// units (Raffin et al. 2021, "Smooth Exploration for Robotic Reinforcement Learning").
+    /// [`Distribution::draw_noise`] draws a matrix for each environment.
     ///
     /// # Errors
     /// - [`Error::Space`]: the space is invalid or not a Box.
     /// - [`Error::Config`]: `hidden` is 0, or `log_std_init` is outside [-20, 20].
-    /// - [`Error::Memory`]: a matrix does not fit into memory.
+    /// - [`Error::Memory`]: a matrix of `hidden` times action elements does not fit into memory.
     pub fn state_dependent(space: &Space, hidden: usize, log_std_init: f32) -> Result<Self> {
         space.validate("action space")?;
         check_log_std(log_std_init, "start with 0, which is a standard deviation of 1")?;
@@ -130,7 +133,8 @@ impl Distribution {
         }
     }
 
-    /// Returns the parameters outside the network, if any: log standard deviations.
+    /// Returns the parameters outside the network, which are log standard deviations, or `None` if
+    /// there are none.
     pub fn parameters(&self) -> Option<&Parameters> {
         match &self.kind {
             Kind::Categorical(_) | Kind::Bernoulli(_) => None,
@@ -139,7 +143,8 @@ impl Distribution {
         }
     }
 
-    /// Returns the parameters outside the network mutably.
+    /// Returns a mutable reference to the parameters outside the network, or `None` if there are
+    /// none.
     pub fn parameters_mut(&mut self) -> Option<&mut Parameters> {
         match &mut self.kind {
             Kind::Categorical(_) | Kind::Bernoulli(_) => None,
@@ -148,14 +153,16 @@ impl Distribution {
         }
     }
 
-    /// Returns the number of units of the last hidden layer that the distribution reads; 0 for none.
+    /// Returns the number of units of the last hidden layer if the distribution reads this layer,
+    /// else 0.
     pub fn hidden_dim(&self) -> usize {
         if let Kind::StateDependent(it) = &self.kind { it.hidden } else { 0 }
     }
 
-    /// Draws new matrices of state-dependent exploration, the one of environment i from `rngs[i]`.
+    /// Draws new random matrices of state-dependent exploration, for environment `i` from
+    /// `rngs[i]`.
     ///
-    /// Other distributions do nothing.
+    /// Distributions without state-dependent exploration do nothing.
     ///
     /// # Errors
     /// [`Error::Memory`] if the matrices do not fit into memory.
@@ -163,22 +170,25 @@ impl Distribution {
         if let Kind::StateDependent(it) = &mut self.kind { it.draw_noise(rngs) } else { Ok(()) }
     }
 
-    /// Exchanges the exploration matrices of all environments for others or for none.
+    /// Exchanges the random matrices of all environments with the matrices in `noise`, which may be
+    /// empty.
     pub(crate) fn swap_noise(&mut self, noise: &mut Vec<f32>) {
         if let Kind::StateDependent(it) = &mut self.kind {
             std::mem::swap(&mut it.noise, noise);
         }
     }
 
-    /// Draws actions and computes their log-probabilities, `[N]`; row i draws from `rngs[i]` alone.
+    /// Draws actions and computes their log-probabilities, `[N]`.
+    ///
+    /// The action of row `i` uses only the random generator `rngs[i]`.
     ///
     /// # Errors
-    /// - [`Error::Shape`]: slices do not fit.
+    /// - [`Error::Shape`]: a slice has the wrong length.
     /// - [`Error::Space`]: actions have the wrong type.
     /// - [`Error::Action`]: the mask of a row allows no action.
-    /// - [`Error::NotFinite`]: `logits`, `mean` or `hidden` are NaN or infinite.
+    /// - [`Error::NotFinite`]: a number in `logits`, `mean` or `hidden` is NaN or infinite.
     ///
-    /// Nothing is written or drawn then.
+    /// After these errors, nothing was written or drawn.
     pub fn sample(
         &mut self,
         inputs: DistInputs<'_>,
@@ -200,7 +210,7 @@ impl Distribution {
         }
     }
 
-    /// Computes the most probable actions.
+    /// Computes the most probable action of each row.
     ///
     /// # Errors
     /// The errors of [`Distribution::sample`].
@@ -218,13 +228,15 @@ impl Distribution {
         }
     }
 
-    /// Computes log-probabilities and entropies, both `[N]`, and caches what the backward pass needs.
+    /// Computes log-probabilities and entropies, both `[N]`, and stores the data for
+    /// [`Distribution::backward`].
     ///
     /// The masks must be the masks under which the actions were chosen.
     ///
     /// # Errors
-    /// The errors of [`Distribution::sample`], [`Error::NotFinite`] for `actions` that are NaN or infinite,
-    /// [`Error::Action`] for actions outside the space or forbidden by a mask.
+    /// - The errors of [`Distribution::sample`].
+    /// - [`Error::NotFinite`]: an action is NaN or infinite.
+    /// - [`Error::Action`]: an action is outside the space or forbidden by its mask.
     pub fn evaluate(
         &mut self,
         inputs: DistInputs<'_>,
@@ -248,14 +260,16 @@ impl Distribution {
         }
     }
 
-    /// Computes the gradient with respect to the outputs and adds to the gradients of the parameters.
+    /// Computes the gradient of a loss with respect to the outputs, and adds the gradients of the
+    /// parameters to those of earlier calls.
     ///
-    /// `d_log_probs`, `[N]`, and `d_entropy`, for each row's entropy, are the gradients of the loss. The inputs and
-    /// actions must be those of the last [`Distribution::evaluate`].
+    /// `d_log_probs`, `[N]`, are the gradients of the loss with respect to the log-probabilities.
+    /// `d_entropy` is the gradient with respect to the entropy of each row. The inputs and actions
+    /// must be those of the last [`Distribution::evaluate`].
     ///
     /// # Errors
-    /// The errors of [`Distribution::evaluate`], and [`Error::Shape`] if it was not the last call or had another number
-    /// of rows.
+    /// The errors of [`Distribution::evaluate`]. Also [`Error::Shape`] if the last call was not
+    /// [`Distribution::evaluate`] with the same number of rows.
     pub fn backward(
         &mut self,
         inputs: DistInputs<'_>,
@@ -269,7 +283,7 @@ impl Distribution {
         Ok(())
     }
 
-    /// Works as [`Distribution::backward`] without adding to the gradients of the parameters.
+    /// Works as [`Distribution::backward`], but does not add to the gradients of the parameters.
     pub(crate) fn differentiate(
         &mut self,
         inputs: DistInputs<'_>,
@@ -297,7 +311,7 @@ impl Distribution {
         }
     }
 
-    /// Adds the result of the last [`Distribution::differentiate`] to the gradients of the parameters.
+    /// Adds the parameter gradients of the last [`Distribution::differentiate`].
     pub(crate) fn add_gradients(&mut self) {
         match &mut self.kind {
             Kind::Categorical(_) | Kind::Bernoulli(_) => {}
@@ -316,7 +330,7 @@ impl Distribution {
         inputs.masks.map_or(Ok(()), |masks| self.check_masks(masks, rows))
     }
 
-    /// Checks the masks of `rows` rows.
+    /// Checks the length of the masks of `rows` rows.
     pub(crate) fn check_masks(&self, masks: &[bool], rows: usize) -> Result<()> {
         let width = match self.kind {
             Kind::Categorical(_) => self.outputs(),
@@ -329,7 +343,7 @@ impl Distribution {
         check_len("masks", masks.len(), rows.saturating_mul(width))
     }
 
-    /// Checks inputs together with actions that were chosen before.
+    /// Checks the inputs, and actions that were chosen before.
     fn check_inputs_and_actions(&self, inputs: DistInputs<'_>, actions: Actions<'_>, rows: usize) -> Result<()> {
         let len = match actions {
             Actions::Discrete(actions) => actions.len(),
@@ -346,7 +360,8 @@ impl Distribution {
     }
 }
 
-/// Largest initial log standard deviation in absolute value; squares stay far from the limits of f32.
+/// Largest magnitude of an initial log standard deviation. Squares of standard deviations then stay
+/// far from the limits of f32.
 const MAX_LOG_STD: f32 = 20.0;
 
 /// Checks an initial log standard deviation.
@@ -361,7 +376,7 @@ pub(crate) fn check_log_std(init: f32, fix: &'static str) -> Result<()> {
     Err(Error::config("log_std_init", expected, init.to_string(), fix))
 }
 
-/// Checks that actions, rows of `dim`, are finite.
+/// Checks that continuous actions are finite; a row has `dim` elements.
 ///
 /// # Errors
 /// [`Error::NotFinite`] naming the first number that is not finite, and its row.
@@ -369,12 +384,17 @@ pub(crate) fn check_actions(actions: Actions<'_>, dim: usize) -> Result<()> {
     if let Actions::Continuous(actions) = actions { validate::check_finite("actions", actions, dim) } else { Ok(()) }
 }
 
-/// Adds a log-probability and clamps the sum to `f32::MIN`, which each term can reach.
+/// Adds a log-probability to `sum`, which stays at least `f32::MIN`.
+///
+/// Each log-probability can be `f32::MIN`, so that a sum could become infinite.
 fn add_log_prob(sum: &mut f32, log_prob: f32) {
     *sum = (*sum + log_prob).max(f32::MIN);
 }
 
 /// Checks that the last call was an evaluation of `rows` rows.
+///
+/// `evaluated` is the number of rows of the last evaluation, or 0 if another method was called
+/// after it.
 fn check_evaluated(evaluated: usize, rows: usize) -> Result<()> {
     if evaluated == rows {
         return Ok(());
@@ -390,7 +410,7 @@ fn actions_len(actions: &ActionsMut<'_>) -> usize {
     }
 }
 
-/// Returns the first `len` numbers; the vector grows if necessary.
+/// Returns the first `len` numbers of a vector, which grows if necessary.
 fn ensure_len(numbers: &mut Vec<f32>, len: usize) -> Result<&mut [f32]> {
     if numbers.len() < len {
         resize("outputs", numbers, len, 0.0)?;
@@ -398,10 +418,13 @@ fn ensure_len(numbers: &mut Vec<f32>, len: usize) -> Result<&mut [f32]> {
     Ok(&mut numbers[..len])
 }
 
-/// Returns the number of flags of a mask row: one for each value of each integer, 0 for a Box.
+/// Returns the number of flags in the mask of an action.
+///
+/// Discrete, MultiDiscrete and MultiBinary spaces have a flag for each value of each component. A
+/// Box space has no flags.
 ///
 /// # Errors
-/// [`Error::Space`] for an invalid space or a space with too many values.
+/// [`Error::Space`] if the space is invalid or has too many values.
 ///
 /// ```
 /// use rlox_core::Space;
@@ -418,7 +441,8 @@ pub fn mask_width(space: &Space) -> Result<usize> {
         Space::MultiBinary { n } => i64::try_from(*n).ok().and_then(|n| n.checked_mul(2)),
         Space::Box { .. } => Some(0),
     };
-    // One less than the maximum: a shared network has a value output as well.
+    // The limit is one less than the maximum, because a network with a shared trunk also outputs a
+    // value.
     let width = num_values.and_then(|count| usize::try_from(count).ok()).filter(|width| *width < isize::MAX as usize);
     width.ok_or_else(|| {
         let expected = format!("fewer than {} values in total", isize::MAX);
@@ -426,10 +450,10 @@ pub fn mask_width(space: &Space) -> Result<usize> {
     })
 }
 
-/// Returns an error if an action is forbidden; `forbidden` is the index of the first forbidden action.
+/// Returns an error if a mask forbids an action; `forbidden` is the index of the first such action.
 ///
 /// # Errors
-/// [`Error::Action`] naming the action and its row of `choices` actions.
+/// [`Error::Action`] naming the action and its row; a row has `choices` elements.
 fn check_allowed(actions: &[i64], choices: usize, forbidden: Option<usize>) -> Result<()> {
     let Some(index) = forbidden else { return Ok(()) };
     let (got, hint) = (actions[index].to_string(), "pass the masks under which the actions were chosen");

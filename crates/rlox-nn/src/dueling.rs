@@ -5,10 +5,12 @@ use rlox_core::{Error, Result, error::check_len};
 use crate::alloc::resize;
 use crate::{Activation, NamedTensors, Network, Optimizer, Workspace};
 
-/// Network of action values `Q = V + A - mean(A)` around one with outputs `[advantages | value]`.
+/// Network of action values `Q = V + A - mean(A)`, for the value V of a state and the advantages A
+/// of the actions.
 ///
-/// Advantages and value share the hidden layers (Wang et al. 2016, "Dueling Network Architectures for Deep
-/// Reinforcement Learning", eq. 9).
+/// An inner network has the output rows `[advantages | value]`. Advantages and value share its
+/// hidden layers (Wang et al. 2016, "Dueling Network Architectures for Deep Reinforcement
+/// Learning", eq. 9).
 ///
 /// ```
 /// use rlox_core::{AutoresetMode, Pcg64, VecEnv, VectorEnv, envs::CartPole};
@@ -22,15 +24,17 @@ use crate::{Activation, NamedTensors, Network, Optimizer, Workspace};
 #[derive(Clone, Debug)]
 pub struct Dueling<N> {
     network: N,
-    /// Outputs of the last forward pass or their gradients, `[rows, n + 1]`.
+    /// Outputs of the inner network in the last forward pass, or their gradients, `[rows, n + 1]`
+    /// for n actions.
     outputs: Vec<f32>,
 }
 
 impl<N: Network> Dueling<N> {
-    /// Wraps a network; the number of actions is the number of its outputs minus one.
+    /// Wraps an inner network, which has one output per action and one output for the value of the
+    /// state.
     ///
     /// # Errors
-    /// [`Error::Shape`] for a network with fewer than two outputs.
+    /// [`Error::Shape`] if the network has fewer than two outputs.
     pub fn new(network: N) -> Result<Self> {
         if network.out_dim() < 2 {
             let fix = "pass a network with one output per action and one for the state";
@@ -39,7 +43,7 @@ impl<N: Network> Dueling<N> {
         Ok(Self { network, outputs: Vec::new() })
     }
 
-    /// Returns the network of advantages and value.
+    /// Returns the inner network of advantages and value.
     pub fn network(&self) -> &N {
         &self.network
     }
@@ -50,7 +54,7 @@ impl<N: Network> Dueling<N> {
     }
 }
 
-/// Computes action values, `[rows, n]`, from advantages and values, `[rows, n + 1]`.
+/// Computes action values, `[rows, n]`, from rows of advantages and a value, `[rows, n + 1]`.
 fn combine(outputs: &[f32], actions: usize, values: &mut [f32]) {
     for (values, row) in values.chunks_exact_mut(actions).zip(outputs.chunks_exact(actions + 1)) {
         let (advantages, value) = row.split_at(actions);
@@ -59,7 +63,8 @@ fn combine(outputs: &[f32], actions: usize, values: &mut [f32]) {
     }
 }
 
-/// Computes the gradient with respect to advantages and values from the gradient of action values.
+/// Computes the gradients of advantages and values, `[rows, n + 1]`, from the gradients of action
+/// values, `[rows, n]`.
 fn separate(d_values: &[f32], actions: usize, d_outputs: &mut [f32]) {
     for (d_row, d_values) in d_outputs.chunks_exact_mut(actions + 1).zip(d_values.chunks_exact(actions)) {
         let (d_advantages, d_value) = d_row.split_at_mut(actions);

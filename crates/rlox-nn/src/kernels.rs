@@ -1,4 +1,5 @@
-//! Kernels of small networks on lines of f32: matrix products, activations and optimizer steps.
+//! Computations of small networks on lines of 16 f32: matrix products, activations and optimizer
+//! steps.
 
 pub(crate) mod activations;
 pub(crate) mod elementwise;

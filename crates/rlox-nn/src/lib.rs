@@ -17,11 +17,11 @@
 //! | [`train`] | PPO, A2C, IMPALA, DQN, SAC and TD3, their settings, training loops and checkpoints |
 //! | [`losses`] | losses and their gradients with respect to network outputs |
 //! | [`Network`] | interface of a network backend; [`Mlp`] is the built-in implementation |
-//! | [`ActorCritic`], [`QFunction`], [`ActionValue`] | models of on-policy algorithms, DQN, and the critics of SAC and TD3 |
+//! | [`ActorCritic`], [`QFunction`], [`ActionValue`] | actor-critics of on-policy algorithms, Q-functions of DQN, and critics of SAC and TD3 |
 //! | [`StochasticPolicy`], [`DeterministicPolicy`] | policies of SAC and TD3 |
 //! | [`Distribution`] | distributions of actions |
 //! | [`Optimizer`] | Adam, AdamW and RMSprop |
-//! | [`NamedTensors`] | weights by PyTorch's names |
+//! | [`NamedTensors`] | weights with the names that PyTorch gives them |
 
 mod action_scaling;
 mod actor_critic;

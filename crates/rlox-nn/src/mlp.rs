@@ -1,4 +1,8 @@
 //! The built-in network: fully connected layers on the CPU.
+//!
+//! An arena is an array of lines that holds a number for each parameter of a network. A line is 16
+//! f32 in memory ([`AlignedF32x16`]). Parameters, gradients and running means are arenas with the
+//! same layout.
 
 mod activation;
 mod backward;
@@ -20,17 +24,20 @@ use crate::simd::AlignedF32x16;
 use crate::{NamedTensors, Network, Optimizer, Workspace};
 use forward::{ForwardCache, Layer};
 
-/// Argument that determines all memory.
+/// Name of the argument in errors about memory, because the widths determine all allocations.
 const SIZES: &str = "sizes";
 
-/// Fully connected layers of any width with one activation between layers and none after the last.
+/// Network of fully connected layers, with one activation for all hidden layers and none after the
+/// last layer.
 ///
-/// Forward, backward and the optimizer use the best instructions of the CPU, over parameters in one array. After the
-/// first step with the largest batch nothing is allocated. Two threads share the rows and then the parameters of a
-/// large network, unless each thread computes a network of its own. Products with the zeros of a `ReLU` are skipped.
+/// The forward pass, the backward pass and the optimizer step use the best SIMD instructions of the
+/// CPU. All parameters are in one array. After the first step with the largest batch, no memory is
+/// allocated. In a large network, two threads share the rows of the batch, and then the parameters,
+/// unless each thread computes a network of its own. Products with the zeros of a `ReLU` are
+/// skipped.
 ///
-/// The same inputs give the same bits for any number of rows or threads. Between instruction sets, results differ in
-/// the last digits.
+/// The number of threads does not change any bit of the results. An output row is the same for any
+/// number of other rows in the batch. Between instruction sets, results differ in the last digits.
 ///
 /// ```
 /// use rlox_core::Pcg64;
@@ -49,24 +56,27 @@ pub struct Mlp {
     parameters: Vec<AlignedF32x16>,
     gradients: Vec<AlignedF32x16>,
     moments: Moments,
-    /// True if there are gradients since the last step.
+    /// True if `gradients` holds the result of a backward pass since the last step.
     live: bool,
-    /// Sum of the squares of the gradients.
+    /// Sum of the squares of `gradients`.
     squares: f64,
     cache: ForwardCache,
-    /// Line of the arenas at which two threads split the parameters.
+    /// Index of the first arena line of the second thread, if two threads share the parameters.
     middle: usize,
-    /// True if two threads have computed the gradients and also apply the step.
+    /// True if two threads have computed the gradients. The same threads then apply the step.
     fork_step: bool,
 }
 
 impl Mlp {
-    /// Creates a network with the given widths, the input's first: `[4, 64, 64, 2]`.
+    /// Creates a network; `sizes` are the widths of the layers, starting with the input:
+    /// `[4, 64, 64, 2]`.
     ///
     /// # Errors
-    /// - [`rlox_core::Error::Config`]: there are fewer than two widths, a width is 0, or a gain is not finite.
+    /// - [`rlox_core::Error::Config`]: there are fewer than two widths, a width is 0, or a gain is
+    ///   not finite.
     /// - [`rlox_core::Error::Memory`]: the padded parameters do not fit into memory.
-    /// - [`rlox_core::Error::Interrupted`]: the interrupt check asks to stop.
+    /// - [`rlox_core::Error::Interrupted`]: the check of
+    ///   [`rlox_core::interrupt::set_interrupt_check`] asks to stop.
     pub fn new(sizes: &[usize], activation: Activation, init: Init, rng: &mut Pcg64) -> Result<Self> {
         let layout = MlpLayout::new(sizes, activation)?;
         let mut layers: Vec<Layer> = Vec::new();
@@ -75,7 +85,7 @@ impl Mlp {
             layers.push(Layer::new(pair[0], pair[1], i > 0 && i + 2 == sizes.len(), from));
         }
         let total = layers.last().map_or(0, |layer| layer.bias.end);
-        // Parameters, gradients and two running means, with padding, and the transposed weights.
+        // Four arenas, for parameters, gradients and two running means, and the transposed weights.
         let needed = layers.iter().fold(4 * total as u128, |sum, layer| sum + layer.transposed() as u128);
         check_available(SIZES, needed * size_of::<AlignedF32x16>() as u128, || format!("{sizes:?}"))?;
         let arena = || try_vec(SIZES, total, AlignedF32x16::ZERO);
@@ -100,7 +110,7 @@ impl Mlp {
         Ok(net)
     }
 
-    /// Returns the widths, the input's first.
+    /// Returns the widths of the layers, starting with the input.
     pub fn sizes(&self) -> &[usize] {
         self.layout.sizes()
     }
@@ -110,12 +120,12 @@ impl Mlp {
         self.layout.activation()
     }
 
-    /// Returns the contents of an arena by parameter name.
+    /// Returns the contents of an arena as tensors with the names of the parameters.
     fn named_tensors(&self, arena: &[AlignedF32x16]) -> NamedTensors {
         self.layout.names(|i, _| self.layers[i].read(arena))
     }
 
-    /// Discards the last forward pass, which belongs to other parameters.
+    /// Discards the data of the last forward pass, because the parameters have changed.
     fn invalidate_cache(&mut self) {
         (self.cache.rows, self.cache.transposed_is_valid) = (0, false);
     }
@@ -249,7 +259,7 @@ impl Network for Mlp {
     }
 }
 
-/// Writes weights and biases into an arena.
+/// Writes the weights and biases of all layers into an arena.
 fn write_layers<'a>(layers: &[Layer], tensors: impl Iterator<Item = [&'a [f32]; 2]>, arena: &mut [AlignedF32x16]) {
     for (layer, [weight, bias]) in layers.iter().zip(tensors) {
         layer.write(arena, weight, bias);

@@ -15,11 +15,12 @@ pub use free_params::Parameters;
 use crate::simd::AlignedF32x16;
 use crate::{Activation, NamedTensors, Optimizer};
 
-/// A trainable function of rows: the trait that a network backend implements.
+/// A trainable function of the rows of a batch, which each network backend implements.
 ///
-/// Losses and their gradients with respect to network outputs are computed on slices, for all backends; a network
-/// multiplies such a gradient by its Jacobian. All arrays are row-major f32, `[rows, dim]`. A call that returns an
-/// error has changed nothing, unless its documentation says otherwise.
+/// Losses and their gradients with respect to network outputs are computed on slices, for all
+/// backends. A network multiplies such a gradient by its Jacobian. All arrays are row-major f32
+/// with the shape `[rows, dim]`. A call that returns an error has changed nothing, unless its
+/// documentation says otherwise.
 ///
 /// ```
 /// use rlox_core::Pcg64;
@@ -43,18 +44,19 @@ pub trait Network: Send {
     /// Returns the number of elements of an output row.
     fn out_dim(&self) -> usize;
 
-    /// Returns the number of units of the last hidden layer; 0 without one.
+    /// Returns the number of units of the last hidden layer, or 0 if there is no hidden layer.
     fn hidden_dim(&self) -> usize;
 
     /// Returns the number of parameters.
     ///
-    /// Algorithms multiply the number by the rows of a batch to decide whether two networks run in parallel. They call
-    /// this method in every step.
+    /// Algorithms call this method in every step. They multiply the number by the rows of a batch
+    /// to decide if two networks run in parallel.
     fn num_parameters(&self) -> usize {
         self.tensors().iter().map(|tensor| tensor.data.len()).sum()
     }
 
-    /// Returns the activation of the hidden layers, for checkpoints; `None` if it is not an [`Activation`].
+    /// Returns the activation of the hidden layers, for checkpoints; `None` if it is not an
+    /// [`Activation`].
     fn hidden_activation(&self) -> Option<Activation> {
         None
     }
@@ -66,14 +68,16 @@ pub trait Network: Send {
 
     /// Computes `y = f(x)` and stores nothing for [`Network::backward`].
     ///
-    /// A row's result does not depend on the other rows: bit for bit in the built-in network, up to rounding in other
-    /// libraries, whose order of summation can depend on the number of rows.
+    /// The result of a row does not depend on the other rows. In the built-in network, this holds
+    /// bit for bit. In other libraries, it holds up to rounding errors, because their order of
+    /// summation can depend on the number of rows.
     ///
     /// # Errors
-    /// [`rlox_core::Error::Shape`] for slices of wrong lengths or without rows.
+    /// [`rlox_core::Error::Shape`] if a slice has the wrong length, or `rows` is 0.
     fn infer(&self, x: &[f32], rows: usize, y: &mut [f32], workspace: &mut Workspace) -> Result<()>;
 
-    /// Computes `y = f(x)`, as [`Network::infer`], and the last hidden layer `h`, `[rows, hidden_dim]`.
+    /// Computes `y = f(x)` like [`Network::infer`], and the last hidden layer,
+    /// `[rows, hidden_dim]`, into `h`.
     ///
     /// # Errors
     /// The errors of [`Network::infer`].
@@ -86,37 +90,44 @@ pub trait Network: Send {
         workspace: &mut Workspace,
     ) -> Result<()>;
 
-    /// Computes `y = f(x)` and stores what [`Network::backward`] needs until the parameters change.
+    /// Computes `y = f(x)` and stores the data for [`Network::backward`], which stays valid until
+    /// the parameters change.
     ///
     /// # Errors
     /// The errors of [`Network::infer`].
     fn forward(&mut self, x: &[f32], rows: usize, y: &mut [f32]) -> Result<()>;
 
-    /// Copies the last hidden layer of the last [`Network::forward`], `[rows, hidden_dim]`, into `h`.
+    /// Copies the last hidden layer, `[rows, hidden_dim]`, of the last [`Network::forward`] into
+    /// `h`.
     ///
     /// # Errors
-    /// [`rlox_core::Error::Shape`] for a slice of wrong length, or without a forward pass since the parameters changed.
+    /// [`rlox_core::Error::Shape`] if `h` has the wrong length, or there was no forward pass since
+    /// the parameters changed.
     fn hidden(&self, h: &mut [f32]) -> Result<()>;
 
     /// Computes the vector-Jacobian product of `dy` and the last [`Network::forward`].
     ///
-    /// Adds to the gradients of the parameters if `params` is set, and writes the gradient of the input into `dx` if it
-    /// is there.
+    /// `dy` is the gradient of the loss with respect to the outputs. If `params` is true, the
+    /// gradients of the parameters are added to the stored gradients. `dx` receives the gradient
+    /// with respect to the input.
     ///
     /// # Errors
-    /// [`rlox_core::Error::Shape`] for slices that do not fit the last forward pass, or without a forward pass since
-    /// the parameters changed by [`Network::apply_gradients`], [`Network::load`] or [`Network::soft_update`].
+    /// [`rlox_core::Error::Shape`] if a slice does not fit the last forward pass, or there was no
+    /// forward pass since the parameters changed. [`Network::apply_gradients`], [`Network::load`]
+    /// and [`Network::soft_update`] change the parameters.
     fn backward(&mut self, dy: &[f32], params: bool, dx: Option<&mut [f32]>) -> Result<()>;
 
-    /// Computes [`Network::backward`] with `params` for a loss that also depends on [`Network::hidden`].
+    /// Works as [`Network::backward`] with `params`, for a loss that also depends on the last
+    /// hidden layer.
     ///
-    /// `dh`, `[rows, hidden_dim]`, is the gradient of the loss with respect to the hidden layer.
+    /// `dh`, `[rows, hidden_dim]`, is the gradient of the loss with respect to [`Network::hidden`].
     ///
     /// # Errors
     /// The errors of [`Network::backward`].
     fn backward_hidden(&mut self, dy: &[f32], dh: &[f32]) -> Result<()>;
 
-    /// Returns the sum of the squares of all gradients, for clipping several networks together.
+    /// Returns the sum of the squares of all gradients, so that callers can clip several networks
+    /// together.
     ///
     /// # Errors
     /// Errors of the backend.
@@ -128,14 +139,18 @@ pub trait Network: Send {
     /// Applies one optimizer step with the gradients times `scale`, then zeroes the gradients.
     ///
     /// # Errors
-    /// The errors of [`Optimizer::check_step`] and of the backend. [`rlox_core::Error::NotFinite`] naming a parameter
-    /// that the step has made infinite or NaN, as a huge learning rate does; the step has been applied then.
+    /// The errors of [`Optimizer::check_step`] and of the backend. [`rlox_core::Error::NotFinite`]
+    /// if the step has made a parameter infinite or NaN, for example with a huge learning rate.
+    /// This error names the parameter, and the step has been applied.
     fn apply_gradients(&mut self, optimizer: &Optimizer, scale: f32) -> Result<()>;
 
-    /// Moves the parameters by a share `tau` towards those of `online` (Polyak averaging); 1 copies them.
+    /// Moves each parameter `p` towards the parameter of `online`: `p += tau (online - p)` (Polyak
+    /// averaging).
+    ///
+    /// A `tau` of 1 copies the parameters.
     ///
     /// # Errors
-    /// [`rlox_core::Error::Shape`] for a network of another architecture.
+    /// [`rlox_core::Error::Shape`] if `online` has another architecture.
     fn soft_update(&mut self, online: &Self, tau: f32) -> Result<()>
     where
         Self: Sized;
@@ -148,8 +163,10 @@ pub trait Network: Send {
     /// Loads parameters by name.
     ///
     /// # Errors
-    /// [`rlox_core::Error::Shape`] naming a tensor that is missing, unexpected or of another shape,
-    /// [`rlox_core::Error::NotFinite`] naming a tensor with a number that is not finite.
+    /// - [`rlox_core::Error::Shape`]: a tensor is missing, unexpected or of another shape.
+    /// - [`rlox_core::Error::NotFinite`]: a tensor has a number that is not finite.
+    ///
+    /// The error names the tensor.
     fn load(&mut self, tensors: &NamedTensors) -> Result<()>;
 
     /// Returns the gradients since the last step, by parameter name.
@@ -157,21 +174,23 @@ pub trait Network: Send {
 
     /// Returns the state of the optimizer by parameter name.
     ///
-    /// The names are torch's: `0.weight.exp_avg` and `0.weight.exp_avg_sq` are the running means of the gradients and
-    /// of their squares, and `step` is the number of steps. For `RMSprop`, `exp_avg_sq` is torch's `square_avg`, and
-    /// `exp_avg` is zero.
+    /// The names are those of torch's Adam. `0.weight.exp_avg` and `0.weight.exp_avg_sq` are the
+    /// running means of the gradients and of their squares, and `step` is the number of steps. For
+    /// `RMSprop`, `exp_avg_sq` is torch's `square_avg`, and `exp_avg` is zero.
     fn optimizer_state(&self) -> NamedTensors;
 
     /// Loads a state that [`Network::optimizer_state`] returned.
     ///
     /// # Errors
-    /// The errors of [`Network::load`], and [`rlox_core::Error::Config`] for a state that no optimizer can have.
+    /// The errors of [`Network::load`]. [`rlox_core::Error::Config`] if the number of steps is not
+    /// an integer of at least 0, or a mean of squares is negative.
     fn load_optimizer_state(&mut self, state: &NamedTensors) -> Result<()>;
 }
 
 /// Memory for [`Network::infer`], which grows to the size of the largest batch.
 ///
-/// Its contents have no meaning between calls. A backend of another crate stores its own memory in it:
+/// The contents have no meaning between calls. A backend of another crate can store its own memory
+/// in a workspace:
 ///
 /// ```
 /// let mut workspace = rlox_nn::Workspace::default();
@@ -181,13 +200,15 @@ pub trait Network: Send {
 #[derive(Default)]
 pub struct Workspace {
     pub(crate) layers: [Vec<AlignedF32x16>; 2],
-    /// Outputs of a network inside another network.
+    /// Outputs of the inner network, if a network such as [`crate::Dueling`] contains another
+    /// network.
     pub(crate) outputs: Vec<f32>,
     backend_state: Option<Box<dyn Any + Send>>,
 }
 
 impl Workspace {
-    /// Returns the stored value if the last call had the same type, else a default value.
+    /// Returns the stored value of type `T`, or stores and returns a default value if there is
+    /// none.
     pub fn get_or_default<T: Any + Default + Send>(&mut self) -> &mut T {
         if !self.backend_state.as_ref().is_some_and(|other| other.is::<T>()) {
             self.backend_state = Some(Box::new(T::default()));
@@ -197,7 +218,7 @@ impl Workspace {
     }
 }
 
-/// Returns an empty workspace, as the contents have no meaning.
+/// Cloning returns an empty workspace, because the contents have no meaning between calls.
 impl Clone for Workspace {
     fn clone(&self) -> Self {
         Self::default()
@@ -210,7 +231,8 @@ impl fmt::Debug for Workspace {
     }
 }
 
-/// Parameters that a joint optimizer step changes: a network of any backend, or free parameters.
+/// Parameters that [`clip_and_step`] changes: a network of any backend, or [`Parameters`] outside
+/// networks.
 pub trait Learnable: Send {
     /// Returns the sum of the squares of the gradients.
     ///

@@ -1,4 +1,6 @@
-//! Optimizers with torch's conventions, over parameters in one array.
+//! Optimizers with torch's conventions, for parameters in one array.
+//!
+//! A line is 16 f32 in memory ([`AlignedF32x16`]).
 
 use rlox_core::{Error, Result};
 
@@ -17,7 +19,7 @@ pub(crate) const ALPHA: f32 = 0.99;
 pub(crate) const ON_POLICY_EPS: f32 = 1e-5;
 /// Epsilon of other methods: torch's default.
 pub(crate) const EPS: f32 = 1e-8;
-/// Upper limit of learning rates; larger ones leave the range of f32.
+/// Largest learning rate. Steps with larger rates can leave the range of f32.
 const MAX_LR: f32 = 1e30;
 
 /// An optimizer and its hyperparameters.
@@ -35,33 +37,33 @@ pub enum Optimizer {
     Adam {
         /// Learning rate.
         lr: f32,
-        /// Decay of the mean of the gradients.
+        /// Decay of the running mean of the gradients.
         beta1: f32,
-        /// Decay of the mean of the squared gradients.
+        /// Decay of the running mean of the squared gradients.
         beta2: f32,
-        /// Added to the square root of the mean of squares.
+        /// Constant that is added to the square root of the running mean of squares.
         eps: f32,
     },
     /// Loshchilov and Hutter 2019, "Decoupled Weight Decay Regularization".
     AdamW {
         /// Learning rate.
         lr: f32,
-        /// Decay of the mean of the gradients.
+        /// Decay of the running mean of the gradients.
         beta1: f32,
-        /// Decay of the mean of the squared gradients.
+        /// Decay of the running mean of the squared gradients.
         beta2: f32,
-        /// Added to the square root of the mean of squares.
+        /// Constant that is added to the square root of the running mean of squares.
         eps: f32,
-        /// Decoupled weight decay: parameters shrink by the factor `1 - lr * weight_decay` in each step.
+        /// Decoupled weight decay: each step multiplies the parameters by `1 - lr * weight_decay`.
         weight_decay: f32,
     },
-    /// Tieleman and Hinton 2012, without momentum, as A2C uses it.
+    /// `RMSprop` without momentum (Tieleman and Hinton 2012), which A2C uses.
     RmsProp {
         /// Learning rate.
         lr: f32,
-        /// Decay of the mean of the squared gradients.
+        /// Decay of the running mean of the squared gradients.
         alpha: f32,
-        /// Added to the square root of the mean of squares.
+        /// Constant that is added to the square root of the running mean of squares.
         eps: f32,
     },
 }
@@ -109,7 +111,7 @@ impl Optimizer {
         self
     }
 
-    /// Returns the coefficients of step number `step`, counted from 1; 0 counts as 1.
+    /// Returns the coefficients of the step with number `step`, counted from 1; 0 counts as 1.
     ///
     /// ```
     /// use rlox_nn::{Optimizer, Update};
@@ -165,15 +167,19 @@ impl Optimizer {
         Ok(())
     }
 
-    /// Checks a step with gradients times `scale` before anything changes; for backends.
+    /// Checks that a step with gradients times `scale` is possible, before a backend changes
+    /// anything.
     ///
-    /// `grad_sq` is the sum of the squares of the gradients. `gradients` is called only to name one of them in an
-    /// error.
+    /// `grad_sq` is the sum of the squares of the gradients. `gradients` is called only if an error
+    /// names a gradient.
     ///
     /// # Errors
-    /// The errors of [`Optimizer::check`], [`Error::Config`] for a `scale` that is negative or not finite.
-    /// [`Error::NotFinite`] naming the first gradient that is not finite, or else the largest gradient if squares leave
-    /// the range of f32. An infinite running mean of squares would freeze its parameter.
+    /// - The errors of [`Optimizer::check`].
+    /// - [`Error::Config`]: `scale` is negative or not finite.
+    /// - [`Error::NotFinite`]: the squares are not finite or leave the range of f32. The error
+    ///   names the first gradient that is not finite, or else the largest gradient.
+    ///
+    /// An infinite running mean of squares would prevent all later changes of its parameter.
     ///
     /// ```
     /// use rlox_nn::{NamedTensors, Optimizer};
@@ -190,18 +196,21 @@ impl Optimizer {
     }
 }
 
-/// Checks that squares of gradients times `scale` fit into f32; `squares` is the sum before scaling.
+/// Checks that the squares of gradients times `scale` fit into f32.
+///
+/// `squares` is the sum of the squares before scaling.
 ///
 /// # Errors
-/// [`Error::NotFinite`] naming the gradient that made the sum infinite or NaN, or the largest gradient.
+/// [`Error::NotFinite`] naming the first gradient that is not finite, or else the largest gradient.
 pub(crate) fn check_squares(scale: f32, squares: f64, gradients: impl FnOnce() -> Vec<NamedTensor>) -> Result<()> {
-    // Half of the largest number, so that rounding cannot overflow.
+    // Half of the largest f32 leaves a margin for rounding errors.
     const MAX: f64 = f32::MAX as f64 / 2.0;
     let fits = (squares.sqrt() as f32).is_finite() && squares * f64::from(scale).powi(2) <= MAX;
     if fits { Ok(()) } else { Err(not_finite(&gradients())) }
 }
 
-/// Returns the error that names the gradient which made a norm infinite or NaN.
+/// Returns the error that names the first gradient that is not finite, or else the largest
+/// gradient.
 fn not_finite(gradients: &[NamedTensor]) -> Error {
     let first = gradients.iter().find_map(|tensor| Some((tensor, tensor.first_not_finite()?)));
     let largest = || {
@@ -220,7 +229,9 @@ fn not_finite(gradients: &[NamedTensor]) -> Error {
     }
 }
 
-/// Coefficients of one optimizer step with gradient `g` and running means `m` of `g` and `v` of `g^2`.
+/// Coefficients of the optimizer step with number `t`.
+///
+/// `g` is the gradient of a parameter `p`, and `m` and `v` are the running means of `g` and `g^2`.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Update {
     /// Step of Adam or `AdamW`.
@@ -232,13 +243,13 @@ pub enum Update {
         beta1: f32,
         /// Decay of `v`.
         beta2: f32,
-        /// Added to the square root.
+        /// Constant that is added to the square root.
         eps: f32,
-        /// The learning rate over `1 - beta1^t`.
+        /// Learning rate divided by `1 - beta1^t`.
         step_size: f32,
         /// `1 / sqrt(1 - beta2^t)`.
         root_scale: f32,
-        /// Factor of parameters before the step; 1 without weight decay.
+        /// Factor that multiplies the parameters before the step; 1 without weight decay.
         decay: f32,
     },
     /// Step of `RMSprop`: `v = alpha v + (1 - alpha) g^2`, `p -= lr g / (sqrt(v) + eps)`.
@@ -247,16 +258,17 @@ pub enum Update {
         lr: f32,
         /// Decay of `v`.
         alpha: f32,
-        /// Added to the square root.
+        /// Constant that is added to the square root.
         eps: f32,
     },
 }
 
 impl Update {
-    /// Applies the step to slices, for backends on the CPU; returns true if all parameters stay finite.
+    /// Applies the step to slices; returns true if all parameters stay finite.
     ///
-    /// [`Optimizer::check_step`] must have accepted gradients times `scale`. `means` are `m` and `v`. Elements beyond
-    /// the shortest slice do not change.
+    /// Backends on the CPU can use this method. [`Optimizer::check_step`] must have accepted the
+    /// gradients and `scale`, by which they are multiplied. `mean` and `square` are the running
+    /// means `m` and `v`. Elements beyond the end of the shortest slice do not change.
     ///
     /// ```
     /// use rlox_nn::Optimizer;
@@ -266,7 +278,8 @@ impl Update {
     /// assert!((parameters[0] - 0.75_f32).abs() < 1e-6);
     /// ```
     pub fn apply(self, scale: f32, gradients: &[f32], [mean, square]: [&mut [f32]; 2], parameters: &mut [f32]) -> bool {
-        // Lines are aligned, slices need not be: numbers are copied to lines and back, this many lines at a time.
+        // Lines are aligned, but slices need not be. Numbers are copied to lines and back, this
+        // many lines at a time.
         const BLOCK: usize = 16;
         let (mut block, mut finite) = ([[AlignedF32x16::ZERO; BLOCK]; 4], true);
         let chunks = mean.chunks_mut(BLOCK * LANES).zip(square.chunks_mut(BLOCK * LANES));
@@ -277,7 +290,7 @@ impl Update {
             for (to, from) in [(&mut *g, gradients), (&mut *m, &*mean), (&mut *v, &*square), (&mut *p, &*parameters)] {
                 let (to, padding) = numbers_mut(to).split_at_mut(count);
                 to.copy_from_slice(&from[..count]);
-                // Clears numbers of the block before.
+                // Removes the numbers of the previous block.
                 padding.fill(0.0);
             }
             finite &= self.apply_to_lines(scale, g, m, v, p);
@@ -305,7 +318,7 @@ impl Update {
     }
 }
 
-/// State of an optimizer: running means of gradients and of their squares.
+/// State of an optimizer: the number of steps, and running means of gradients and their squares.
 #[derive(Clone, Debug)]
 pub(crate) struct Moments {
     pub(crate) step: u32,
@@ -314,7 +327,7 @@ pub(crate) struct Moments {
 }
 
 impl Moments {
-    /// Returns means of 0 for `lines` lines.
+    /// Returns running means of 0 for parameters in `lines` lines.
     ///
     /// # Errors
     /// [`Error::Memory`] naming `argument`, which determines the number of lines.
@@ -323,12 +336,13 @@ impl Moments {
         Ok(Self { step: 0, mean: means()?, square: means()? })
     }
 
-    /// Applies one step and returns true if all parameters stay finite.
+    /// Applies one optimizer step to all parameters; returns true if all parameters stay finite.
     ///
-    /// Two threads share the work, split at line `middle`, if that is faster.
+    /// Two threads share the parameters if that is faster. The second thread starts at line
+    /// `middle`.
     ///
     /// # Errors
-    /// [`Error::Interrupted`] if the call is interrupted.
+    /// [`Error::Closed`] in a process that was forked during the step.
     pub(crate) fn apply(
         &mut self,
         optimizer: &Optimizer,
@@ -350,18 +364,21 @@ impl Moments {
     }
 }
 
-/// Torch's names of Adam's running means.
+/// Torch's names of the running means of gradients and of their squares.
 pub(crate) const MEANS: [&str; 2] = ["exp_avg", "exp_avg_sq"];
 
 /// Torch's name of the number of steps.
 pub(crate) const STEP: &str = "step";
 
-/// Checks an optimizer's state: names, shapes, integral steps and non-negative means of squares.
+/// Checks the names and shapes of an optimizer state, and that its numbers are possible.
 ///
-/// Callers that distribute a state over several parts check all of it before loading.
+/// Callers that load a state into several parts check the complete state first, so that an error
+/// changes nothing.
 ///
 /// # Errors
-/// The errors of [`NamedTensors::check`], [`Error::Config`] naming the tensor with an impossible value.
+/// - The errors of [`NamedTensors::check`].
+/// - [`Error::Config`]: a number of steps is not an integer of at least 0, or a mean of squares is
+///   negative. The error names the tensor.
 pub(crate) fn check_state(state: &NamedTensors, expected: &NamedTensors) -> Result<()> {
     state.check(expected).map_err(|error| error.rename_argument("tensors", "state"))?;
     for NamedTensor { name, data, .. } in state {
@@ -379,7 +396,7 @@ pub(crate) fn check_state(state: &NamedTensors, expected: &NamedTensors) -> Resu
     Ok(())
 }
 
-/// Returns the number of steps in a checked state.
+/// Returns the number of steps from the tensor `name` of a state that [`check_state`] has accepted.
 pub(crate) fn read_step(state: &NamedTensors, name: &str) -> u32 {
     state.find(name).and_then(|step| step.data.first()).map_or(0, |step| *step as u32)
 }

@@ -1,4 +1,9 @@
-//! Two threads that share the work of a call.
+//! Execution of two tasks of a call on two threads, if that is faster.
+//!
+//! A fork is a pair of tasks that run in parallel. The parameter `multiplications` is the work of
+//! one task: the rows of the batch times the parameters of the network, for a forward and a
+//! backward pass together. The two passes perform each of these multiplications three times, so
+//! that a forward pass alone counts as a third.
 
 use std::cell::Cell;
 
@@ -6,32 +11,31 @@ use std::cell::Cell;
 use rlox_core::__private::num_threads;
 use rlox_core::{__private::join, Result};
 
-/// Multiplications per task from which a second thread is faster: about 10 us.
-///
-/// A forward and a backward pass perform each of them three times.
+/// Work of one task, in `multiplications`, from which a second thread is faster. This work takes
+/// about 10 us.
 const FORK_THRESHOLD: usize = 200_000;
 
-/// Factor of [`FORK_THRESHOLD`] for two threads that share one network.
+/// Factor by which [`FORK_THRESHOLD`] is larger if two threads share one network.
 ///
-/// They move its parameters, layers and gradients between the caches of two cores.
+/// The parameters, layers and gradients of a shared network move between the caches of two cores.
 pub(crate) const MIGRATION_COST: usize = 10;
 
-/// Multiplications that take as long as the optimizer step of one parameter, roughly.
+/// Approximate number of multiplications that take as long as the optimizer step of one parameter.
 pub(crate) const STEP_WORK: usize = 8;
 
 thread_local! {
-    /// True while this thread runs one task of a pair.
+    /// True while this thread runs one task of a fork.
     static IN_FORK: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Returns true if two threads are faster for a pair of tasks with `multiplications` each.
+/// Returns true if two threads are faster for two tasks with `multiplications` each.
 pub(crate) fn worth_forking(multiplications: usize) -> bool {
     multiplications >= FORK_THRESHOLD && num_threads() > 1
 }
 
-/// Runs both tasks, in parallel if `multiplications`, the work of one task, is large enough.
+/// Runs both tasks and returns their results, in parallel if `multiplications` is large enough.
 ///
-/// Tasks within a task run one after the other, as the other thread is busy.
+/// Tasks within a task run one after the other, because the other thread is busy.
 pub(crate) fn join_if_worth<A: Send, B: Send>(
     multiplications: usize,
     a: impl FnOnce() -> Result<A> + Send,
@@ -40,16 +44,17 @@ pub(crate) fn join_if_worth<A: Send, B: Send>(
     join_if(worth_forking(multiplications), a, b)
 }
 
-/// Works as [`join_if_worth`] with a decision of the caller.
+/// Works as [`join_if_worth`], but runs the tasks in parallel if `fork` is true.
 ///
-/// Threads that have computed gradients also apply them, however small the work is: memory stays in their caches.
+/// Callers set `fork` if two threads have computed the gradients that the tasks apply, however
+/// small the work is, because the gradients are in the caches of these threads.
 pub(crate) fn join_if<A: Send, B: Send>(
     fork: bool,
     a: impl FnOnce() -> Result<A> + Send,
     b: impl FnOnce() -> Result<B> + Send,
 ) -> Result<(A, B)> {
     if !fork || IN_FORK.get() {
-        // Both run even if the first fails, as with two threads.
+        // Both tasks run even if the first task fails, as on two threads.
         let (a, b) = (a(), b());
         return Ok((a?, b?));
     }
@@ -59,7 +64,7 @@ pub(crate) fn join_if<A: Send, B: Send>(
     Ok((a?, b?))
 }
 
-/// Works as [`join_if_worth`], for tasks without a result.
+/// Works as [`join_if_worth`], for tasks that cannot fail and have no result.
 pub(crate) fn join_infallible(multiplications: usize, a: impl FnOnce() + Send, b: impl FnOnce() + Send) -> Result<()> {
     let (a, b) = (
         || {
@@ -74,7 +79,7 @@ pub(crate) fn join_infallible(multiplications: usize, a: impl FnOnce() + Send, b
     join_if_worth(multiplications, a, b).map(|_| ())
 }
 
-/// Clears [`IN_FORK`] on drop, also after a panic.
+/// Guard that clears [`IN_FORK`] on drop, also after a panic.
 struct ForkGuard;
 
 impl ForkGuard {
@@ -91,7 +96,7 @@ impl Drop for ForkGuard {
     }
 }
 
-/// Returns 2, whatever the number of cores of this machine.
+/// Returns 2, so that tests do not depend on the number of cores of the machine.
 #[cfg(test)]
 fn num_threads() -> usize {
     2
@@ -116,7 +121,7 @@ mod tests {
     const ADAM: Optimizer = Optimizer::Adam { lr: 1e-3, beta1: 0.9, beta2: 0.999, eps: 1e-8 };
     const DISCOUNT: Discount<'_> = Discount::Same(0.9);
 
-    /// Returns how many pairs of tasks ran in parallel in `work`.
+    /// Returns the number of forks in `work`.
     fn forks<T>(work: impl FnOnce() -> Result<T>) -> usize {
         FORKS.set(0);
         work().unwrap();
@@ -132,7 +137,7 @@ mod tests {
         CriticEnsemble::new((0..2).map(|_| [net(hidden, 4, 1), net(hidden, 4, 1)]).collect(), 3).unwrap()
     }
 
-    /// Returns the pairs of PPO's backward pass and of its step.
+    /// Returns the numbers of forks in PPO's backward pass and in its optimizer step.
     fn ppo_forks(hidden: &[usize], rows: usize, shared: bool) -> [usize; 2] {
         let distribution = Distribution::new(&Space::discrete(2), 0.0).unwrap();
         let mut policy = if shared {
@@ -158,14 +163,16 @@ mod tests {
 
     #[test]
     fn actor_and_critic_fork_by_their_number_of_parameters() {
-        // 64 x 64 has 4,610 parameters, which are worth a fork from 44 rows on. Threads that computed gradients also
-        // step.
+        // Networks of 64 x 64 have 4,610 parameters, which are worth a fork from 44 rows on.
+        // Threads that computed gradients also apply the step.
         assert_eq!(ppo_forks(&[64, 64], 32, false), [0, 0]);
         assert_eq!(ppo_forks(&[64, 64], 64, false), [1, 1]);
-        // The width of the last layer does not count: 512 has 3,586 parameters, 512 x 512 x 16 has 273,458.
+        // The width of the last layer does not count, but all parameters: 3,586 with a hidden layer
+        // of 512, and 273,458 with 512 x 512 x 16.
         assert_eq!(ppo_forks(&[512], 32, false), [0, 0]);
         assert_eq!(ppo_forks(&[512, 512, 16], 32, false), [1, 1]);
-        // A shared trunk has no second network. If it is large, threads share its rows and then its parameters.
+        // With a shared trunk, there is no second network. If the network is large, threads share
+        // its rows and then its parameters.
         assert_eq!(ppo_forks(&[256, 256], 64, true), [0, 0]);
         assert_eq!(ppo_forks(&[256, 256], 256, true), [2, 1]);
     }
@@ -186,9 +193,10 @@ mod tests {
             ]
         };
         assert_eq!(of(&[64, 64], 32), [0; 6]);
-        // Threads that computed gradients also step and apply the soft update.
+        // Threads that computed gradients also apply the optimizer step and the soft update.
         assert_eq!(of(&[64, 64], 100), [0, 1, 1, 1, 0, 1]);
-        // One thread computes all rows of a critic, unless a single large critic is asked.
+        // One thread computes all rows of a critic, unless the method reads only one critic and
+        // this critic is large.
         assert_eq!(of(&[256, 256], 64), [1, 1, 1, 2, 0, 1]);
         assert_eq!(of(&[256, 256], 256), [1, 1, 1, 2, 2, 1]);
     }
@@ -203,14 +211,15 @@ mod tests {
             [
                 forks(|| sac.sample(&obs, &mut rng, &mut actions, &mut log_probs)),
                 forks(|| sac.rsample(&obs, &mut rng, &mut actions, &mut log_probs)),
-                // Two of the forks belong to the critics.
+                // Two of the forks of this update belong to the critics.
                 forks(|| sac.update(&obs, &mut critics, 0.1, &ADAM, None)),
                 forks(|| td3.update(&obs, &mut critics, &ADAM, None)),
             ]
         };
         assert_eq!(of(&[64, 64], 64), [0; 4]);
         assert_eq!(of(&[256, 256], 64), [0, 0, 2, 0]);
-        // Forward, rows and parameters of backward, and the step; TD3's critic shares its rows in both directions.
+        // SAC's actor forks for the rows and the parameters of the backward pass and for the step.
+        // TD3's update also forks in the forward pass, and its critic forks twice for its rows.
         assert_eq!(of(&[256, 256], 256), [1, 1, 5, 6]);
     }
 

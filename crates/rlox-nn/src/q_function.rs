@@ -1,4 +1,4 @@
-//! Q-functions with a value for every discrete action, trained by DQN.
+//! Q-functions with a value for every discrete action, which DQN trains.
 
 use rlox_core::{Error, Pcg64, Result, error::check_len};
 
@@ -11,9 +11,10 @@ use crate::{Discount, NamedTensors, Network, NetworkArch, Optimizer, TdLoss, Wor
 /// Loss of a Q-function.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct QLoss {
-    /// Distance between values and targets; Huber is usual.
+    /// Distance between values and targets, usually Huber's.
     pub distance: TdLoss,
-    /// True for double Q-learning: the online network chooses the next action, the target values it.
+    /// True for double Q-learning: the online network chooses the next action, and the target
+    /// network computes its value.
     ///
     /// See van Hasselt et al. 2016, "Deep Reinforcement Learning with Double Q-learning".
     pub double: bool,
@@ -22,7 +23,7 @@ pub struct QLoss {
 /// Statistics of critics for a minibatch.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct CriticStats {
-    /// Loss; the sum over several critics.
+    /// Loss, summed over the critics.
     pub loss: f32,
     /// Mean value of the actions in the minibatch.
     pub mean_value: f32,
@@ -31,6 +32,8 @@ pub struct CriticStats {
 }
 
 /// A minibatch of B transitions; arrays have the shape `[B]` unless stated otherwise.
+///
+/// In shapes, `d` is the number of elements of an observation, and `n` the number of actions.
 #[derive(Clone, Copy, Debug)]
 pub struct QBatch<'a> {
     /// Observations, `[B, d]`.
@@ -39,15 +42,16 @@ pub struct QBatch<'a> {
     pub actions: &'a [i64],
     /// Rewards.
     pub rewards: &'a [f32],
-    /// Next observations, `[B, d]`; the final observation of an episode, not that of a reset.
+    /// Next observations, `[B, d]`. At the end of an episode, this is the final observation of the
+    /// episode, not the first observation after a reset.
     pub next_obs: &'a [f32],
-    /// True if the episode terminated; false for truncation.
+    /// True if the episode terminated at this step; false if it was truncated or continues.
     pub terminated: &'a [bool],
-    /// Discount of the next values.
+    /// Factor of the next values in the targets.
     pub discount: Discount<'a>,
     /// Importance weights of prioritized replay.
     pub weights: Option<&'a [f32]>,
-    /// Allowed actions in the next states, `[B, n]`; ignored for terminated rows.
+    /// Flags of the allowed actions in the next states, `[B, n]`; ignored in terminated rows.
     pub next_masks: Option<&'a [bool]>,
 }
 
@@ -61,7 +65,7 @@ impl QBatch<'_> {
         check_len("terminated", self.terminated.len(), rows)?;
         self.discount.check(rows)?;
         check_len("weights", self.weights.map_or(rows, <[f32]>::len), rows)?;
-        // No action is chosen in a terminated state.
+        // In terminated rows, no next action is chosen.
         check_masks("next_masks", self.next_masks, rows, num_actions, |row| !self.terminated[row])?;
         if let Some(row) = self.actions.iter().position(|action| !(0..num_actions as i64).contains(action)) {
             let (expected, got) = (format!("integers from 0 to {}", num_actions - 1), self.actions[row].to_string());
@@ -74,7 +78,8 @@ impl QBatch<'_> {
         Ok(rows)
     }
 
-    /// Checks that next observations are finite, except those of terminated rows, which are not used.
+    /// Checks that next observations are finite, except in terminated rows, where they are not
+    /// used.
     fn check_next_obs(&self, obs_dim: usize) -> Result<()> {
         let has_non_finite = |(next, terminated): (&[f32], &bool)| !terminated && next.iter().any(|x| !x.is_finite());
         match self.next_obs.chunks_exact(obs_dim).zip(self.terminated).position(has_non_finite) {
@@ -87,7 +92,10 @@ impl QBatch<'_> {
     }
 }
 
-/// Values of all actions, of any backend.
+/// A function that computes the values of all actions, for networks of any backend.
+///
+/// In shapes, `N` is the number of rows, `d` the number of elements of an observation, and `n` the
+/// number of actions.
 pub trait QFunction: Send {
     /// Returns the number of elements of an observation.
     fn obs_dim(&self) -> usize;
@@ -97,10 +105,11 @@ pub trait QFunction: Send {
 
     /// Computes epsilon-greedy actions for `obs`, `[N, d]`.
     ///
-    /// `masks`, `[N, n]`, are the allowed actions. Row i draws from `rngs[i]` alone.
+    /// `masks`, `[N, n]`, has flags that are true for allowed actions. The action of row `i` uses
+    /// only the random generator `rngs[i]`.
     ///
     /// # Errors
-    /// - [`Error::Shape`]: slices do not fit.
+    /// - [`Error::Shape`]: a slice has the wrong length.
     /// - [`Error::Config`]: `epsilon` is outside [0, 1].
     /// - [`Error::NotFinite`]: a value is NaN.
     /// - [`Error::Action`]: the mask of a row allows no action.
@@ -113,26 +122,29 @@ pub trait QFunction: Send {
         actions: &mut [i64],
     ) -> Result<()>;
 
-    /// Computes the values of all actions for `obs`, `[N, d]`, as `[N, n]`.
+    /// Computes the values of all actions, `[N, n]`, for `obs`, `[N, d]`.
     ///
     /// # Errors
-    /// [`Error::Shape`] for slices that do not fit.
+    /// [`Error::Shape`] if a slice has the wrong length.
     fn values(&mut self, obs: &[f32], values: &mut [f32]) -> Result<()>;
 
     /// Computes the loss of a minibatch and its gradient with respect to the network outputs.
     ///
     /// # Errors
-    /// [`Error::Shape`], [`Error::Config`] and [`Error::Action`] for a minibatch that does not fit,
-    /// [`Error::NotFinite`] naming a number that is not finite.
+    /// - [`Error::Shape`]: an array of the minibatch has the wrong length.
+    /// - [`Error::Config`]: a discount is outside [0, 1].
+    /// - [`Error::Action`]: an action is outside the action space, or a mask allows no next action.
+    /// - [`Error::NotFinite`]: a number in the minibatch is not finite.
     fn evaluate(&mut self, batch: &QBatch<'_>, loss: QLoss) -> Result<CriticStats>;
 
     /// Adds the gradient of the last [`QFunction::evaluate`] to the gradients of the parameters.
     ///
     /// # Errors
-    /// [`Error::Shape`] if nothing was evaluated since the last step or load.
+    /// [`Error::Shape`] if [`QFunction::evaluate`] was not called since the last step or load.
     fn backward(&mut self) -> Result<()>;
 
-    /// Clips the gradients and applies one optimizer step; returns the norm before clipping.
+    /// Clips the gradients and applies one optimizer step; returns the norm of the gradients before
+    /// clipping.
     ///
     /// # Errors
     /// The errors of [`clip_and_step`].
@@ -155,16 +167,22 @@ pub trait QFunction: Send {
         Ok(CriticStats { grad_norm: self.step(optimizer, max_grad_norm)?, ..stats })
     }
 
-    /// Returns `target - value` of each row of the last minibatch, for priorities.
+    /// Returns `target - value` of each row of the last minibatch.
+    ///
+    /// The magnitudes are the priorities of prioritized replay.
     fn td_errors(&self) -> &[f32];
 
-    /// Moves the target network towards the online network by a share `tau`; 1 copies the parameters.
+    /// Moves each parameter `p` of the target network towards the online network:
+    /// `p += tau (online - p)`.
+    ///
+    /// A `tau` of 1 copies the parameters.
     ///
     /// # Errors
-    /// [`Error::Config`] for a `tau` outside [0, 1].
+    /// [`Error::Config`] if `tau` is outside [0, 1].
     fn soft_update(&mut self, tau: f32) -> Result<()>;
 
-    /// Returns the architecture; `None` for networks other than fully connected layers.
+    /// Returns the architecture, or `None` if the networks do not consist of fully connected
+    /// layers.
     fn arch(&self) -> Option<NetworkArch> {
         None
     }
@@ -175,7 +193,7 @@ pub trait QFunction: Send {
     /// Loads parameters by name.
     ///
     /// # Errors
-    /// The errors of [`NamedTensors::check`]; nothing has changed then.
+    /// The errors of [`NamedTensors::check`]. After an error, nothing has changed.
     fn load(&mut self, tensors: &NamedTensors) -> Result<()>;
 
     /// Returns the gradients since the last step by parameter name.
@@ -187,8 +205,8 @@ pub trait QFunction: Send {
     /// Loads a state that [`QFunction::optimizer_state`] returned.
     ///
     /// # Errors
-    /// The errors of [`NamedTensors::check`], and [`Error::Config`] for an impossible number of steps or mean of
-    /// squares.
+    /// The errors of [`NamedTensors::check`]. [`Error::Config`] if a number of steps is not an
+    /// integer of at least 0, or a mean of squares is negative.
     fn load_optimizer_state(&mut self, state: &NamedTensors) -> Result<()>;
 }
 
@@ -224,7 +242,9 @@ pub struct QNetworks<N> {
 }
 
 impl<N: Network> QNetworks<N> {
-    /// Creates a Q-function from two networks with one output per action; the target becomes a copy.
+    /// Creates a Q-function from two networks with one output per action.
+    ///
+    /// `target` becomes a copy of `online`.
     ///
     /// # Errors
     /// [`Error::Shape`] if the architectures are different.
@@ -305,7 +325,7 @@ impl<N: Network> QFunction for QNetworks<N> {
         let Memory { workspaces, values, next_values, next_choices, .. } = memory;
         let [workspace, target_workspace] = workspaces;
         join_if_worth(
-            // A forward pass is a third of a training step.
+            // A forward pass counts as a third of a forward and a backward pass.
             rows * online.num_parameters() / 3,
             || {
                 if loss.double {
@@ -313,7 +333,7 @@ impl<N: Network> QFunction for QNetworks<N> {
                 }
                 online.forward(batch.obs, rows, values)
             },
-            // `move`, as networks are Send but not necessarily Sync.
+            // `move` is necessary because networks are `Send`, but need not be `Sync`.
             move || target.infer(batch.next_obs, rows, next_values, target_workspace),
         )?;
         let stats = memory.learn(batch, loss, count)?;
@@ -349,7 +369,7 @@ impl<N: Network> QFunction for QNetworks<N> {
 
     fn tensors(&self) -> NamedTensors {
         let mut all = NamedTensors::default();
-        // The names are different, so `extend` cannot fail.
+        // The names are different, so that `extend` cannot fail.
         let _ = all.extend("q_net", &self.online.tensors());
         let _ = all.extend("q_net_target", &self.target.tensors());
         all
@@ -380,22 +400,24 @@ impl<N: Network> QFunction for QNetworks<N> {
     }
 }
 
-/// Memory of a minibatch.
+/// Memory for a minibatch.
 #[derive(Clone, Debug, Default)]
 struct Memory {
     workspaces: [Workspace; 2],
-    /// Action values, `[B, n]`, as the fields up to `d_values`.
+    /// Values of all actions. This field and the next fields, up to `d_values`, have the shape
+    /// `[B, n]`.
     values: Vec<f32>,
     next_values: Vec<f32>,
     next_choices: Vec<f32>,
     d_values: Vec<f32>,
-    /// Values of the taken actions, `[B]`, as the fields up to `d_action_values`.
+    /// Values of the actions in the minibatch. This field and the next fields, up to
+    /// `d_action_values`, have the shape `[B]`.
     action_values: Vec<f32>,
     targets: Vec<f32>,
     next: Vec<f32>,
     td_errors: Vec<f32>,
     d_action_values: Vec<f32>,
-    /// True if the memory holds an evaluation of the current weights for [`QFunction::backward`].
+    /// True if the memory holds the result of [`QFunction::evaluate`] for the current weights.
     evaluated: bool,
 }
 
@@ -412,7 +434,7 @@ impl Memory {
         Ok(())
     }
 
-    /// Computes the loss and its gradient from the outputs of the networks.
+    /// Computes the loss and its gradient with respect to the outputs of the online network.
     fn learn(&mut self, batch: &QBatch<'_>, loss: QLoss, count: usize) -> Result<CriticStats> {
         let choices = if loss.double { &self.next_choices } else { &self.next_values };
         for (row, next) in self.next.iter_mut().enumerate() {
@@ -435,7 +457,8 @@ impl Memory {
     }
 }
 
-/// Checks that masks fit, and that each row allows an action if `is_required` is true for it.
+/// Checks the length of masks, and that a mask allows an action in each row for which `is_required`
+/// is true.
 fn check_masks(
     name: &'static str,
     masks: Option<&[bool]>,
@@ -455,7 +478,7 @@ fn check_masks(
     }
 }
 
-/// Returns the first allowed action with the largest value; NaN counts as the largest.
+/// Returns the first allowed action with the largest value. NaN counts as the largest value.
 fn masked_argmax(values: &[f32], allowed: Option<&[bool]>) -> usize {
     let mut best: Option<usize> = None;
     for (action, value) in values.iter().enumerate() {
@@ -467,7 +490,7 @@ fn masked_argmax(values: &[f32], allowed: Option<&[bool]>) -> usize {
     best.unwrap_or(0)
 }
 
-/// Draws an allowed action uniformly.
+/// Draws an allowed action uniformly from `actions` actions.
 fn random_action(actions: usize, allowed: Option<&[bool]>, rng: &mut Pcg64) -> i64 {
     let Some(allowed) = allowed else { return rng.integers(0, actions as i64) };
     let count = allowed.iter().filter(|allowed| **allowed).count();

@@ -1,8 +1,13 @@
-//! Vectors of [`LANES`] f32 for the instruction set of the CPU.
+//! SIMD vectors of [`LANES`] = 16 f32, with operations for each instruction set of the CPU.
 //!
-//! A value of an [`F32s`] type proves that its instructions may run: only `on_f32s!` creates one, after checking the
-//! CPU. Multiplications and additions are fused where the CPU can. Results differ in their last digits between
-//! instruction sets, but never with the number of rows or threads.
+//! A line is 16 f32 in memory ([`AlignedF32x16`]), which is one cache line of 64 bytes. A vector is
+//! a line that was loaded into registers.
+//!
+//! A value of a type that implements [`F32s`] proves that the CPU has the instructions of this
+//! type. Only `on_f32s!` creates such values, after it has checked the CPU. [`F32s::mul_add`] and
+//! [`F32s::sub_mul`] round once on CPUs with fused multiply-add instructions. Therefore results
+//! differ in their last digits between instruction sets. Results never depend on the number of rows
+//! or threads.
 
 #![expect(clippy::inline_always, reason = "what is not inlined is not compiled for the wider instruction set")]
 
@@ -18,13 +23,13 @@ pub(crate) use avx2::Avx2;
 pub(crate) use avx512::Avx512;
 pub(crate) use portable::Portable;
 
-/// Number of f32 in a vector: one cache line.
+/// Number of f32 in a line and in a vector.
 pub(crate) const LANES: usize = 16;
 
-/// Bits of `sqrt(1/2)`, the lower bound of the mantissas of [`F32s::parts`].
+/// Bits of `sqrt(1/2)`, the smallest mantissa that [`F32s::parts`] returns.
 const ROOT_OF_HALF: i32 = 0x3f35_04f3;
 
-/// One vector in memory, aligned to a cache line.
+/// A line: 16 f32 in memory, aligned to a cache line of 64 bytes.
 #[derive(Clone, Copy, Debug)]
 #[repr(C, align(64))]
 pub(crate) struct AlignedF32x16(pub(crate) [f32; LANES]);
@@ -38,18 +43,19 @@ pub(crate) fn lines(len: usize) -> usize {
     len.div_ceil(LANES)
 }
 
-/// Returns the numbers of lines, padding included.
+/// Returns the numbers in `lines`, including padding, as a slice.
 pub(crate) fn numbers(lines: &[AlignedF32x16]) -> &[f32] {
-    // The standard library flattens arrays of arrays, but not aligned structs.
+    // The standard library can flatten arrays of arrays, but not aligned structs.
     #[expect(unsafe_code, reason = "flattens")]
-    // SAFETY: an `AlignedF32x16` is LANES f32 and nothing else; the assertion checks its size of 64 bytes.
+    // SAFETY: an `AlignedF32x16` is an array of LANES f32 without padding; the assertion checks its
+    // size.
     unsafe {
         const { assert!(size_of::<AlignedF32x16>() == LANES * size_of::<f32>()) };
         std::slice::from_raw_parts(lines.as_ptr().cast(), lines.len() * LANES)
     }
 }
 
-/// Returns the numbers of lines mutably, padding included.
+/// Returns the numbers in `lines`, including padding, as a mutable slice.
 pub(crate) fn numbers_mut(lines: &mut [AlignedF32x16]) -> &mut [f32] {
     #[expect(unsafe_code, reason = "flattens")]
     // SAFETY: as in `numbers`; the result takes over the mutable borrow.
@@ -62,50 +68,58 @@ pub(crate) fn numbers_mut(lines: &mut [AlignedF32x16]) -> &mut [f32] {
 pub(crate) trait F32s: Copy {
     type Vector: Copy;
 
-    /// Returns the rows of the tile of `columns` (1, 2 or 4) vectors that fills the registers; 0 for none.
-    fn tile_rows(columns: usize) -> usize;
-    /// Returns the vectors (4, or 8 to 16) of a strip, a part of a row whose sums fit into the registers.
+    /// Returns the number of rows of the largest tile of `columns` (1, 2 or 4) vectors per row.
     ///
-    /// Returns 0 for rows of `columns` vectors where tiles are always faster.
+    /// A tile is a block of a matrix product whose sums fit into the registers. Returns 0 if tiles
+    /// of this width are not used.
+    fn tile_rows(columns: usize) -> usize;
+    /// Returns the number of vectors (4, or 8 to 16) in the next strip of a row with `columns`
+    /// remaining vectors.
+    ///
+    /// A strip is a part of one row of a matrix product whose sums fit into the registers. Returns
+    /// 0 if tiles are always faster for the remaining vectors.
     fn strip(columns: usize) -> usize;
 
     fn load(self, from: &AlignedF32x16) -> Self::Vector;
     fn store(self, vector: Self::Vector, to: &mut AlignedF32x16);
-    /// Returns `number` in every lane.
+    /// Returns a vector whose elements are all `number`.
     fn splat(self, number: f32) -> Self::Vector;
     fn add(self, a: Self::Vector, b: Self::Vector) -> Self::Vector;
     fn sub(self, a: Self::Vector, b: Self::Vector) -> Self::Vector;
     fn mul(self, a: Self::Vector, b: Self::Vector) -> Self::Vector;
     fn div(self, a: Self::Vector, b: Self::Vector) -> Self::Vector;
     fn sqrt(self, a: Self::Vector) -> Self::Vector;
-    /// Returns the smaller number; `b` where either is NaN.
+    /// Returns the smaller number of each pair, or `b` if either number is NaN.
     fn min(self, a: Self::Vector, b: Self::Vector) -> Self::Vector;
-    /// Returns the larger number; `b` where either is NaN.
+    /// Returns the larger number of each pair, or `b` if either number is NaN.
     fn max(self, a: Self::Vector, b: Self::Vector) -> Self::Vector;
-    /// Returns `a * b + c`, rounded once where the CPU can.
+    /// Returns `a * b + c`, rounded once if the CPU has fused multiply-add.
     fn mul_add(self, a: Self::Vector, b: Self::Vector, c: Self::Vector) -> Self::Vector;
-    /// Returns `c - a * b`, rounded once where the CPU can.
+    /// Returns `c - a * b`, rounded once if the CPU has fused multiply-add.
     fn sub_mul(self, a: Self::Vector, b: Self::Vector, c: Self::Vector) -> Self::Vector;
     /// Returns `x` where `sign > 0`, else 0.
     fn where_positive(self, sign: Self::Vector, x: Self::Vector) -> Self::Vector;
     /// Returns `x` where `|x| >= least` or `x` is NaN, else 0.
     fn zero_if_tiny(self, x: Self::Vector, least: Self::Vector) -> Self::Vector;
-    /// Returns a bit for each number that is not 0; the first number has the lowest bit.
+    /// Returns one bit per number, set if the number is not 0. The lowest bit belongs to the first
+    /// number.
     fn not_zero(self, x: Self::Vector) -> u32;
-    /// Returns the nearest integers.
+    /// Returns the nearest integer of each number.
     fn round(self, a: Self::Vector) -> Self::Vector;
-    /// Returns `2^n` for integers from -126 to 127.
+    /// Returns `2^n` for each number `n`, which must be an integer from -126 to 127.
     fn power_of_two(self, n: Self::Vector) -> Self::Vector;
-    /// Returns `(m, e)` with `x = m 2^e` and `sqrt(1/2) <= m < sqrt(2)`, for positive normal numbers.
+    /// Returns `(m, e)` with `x = m 2^e` and `sqrt(1/2) <= m < sqrt(2)` for each number `x`, which
+    /// must be positive and normal.
     fn parts(self, x: Self::Vector) -> (Self::Vector, Self::Vector);
     fn sum(self, a: Self::Vector) -> f32;
-    /// Returns the transpose.
+    /// Returns the transpose of the 16x16 matrix `rows`.
     fn transpose(self, rows: [Self::Vector; LANES]) -> [Self::Vector; LANES];
 }
 
-/// Compiles a body generic over [`F32s`] for each instruction set and calls the one for this CPU.
+/// Defines a function whose body is generic over [`F32s`] and compiled for each instruction set.
 ///
-/// Functions that the body calls must be `#[inline(always)]`.
+/// A call runs the version for the best instruction set of this CPU. Functions that the body calls
+/// must be `#[inline(always)]`, because other functions are not compiled for that instruction set.
 macro_rules! on_f32s {
     ($(#[$meta:meta])* $vis:vis fn $name:ident $(<const $k:ident: $kind:ty>)? ($simd:ident: F32s, $($arg:ident: $ty:ty),* $(,)?) $(-> $ret:ty)? $body:block) => {
         $(#[$meta])*
@@ -126,7 +140,8 @@ macro_rules! on_f32s {
             match $crate::simd::isa() {
                 // SAFETY: isa() is Avx512 only if the CPU has every feature that `avx512` enables.
                 rlox_core::__private::simd::Isa::Avx512 => unsafe { avx512 $(::<$k>)? ($crate::simd::Avx512::new(), $($arg),*) },
-                // SAFETY: isa() is Avx2 or better only if the CPU has every feature that `avx2` enables.
+                // SAFETY: isa() is Avx2 or better only if the CPU has every feature that `avx2`
+                // enables.
                 rlox_core::__private::simd::Isa::Avx2 => unsafe { avx2 $(::<$k>)? ($crate::simd::Avx2::new(), $($arg),*) },
                 rlox_core::__private::simd::Isa::Portable => body::<_ $(, $k)?>($crate::simd::Portable, $($arg),*),
             }
@@ -153,12 +168,12 @@ pub(crate) mod tests {
         static FORCED: Cell<Isa> = const { Cell::new(Isa::Avx512) };
     }
 
-    /// Returns the best instruction set of the CPU, or a lesser one set by `on_each_isa`.
+    /// Returns the best instruction set of the CPU, or the lesser one that `on_each_isa` has set.
     pub(crate) fn isa() -> Isa {
         FORCED.get().min(rlox_core::__private::simd::isa())
     }
 
-    /// Calls `f` once for each instruction set of this CPU.
+    /// Calls `f` once for each instruction set of this CPU, which `isa` returns during the call.
     pub(crate) fn on_each_isa(mut f: impl FnMut(Isa)) {
         for isa in
             [Isa::Portable, Isa::Avx2, Isa::Avx512].into_iter().filter(|isa| *isa <= rlox_core::__private::simd::isa())

@@ -1,4 +1,4 @@
-//! Stochastic policies with actions in [-1, 1] and their entropy temperature: SAC's actor.
+//! Stochastic policies with actions in [-1, 1], and the temperature of their entropy: SAC's actor.
 
 use rlox_core::{Error, Pcg64, Result, error::check_len};
 
@@ -16,15 +16,19 @@ use crate::{
 pub struct ActorStats {
     /// Loss.
     pub loss: f32,
-    /// Mean value of the critics.
+    /// Mean value of the policy's actions according to the critics.
     pub mean_value: f32,
-    /// Minus the mean log-probability, an estimate of the entropy; 0 for deterministic policies.
+    /// Mean log-probability with a minus sign, an estimate of the entropy; 0 for deterministic
+    /// policies.
     pub entropy: f32,
     /// Norm of all gradients before clipping.
     pub grad_norm: f32,
 }
 
-/// A policy that draws actions in [-1, 1], of any backend.
+/// A policy that draws actions in [-1, 1], for networks of any backend.
+///
+/// In shapes, `N` is the number of rows, `d` the number of elements of an observation, and `a` the
+/// number of elements of an action.
 ///
 /// [`crate::ActionScaling`] scales actions to the bounds of an environment.
 pub trait StochasticPolicy: Send {
@@ -34,24 +38,31 @@ pub trait StochasticPolicy: Send {
     /// Returns the number of elements of an action.
     fn action_dim(&self) -> usize;
 
-    /// Draws new noise for state-dependent exploration, for environment i from `rngs[i]`.
+    /// Draws new noise for state-dependent exploration, for environment `i` from `rngs[i]`.
     ///
-    /// Other policies do nothing.
+    /// Policies without state-dependent exploration do nothing.
     ///
     /// # Errors
     /// [`Error::Memory`] if the noise does not fit into memory.
     fn draw_noise(&mut self, rngs: &mut [Pcg64]) -> Result<()>;
 
-    /// Draws actions, `[N, a]`, with log-probabilities, `[N]`, for `obs`, `[N, d]`, of environments.
+    /// Draws actions, `[N, a]`, for the observations `obs`, `[N, d]`, of N environments.
     ///
-    /// Row i draws from `rngs[i]` alone.
+    /// `log_probs`, `[N]`, receives the log-probabilities. The action of row `i` uses only the
+    /// random generator `rngs[i]`.
     ///
     /// # Errors
-    /// [`Error::Shape`] for slices that do not fit, [`Error::NotFinite`] for a `mean`, a `log_std` or observations that
-    /// are NaN or infinite. Nothing is drawn then.
+    /// - [`Error::Shape`]: a slice has the wrong length.
+    /// - [`Error::NotFinite`]: a `mean`, a `log_std` or an observation is NaN or infinite.
+    ///
+    /// After these errors, nothing was drawn.
     fn act(&mut self, obs: &[f32], rngs: &mut [Pcg64], actions: &mut [f32], log_probs: &mut [f32]) -> Result<()>;
 
-    /// Works as [`StochasticPolicy::act`] with noise for this call; the environments keep their noise.
+    /// Works as [`StochasticPolicy::act`], but with exploration noise that is drawn for this call
+    /// alone.
+    ///
+    /// Later calls of [`StochasticPolicy::act`] use the noise of the last
+    /// [`StochasticPolicy::draw_noise`].
     ///
     /// # Errors
     /// The errors of [`StochasticPolicy::act`] and [`StochasticPolicy::draw_noise`].
@@ -63,50 +74,57 @@ pub trait StochasticPolicy: Send {
         log_probs: &mut [f32],
     ) -> Result<()>;
 
-    /// Computes the deterministic actions `tanh(mean)`, `[N, a]`.
+    /// Computes the actions without noise, `tanh(mean)`, `[N, a]`.
     ///
     /// # Errors
     /// The errors of [`StochasticPolicy::act`].
     fn act_deterministic(&mut self, obs: &[f32], actions: &mut [f32]) -> Result<()>;
 
-    /// Draws actions of a minibatch from one stream, by which next states are valued.
+    /// Draws actions for a minibatch from one random generator, to compute the values of next
+    /// states.
     ///
-    /// State-dependent exploration draws nothing between [`StochasticPolicy::rsample`] and the step: both use one noise
-    /// matrix.
+    /// After [`StochasticPolicy::rsample`], a policy with state-dependent exploration draws nothing
+    /// until the step, but uses the random matrix of that sample.
     ///
     /// # Errors
     /// The errors of [`StochasticPolicy::act`].
     fn sample(&mut self, obs: &[f32], rng: &mut Pcg64, actions: &mut [f32], log_probs: &mut [f32]) -> Result<()>;
 
-    /// Draws a reparameterized sample: caches what [`StochasticPolicy::backward`] needs.
+    /// Draws a reparameterized sample, and stores the data that [`StochasticPolicy::backward`]
+    /// needs.
     ///
     /// # Errors
     /// The errors of [`StochasticPolicy::act`].
     fn rsample(&mut self, obs: &[f32], rng: &mut Pcg64, actions: &mut [f32], log_probs: &mut [f32]) -> Result<()>;
 
-    /// Adds the gradient of a loss, for constant noise, to the gradients of the parameters.
+    /// Adds the gradient of a loss, with the noise held constant, to the gradients of the
+    /// parameters.
     ///
-    /// `d_actions` and `d_log_probs` are the gradients of the loss with respect to the results of the last
-    /// [`StochasticPolicy::rsample`].
+    /// `d_actions` and `d_log_probs` are the gradients of the loss with respect to the results of
+    /// the last [`StochasticPolicy::rsample`].
     ///
     /// # Errors
-    /// [`Error::Shape`] for slices that do not fit, or without a sample since the last step or load.
+    /// [`Error::Shape`] if a slice has the wrong length, or [`StochasticPolicy::rsample`] was not
+    /// called since the last step or load.
     fn backward(&mut self, d_actions: &[f32], d_log_probs: &[f32]) -> Result<()>;
 
-    /// Clips the gradients together and applies one optimizer step; returns the norm before clipping.
+    /// Clips all gradients together and applies one optimizer step; returns the norm of the
+    /// gradients before clipping.
     ///
     /// # Errors
     /// The errors of [`clip_and_step`].
     fn step(&mut self, optimizer: &Optimizer, max_grad_norm: Option<f32>) -> Result<f32>;
 
-    /// Applies one step on [`crate::losses::sac_actor_loss`], through the smallest critic.
+    /// Applies one optimizer step on [`crate::losses::sac_actor_loss`], with the smallest value of
+    /// the critics.
     ///
-    /// `obs` must be those of the last [`StochasticPolicy::rsample`]. The gradients of the critics' parameters do not
-    /// change.
+    /// `obs` must be the observations of the last [`StochasticPolicy::rsample`]. The gradients of
+    /// the critics' parameters do not change.
     ///
     /// # Errors
-    /// The errors of [`StochasticPolicy::backward`], [`StochasticPolicy::step`] and [`ActionValue::action_gradients`],
-    /// and [`Error::Config`] for an `alpha` that is negative or not finite.
+    /// - The errors of [`StochasticPolicy::backward`], [`StochasticPolicy::step`] and
+    ///   [`ActionValue::action_gradients`].
+    /// - [`Error::Config`]: `alpha` is negative or not finite.
     fn update(
         &mut self,
         obs: &[f32],
@@ -116,18 +134,20 @@ pub trait StochasticPolicy: Send {
         max_grad_norm: Option<f32>,
     ) -> Result<ActorStats>;
 
-    /// Returns the architecture; `None` for networks other than fully connected layers.
+    /// Returns the architecture, or `None` if the network does not consist of fully connected
+    /// layers.
     fn arch(&self) -> Option<NetworkArch> {
         None
     }
 
-    /// Returns all parameters by name: `actor.0.weight`, and `log_std` of state-dependent exploration.
+    /// Returns all parameters by name: `actor.0.weight`, and `log_std` for state-dependent
+    /// exploration.
     fn tensors(&self) -> NamedTensors;
 
     /// Loads parameters by name.
     ///
     /// # Errors
-    /// The errors of [`NamedTensors::check`]; nothing has changed then.
+    /// The errors of [`NamedTensors::check`]. After an error, nothing has changed.
     fn load(&mut self, tensors: &NamedTensors) -> Result<()>;
 
     /// Returns the gradients since the last step by parameter name.
@@ -139,18 +159,21 @@ pub trait StochasticPolicy: Send {
     /// Loads a state that [`StochasticPolicy::optimizer_state`] returned.
     ///
     /// # Errors
-    /// The errors of [`NamedTensors::check`], and [`Error::Config`] for an impossible number of steps or mean of
-    /// squares.
+    /// The errors of [`NamedTensors::check`]. [`Error::Config`] if a number of steps is not an
+    /// integer of at least 0, or a mean of squares is negative.
     fn load_optimizer_state(&mut self, state: &NamedTensors) -> Result<()>;
 }
 
 /// [`StochasticPolicy`] with a [`SquashedGaussian`], or with state-dependent exploration (gSDE).
 ///
-/// The outputs of the network are `[mean | log_std]`, or the means alone with gSDE (Raffin et al. 2021, "Smooth
-/// Exploration for Robotic Reinforcement Learning"). With gSDE, noise is a random matrix times the last hidden layer,
-/// which gets a gradient from it, and means are clamped to [-2, 2]. Each environment keeps its matrix until
-/// [`StochasticPolicy::draw_noise`]. Each [`StochasticPolicy::rsample`] draws a matrix for its minibatch, which
-/// [`StochasticPolicy::sample`] uses until the step, as in Stable-Baselines3.
+/// The output rows of the network are `[mean | log_std]`, or only the means with gSDE (Raffin et
+/// al. 2021, "Smooth Exploration for Robotic Reinforcement Learning"). With gSDE, the noise is a
+/// random matrix times the last hidden layer, and means are clamped to [-2, 2]. The noise
+/// contributes to the gradient of the last hidden layer.
+///
+/// Each environment keeps its random matrix until [`StochasticPolicy::draw_noise`]. Each
+/// [`StochasticPolicy::rsample`] draws a matrix for its minibatch. [`StochasticPolicy::sample`]
+/// uses the same matrix until the step, as in Stable-Baselines3.
 ///
 /// ```
 /// use rlox_core::{AutoresetMode, Pcg64, VecEnv, VectorEnv, envs::Pendulum};
@@ -177,7 +200,7 @@ pub struct SquashedPolicy<N> {
     update: UpdateMemory,
 }
 
-/// Memory of an actor step through the critics.
+/// Memory for an actor step with the critics.
 #[derive(Clone, Debug, Default)]
 struct UpdateMemory {
     values: Vec<f32>,
@@ -189,20 +212,21 @@ impl<N: Network> SquashedPolicy<N> {
     /// Creates a policy from a network with two outputs per action element.
     ///
     /// # Errors
-    /// [`Error::Shape`] for another number of outputs.
+    /// [`Error::Shape`] if the network has another number of outputs.
     pub fn new(actor: N, action_dim: usize) -> Result<Self> {
         check_outputs(&actor, action_dim, 2)?;
         Self::from_parts(actor, action_dim, None)
     }
 
-    /// Creates a policy with state-dependent exploration from a network with one output per action element.
+    /// Creates a policy with state-dependent exploration from a network with one output per action
+    /// element.
     ///
     /// `log_std_init` is the initial log standard deviation, usually -3.
     ///
     /// # Errors
     /// - [`Error::Shape`]: the network has another number of outputs, or no hidden layer.
     /// - [`Error::Config`]: `log_std_init` is outside [-20, 20].
-    /// - [`Error::Memory`]: a matrix does not fit into memory.
+    /// - [`Error::Memory`]: a random matrix does not fit into memory.
     pub fn state_dependent(actor: N, action_dim: usize, log_std_init: f32) -> Result<Self> {
         check_log_std(log_std_init, "start with -3")?;
         check_outputs(&actor, action_dim, 1)?;
@@ -220,22 +244,25 @@ impl<N: Network> SquashedPolicy<N> {
         Ok(Self { actor, action_dim, exploration, acting, learning, update: UpdateMemory::default() })
     }
 
-    /// Returns the network.
+    /// Returns the network of the policy.
     pub fn actor(&self) -> &N {
         &self.actor
     }
 
-    /// Returns the length of a minibatch's noise: that of the actions, or of a matrix `[hidden, a]`.
+    /// Returns the number of elements of the noise for a minibatch with `rows` rows.
+    ///
+    /// The noise has the shape `[rows, a]`, or `[hidden, a]` with state-dependent exploration.
     pub fn noise_len(&self, rows: usize) -> usize {
         self.action_dim * self.exploration.as_ref().map_or(rows, |exploration| exploration.hidden)
     }
 
-    /// Works as [`StochasticPolicy::rsample`] with the caller's standard normal noise.
+    /// Works as [`StochasticPolicy::rsample`], with standard normal noise of the caller.
     ///
-    /// [`SquashedPolicy::noise_len`] is the length of the noise.
+    /// `noise` has [`SquashedPolicy::noise_len`] elements.
     ///
     /// # Errors
-    /// [`Error::Shape`] for slices that do not fit, and the errors of [`StochasticPolicy::rsample`].
+    /// [`Error::Shape`] if a slice has the wrong length, and the errors of
+    /// [`StochasticPolicy::rsample`].
     pub fn rsample_with(
         &mut self,
         obs: &[f32],
@@ -251,7 +278,7 @@ impl<N: Network> SquashedPolicy<N> {
         self.rsample_from_noise(actions, log_probs)
     }
 
-    /// Returns the number of rows of observations; checks the lengths of actions and log-probabilities.
+    /// Returns the number of observations; checks the lengths of actions and log-probabilities.
     fn rows(&self, obs: &[f32], actions: usize, log_probs: usize) -> Result<usize> {
         let rows = validate::count_rows("obs", obs, self.actor.in_dim())?;
         check_len("actions", actions, rows.saturating_mul(self.action_dim))?;
@@ -259,7 +286,7 @@ impl<N: Network> SquashedPolicy<N> {
         Ok(rows)
     }
 
-    /// Runs the forward pass of a minibatch and discards the previous sample.
+    /// Runs the forward pass of a minibatch, and discards the previous sample.
     fn forward(&mut self, obs: &[f32], rows: usize) -> Result<()> {
         let Self { actor, exploration, learning: memory, .. } = self;
         memory.log_probs.clear();
@@ -273,7 +300,7 @@ impl<N: Network> SquashedPolicy<N> {
         result.map_err(|error| validate::blame_input(error, obs, actor.in_dim()))
     }
 
-    /// Samples with the noise in memory and caches what the backward pass needs.
+    /// Samples actions with the noise in memory, and stores the data that the backward pass needs.
     fn rsample_from_noise(&mut self, actions: &mut [f32], log_probs: &mut [f32]) -> Result<()> {
         let Self { exploration, learning: memory, .. } = self;
         memory.sample(exploration.as_ref(), actions, log_probs)?;
@@ -284,7 +311,7 @@ impl<N: Network> SquashedPolicy<N> {
         Ok(())
     }
 
-    /// Computes outputs and, for state-dependent exploration, the last hidden layer.
+    /// Computes the outputs and, for state-dependent exploration, the last hidden layer of `obs`.
     fn infer(&mut self, obs: &[f32], rows: usize) -> Result<()> {
         let Self { actor, exploration, acting, .. } = self;
         let Memory { workspace, outputs, hidden, .. } = acting;
@@ -305,7 +332,7 @@ impl<N: Network> SquashedPolicy<N> {
         parameter_tensors: impl Fn(&Parameters) -> NamedTensors,
     ) -> NamedTensors {
         let mut all = NamedTensors::default();
-        // The names are different, so `extend` cannot fail.
+        // The names are different, so that `extend` cannot fail.
         let _ = all.extend("actor", &network_tensors(&self.actor));
         if let Some(exploration) = &self.exploration {
             for tensor in &parameter_tensors(&exploration.log_std) {
@@ -426,7 +453,8 @@ impl<N: Network> StochasticPolicy for SquashedPolicy<N> {
         let (network_outputs, gradients) = ((&outputs[..], &hidden[..]), (d_actions, d_log_probs));
         explored.backward(exploration, matrix, network_outputs, gradients, (d_outputs, d_hidden));
         actor.backward_hidden(d_outputs, d_hidden)?;
-        // After the network, which can fail: gradients are added completely or not at all.
+        // The network comes first because it can fail. Gradients are added completely or not at
+        // all.
         explored.add_gradients(exploration, matrix);
         Ok(())
     }
@@ -437,7 +465,7 @@ impl<N: Network> StochasticPolicy for SquashedPolicy<N> {
             None => clip_and_step(&mut [("actor", actor)], optimizer, max_grad_norm),
             Some(it) => clip_and_step(&mut [("actor", actor), ("policy", &mut it.log_std)], optimizer, max_grad_norm),
         }?;
-        // The sample belongs to the old weights.
+        // The sample belongs to the parameters before the step.
         learning.log_probs.clear();
         Ok(norm)
     }
@@ -480,7 +508,7 @@ impl<N: Network> StochasticPolicy for SquashedPolicy<N> {
 
     fn load(&mut self, tensors: &NamedTensors) -> Result<()> {
         tensors.check(&self.tensors())?;
-        // The sample belongs to the old weights.
+        // The sample belongs to the parameters before the load.
         self.learning.log_probs.clear();
         self.actor.load(&tensors.strip_prefix("actor"))?;
         self.exploration.as_mut().map_or(Ok(()), |it| it.log_std.load(&tensors.without_prefix("actor")))
@@ -501,7 +529,7 @@ impl<N: Network> StochasticPolicy for SquashedPolicy<N> {
     }
 }
 
-/// Memory of a minibatch.
+/// Memory for a minibatch.
 #[derive(Clone, Debug)]
 struct Memory {
     workspace: Workspace,
@@ -545,7 +573,8 @@ impl Memory {
         Ok(())
     }
 
-    /// Checks that the outputs, means alone or means and log standard deviations, are finite.
+    /// Checks that the outputs are finite; `means_alone` is true if they have no log standard
+    /// deviations.
     fn check_finite(&self, means_alone: bool) -> Result<()> {
         if means_alone {
             return validate::check_finite_outputs("mean", &self.outputs, self.gaussian.outputs() / 2);
@@ -562,9 +591,10 @@ impl Memory {
     }
 }
 
-/// Weight alpha of the entropy, fixed or learned (Haarnoja et al. 2018, section 5).
+/// Temperature alpha, the weight of the entropy in SAC, constant or learned (Haarnoja et al. 2018,
+/// section 5).
 ///
-/// A learned weight keeps the entropy near a target.
+/// A learned temperature keeps the entropy near a target.
 ///
 /// ```
 /// use rlox_nn::{Optimizer, Temperature};
@@ -582,7 +612,7 @@ pub struct Temperature(Kind);
 enum Kind {
     Fixed(f32),
     Learned {
-        /// Logarithm of alpha, one number.
+        /// Logarithm of alpha, of shape `[1]`.
         log_alpha: Parameters,
         target_entropy: f32,
     },
@@ -598,12 +628,12 @@ impl Temperature {
         Ok(Self(Kind::Fixed(alpha)))
     }
 
-    /// Creates a temperature that is learned, with the initial value `alpha`.
+    /// Creates a learned temperature with the initial value `alpha`.
     ///
     /// The usual `target_entropy` is minus the number of elements of an action.
     ///
     /// # Errors
-    /// [`Error::Config`] for an `alpha` that is not positive, or a number that is not finite.
+    /// [`Error::Config`] if `alpha` is not positive, or a number is not finite.
     pub fn learned(alpha: f32, target_entropy: f32) -> Result<Self> {
         if !(alpha.is_finite() && alpha > 0.0) {
             return Err(Error::config("alpha", "a positive number", alpha.to_string(), "start with 1"));
@@ -616,7 +646,7 @@ impl Temperature {
         Ok(Self(Kind::Learned { log_alpha, target_entropy }))
     }
 
-    /// Returns the weight of the entropy.
+    /// Returns alpha, the weight of the entropy.
     pub fn alpha(&self) -> f32 {
         match &self.0 {
             Kind::Fixed(alpha) => *alpha,
@@ -624,13 +654,17 @@ impl Temperature {
         }
     }
 
-    /// Applies one step on [`temperature_loss`] to a learned temperature; returns the loss, 0 if constant.
+    /// Applies one optimizer step on [`temperature_loss`] and returns the loss.
     ///
-    /// `log_probs` are the log-probabilities of sampled actions.
+    /// `log_probs` are the log-probabilities of sampled actions. A constant temperature does not
+    /// change, and the result is 0.
     ///
     /// # Errors
-    /// [`Error::Shape`] without log-probabilities, [`Error::NotFinite`] for log-probabilities that are not finite;
-    /// nothing has changed then. Also the errors of [`clip_and_step`].
+    /// - [`Error::Shape`]: there are no log-probabilities.
+    /// - [`Error::NotFinite`]: a log-probability is not finite.
+    /// - The errors of [`clip_and_step`].
+    ///
+    /// After the first two errors, nothing has changed.
     pub fn update(&mut self, log_probs: &[f32], optimizer: &Optimizer) -> Result<f32> {
         let Kind::Learned { log_alpha, target_entropy } = &mut self.0 else { return Ok(0.0) };
         optimizer.check()?;
@@ -644,7 +678,7 @@ impl Temperature {
         Ok(loss)
     }
 
-    /// Returns `log_alpha` of a learned temperature, else no tensors.
+    /// Returns `log_alpha` of a learned temperature, or no tensors for a constant temperature.
     pub fn tensors(&self) -> NamedTensors {
         self.map_parameters(Parameters::tensors)
     }
@@ -652,7 +686,7 @@ impl Temperature {
     /// Loads tensors that [`Temperature::tensors`] returned.
     ///
     /// # Errors
-    /// The errors of [`NamedTensors::check`]; nothing has changed then.
+    /// The errors of [`NamedTensors::check`]. After an error, nothing has changed.
     pub fn load(&mut self, tensors: &NamedTensors) -> Result<()> {
         match &mut self.0 {
             Kind::Fixed(_) => tensors.check(&NamedTensors::default()),
@@ -668,8 +702,8 @@ impl Temperature {
     /// Loads a state that [`Temperature::optimizer_state`] returned.
     ///
     /// # Errors
-    /// The errors of [`NamedTensors::check`], and [`Error::Config`] for an impossible number of steps or mean of
-    /// squares.
+    /// The errors of [`NamedTensors::check`]. [`Error::Config`] if the number of steps is not an
+    /// integer of at least 0, or a mean of squares is negative.
     pub fn load_optimizer_state(&mut self, state: &NamedTensors) -> Result<()> {
         match &mut self.0 {
             Kind::Fixed(_) => state.check(&NamedTensors::default()),

@@ -1,8 +1,8 @@
-//! Checks of slices of numbers: the number of rows, and finiteness.
+//! Checks of slices of numbers: the number of rows, and that numbers are finite.
 
 use rlox_core::{Error, Result};
 
-/// Returns the number of rows of `dim` numbers in a slice.
+/// Returns the number of rows in a slice whose rows have `dim` numbers.
 ///
 /// # Errors
 /// [`Error::Shape`] naming the argument if there are no rows or the last row is incomplete.
@@ -15,10 +15,10 @@ pub(crate) fn count_rows(name: &'static str, numbers: &[f32], dim: usize) -> Res
     Ok(numbers.len() / dim)
 }
 
-/// Checks that a loss, which is a mean over rows, has rows.
+/// Checks that there are rows for a loss, which is a mean over rows.
 ///
 /// # Errors
-/// [`Error::Shape`] naming the argument if there are none.
+/// [`Error::Shape`] naming the argument if there are no rows.
 pub(crate) fn check_some(name: &'static str, rows: usize) -> Result<()> {
     if rows > 0 {
         return Ok(());
@@ -26,7 +26,7 @@ pub(crate) fn check_some(name: &'static str, rows: usize) -> Result<()> {
     Err(Error::shape(name, "at least one row", "none", "pass a batch that is not empty"))
 }
 
-/// Checks that the numbers of an argument, in rows of `dim`, are finite.
+/// Checks that the numbers of an argument are finite; rows have `dim` numbers.
 ///
 /// # Errors
 /// [`Error::NotFinite`] naming the first number that is not finite, and its row.
@@ -36,7 +36,7 @@ pub(crate) fn check_finite(name: &'static str, numbers: &[f32], dim: usize) -> R
     non_finite.map_or(Ok(()), |(got, row)| Err(Error::not_finite(name, "finite numbers", got, hint).at_row(row)))
 }
 
-/// Checks that the outputs of a network, in rows of `dim`, are finite.
+/// Checks that the outputs of a network are finite; rows have `dim` numbers.
 ///
 /// # Errors
 /// [`Error::NotFinite`] naming the first number that is not finite, and its row.
@@ -47,14 +47,18 @@ pub(crate) fn check_finite_outputs(name: &'static str, outputs: &[f32], dim: usi
     non_finite.map_or(Ok(()), |(got, row)| Err(Error::not_finite(name, "finite numbers", got, FIX).at_row(row)))
 }
 
-/// Replaces an error about non-finite outputs by one about `obs`, rows of `dim`, if `obs` is the cause.
+/// Returns an error about `obs` instead of an error about non-finite outputs, if a number in `obs`
+/// is not finite.
+///
+/// Rows of `obs` have `dim` numbers. Other errors are returned unchanged.
 pub(crate) fn blame_input(error: Error, obs: &[f32], dim: usize) -> Error {
     if matches!(error, Error::NotFinite(_)) { check_finite("obs", obs, dim).err().unwrap_or(error) } else { error }
 }
 
-/// Returns the first number that is NaN or infinite, and its row.
+/// Returns the first number that is NaN or infinite, and the index of its row; rows have `dim`
+/// numbers.
 fn first_not_finite(numbers: &[f32], dim: usize) -> Option<(String, usize)> {
-    // Compilers vectorize a count, but not an early exit.
+    // Compilers vectorize a loop that counts, but not a loop that ends early.
     if numbers.iter().filter(|x| !x.is_finite()).count() == 0 {
         return None;
     }
@@ -65,7 +69,7 @@ fn first_not_finite(numbers: &[f32], dim: usize) -> Option<(String, usize)> {
 /// Checks that a number is finite and at least 0.
 ///
 /// # Errors
-/// [`Error::Config`] naming the number.
+/// [`Error::Config`] naming the argument.
 pub(crate) fn check_not_negative(name: &'static str, number: f32) -> Result<()> {
     if number.is_finite() && number >= 0.0 {
         return Ok(());

@@ -1,4 +1,4 @@
-//! Named arrays of parameters: the form in which parameters leave a network and return to it.
+//! Named arrays of parameters, the form in which networks export and load parameters.
 
 mod safetensors;
 
@@ -11,9 +11,9 @@ use rlox_core::{Error, Result};
 pub struct NamedTensor {
     /// Name, as in torch.
     pub name: String,
-    /// Extents; empty for a scalar.
+    /// Length of each dimension; empty for a scalar.
     pub shape: Vec<usize>,
-    /// Elements, row-major.
+    /// Elements in row-major order.
     pub data: Vec<f32>,
 }
 
@@ -23,7 +23,7 @@ impl NamedTensor {
         self.data.iter().position(|x| !x.is_finite())
     }
 
-    /// Adds the location of an element to an error: the name of the array and the row.
+    /// Adds the location of an element to an error: the name of the array and the index of the row.
     pub(crate) fn locate(&self, error: Error, index: usize) -> Error {
         let rows = self.shape.first().copied().unwrap_or(1).max(1);
         error.in_section(self.name.clone()).at_row(index / (self.data.len() / rows).max(1))
@@ -38,10 +38,10 @@ impl NamedTensor {
 
 const OWN_NAME: &str = "pass another name for each tensor";
 
-/// Checks that a file can hold a tensor of this name.
+/// Checks that a safetensors file can hold a tensor with this name.
 ///
 /// # Errors
-/// [`Error::Shape`] for `__metadata__` or a name with a line break.
+/// [`Error::Shape`] if the name is `__metadata__` or has a line break.
 pub(crate) fn check_name(argument: &'static str, name: &str) -> Result<()> {
     if name != "__metadata__" && !name.contains('\n') {
         return Ok(());
@@ -72,8 +72,8 @@ impl NamedTensors {
     /// Adds an array.
     ///
     /// # Errors
-    /// [`Error::Shape`] if the name exists already or cannot be in a file (`__metadata__`, or a name with a line
-    /// break), or if the number of elements does not fit the shape.
+    /// [`Error::Shape`] if the name exists already, if a file cannot hold the name (`__metadata__`,
+    /// or a name with a line break), or if the number of elements does not fit the shape.
     pub fn push(&mut self, name: impl Into<String>, shape: &[usize], data: Vec<f32>) -> Result<()> {
         let name = name.into();
         check_name("tensors", &name)?;
@@ -105,7 +105,7 @@ impl NamedTensors {
         self.tensors.is_empty()
     }
 
-    /// Returns the array of a name.
+    /// Returns the array with this name.
     pub fn find(&self, name: &str) -> Option<&NamedTensor> {
         self.indices.get(name).map(|at| &self.tensors[*at])
     }
@@ -136,7 +136,7 @@ impl NamedTensors {
         Self::from_tensors(self.iter().filter(is_other).cloned())
     }
 
-    /// Collects arrays that have valid, unique names.
+    /// Collects arrays whose names are known to be valid and unique.
     fn from_tensors(tensors: impl Iterator<Item = NamedTensor>) -> Self {
         let tensors: Vec<_> = tensors.collect();
         let indices = tensors.iter().enumerate().map(|(at, tensor)| (tensor.name.clone(), at)).collect();
@@ -146,7 +146,8 @@ impl NamedTensors {
     /// Checks that all numbers are finite.
     ///
     /// # Errors
-    /// [`Error::NotFinite`] naming the argument, the first tensor with a number that is not finite, and its row.
+    /// [`Error::NotFinite`] naming `argument`, the first tensor with a number that is not finite,
+    /// and its row.
     ///
     /// ```
     /// let mut tensors = rlox_nn::NamedTensors::default();
@@ -160,11 +161,14 @@ impl NamedTensors {
         self.iter().try_for_each(|tensor| tensor.check_finite(argument))
     }
 
-    /// Checks that the arrays have exactly the names and shapes of `expected` and are finite.
+    /// Checks that the arrays have exactly the names and shapes of `expected`, and that all numbers
+    /// are finite.
     ///
     /// # Errors
-    /// [`Error::Shape`] naming the first tensor that is missing, unexpected or of another shape, [`Error::NotFinite`]
-    /// naming the first number that is not finite.
+    /// - [`Error::Shape`]: a tensor is missing, unexpected or of another shape.
+    /// - [`Error::NotFinite`]: a number is not finite.
+    ///
+    /// The error names the tensor.
     pub fn check(&self, expected: &Self) -> Result<()> {
         const FIX: &str = "load weights of the same architecture";
         for one in expected {

@@ -1,4 +1,7 @@
-//! An actor-critic made of networks of any backend.
+//! Actor-critic that consists of one or two networks of any backend.
+//!
+//! A shared trunk is one network for policy and values. Its output rows are `[policy | value]`: the
+//! outputs that parameterize the distribution of actions, and then the value.
 
 use rlox_core::{
     Actions, ActionsMut, Error, Pcg64, Policy, PolicyOut, Result, error::check_len, interrupt::InterruptCheck,
@@ -14,17 +17,18 @@ use crate::{
     DistInputs, Distribution, Learnable, NamedTensor, NamedTensors, Network, Optimizer, Parameters, Workspace, validate,
 };
 
-/// Rows per forward and backward pass.
+/// Largest number of rows in one forward and backward pass.
 const BLOCK: usize = 1024;
 
-/// Name prefixes of the heads of a shared trunk, as of networks with one layer.
+/// Prefixes of the tensor names of the two heads of a shared trunk. Each head is named like a
+/// network with one layer.
 const HEADS: [&str; 2] = ["actor.0.", "critic.0."];
 
-/// [`ActorCritic`] with two networks, or with one network whose outputs are `[policy | value]`.
+/// [`ActorCritic`] with two networks, or with one network whose output rows are `[policy | value]`.
 #[derive(Clone, Debug)]
 pub struct PolicyNetworks<N> {
     actor: N,
-    /// `None` if the actor's last output is the value.
+    /// Network of the values; `None` if the last output of `actor` is the value.
     critic: Option<N>,
     distribution: Distribution,
     acting: Acting,
@@ -32,10 +36,11 @@ pub struct PolicyNetworks<N> {
 }
 
 impl<N: Network> PolicyNetworks<N> {
-    /// Creates a policy from an actor with the outputs of the distribution and a critic with one output.
+    /// Creates a policy from an actor, whose outputs parameterize the distribution, and a critic
+    /// with one output.
     ///
     /// # Errors
-    /// [`Error::Shape`] if the networks do not fit the distribution or each other.
+    /// [`Error::Shape`] if the sizes of the networks do not fit the distribution or each other.
     pub fn new(actor: N, critic: N, distribution: Distribution) -> Result<Self> {
         let wanted = [distribution.outputs(), 1, actor.in_dim()];
         let got = [actor.out_dim(), critic.out_dim(), critic.in_dim()];
@@ -49,10 +54,12 @@ impl<N: Network> PolicyNetworks<N> {
         Self::from_parts(actor, Some(critic), distribution)
     }
 
-    /// Creates a policy from one network with the outputs `[policy | value]`.
+    /// Creates a policy from one network with the output rows `[policy | value]`.
+    ///
+    /// The policy part of a row parameterizes the distribution. The value is one number.
     ///
     /// # Errors
-    /// [`Error::Shape`] if the network does not fit the distribution.
+    /// [`Error::Shape`] if the sizes of the network do not fit the distribution.
     pub fn with_shared_trunk(network: N, distribution: Distribution) -> Result<Self> {
         let wanted = distribution.outputs() + 1;
         if network.out_dim() != wanted {
@@ -72,7 +79,7 @@ impl<N: Network> PolicyNetworks<N> {
         Ok(Self { actor, critic, distribution, acting, memory })
     }
 
-    /// Returns the network of the policy.
+    /// Returns the network of the policy, which also computes the values if the trunk is shared.
     pub fn actor(&self) -> &N {
         &self.actor
     }
@@ -87,7 +94,7 @@ impl<N: Network> PolicyNetworks<N> {
         &self.distribution
     }
 
-    /// Returns the number of rows of observations.
+    /// Returns the number of observations in `obs`.
     fn rows(&self, obs: &[f32]) -> Result<usize> {
         validate::count_rows("obs", obs, self.actor.in_dim())
     }
@@ -109,9 +116,9 @@ impl<N: Network> PolicyNetworks<N> {
         Ok(rows)
     }
 
-    /// Runs forward, loss and backward by blocks of rows.
+    /// Runs forward pass, loss and backward pass for one block of rows after the other.
     ///
-    /// Blocks limit memory; `stop` and Ctrl-C are checked between them.
+    /// Blocks limit the memory. Between blocks, `stop` and Ctrl-C are checked.
     fn learn(
         &mut self,
         batch: &Minibatch<'_>,
@@ -144,9 +151,9 @@ impl<N: Network> PolicyNetworks<N> {
         Ok(total)
     }
 
-    /// Runs forward, loss and, with `backward`, the backward pass; the gradients are multiplied by `share`.
+    /// Runs the forward pass, the loss and, if `backward` is true, the backward pass.
     ///
-    /// Two networks run in parallel if that is faster.
+    /// The gradients are multiplied by `share`. Actor and critic run in parallel if that is faster.
     fn pass(
         &mut self,
         batch: &Minibatch<'_>,
@@ -208,7 +215,7 @@ impl<N: Network> PolicyNetworks<N> {
 }
 
 impl<N: Network> PolicyNetworks<N> {
-    /// Computes outputs and hidden layer into the memory for acting.
+    /// Computes the policy outputs and the last hidden layer of `obs` into the memory for acting.
     fn infer(&mut self, obs: &[f32]) -> Result<()> {
         let (rows, width) = (self.rows(obs)?, self.distribution.outputs());
         let Acting { workspace, joint, outputs, hidden, .. } = &mut self.acting;
@@ -228,7 +235,9 @@ impl<N: Network> PolicyNetworks<N> {
         Ok(())
     }
 
-    /// Copies or computes the values of the observations of the last [`PolicyNetworks::infer`].
+    /// Computes the values of the observations of the last [`PolicyNetworks::infer`].
+    ///
+    /// If the trunk is shared, that call has computed the values, and they are only copied.
     fn infer_values(&mut self, obs: &[f32], values: &mut [f32]) -> Result<()> {
         let Acting { workspace, joint, .. } = &mut self.acting;
         if let Some(critic) = &self.critic {
@@ -238,7 +247,7 @@ impl<N: Network> PolicyNetworks<N> {
         Ok(())
     }
 
-    /// Computes log-probabilities; see [`ActorCritic::evaluate_actions`].
+    /// Computes log-probabilities and values; see [`ActorCritic::evaluate_actions`].
     fn compute_log_probs(
         &mut self,
         (obs, masks): (&[f32], Option<&[bool]>),
@@ -261,14 +270,15 @@ impl<N: Network> PolicyNetworks<N> {
 impl<N: Network> PolicyNetworks<N> {
     /// Returns the tensors of all parts by name: `actor.0.weight`, `critic.0.weight`, `log_std`.
     ///
-    /// The last layer of a shared trunk has the names of two heads.
+    /// The last layer of a shared trunk is named as two heads, one for the policy and one for the
+    /// value.
     fn named(
         &self,
         network_tensors: impl Fn(&N) -> NamedTensors,
         parameter_tensors: impl Fn(&Parameters) -> NamedTensors,
     ) -> NamedTensors {
         let mut all = NamedTensors::default();
-        // The names of the parts are different, so `extend` cannot fail.
+        // The names of the parts are different, so that `extend` cannot fail.
         if let Some(critic) = &self.critic {
             let _ = all.extend("actor", &network_tensors(&self.actor));
             let _ = all.extend("critic", &network_tensors(critic));
@@ -290,9 +300,10 @@ impl<N: Network> PolicyNetworks<N> {
         format!("{}.", numbers.max().unwrap_or(0))
     }
 
-    /// Adds the hidden layers of a shared trunk, and the rows of the last layer as two heads.
+    /// Adds the tensors of a shared trunk to `all`, with the rows of the last layer as two heads.
     ///
-    /// Tensors of the last layer without a row per output, such as the optimizer's step, keep the name of the trunk.
+    /// Tensors of the last layer that do not have a row per output, such as the optimizer's step,
+    /// are named as the other layers of the trunk.
     fn add_trunk(&self, trunk: &NamedTensors, all: &mut NamedTensors) -> Result<()> {
         let (last, outputs) = (self.last_layer(), self.distribution.outputs());
         let mut values = Vec::new();
@@ -310,7 +321,8 @@ impl<N: Network> PolicyNetworks<N> {
         values.into_iter().try_for_each(|(name, shape, value)| all.push(name, &shape, value))
     }
 
-    /// Returns a shared trunk by the network's names; the inverse of [`PolicyNetworks::add_trunk`].
+    /// Returns the tensors of a shared trunk with the names in the network; the inverse of
+    /// [`PolicyNetworks::add_trunk`].
     fn extract_trunk(&self, tensors: &NamedTensors) -> Result<NamedTensors> {
         let (last, mut trunk) = (self.last_layer(), tensors.strip_prefix("trunk"));
         for NamedTensor { name, shape, data } in tensors {
@@ -322,7 +334,7 @@ impl<N: Network> PolicyNetworks<N> {
         Ok(trunk)
     }
 
-    /// Passes checked tensors to their parts.
+    /// Passes tensors, whose names and shapes were checked, to the parts.
     fn load_parts(
         &mut self,
         tensors: &NamedTensors,
@@ -432,7 +444,7 @@ impl<N: Network> ActorCritic for PolicyNetworks<N> {
             Ok(ActorCriticStats { grad_norm, ..stats })
         };
         let result = work();
-        // Without a step, gradients of some parts may exist.
+        // If there was no step, some parts may still have gradients.
         self.zero_gradients();
         result
     }
@@ -446,10 +458,10 @@ impl<N: Network> ActorCritic for PolicyNetworks<N> {
 
     fn step(&mut self, optimizer: &Optimizer, max_grad_norm: Option<f32>) -> Result<f32> {
         let Self { actor, critic, distribution, memory, .. } = self;
-        // The evaluation belongs to the old weights.
+        // The evaluation belongs to the parameters before the step.
         memory.evaluated = false;
         let parameters = distribution.parameters_mut().map(|beside| ("policy", beside as &mut dyn Learnable));
-        // Slices of at most three parts need no allocation.
+        // The parts are in arrays of at most three elements, which need no allocation.
         let fork_step = std::mem::take(&mut memory.fork_step);
         let step = |parts: &mut [(&'static str, &mut dyn Learnable)]| {
             clip_and_step_if(fork_step, parts, optimizer, max_grad_norm)
@@ -527,7 +539,7 @@ impl<N: Network> ActorCritic for PolicyNetworks<N> {
 #[derive(Clone, Debug, Default)]
 struct Acting {
     workspace: Workspace,
-    /// `[policy | value]` rows of a shared trunk.
+    /// Rows `[policy | value]` of a shared trunk.
     joint: Vec<f32>,
     outputs: Vec<f32>,
     hidden: Vec<f32>,
@@ -541,14 +553,14 @@ impl Acting {
     }
 }
 
-/// Memory of a minibatch.
+/// Memory for a minibatch.
 #[derive(Clone, Debug, Default)]
 struct Memory {
-    /// `[policy | value]` rows of a shared trunk.
+    /// Rows `[policy | value]` of a shared trunk.
     joint: Vec<f32>,
     policy: PolicyMemory,
     value: ValueMemory,
-    /// True if the memory holds an evaluation for [`ActorCritic::backward`].
+    /// True if the memory holds the result of an evaluation for [`ActorCritic::backward`].
     evaluated: bool,
     /// True if two threads have computed gradients since the last step.
     fork_step: bool,
@@ -571,7 +583,7 @@ struct ValueMemory {
 }
 
 impl Memory {
-    /// Resizes every vector to exactly the length for a minibatch of `rows`.
+    /// Resizes every vector to exactly the length for a minibatch of `rows` rows.
     fn resize_buffers(&mut self, rows: usize, outputs: usize, joint: usize, hidden: usize) -> Result<()> {
         resize("obs", &mut self.joint, rows * joint, 0.0)?;
         let PolicyMemory { outputs: policy, hidden: last, log_probs, entropies, d_log_probs, d_outputs } =
@@ -589,9 +601,10 @@ impl Memory {
 }
 
 impl PolicyMemory {
-    /// Computes the policy loss and its gradient times `share`, but not that of `log_std`.
+    /// Computes the policy loss, and `share` times its gradient with respect to the network
+    /// outputs.
     ///
-    /// [`Distribution::add_gradients`] adds the latter.
+    /// [`Distribution::add_gradients`] adds the gradient with respect to `log_std`.
     fn learn(
         &mut self,
         distribution: &mut Distribution,
@@ -626,14 +639,14 @@ impl PolicyMemory {
 }
 
 impl ValueMemory {
-    /// Computes the value loss and its gradient times `share`.
+    /// Computes the value loss, and `vf_coef * share` times its gradient.
     fn learn(&mut self, batch: &Minibatch<'_>, loss: &ActorCriticLoss, share: f32) -> Result<f32> {
         let clip = loss.clip_coef_vf.map(|most| (batch.values, most));
         value_loss(&self.values, batch.returns, clip, loss.vf_coef * share, &mut self.d_values)
     }
 }
 
-/// Merges policy rows and values into `[policy | value]` rows.
+/// Merges policy outputs and values into `[policy | value]` rows.
 fn merge(joint: &mut [f32], width: usize, outputs: &[f32], values: &[f32]) {
     for (row, (policy, value)) in joint.chunks_exact_mut(width + 1).zip(outputs.chunks_exact(width).zip(values)) {
         row[..width].copy_from_slice(policy);

@@ -1,4 +1,4 @@
-//! Off-policy corrected targets of IMPALA: steps of an older policy with V-trace.
+//! V-trace targets of IMPALA, which correct for steps of an older policy.
 
 use rlox_core::{
     Actions, Result,
@@ -9,20 +9,22 @@ use rlox_core::{
 use super::{ActorCritic, Minibatch};
 use crate::alloc::resize;
 
-/// T steps of N environments under a policy that may be older, time-major.
+/// T steps of N environments in time-major order, whose actions may come from an older policy.
 ///
-/// Row `t * num_envs + n` is step t of environment n. Arrays have the shape `[T * N]` unless stated otherwise.
+/// Row `t * num_envs + n` is step t of environment n. Arrays have the shape `[T * N]` unless stated
+/// otherwise. In shapes, `d` is the number of elements of an observation, `a` the number of
+/// elements of an action, and `n` the number of flags of an action mask.
 #[derive(Clone, Copy, Debug)]
 pub struct Trajectories<'a> {
     /// Observations, `[T * N, d]`.
     pub obs: &'a [f32],
-    /// Observations after the last steps, `[N, d]`.
+    /// Observations after the last step of each environment, `[N, d]`.
     pub next_obs: &'a [f32],
     /// Actions, `[T * N, a]`; discrete actions count from 0.
     pub actions: Actions<'a>,
-    /// Action masks, `[T * N, n]`.
+    /// Action masks, `[T * N, n]`; a flag is true if the action is allowed.
     pub masks: Option<&'a [bool]>,
-    /// Log-probabilities of the actions when they were chosen.
+    /// Log-probabilities of the actions under the policy that chose them.
     pub log_probs: &'a [f32],
     /// Rewards of the actions.
     pub rewards: &'a [f32],
@@ -32,11 +34,12 @@ pub struct Trajectories<'a> {
     pub num_envs: usize,
 }
 
-/// Computes the minibatches of IMPALA, in memory that is reused.
+/// Computes the minibatches of IMPALA; the memory for the results is reused.
 ///
-/// The loss is that of A2C, [`super::PolicyLoss::Gradient`]. Its advantages and value targets are V-trace's under the
-/// current policy, as constants without gradient. The paper sums over steps; losses here are means (Espeholt et al.
-/// 2018, "IMPALA: Scalable Distributed Deep-RL with Importance Weighted Actor-Learner Architectures", section 4.2).
+/// The loss is the loss of A2C, [`super::PolicyLoss::Gradient`]. V-trace computes the advantages
+/// and the value targets under the current policy. Both are constants without gradient. The paper
+/// sums the losses of all steps; here, losses are means (Espeholt et al. 2018, "IMPALA: Scalable
+/// Distributed Deep-RL with Importance Weighted Actor-Learner Architectures", section 4.2).
 ///
 /// ```
 /// use rlox_core::{
@@ -74,12 +77,14 @@ pub struct VtraceTargets {
 }
 
 impl VtraceTargets {
-    /// Returns the log-probabilities under the current policy minus the old ones, for the last steps.
+    /// Returns the log-ratios of the last minibatch: log-probabilities under the current policy
+    /// minus those in [`Trajectories::log_probs`].
     pub(crate) fn log_rhos(&self) -> &[f32] {
         &self.log_rhos
     }
 
-    /// Returns a minibatch with V-trace's advantages, and V-trace's `vs` as returns.
+    /// Returns a minibatch with the advantages of V-trace; its returns are the value targets `vs`
+    /// of V-trace.
     ///
     /// # Errors
     /// The errors of [`ActorCritic::evaluate_actions`] and of [`compute_vtrace_time_major`].

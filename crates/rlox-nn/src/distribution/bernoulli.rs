@@ -1,4 +1,4 @@
-//! Independent zeros and ones; an output is the log odds of a one.
+//! Independent components that are 0 or 1. Each network output is a logit, the log odds of a 1.
 
 use rlox_core::{Error, Pcg64, Result};
 
@@ -6,20 +6,21 @@ use super::{DistInputs, add_log_prob, check_allowed, check_evaluated, ensure_len
 use crate::alloc::try_reserve;
 use crate::kernels::activations::{exp_or_zero_in_place, ln_in_place};
 
-/// Logit of a component that a mask sets to 1; the negative is the logit of a component set to 0.
+/// Logit of a component that its mask sets to 1. A component that is set to 0 has the negative
+/// logit.
 const CERTAIN: f32 = 1e6;
 
-/// Distribution of a MultiBinary space; a mask has two flags per component, for 0 and for 1.
+/// Distribution of a MultiBinary space. A mask has two flags per component, for the values 0 and 1.
 #[derive(Clone, Debug)]
 pub(super) struct Bernoulli {
     pub(super) dim: usize,
-    /// Logits of the last batch after masking, `[N, dim]`; the length is exactly that of the batch.
+    /// Logits of the last batch after masking, `[N, dim]`. The length is exactly that of the batch.
     logits: Vec<f32>,
-    /// Probabilities of ones in the last batch, `[N, dim]`.
+    /// Probabilities of a 1 in the last batch, `[N, dim]`. The vector may be longer.
     probs: Vec<f32>,
-    /// `ln(1 + e^z)`.
+    /// Softplus `ln(1 + e^z)` of each logit z. The vector may be longer than the batch.
     softplus: Vec<f32>,
-    /// Rows of the last evaluation; 0 after another call.
+    /// Number of rows of the last evaluation; 0 if another method was called after it.
     evaluated: usize,
 }
 
@@ -28,10 +29,11 @@ impl Bernoulli {
         Self { dim, logits: Vec::new(), probs: Vec::new(), softplus: Vec::new(), evaluated: 0 }
     }
 
-    /// Computes probabilities and softplus.
+    /// Computes the probabilities and the softplus of the logits z.
     ///
-    /// With `t = e^-|z|`, which cannot overflow, `ln(1 + e^z) = max(z, 0) + ln(1 + t)`. A `t` below the smallest normal
-    /// number becomes 0, so masked components have a probability of exactly 0 or 1.
+    /// Let `t = e^-|z|`, which cannot overflow. Then `ln(1 + e^z) = max(z, 0) + ln(1 + t)`. A `t`
+    /// below the smallest normal number becomes 0, so that masked components have a probability of
+    /// exactly 0 or 1.
     fn prepare(&mut self, inputs: DistInputs<'_>) -> Result<()> {
         self.mask(inputs)?;
         let outputs = &self.logits;
@@ -54,7 +56,7 @@ impl Bernoulli {
         Ok(())
     }
 
-    /// Computes the logits after masking.
+    /// Computes the logits of the outputs after masking.
     fn mask(&mut self, inputs: DistInputs<'_>) -> Result<()> {
         self.evaluated = 0;
         self.logits.clear();
@@ -134,9 +136,10 @@ impl Bernoulli {
         Err(Error::action("actions", "zeros and ones", got, "pass 0 or 1").at_row(index / self.dim))
     }
 
-    /// Computes the gradients.
+    /// Computes the gradient of a loss with respect to the logits z.
     ///
-    /// With p the probability of a one: `d log_prob / d z = a - p` and `d H / d z = -z p (1 - p)`.
+    /// For the action a, the probability p of a 1 and the entropy H: `d log_prob / d z = a - p`,
+    /// and `d H / d z = -z p (1 - p)`.
     pub(super) fn backward(
         &mut self,
         actions: &[i64],
@@ -154,7 +157,7 @@ impl Bernoulli {
     }
 }
 
-/// Returns an iterator over the flags of each component.
+/// Returns an iterator over the two flags of each component.
 fn pairs(masks: &[bool]) -> impl Iterator<Item = [bool; 2]> {
     masks.as_chunks().0.iter().copied()
 }
@@ -170,7 +173,7 @@ mod tests {
     #[test]
     fn masked_components_are_certain_and_get_no_gradient() {
         let mut bits = Bernoulli::new(3);
-        // Only 0, only 1, both.
+        // The masks allow only 0, only 1, and both values.
         let masks = [true, false, false, true, true, true];
         let inputs = DistInputs { outputs: &[2.0, -2.0, 0.0], hidden: &[], masks: Some(&masks) };
         let (mut log_probs, mut entropies) = ([0.0], [0.0]);
@@ -187,7 +190,7 @@ mod tests {
             bits.sample(inputs, &mut [Pcg64::seed_from(seed)], &mut actions, &mut log_probs).unwrap();
             assert_eq!(actions[..2], [0, 1]);
         }
-        // A smaller batch after a larger one.
+        // A smaller batch follows a larger batch.
         let two = DistInputs { outputs: &[0.0; 6], hidden: &[], masks: None };
         bits.evaluate(two, &[0; 6], &mut [0.0; 2], &mut [0.0; 2]).unwrap();
         bits.evaluate(inputs, &[0, 1, 1], &mut log_probs, &mut entropies).unwrap();
@@ -204,7 +207,7 @@ mod tests {
             let inc = (u128::from(bits) << 64) | 1;
             Pcg64::from_state(Pcg64State { state: 0, inc, has_uint32: false, uinteger: 0 }).unwrap()
         };
-        // The limits of random numbers: 0, and 1 - 2^-53, which f32 rounds to 1.
+        // These are the limits of random numbers: 0, and 1 - 2^-53, which f32 rounds to 1.
         assert_eq!((next(0).random(), next(!1).random() as f32), (0.0, 1.0));
         for bits in [0, !1] {
             for (only, masks) in [(0, [true, false]), (1, [false, true])] {

@@ -1,11 +1,12 @@
-//! Independent choices, each by the softmax of its logits.
+//! Independent choices of integers. The probabilities of a choice are the softmax of its logits.
 
 use rlox_core::{Error, Pcg64, Result};
 
 use super::{DistInputs, add_log_prob, check_allowed, check_evaluated, ensure_len};
 use crate::kernels::activations::{exp_or_zero_in_place, ln_in_place};
 
-/// Distribution of a Discrete or MultiDiscrete space; actions that a mask forbids have probability 0.
+/// Distribution of a Discrete or MultiDiscrete space. Actions that a mask forbids have probability
+/// 0.
 #[derive(Clone, Debug)]
 pub(super) struct Categorical {
     counts: Vec<usize>,
@@ -13,16 +14,17 @@ pub(super) struct Categorical {
     /// Probabilities of the last batch, `[N, outputs]`.
     probs: Vec<f32>,
     log_probs: Vec<f32>,
-    /// Logarithm of the sum of exponentials of each choice, `[N, choices]`.
+    /// Logarithm of the softmax denominator of each choice, `[N, choices]`.
     sums: Vec<f32>,
     /// Entropy of each choice, `[N, choices]`.
     entropies: Vec<f32>,
-    /// Rows of the last evaluation; 0 after another call.
+    /// Number of rows of the last evaluation; 0 if another method was called after it.
     evaluated: usize,
 }
 
 impl Categorical {
-    /// Creates choices with the given numbers of values, which add up to `outputs`.
+    /// Creates a distribution; `counts` are the numbers of values of each choice, with the sum
+    /// `outputs`.
     pub(super) fn new(counts: &[i64], outputs: usize) -> Self {
         let counts: Vec<usize> = counts.iter().map(|n| *n as usize).collect();
         let [probs, log_probs, sums, entropies] = Default::default();
@@ -61,7 +63,8 @@ impl Categorical {
                 return Err(error.at_row(index / choices));
             }
             for x in &mut *choice {
-                // The difference of two logits may overflow; -infinity of forbidden actions becomes finite, too.
+                // The difference of two logits may overflow. The limit also replaces -infinity of
+                // forbidden actions.
                 *x = (*x - largest).max(f32::MIN);
             }
         }
@@ -96,7 +99,8 @@ impl Categorical {
         let rows = blocks(&self.probs, &self.counts).zip(blocks(&self.log_probs, &self.counts)).zip(actions);
         for (index, ((probs, logs), action)) in rows.enumerate() {
             let mut remaining = rngs[index / choices].random() as f32;
-            // Rounding can leave a rest after all probabilities; the last action with a positive probability takes it.
+            // If rounding errors leave a rest after all probabilities, the result is the last
+            // action with a positive probability.
             let mut action_index = 0;
             for (i, p) in probs.iter().enumerate().filter(|(_, p)| **p > 0.0) {
                 action_index = i;
@@ -166,10 +170,11 @@ impl Categorical {
         Ok(())
     }
 
-    /// Computes the gradients.
+    /// Computes the gradient of a loss with respect to the logits z.
     ///
-    /// With p the probabilities of a choice and H its entropy: `d log p_a / d z_j = [j = a] - p_j` and `d H / d z_j =
-    /// -p_j (log p_j + H)`.
+    /// For a choice with the action a, the probabilities p and the entropy H:
+    /// `d log p_a / d z_j = [j = a] - p_j` and `d H / d z_j = -p_j (log p_j + H)`. `[j = a]` is 1
+    /// if j is the action and 0 otherwise.
     pub(super) fn backward(
         &mut self,
         actions: &[i64],
@@ -185,7 +190,7 @@ impl Categorical {
         for (index, ((out, (probs, logs)), (action, entropy))) in rows.enumerate() {
             let d_log_prob = d_log_probs[index / choices];
             for ((out, p), log) in out.iter_mut().zip(probs).zip(logs) {
-                // p log p tends to 0 with p.
+                // p log p tends to 0 if p tends to 0.
                 let surprise = if *p > 0.0 { log + entropy } else { 0.0 };
                 *out = -p * (d_log_prob + d_entropy * surprise);
             }
@@ -195,7 +200,7 @@ impl Categorical {
     }
 }
 
-/// Returns an iterator over the elements of each choice of each row, in order.
+/// Returns an iterator over the choices of all rows, as slices with the elements of one choice.
 fn blocks<'a, T>(mut rows: &'a [T], counts: &'a [usize]) -> impl Iterator<Item = &'a [T]> {
     counts.iter().cycle().map_while(move |count| {
         let (block, rest) = rows.split_at_checked(*count)?;

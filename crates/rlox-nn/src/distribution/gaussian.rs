@@ -1,4 +1,4 @@
-//! Independent normal distributions around the network outputs.
+//! Independent normal distributions, whose means are the network outputs.
 
 use rand_distr::StandardNormal;
 use rlox_core::{Pcg64, Result};
@@ -15,9 +15,9 @@ pub(crate) const HALF_LN_2_PI: f32 = 0.918_938_5;
 pub(super) struct Gaussian {
     pub(super) dim: usize,
     pub(super) log_std: Parameters,
-    /// Gradients of `log_std` of the last batch, in f64 as they are sums over the batch.
+    /// Gradients of `log_std` in the last batch. They are f64 because they are sums over the batch.
     pub(super) sums: Vec<f64>,
-    /// Rows of the last evaluation; 0 after another call.
+    /// Number of rows of the last evaluation; 0 if another method was called after it.
     evaluated: usize,
 }
 
@@ -67,10 +67,10 @@ impl Gaussian {
         }
     }
 
-    /// Computes the gradients.
+    /// Computes the gradients of a loss with respect to the means and to `log_std`.
     ///
-    /// With `z = (a - mean) / std`: `d log_prob / d mean = z / std`, `d log_prob / d log_std = z^2 - 1`, and `d H / d
-    /// log_std = 1`.
+    /// For an action a, the entropy H and `z = (a - mean) / std`: `d log_prob / d mean = z / std`,
+    /// `d log_prob / d log_std = z^2 - 1`, and `d H / d log_std = 1`.
     pub(super) fn backward(
         &mut self,
         inputs: DistInputs<'_>,
@@ -95,7 +95,7 @@ impl Gaussian {
     }
 }
 
-/// Fills a slice with standard normal numbers from one stream.
+/// Fills a slice with standard normal numbers from one random generator.
 pub(crate) fn draw_normal(noise: &mut [f32], rng: &mut Pcg64) {
     for x in noise {
         *x = rand_distr::Distribution::sample(&StandardNormal, rng);

@@ -1,4 +1,4 @@
-//! State-dependent exploration: noise is a random matrix times the last hidden layer.
+//! State-dependent exploration (gSDE): the noise is a random matrix times the last hidden layer.
 
 use rand_distr::StandardNormal;
 use rlox_core::{Pcg64, Result};
@@ -9,32 +9,33 @@ use super::{DistInputs, check_evaluated, ensure_len};
 use crate::Parameters;
 use crate::alloc::{resize, try_vec};
 
-/// Added to variances, which stay above 0.
+/// Constant that is added to variances, so that they stay above 0.
 const EPSILON: f32 = 1e-6;
 
-/// Limit of squashed means, as in Stable-Baselines3; clamped means get no gradient.
+/// Limit of means before squashing, as in Stable-Baselines3. Clamped means get no gradient.
 const CLIP_MEAN: f32 = 2.0;
 
 /// Generalised state-dependent exploration of a Box space.
 ///
-/// With the hidden layer h and an exploration matrix E of normal elements with standard deviations `exp(log_std)`, the
-/// action is `mean + h E`. Log-probabilities are those of a normal distribution with the variances
-/// `h^2 exp(2 log_std) + 1e-6`. The hidden layer gets no gradient from the distribution.
+/// Let h be the last hidden layer, and E a random matrix of normal elements with the standard
+/// deviations `exp(log_std)`. The action is `mean + h E`. Log-probabilities are those of a normal
+/// distribution with the variances `h^2 exp(2 log_std) + 1e-6`. No gradient with respect to h is
+/// computed.
 #[derive(Clone, Debug)]
 pub(super) struct StateDependent {
     pub(super) hidden: usize,
     pub(super) dim: usize,
-    /// `[hidden, dim]`.
+    /// Log standard deviations of the elements of a random matrix, `[hidden, dim]`.
     pub(super) log_std: Parameters,
-    /// Exploration matrices, one per environment, `[N, hidden, dim]`.
+    /// Random matrices, one per environment, `[N, hidden, dim]`.
     pub(super) noise: Vec<f32>,
-    /// `exp(2 log_std)`.
+    /// Variances `exp(2 log_std)` of the elements of a random matrix, `[hidden, dim]`.
     variances: Vec<f32>,
-    /// Standard deviations of the last batch, `[N, dim]`.
+    /// Standard deviations of the actions in the last batch, `[N, dim]`.
     stds: Vec<f32>,
-    /// Gradients of `log_std` of the last batch.
+    /// Gradients of `log_std` in the last batch.
     pub(super) sums: Vec<f64>,
-    /// Rows of the last evaluation; 0 after another call.
+    /// Number of rows of the last evaluation; 0 if another method was called after it.
     evaluated: usize,
 }
 
@@ -65,7 +66,7 @@ impl StateDependent {
         Ok(())
     }
 
-    /// Computes the standard deviations of a batch.
+    /// Computes the standard deviations of the actions in a batch.
     fn prepare(&mut self, hidden: &[f32]) -> Result<()> {
         self.evaluated = 0;
         let variances = ensure_len(&mut self.variances, self.hidden * self.dim)?;
@@ -132,10 +133,11 @@ impl StateDependent {
         Ok(())
     }
 
-    /// Computes the gradients.
+    /// Computes the gradients of a loss with respect to the means and to `log_std`.
     ///
-    /// With `z = (a - mean) / std`: `d log_prob / d mean = z / std`, `d log_prob / d std = (z^2 - 1) / std`, `d H / d
-    /// std = 1 / std`, and `d std_j / d log_std_kj = h_k^2 exp(2 log_std_kj) / std_j`.
+    /// For an action a, the entropy H and `z = (a - mean) / std`: `d log_prob / d mean = z / std`,
+    /// `d log_prob / d std = (z^2 - 1) / std`, `d H / d std = 1 / std`, and
+    /// `d std_j / d log_std_kj = h_k^2 exp(2 log_std_kj) / std_j`.
     pub(super) fn backward(
         &mut self,
         inputs: DistInputs<'_>,
@@ -164,18 +166,18 @@ impl StateDependent {
     }
 }
 
-/// Exploration matrices of a squashed policy, as in Stable-Baselines3's SAC.
+/// Random matrices of a squashed policy with gSDE, as in Stable-Baselines3's SAC.
 ///
-/// With the last hidden layer h and a matrix E of normal elements with standard deviations `exp(log_std)`, the action
-/// is `tanh(mean + h E)`. Log-probabilities use the variances `h^2 exp(2 log_std) + 1e-6` of `h E`. The hidden layer
-/// gets a gradient.
+/// Let h be the last hidden layer, and E a random matrix of normal elements with the standard
+/// deviations `exp(log_std)`. The action is `tanh(mean + h E)`. Log-probabilities use the variances
+/// `h^2 exp(2 log_std) + 1e-6` of `h E`. A gradient with respect to h is computed.
 #[derive(Clone, Debug)]
 pub(crate) struct Exploration {
     pub(crate) hidden: usize,
     dim: usize,
-    /// `[hidden, a]`.
+    /// Log standard deviations of the elements of a random matrix, `[hidden, a]`.
     pub(crate) log_std: Parameters,
-    /// Matrices of the environments, `[N, a, hidden]`.
+    /// Random matrices, one per environment, `[N, a, hidden]`.
     pub(crate) matrices: Vec<f32>,
     /// Buffer of standard normal noise, `[hidden, a]`.
     noise: Vec<f32>,
@@ -190,7 +192,7 @@ impl Exploration {
         Ok(Self { hidden, dim, log_std, matrices: Vec::new(), noise: try_vec("shape", count, 0.0)?, sums })
     }
 
-    /// Draws a matrix for each environment.
+    /// Draws a random matrix for each environment, for environment `i` from `rngs[i]`.
     pub(crate) fn draw(&mut self, rngs: &mut [Pcg64]) -> Result<()> {
         let count = self.hidden * self.dim;
         resize("rngs", &mut self.matrices, rngs.len().saturating_mul(count), 0.0)?;
@@ -201,7 +203,7 @@ impl Exploration {
         Ok(())
     }
 
-    /// Computes the matrix, `[a, hidden]`, from standard normal noise, `[hidden, a]`.
+    /// Computes a random matrix, `[a, hidden]`, from standard normal noise, `[hidden, a]`.
     pub(crate) fn matrix(&self, noise: &[f32], matrix: &mut Vec<f32>) -> Result<()> {
         resize("obs", matrix, noise.len(), 0.0)?;
         scale(self.log_std.values(), self.dim, noise, matrix);
@@ -217,30 +219,32 @@ fn scale(log_stds: &[f32], dim: usize, noise: &[f32], matrix: &mut [f32]) {
     }
 }
 
-/// Cache of the last sample.
+/// Data of the last sample for the backward pass.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Explored {
     /// `exp(2 log_std)`, `[a, hidden]`.
     squares: Vec<f32>,
-    /// `h E`, `[N, a]`.
+    /// Noise `h E` of the actions before squashing, `[N, a]`.
     noise: Vec<f32>,
     /// Variances of `h E`, `[N, a]`.
     variances: Vec<f32>,
-    /// Arguments of the tangent, `[N, a]`.
+    /// Actions before squashing, `[N, a]`.
     u: Vec<f32>,
     actions: Vec<f32>,
     squash: Squash,
 }
 
 impl Explored {
-    /// Computes the squashed means.
+    /// Computes the actions without noise: `tanh` of the clamped means.
     pub(crate) fn mode(&mut self, outputs: &[f32], actions: &mut [f32]) {
         self.u.clear();
         self.u.extend(outputs.iter().map(|mean| mean.clamp(-CLIP_MEAN, CLIP_MEAN)));
         self.squash.run(&self.u, actions);
     }
 
-    /// Computes actions and log-probabilities from one matrix per row or one matrix for all rows.
+    /// Computes actions and log-probabilities.
+    ///
+    /// `matrices` has one random matrix per row, or one matrix for all rows.
     pub(crate) fn sample(
         &mut self,
         exploration: &Exploration,
@@ -280,11 +284,13 @@ impl Explored {
         Ok(())
     }
 
-    /// Computes the gradients with respect to outputs and hidden layer.
+    /// Computes the gradients of a loss with respect to the outputs and the last hidden layer h.
     ///
-    /// [`Explored::add_gradients`] applies the gradient of `log_std`. With `n = h E` and the variance v: `d log_prob /
-    /// dn = -n / v` and `d log_prob / dv = (n^2 / v - 1) / 2v` beside the part of the tangent, `dn / d log_std = h E`,
-    /// `dv / d log_std = 2 h^2 exp(2 log_std)`, `dn / dh = E` and `dv / dh = 2 h exp(2 log_std)`, element by element.
+    /// Also computes the gradient of `log_std`, which [`Explored::add_gradients`] adds. Let
+    /// `n = h E` and let v be the variance of n. Element by element, `dn / d log_std = h E`,
+    /// `dn / dh = E`, `dv / d log_std = 2 h^2 exp(2 log_std)` and `dv / dh = 2 h exp(2 log_std)`.
+    /// The normal log-probability of n has the derivatives `-n / v` with respect to n and
+    /// `(n^2 / v - 1) / (2 v)` with respect to v. The correction for `tanh` is added.
     pub(crate) fn backward(
         &self,
         exploration: &mut Exploration,
@@ -321,7 +327,8 @@ impl Explored {
         }
     }
 
-    /// Adds the gradient of `log_std` from the last [`Explored::backward`].
+    /// Adds the gradient of `log_std` from the last [`Explored::backward`] to the gradients of
+    /// `log_std`.
     pub(crate) fn add_gradients(&self, exploration: &mut Exploration, matrix: &[f32]) {
         let Exploration { hidden: count, dim, sums: [first, second], log_std, .. } = exploration;
         let (count, dim) = (*count, *dim);
@@ -333,7 +340,7 @@ impl Explored {
     }
 }
 
-/// Returns the sum of `f` over pairs, in lanes that compilers vectorize.
+/// Returns the sum of `f(x, y)` over pairs, as 16 partial sums that compilers vectorize.
 fn zip_sum(x: &[f32], y: &[f32], f: impl Fn(f32, f32) -> f32) -> f32 {
     const LANES: usize = 16;
     let ((x, x_rest), (y, y_rest)) = (x.as_chunks::<LANES>(), y.as_chunks::<LANES>());

@@ -9,17 +9,21 @@ use crate::alloc::resize;
 use crate::kernels::activations::{exp_in_place, ln_in_place, tanh_in_place};
 use crate::validate;
 
-/// Range of log standard deviations, as in Stable-Baselines3; clamped numbers get no gradient.
+/// Range of log standard deviations, as in Stable-Baselines3. Clamped log standard deviations get
+/// no gradient.
 const LOG_STD: std::ops::RangeInclusive<f32> = -20.0..=2.0;
 
-/// Largest action that has a finite inverse tangent.
+/// Largest action whose inverse hyperbolic tangent is finite.
 const MAX_ACTION: f32 = 1.0_f32.next_down();
 
-/// Squashed Gaussian of SAC, `a = tanh(mean + std * noise)`, with network outputs `[mean | log_std]`.
+/// Squashed Gaussian of SAC, `a = tanh(u)` with `u = mean + std * noise`. The network outputs are
+/// `[mean | log_std]` rows.
 ///
-/// `log p(a) = log N(u; mean, std) - log(1 - tanh^2 u)`, summed over the elements of an action. The last term is
-/// computed as `2 (ln 2 - u - softplus(-2 u))` (Haarnoja et al. 2018, appendix C). The entropy has no closed form.
-/// Minus the log-probability of a sample estimates it; [`SquashedGaussian::backward`] has its gradient.
+/// The log-probability is `log p(a) = log N(u; mean, std) - log(1 - tanh^2 u)`, summed over the
+/// elements of an action. The term `log(1 - tanh^2 u)` is computed as
+/// `2 (ln 2 - u - softplus(-2 u))` (Haarnoja et al. 2018, appendix C). The entropy has no closed
+/// form. Minus the log-probability of a sample estimates the entropy;
+/// [`SquashedGaussian::backward`] computes the gradient of this estimate.
 ///
 /// ```
 /// use rlox_nn::SquashedGaussian;
@@ -41,17 +45,17 @@ pub struct SquashedGaussian {
     mode: Normal,
 }
 
-/// Normal numbers of a batch before and after squashing.
+/// Standard deviations, actions before squashing, and derivatives of a batch.
 #[derive(Clone, Debug, Default)]
 struct Normal {
     /// Standard deviations, `[N, a]`.
     stds: Vec<f32>,
-    /// Arguments of the tangent, `[N, a]`.
+    /// Actions before squashing, `[N, a]`.
     u: Vec<f32>,
     squash: Squash,
 }
 
-/// The last sample.
+/// Data of the last sample for the backward pass.
 #[derive(Clone, Debug, Default)]
 struct Sampled {
     normal: Normal,
@@ -81,7 +85,7 @@ impl SquashedGaussian {
     /// Creates a distribution of actions with `dim` elements.
     ///
     /// # Errors
-    /// [`Error::Config`] for a `dim` of 0, or a `dim` whose double overflows.
+    /// [`Error::Config`] if `dim` is 0, or `2 * dim` overflows.
     pub fn new(dim: usize) -> Result<Self> {
         const MAX: usize = usize::MAX / 2;
         if !(1..=MAX).contains(&dim) {
@@ -102,7 +106,7 @@ impl SquashedGaussian {
         self.check_finite(outputs)
     }
 
-    /// Checks that all outputs of the network are finite.
+    /// Checks that all outputs of a network are finite.
     pub(crate) fn check_finite(&self, outputs: &[f32]) -> Result<()> {
         validate::check_finite_outputs("outputs", outputs, self.outputs()).map_err(|error| {
             let index = outputs.iter().position(|x| !x.is_finite()).unwrap_or(0);
@@ -110,11 +114,11 @@ impl SquashedGaussian {
         })
     }
 
-    /// Computes the modes `tanh(mean)`, `[N, a]`.
+    /// Computes the actions without noise, `tanh(mean)`, `[N, a]`.
     ///
     /// # Errors
-    /// [`Error::Shape`] for slices that do not fit, [`Error::NotFinite`] naming a `mean` or `log_std` that is NaN or
-    /// infinite.
+    /// - [`Error::Shape`]: a slice has the wrong length.
+    /// - [`Error::NotFinite`]: a `mean` or `log_std` is NaN or infinite.
     pub fn mode(&mut self, outputs: &[f32], actions: &mut [f32]) -> Result<()> {
         self.check(outputs, actions.len(), actions.len() / self.dim)?;
         let Self { dim, mode: Normal { u, squash, .. }, .. } = self;
@@ -128,7 +132,7 @@ impl SquashedGaussian {
 
     /// Computes actions from standard normal noise, `[N, a]`, and their log-probabilities, `[N]`.
     ///
-    /// Caches what [`SquashedGaussian::backward`] needs.
+    /// Stores the data that [`SquashedGaussian::backward`] needs.
     ///
     /// # Errors
     /// The errors of [`SquashedGaussian::mode`].
@@ -158,13 +162,14 @@ impl SquashedGaussian {
 
     /// Computes the gradient of a loss with respect to the outputs.
     ///
-    /// `d_actions`, `[N, a]`, and `d_log_probs`, `[N]`, are the gradients of the loss with respect to the results of
-    /// the last [`SquashedGaussian::sample`] with the same outputs. With `u = mean + std * noise`: `da/du = 1 - a^2`,
-    /// `d log_prob / du = 2 a` through the tangent, and a direct `d log_prob / d log_std = -1`.
+    /// `d_actions`, `[N, a]`, and `d_log_probs`, `[N]`, are the gradients of the loss with respect
+    /// to the results of the last [`SquashedGaussian::sample`] with the same outputs. Let
+    /// `u = mean + std * noise` with constant noise. Then `da / du = 1 - a^2`. The derivative of the
+    /// log-probability is `2 a` with respect to u and, in addition, -1 with respect to `log_std`.
     ///
     /// # Errors
-    /// The errors of [`SquashedGaussian::mode`], and [`Error::Shape`] for another number of rows than in the last
-    /// sample.
+    /// The errors of [`SquashedGaussian::mode`]. Also [`Error::Shape`] if the last sample had
+    /// another number of rows.
     pub fn backward(
         &mut self,
         outputs: &[f32],
@@ -190,10 +195,12 @@ impl SquashedGaussian {
 
     /// Computes the log-probabilities, `[N]`, of actions.
     ///
-    /// An action of 1 or -1 is replaced by the nearest f32 with a finite inverse tangent.
+    /// Actions of 1 and -1 are replaced by the nearest f32 whose inverse hyperbolic tangent is
+    /// finite.
     ///
     /// # Errors
-    /// The errors of [`SquashedGaussian::mode`], and [`Error::Action`] for actions outside [-1, 1].
+    /// The errors of [`SquashedGaussian::mode`]. Also [`Error::Action`] if an action is outside
+    /// [-1, 1].
     pub fn log_prob(&mut self, outputs: &[f32], actions: &[f32], log_probs: &mut [f32]) -> Result<()> {
         self.check(outputs, actions.len(), log_probs.len())?;
         if let Some(index) = actions.iter().position(|action| !(-1.0..=1.0).contains(action)) {
@@ -206,7 +213,7 @@ impl SquashedGaussian {
         normal.prepare(dim, outputs)?;
         let Normal { stds, u, squash } = normal;
         u.clear();
-        // The f32 inverse tangent loses more digits near -1 than near 1.
+        // The f32 `atanh` loses more digits near -1 than near 1.
         u.extend(actions.iter().map(|action| action.abs().min(MAX_ACTION).atanh().copysign(*action)));
         squash.compute_slopes(u);
         log_probs.fill(0.0);
@@ -219,13 +226,14 @@ impl SquashedGaussian {
         Ok(())
     }
 
-    /// Computes the gradient of a loss with respect to the outputs for constant actions.
+    /// Computes the gradient of a loss with respect to the outputs, for constant actions.
     ///
     /// `d_log_probs` is the gradient of the loss with respect to the log-probabilities of the last
     /// [`SquashedGaussian::log_prob`] with the same outputs.
     ///
     /// # Errors
-    /// The errors of [`SquashedGaussian::mode`], and [`Error::Shape`] for another number of rows than in the last call.
+    /// The errors of [`SquashedGaussian::mode`]. Also [`Error::Shape`] if the last call had another
+    /// number of rows.
     pub fn log_prob_backward(&mut self, outputs: &[f32], d_log_probs: &[f32], d_outputs: &mut [f32]) -> Result<()> {
         self.check(outputs, d_log_probs.len().saturating_mul(self.dim), d_log_probs.len())?;
         let Self { dim, evaluation: Normal { u, stds, .. }, .. } = self;
@@ -244,27 +252,27 @@ impl SquashedGaussian {
     }
 }
 
-/// Slopes of the last squashed numbers.
+/// Derivatives of `tanh` in the last batch.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Squash {
-    /// `1 - tanh^2 u`.
+    /// Derivatives `1 - tanh^2 u`.
     pub(crate) slopes: Vec<f32>,
-    /// Logarithms of the slopes.
+    /// Logarithms of the derivatives.
     pub(crate) log_slopes: Vec<f32>,
 }
 
 impl Squash {
-    /// Computes `tanh u` and its slopes.
+    /// Computes `tanh u` and its derivatives.
     ///
-    /// With `t = e^-2|u|`, the slope `1 - tanh^2 u` is `4 t / (1 + t)^2`, and its logarithm is `2 (ln 2 - |u| - ln(1 +
-    /// t))`. Both are accurate where the tangent is 1.
+    /// Let `t = e^-2|u|`. The derivative `1 - tanh^2 u` is `4 t / (1 + t)^2`, and its logarithm is
+    /// `2 (ln 2 - |u| - ln(1 + t))`. Both formulas are accurate even if `tanh u` rounds to 1.
     pub(crate) fn run(&mut self, u: &[f32], squashed: &mut [f32]) {
         squashed.copy_from_slice(u);
         tanh_in_place(squashed);
         self.compute_slopes(u);
     }
 
-    /// Computes the slopes alone.
+    /// Computes only the derivatives of `tanh u`.
     pub(crate) fn compute_slopes(&mut self, u: &[f32]) {
         let Self { slopes, log_slopes } = self;
         slopes.clear();

@@ -1,4 +1,4 @@
-//! `exp`, `ln`, `tanh` and `erf` of vectors, within a few units in the last place.
+//! `exp`, `ln`, `tanh` and `erf` of SIMD vectors, with errors of a few units in the last place.
 
 #![expect(clippy::inline_always, reason = "what is not inlined is not compiled for the wider instruction set")]
 
@@ -6,16 +6,19 @@ use std::f32::consts::FRAC_2_SQRT_PI;
 
 use crate::simd::{AlignedF32x16, F32s, LANES, on_f32s};
 
-/// Smallest argument of [`exp`]; smaller ones are replaced by it.
+/// Smallest argument of [`exp`], which replaces smaller arguments by this number.
 const MIN_ARGUMENT: f32 = -87.3;
 
-/// Returns `e^x`, at least the smallest normal number and at most 2^127.
+/// Returns `e^x` of each number.
 ///
-/// With `n` the integer nearest to `x / ln 2` and `r = x - n ln 2`, `e^x = 2^n e^r`. `e^r` is a Taylor polynomial of
-/// degree 7: `|r| < 0.35`, so the remainder is below 1e-8.
+/// Arguments are clamped so that the result is at least the smallest normal number and at most
+/// 2^127. Let `n` be the integer nearest to `x / ln 2`, and `r = x - n ln 2`. Then `e^x = 2^n e^r`.
+/// `e^r` is computed by its Taylor polynomial of degree 7, whose remainder is below 1e-8 because
+/// `|r| < 0.35`.
 #[inline(always)]
 pub(crate) fn exp<S: F32s>(s: S, x: S::Vector) -> S::Vector {
-    // ln 2 in two parts, the first short enough for its products with integers to be exact (Cody and Waite 1980).
+    // ln 2 is the sum of these parts. Products of the first part with integers are exact, because
+    // it has few bits (Cody and Waite 1980).
     const LN2: [f32; 2] = [0.693_359_4, -2.121_944_4e-4];
     let x = s.min(s.splat(88.0), s.max(s.splat(MIN_ARGUMENT), x));
     let n = s.round(s.mul(x, s.splat(std::f32::consts::LOG2_E)));
@@ -24,16 +27,16 @@ pub(crate) fn exp<S: F32s>(s: S, x: S::Vector) -> S::Vector {
     s.mul(polynomial(s, &coefficients, r), s.power_of_two(n))
 }
 
-/// Returns `e^x`, or 0 for `x <= MIN_ARGUMENT` and for NaN.
+/// Returns `e^x` of each number, or 0 for `x <= MIN_ARGUMENT` and for NaN.
 #[inline(always)]
 fn exp_or_zero<S: F32s>(s: S, x: S::Vector) -> S::Vector {
     s.where_positive(s.sub(x, s.splat(MIN_ARGUMENT)), exp(s, x))
 }
 
-/// Returns `ln x` of positive normal numbers.
+/// Returns `ln x` of each number, which must be positive and normal.
 ///
-/// With `x = m 2^e` and `t = (m - 1) / (m + 1)`, `ln x = e ln 2 + 2 atanh t`. `|t| < 0.172`, so the series `t + t^3/3 +
-/// ...` ends with `t^9/9`.
+/// Let `x = m 2^e` and `t = (m - 1) / (m + 1)`. Then `ln x = e ln 2 + 2 atanh t`. The series
+/// `atanh t = t + t^3/3 + ...` ends with `t^9/9`, because `|t| < 0.172`.
 #[inline(always)]
 pub(crate) fn ln<S: F32s>(s: S, x: S::Vector) -> S::Vector {
     let (m, e) = s.parts(x);
@@ -45,7 +48,8 @@ pub(crate) fn ln<S: F32s>(s: S, x: S::Vector) -> S::Vector {
     s.add(high, s.mul_add(e, s.splat(-2.121_944_4e-4), series))
 }
 
-/// Returns `tanh x` by a minimax rational function on [-9, 9] (relative error 2e-8 before rounding).
+/// Returns `tanh x` of each number, by a rational minimax approximation on [-9, 9] with a relative
+/// error of 2e-8 before rounding.
 #[inline(always)]
 pub(crate) fn tanh<S: F32s>(s: S, x: S::Vector) -> S::Vector {
     const P: [f32; 5] = [1.335_283_8e-8, 2.060_81e-5, 3.495_545_4e-3, 0.133_809_97, 1.0];
@@ -53,7 +57,8 @@ pub(crate) fn tanh<S: F32s>(s: S, x: S::Vector) -> S::Vector {
     odd(s, &P, &Q, 9.0, x)
 }
 
-/// Returns `erf x` by a minimax rational function on [-4, 4] (relative error 3e-8 before rounding).
+/// Returns `erf x` of each number, by a rational minimax approximation on [-4, 4] with a relative
+/// error of 3e-8 before rounding.
 #[inline(always)]
 pub(crate) fn erf<S: F32s>(s: S, x: S::Vector) -> S::Vector {
     const P: [f32; 6] = [1.986_815e-6, 2.845_449_5e-4, 3.882_662_6e-3, 5.309_959e-2, 0.193_529_83, FRAC_2_SQRT_PI];
@@ -61,17 +66,19 @@ pub(crate) fn erf<S: F32s>(s: S, x: S::Vector) -> S::Vector {
     odd(s, &P, &Q, 4.0, x)
 }
 
-/// Returns `x P(x^2) / Q(x^2)` of `x` clamped to `[-end, end]`, clamped to [-1, 1]; NaN stays NaN.
+/// Returns `x P(x^2) / Q(x^2)` of each number, clamped to [-1, 1].
+///
+/// The arguments are clamped to `[-end, end]` first. NaN stays NaN.
 #[inline(always)]
 fn odd<S: F32s, const N: usize>(s: S, p: &[f32; N], q: &[f32; N], end: f32, x: S::Vector) -> S::Vector {
-    // `min` and `max` return their second operand if either is NaN.
+    // `min` and `max` return their second operand if either operand is NaN.
     let clamp = |end: f32, x| s.max(s.splat(-end), s.min(s.splat(end), x));
     let x = clamp(end, x);
     let square = s.mul(x, x);
     clamp(1.0, s.div(s.mul(x, polynomial(s, p, square)), polynomial(s, q, square)))
 }
 
-/// Evaluates a polynomial by Horner's scheme; the coefficient of the highest power comes first.
+/// Evaluates a polynomial by Horner's scheme. The coefficient of the highest power is the first.
 #[inline(always)]
 fn polynomial<S: F32s>(s: S, coefficients: &[f32], x: S::Vector) -> S::Vector {
     let mut sum = s.splat(coefficients[0]);
@@ -123,7 +130,7 @@ mod tests {
         erf_in_place: erf;
     }
 
-    /// Returns the largest error of `f` against `exact`, relative to `scale(exact)`.
+    /// Returns the largest error of `f` compared with `exact`, relative to `scale(exact)`.
     fn worst(f: fn(&mut [f32]), exact: fn(f64) -> f64, scale: fn(f64) -> f64, from: f32, to: f32) -> f64 {
         let count = 1 << 18;
         let arguments: Vec<f32> = (0..count).map(|i| from + (to - from) * i as f32 / count as f32).collect();
@@ -136,7 +143,8 @@ mod tests {
         errors.fold(0.0, f64::max)
     }
 
-    /// Returns the error function by Simpson's rule, which is shorter than series and continued fractions.
+    /// Returns `erf x` by Simpson's rule, which takes less code than series and continued
+    /// fractions.
     fn erf_exact(x: f64) -> f64 {
         let steps = 2000;
         let h = x / f64::from(steps);

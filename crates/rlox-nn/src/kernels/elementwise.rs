@@ -1,18 +1,22 @@
-//! Operations on each number of a layer or of all parameters.
+//! Element-wise operations on the numbers of a layer or on all parameters.
+//!
+//! A line is 16 f32 in memory ([`AlignedF32x16`]), which is one SIMD vector.
 
 #![expect(clippy::inline_always, reason = "what is not inlined is not compiled for the wider instruction set")]
 
 use super::activations::{erf, exp, tanh};
 use crate::simd::{AlignedF32x16, F32s, on_f32s};
 
-/// `(f(z), f'(z))` of an activation: GELU is `z Phi(z)`, `SiLU` is `z / (1 + e^-z)`.
+/// Value and derivative, `(f(z), f'(z))`, of an activation.
+///
+/// GELU is `z Phi(z)` with the normal distribution function `Phi`, and `SiLU` is `z / (1 + e^-z)`.
 type Smooth<V> = (V, V);
 
 #[inline(always)]
 fn gelu<S: F32s>(s: S, z: S::Vector) -> Smooth<S::Vector> {
     let (half, one) = (s.splat(0.5), s.splat(1.0));
     let cumulative = s.mul(half, s.add(one, erf(s, s.mul(z, s.splat(std::f32::consts::FRAC_1_SQRT_2)))));
-    // 1 / sqrt(2 pi)
+    // The factor is 1 / sqrt(2 pi).
     let density = s.mul(s.splat(0.398_942_3), exp(s, s.mul(s.mul(z, z), s.splat(-0.5))));
     (s.mul(z, cumulative), s.mul_add(z, density, cumulative))
 }
@@ -39,7 +43,7 @@ macro_rules! in_place {
 }
 in_place! {
     tanh_lines(s, x) tanh(s, x);
-    // `max` returns its second operand if either is NaN, so NaN stays.
+    // `max` returns its second operand if either operand is NaN, so that NaN stays NaN.
     relu_lines(s, x) s.max(s.splat(0.0), x);
     gelu_lines(s, x) gelu(s, x).0;
     silu_lines(s, x) silu(s, x).0;
@@ -48,7 +52,10 @@ in_place! {
 macro_rules! gradients {
     ($($name:ident($s:ident, $d:ident, $of:ident) $body:expr;)*) => {$(
         on_f32s! {
-            /// Multiplies gradients by the derivative of the activation, computed from its outputs or its inputs.
+            /// Multiplies `gradients` by the derivative of the activation, in place.
+            ///
+            /// The derivative is computed from the outputs or from the inputs of the activation, as
+            /// the name of the second argument says.
             pub(crate) fn $name(s: F32s, $of: &[AlignedF32x16], gradients: &mut [AlignedF32x16]) {
                 for (gradient, of) in gradients.iter_mut().zip($of) {
                     let ($s, $d, $of) = (s, s.load(gradient), s.load(of));
@@ -66,7 +73,7 @@ gradients! {
 }
 
 on_f32s! {
-    /// Returns the sum of the squares.
+    /// Returns the sum of the squares of all numbers.
     pub(crate) fn sum_of_squares(s: F32s, lines: &[AlignedF32x16]) -> f64 {
         let mut sums = [s.splat(0.0); 4];
         let (fours, rest) = lines.as_chunks::<4>();
@@ -85,7 +92,7 @@ on_f32s! {
 }
 
 on_f32s! {
-    /// Computes `target += tau (online - target)`.
+    /// Computes `target += tau (online - target)` for each number.
     pub(crate) fn move_towards(s: F32s, tau: f32, online: &[AlignedF32x16], target: &mut [AlignedF32x16]) {
         let tau = s.splat(tau);
         for (target, online) in target.iter_mut().zip(online) {
@@ -95,20 +102,22 @@ on_f32s! {
     }
 }
 
-/// Running means below this size are set to 0: they are denormal, which halves the speed.
+/// Magnitude below which running means are set to 0. Computing with such denormal numbers takes
+/// twice as long.
 const TINY: f32 = f32::MIN_POSITIVE;
 
-/// Returns a mean of squares, or 0 if it is denormal and `over`, the number divided by its root, is 0.
+/// Returns the running mean of squares `square`, or 0 if `square` is denormal and `over` is 0.
 ///
-/// If `over` is not 0, a root of 0 would turn a small step into a huge one.
+/// The optimizer step divides `over` by the square root of the result. If `over` is not 0, a root
+/// of 0 would turn a small step into a huge step.
 #[inline(always)]
 fn flush_underflow<S: F32s>(s: S, square: S::Vector, over: S::Vector) -> S::Vector {
-    // No magnitude is below a negative threshold.
+    // The threshold is `TINY - |over|`. If it is not positive, nothing is set to 0.
     let size = s.max(over, s.sub(s.splat(0.0), over));
     s.zero_if_tiny(square, s.sub(s.splat(TINY), size))
 }
 
-/// Coefficients of one step of Adam, bias corrections included.
+/// Coefficients of one step of Adam, including the bias corrections of step number `t`.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct AdamStep {
     pub(crate) beta1: f32,
@@ -118,23 +127,24 @@ pub(crate) struct AdamStep {
     pub(crate) step_size: f32,
     /// `1 / sqrt(1 - beta2^t)`.
     pub(crate) root_scale: f32,
-    /// Factor of parameters before the step: `1 - lr weight_decay`.
+    /// Factor that multiplies the parameters before the step: `1 - lr weight_decay`.
     pub(crate) decay: f32,
-    /// Factor of gradients.
+    /// Factor that multiplies the gradients.
     pub(crate) scale: f32,
 }
 
 on_f32s! {
-    /// Applies a step of Adam or `AdamW` as in torch; returns true if all parameters stay finite.
+    /// Applies a step of Adam or `AdamW`, as in torch; returns true if all parameters stay finite.
     ///
-    /// `p = decay p - step_size m / (root_scale sqrt(v) + eps)`.
+    /// `g` are the gradients, `m` and `v` the running means of gradients and of their squares, and
+    /// `p` the parameters: `p = decay p - step_size m / (root_scale sqrt(v) + eps)`.
     pub(crate) fn adam(s: F32s, step: AdamStep, g: &[AlignedF32x16], m: &mut [AlignedF32x16], v: &mut [AlignedF32x16], p: &mut [AlignedF32x16]) -> bool {
         let [beta1, beta2] = [step.beta1, step.beta2].map(|beta| s.splat(beta));
         let [one_minus_beta1, one_minus_beta2] = [step.beta1, step.beta2].map(|beta| s.splat((1.0 - f64::from(beta)) as f32));
         let [eps, size] = [step.eps, step.step_size].map(|x| s.splat(x));
         let [root_scale, decay, scale] = [step.root_scale, step.decay, step.scale].map(|x| s.splat(x));
         let (tiny, zero) = (s.splat(TINY), s.splat(0.0));
-        // A product of 0 and a number that is not finite is NaN.
+        // 0 times infinity or NaN is NaN, which stays in this sum.
         let mut products = zero;
         for ((p, g), (m, v)) in p.iter_mut().zip(g).zip(m.iter_mut().zip(v)) {
             let gradient = s.mul(s.load(g), scale);
@@ -158,13 +168,14 @@ pub(crate) struct RmsPropStep {
     pub(crate) lr: f32,
     pub(crate) alpha: f32,
     pub(crate) eps: f32,
-    /// Factor of gradients.
+    /// Factor that multiplies the gradients.
     pub(crate) scale: f32,
 }
 
 on_f32s! {
-    /// Applies a step of `RMSprop` as in torch; returns true if all parameters stay finite.
+    /// Applies a step of `RMSprop`, as in torch; returns true if all parameters stay finite.
     ///
+    /// `g` are the gradients, `v` the running means of their squares, and `p` the parameters:
     /// `v = alpha v + (1 - alpha) g^2`, `p -= lr g / (sqrt(v) + eps)`.
     pub(crate) fn rmsprop(s: F32s, step: RmsPropStep, g: &[AlignedF32x16], v: &mut [AlignedF32x16], p: &mut [AlignedF32x16]) -> bool {
         let one_minus_alpha = s.splat((1.0 - f64::from(step.alpha)) as f32);

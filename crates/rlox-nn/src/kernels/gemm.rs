@@ -1,20 +1,26 @@
 //! Products of matrices whose rows are padded to full lines.
 //!
-//! Every element of a product is one sum over the inner index, in its order, whatever the size of the tile. Results do
-//! not depend on the number of rows or on the thread that computes a row.
+//! A line is 16 f32 in memory ([`AlignedF32x16`]), which is one SIMD vector. Column `j` of `b`, `c`
+//! and the biases is the line `j` of each row, which is 16 numbers wide. A tile is a block of rows
+//! and columns of `c` whose sums fit into the registers. `accumulate` selects the initial values of
+//! the sums.
+//!
+//! Each element of a product is one sum over the inner index, in increasing order, for tiles of any
+//! size. Therefore results do not depend on the number of rows or on the thread that computes a
+//! row.
 
 #![expect(clippy::inline_always, reason = "what is not inlined is not compiled for the wider instruction set")]
 
 use crate::simd::{AlignedF32x16, F32s, LANES, numbers, on_f32s};
 
-/// A matrix in lines, with `stride` lines per row.
+/// A matrix whose rows are padded to `stride` lines.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Lines<'a> {
     pub(crate) lines: &'a [AlignedF32x16],
     pub(crate) stride: usize,
 }
 
-/// A matrix of numbers, with `stride` numbers per row.
+/// A matrix whose rows have `stride` numbers.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Numbers<'a> {
     pub(crate) numbers: &'a [f32],
@@ -27,17 +33,17 @@ impl<'a> From<Lines<'a>> for Numbers<'a> {
     }
 }
 
-/// Initial value of the sums of a product.
+/// Initial values of the sums of a product.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Accumulate<'a> {
     Zero,
-    /// One line of biases for all rows.
+    /// One row of biases, the same for all rows of the product.
     Bias(&'a [AlignedF32x16]),
-    /// The current value of the output.
+    /// The current contents of the output `c`.
     Output,
 }
 
-/// The extents of a product: `rows x inner` numbers times `inner x columns` lines.
+/// Size of a product of a matrix of `rows x inner` numbers and a matrix of `inner x columns` lines.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Extent {
     pub(crate) rows: usize,
@@ -68,7 +74,8 @@ pub(crate) fn transposed_product(
 }
 
 on_f32s! {
-    /// Computes the columns of `c = accumulate + a b` from `j` on; rows of `c` have `extent.columns` lines.
+    /// Computes the columns of `c = accumulate + a b` from column `j` on; rows of `c` have
+    /// `extent.columns` lines.
     pub(super) fn product_from(
         s: F32s, j: usize, extent: Extent, a: Numbers<'_>, b: Lines<'_>, accumulate: Accumulate<'_>, c: &mut [AlignedF32x16],
     ) {
@@ -77,7 +84,8 @@ on_f32s! {
 }
 
 on_f32s! {
-    /// Computes the columns of `c = accumulate + a^T b` from `j` on; `a` is stored as `inner x rows`.
+    /// Computes the columns of `c = accumulate + a^T b` from column `j` on; `a` is stored as
+    /// `inner x rows`.
     pub(super) fn transposed_product_from(
         s: F32s, j: usize, extent: Extent, a: Numbers<'_>, b: Lines<'_>, accumulate: Accumulate<'_>, c: &mut [AlignedF32x16],
     ) {
@@ -85,7 +93,10 @@ on_f32s! {
     }
 }
 
-/// Computes strips of columns from `j` on, as wide as the registers allow; `T` transposes `a`.
+/// Computes the columns of the product from column `j` on, in groups as wide as the registers
+/// allow.
+///
+/// `T` is true to multiply by the transpose of `a`.
 #[inline(always)]
 fn multiply_columns<S: F32s, const T: bool>(
     s: S,
@@ -108,7 +119,7 @@ fn multiply_columns<S: F32s, const T: bool>(
     }
 }
 
-/// Computes all tiles of the `N` columns from `j` on; returns `N`.
+/// Computes `N` columns of the product from column `j` on, tile by tile; returns `N`.
 #[inline(always)]
 fn multiply_rows<S: F32s, const N: usize, const T: bool>(
     s: S,
@@ -133,7 +144,7 @@ fn multiply_rows<S: F32s, const N: usize, const T: bool>(
     N
 }
 
-/// Computes the tile of the `M` rows from `i` on and the `N` columns from `j` on.
+/// Computes one tile of the product: `M` rows from row `i` on and `N` columns from column `j` on.
 #[inline(always)]
 fn multiply_tile<S: F32s, const M: usize, const N: usize, const T: bool>(
     s: S,
@@ -165,7 +176,8 @@ fn multiply_tile<S: F32s, const M: usize, const N: usize, const T: bool>(
     let from: [&[f32]; M] =
         std::array::from_fn(|m| if T { &[] } else { &a.numbers[(i + m) * a.stride..][..extent.inner] });
     for p in 0..extent.inner {
-        // Loops: `map` of an array is a function call in crates that are built without LTO.
+        // This is a loop because `map` of an array is a function call in crates that are built
+        // without LTO.
         let mut columns = [s.splat(0.0); N];
         for (column, line) in columns.iter_mut().zip(&b.lines[p * b.stride + j..][..N]) {
             *column = s.load(line);
@@ -185,7 +197,9 @@ fn multiply_tile<S: F32s, const M: usize, const N: usize, const T: bool>(
 }
 
 on_f32s! {
-    /// Computes `y = x w^T + bias` for few outputs; a row of `w` and of `x` has `columns` lines.
+    /// Computes `y = x w^T + bias` for a layer with few outputs.
+    ///
+    /// Rows of `x` and `w` have `columns` lines. `y` is not padded.
     pub(crate) fn narrow_product(s: F32s, columns: usize, x: &[AlignedF32x16], w: &[AlignedF32x16], bias: &[f32], y: &mut [f32]) {
         for (x, y) in x.chunks_exact(columns).zip(y.chunks_exact_mut(bias.len())) {
             for ((w, bias), y) in w.chunks_exact(columns).zip(bias).zip(y) {
@@ -200,9 +214,13 @@ on_f32s! {
 }
 
 on_f32s! {
-    /// Sums the columns of `d`, whose rows are as long as `sums`; `add` keeps the previous sums.
+    /// Sums the matrix `d` over its rows; `sums` receives one sum per column and is as long as a
+    /// row.
     ///
-    /// `d` has two parts. The first part must have an even number of rows unless the second is empty.
+    /// If `add` is true, the sums are added to the previous contents of `sums`. `d` is split by
+    /// rows into two parts. The first part must have an even number of rows unless the second part
+    /// is empty. Even and odd rows are summed separately, so that the split does not change the
+    /// result.
     pub(crate) fn column_sums(s: F32s, d: [&[AlignedF32x16]; 2], add: bool, sums: &mut [AlignedF32x16]) {
         let stride = sums.len();
         for (j, out) in sums.iter_mut().enumerate() {
@@ -218,9 +236,9 @@ on_f32s! {
 }
 
 on_f32s! {
-    /// Computes `out = a^T`: `rows` numbers of each of the first `columns` columns.
+    /// Transposes `a`, of which `rows` rows and `columns` numbers per row are read, into `out`.
     ///
-    /// Rows of `out` have `stride` lines, padded with 0.
+    /// `out` has `columns` rows of `stride` lines, padded with 0.
     pub(crate) fn transpose(s: F32s, a: Lines<'_>, rows: usize, columns: usize, out: &mut [AlignedF32x16], stride: usize) {
         for (j, out) in out[..columns * stride].chunks_mut(LANES * stride).enumerate() {
             for p in 0..stride {

@@ -1,7 +1,11 @@
-//! Matrix products that skip zeros of a factor with many zeros, such as the outputs of a `ReLU`.
+//! Matrix products that skip the zeros of the first factor `a`, such as the outputs of a `ReLU`.
 //!
-//! Every element is the same sum, in the same order, as in [`super::gemm`]: adding 0 changes nothing. Results differ
-//! only where a 0 is multiplied by NaN or infinity.
+//! As in [`super::gemm`], a line is 16 f32 in memory ([`AlignedF32x16`]), and column `j` of `b` and
+//! `c` is the line `j` of each row. A strip is a group of columns; the sums of one row of a strip
+//! fit into the registers.
+//!
+//! Each element is the same sum in the same order as in [`super::gemm`], because adding 0 changes
+//! nothing. Results differ only if a 0 is multiplied by NaN or infinity.
 
 #![expect(clippy::inline_always, reason = "what is not inlined is not compiled for the wider instruction set")]
 
@@ -22,7 +26,7 @@ pub(crate) fn sparse_product(
 
 /// Computes `c = accumulate + a^T b`; `a` is stored with `extent.inner` rows.
 ///
-/// The rows of `c` belong to the columns of `a` from `first` on.
+/// Row `i` of `c` is the product of `b` and the numbers with index `first + i` in the rows of `a`.
 pub(crate) fn transposed_sparse_product(
     extent: Extent,
     a: Lines<'_>,
@@ -38,7 +42,8 @@ pub(crate) fn transposed_sparse_product(
 }
 
 on_f32s! {
-    /// Computes the columns for which strips are faster than tiles; returns their number.
+    /// Computes the columns of the product for which strips are faster than tiles; returns their
+    /// number.
     fn strips(s: F32s, extent: Extent, a: Lines<'_>, b: Lines<'_>, accumulate: Accumulate<'_>, c: &mut [AlignedF32x16]) -> usize {
         let mut j = 0;
         macro_rules! strip {
@@ -56,7 +61,8 @@ on_f32s! {
 }
 
 on_f32s! {
-    /// Computes the columns for which strips are faster than tiles; returns their number.
+    /// Computes the columns of the product for which strips are faster than tiles; returns their
+    /// number.
     fn transposed_strips(
         s: F32s, extent: Extent, a: Lines<'_>, first: usize, b: Lines<'_>, accumulate: Accumulate<'_>, c: &mut [AlignedF32x16],
     ) -> usize {
@@ -75,10 +81,11 @@ on_f32s! {
     }
 }
 
-/// Lines of factors per block. The rows of `b` that belong to them stay in the first-level cache.
+/// Number of lines of `a` per block. The rows of `b` that a block multiplies stay in the
+/// first-level cache.
 const BLOCK: usize = 2;
 
-/// Computes all rows of the `W` columns from `j` on; returns `W`.
+/// Computes all rows of the strip of `W` columns from column `j` on; returns `W`.
 #[inline(always)]
 fn strip<S: F32s, const W: usize>(
     s: S,
@@ -101,7 +108,9 @@ fn strip<S: F32s, const W: usize>(
     W
 }
 
-/// Works as [`strip`] with the transpose of `a`; rows belong to the columns of `a` from `first` on.
+/// Works as [`strip`] with the transpose of `a`.
+///
+/// Row `i` of the product belongs to the numbers with index `first + i` in the rows of `a`.
 #[inline(always)]
 fn transposed_strip<S: F32s, const W: usize>(
     s: S,
@@ -138,9 +147,10 @@ fn transposed_strip<S: F32s, const W: usize>(
     W
 }
 
-/// Adds the first `count` rows of `b`, each times its factor, to `W` lines of `c`.
+/// Multiplies each of the first `count` rows of `b` by its factor and adds the products to `W`
+/// lines of `c`.
 ///
-/// `c` starts at column `j` of its row.
+/// `b` and `c` start at column `j` of their rows.
 #[inline(always)]
 fn add_rows<S: F32s, const W: usize>(
     s: S,
@@ -193,7 +203,7 @@ mod tests {
     use crate::simd::numbers;
     use crate::simd::tests::on_each_isa;
 
-    /// Returns a matrix with about half of the numbers 0, and all numbers beyond `width` 0.
+    /// Returns a matrix in which about half of the numbers, and all numbers beyond `width`, are 0.
     fn halved(rows: usize, width: usize, seed: u32) -> Vec<AlignedF32x16> {
         let stride = width.div_ceil(LANES);
         let mut all = matrix(rows, stride, seed);

@@ -1,17 +1,17 @@
 //! Losses of off-policy methods and their gradients, on slices.
 //!
-//! All losses are means over the rows of a minibatch. Gradients overwrite the output slices.
+//! All losses are means over the B rows of a minibatch. Gradients overwrite the output slices.
 
 use rlox_core::{Error, Result, error::check_len};
 
 use crate::validate::check_some;
 
-/// Discount of each row's bootstrap value.
+/// Factor of the next value in the target of each row.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Discount<'a> {
     /// One discount for all rows.
     Same(f32),
-    /// One discount per row, `[B]`: `gamma^k` for a row that spans k steps.
+    /// One discount per row, `[B]`: `gamma^k` for a transition over k steps.
     Each(&'a [f32]),
 }
 
@@ -26,8 +26,8 @@ impl Discount<'_> {
     /// Checks the number of discounts and their range.
     ///
     /// # Errors
-    /// [`Error::Shape`] for another number of discounts than `rows`, [`Error::Config`] naming a discount outside [0,
-    /// 1].
+    /// - [`Error::Shape`]: there are not `rows` discounts.
+    /// - [`Error::Config`]: a discount is outside [0, 1].
     pub fn check(&self, rows: usize) -> Result<()> {
         let gammas = match self {
             Self::Same(gamma) => std::slice::from_ref(gamma),
@@ -46,13 +46,15 @@ impl Discount<'_> {
     }
 }
 
-/// Computes the value targets `r + discount * next_value`, without the second term for terminated rows.
+/// Computes the value targets `reward + discount * next_value`, without the second term in
+/// terminated rows.
 ///
-/// Truncation needs no case of its own: the next observation is then the last one of the episode. All slices are `[B]`.
+/// Truncated rows have the second term: their next value belongs to the last observation of the
+/// episode. All slices have the shape `[B]`.
 ///
 /// # Errors
-/// [`Error::Shape`] for slices of other lengths than `rewards`, and the errors of [`Discount::check`]. Nothing is
-/// written then.
+/// [`Error::Shape`] if a slice has another length than `rewards`, and the errors of
+/// [`Discount::check`]. After an error, nothing was written.
 ///
 /// ```
 /// use rlox_nn::losses::td_targets;
@@ -87,18 +89,21 @@ pub fn td_targets(
 pub enum TdLoss {
     /// `(value - target)^2`.
     SquaredError,
-    /// Half the square up to a distance of 1, and the distance minus one half beyond (Huber 1964, delta 1).
+    /// `d^2 / 2` for a distance d of at most 1, and `d - 1/2` for a larger distance (Huber 1964,
+    /// with delta 1).
     ///
-    /// Clipping the error as in Mnih et al. 2015 has the same gradient.
+    /// Its gradient is the clipped error of Mnih et al. 2015.
     Huber,
 }
 
 /// Computes the mean weighted distance between values and targets, and `coef` times its gradient.
 ///
-/// `td_errors` receives `target - value`. Without importance weights, all weights are 1. All slices are `[B]`.
+/// `td_errors` receives `target - value`. If `weights` is `None`, all importance weights are 1. All
+/// slices have the shape `[B]`.
 ///
 /// # Errors
-/// [`Error::Shape`] without rows, or for slices of other lengths than `values`. Nothing is written then.
+/// [`Error::Shape`] if there are no rows, or a slice has another length than `values`. After an
+/// error, nothing was written.
 ///
 /// ```
 /// use rlox_nn::losses::td_loss;
@@ -142,13 +147,14 @@ pub fn td_loss(
     Ok((sum / f64::from(count)) as f32)
 }
 
-/// Replaces values of states by entropy-regularized values, `value - alpha * log_prob`, in place.
+/// Replaces values of states by the entropy-regularized values `value - alpha * log_prob`, in
+/// place.
 ///
-/// `log_probs` belong to sampled actions (Haarnoja et al. 2018, "Soft Actor-Critic Algorithms and Applications", eq.
-/// 3).
+/// `log_probs` are the log-probabilities of the sampled actions (Haarnoja et al. 2018, "Soft
+/// Actor-Critic Algorithms and Applications", eq. 3).
 ///
 /// # Errors
-/// [`Error::Shape`] for another number of `log_probs` than of `values`. Nothing is written then.
+/// [`Error::Shape`] if the slices have different lengths. After an error, nothing was written.
 ///
 /// ```
 /// let mut values = [1.0];
@@ -164,11 +170,13 @@ pub fn soft_values(values: &mut [f32], log_probs: &[f32], alpha: f32) -> Result<
 
 /// Computes SAC's actor loss, `mean(alpha * log_prob - value)`, and its gradients.
 ///
-/// The gradients are with respect to log-probabilities, `[B]`, and actions, `[B, a]`. `d_actions` holds `dQ/da` of each
-/// row on entry (Haarnoja et al. 2018, eq. 7).
+/// `d_log_probs`, `[B]`, receives the gradients with respect to the log-probabilities. `d_actions`,
+/// `[B, a]`, must hold `dQ/da` of each row, and receives the gradients with respect to the actions
+/// (Haarnoja et al. 2018, eq. 7).
 ///
 /// # Errors
-/// [`Error::Shape`] without rows, or for slices of other numbers of rows than `log_probs`. Nothing is written then.
+/// [`Error::Shape`] if there are no rows, or a slice has another number of rows than `log_probs`.
+/// After an error, nothing was written.
 ///
 /// ```
 /// let (mut d_log_probs, mut d_actions) = ([0.0; 2], [1.0, -3.0]);
@@ -193,13 +201,15 @@ pub fn sac_actor_loss(
     Ok((bonus + f64::from(loss)) as f32)
 }
 
-/// Computes TD3's actor loss, `-mean(value)`, and its gradient with respect to actions, `[B, a]`.
+/// Computes TD3's actor loss, `-mean(value)`, and its gradient with respect to the actions,
+/// `[B, a]`.
 ///
-/// `d_actions` holds `dQ/da` on entry (Fujimoto et al. 2018, "Addressing Function Approximation Error in Actor-Critic
-/// Methods").
+/// `d_actions` must hold `dQ/da` of each row, and receives the gradient (Fujimoto et al. 2018,
+/// "Addressing Function Approximation Error in Actor-Critic Methods").
 ///
 /// # Errors
-/// [`Error::Shape`] without rows, or for `d_actions` with an incomplete row. Nothing is written then.
+/// [`Error::Shape`] if there are no rows, or the last row of `d_actions` is incomplete. After an
+/// error, nothing was written.
 ///
 /// ```
 /// let mut d_actions = [1.0, -3.0];
@@ -220,11 +230,11 @@ pub fn td3_actor_loss(values: &[f32], d_actions: &mut [f32]) -> Result<f32> {
 
 /// Returns the loss of SAC's temperature and its gradient with respect to `log_alpha`.
 ///
-/// The loss is `-mean(log_alpha * (log_prob + target_entropy))` (Haarnoja et al. 2018, eq. 18, in the form of
-/// Stable-Baselines3).
+/// The loss is `-mean(log_alpha * (log_prob + target_entropy))`, as in Stable-Baselines3 (Haarnoja
+/// et al. 2018, eq. 18).
 ///
 /// # Errors
-/// [`Error::Shape`] without rows.
+/// [`Error::Shape`] if there are no log-probabilities.
 ///
 /// ```
 /// assert_eq!(rlox_nn::losses::temperature_loss(0.5, &[1.0, 2.0], -1.0)?, (-0.25, -0.5));

@@ -1,6 +1,6 @@
 //! Losses of actor-critic methods and their gradients, on slices.
 //!
-//! All losses are means over the rows of a minibatch. Gradients overwrite the output slices.
+//! All losses are means over the B rows of a minibatch. Gradients overwrite the output slices.
 
 use rlox_core::{Result, error::check_len};
 
@@ -12,20 +12,24 @@ use crate::validate::{check_not_negative, check_some};
 pub struct ClippedLoss {
     /// Loss.
     pub loss: f32,
-    /// Estimate k3 of KL(old || new), `mean(r - 1 - ln r)` (Schulman 2020).
+    /// Estimate k3 of the divergence KL(old || new) from the ratios r: `mean(r - 1 - ln r)` (Schulman
+    /// 2020).
     pub approx_kl: f32,
-    /// Share of ratios whose distance from 1 exceeds `clip_coef`.
+    /// Share of the ratios whose distance from 1 exceeds `clip_coef`.
     pub clip_fraction: f32,
 }
 
 /// Computes PPO's clipped surrogate loss and its gradient (Schulman et al. 2017, eq. 7).
 ///
-/// With the ratio `r = exp(log_prob - old_log_prob)`, the loss is `-mean(min(r A, clip(r, 1 - clip_coef, 1 + clip_coef)
-/// A))`. All slices are `[B]`.
+/// With the ratio `r = exp(log_prob - old_log_prob)` and the advantage A, the loss is
+/// `-mean(min(r A, clip(r, 1 - clip_coef, 1 + clip_coef) A))`. All slices have the shape `[B]`.
 ///
 /// # Errors
-/// [`rlox_core::Error::Shape`] without rows, or for slices of other lengths than `log_probs`,
-/// [`rlox_core::Error::Config`] for a `clip_coef` that is negative or not finite. Nothing is written then.
+/// - [`rlox_core::Error::Shape`]: there are no rows, or a slice has another length than
+///   `log_probs`.
+/// - [`rlox_core::Error::Config`]: `clip_coef` is negative or not finite.
+///
+/// After an error, nothing was written.
 ///
 /// ```
 /// let mut gradient = [0.0; 2];
@@ -49,7 +53,8 @@ pub fn clipped_policy_loss(
     check_len("advantages", advantages.len(), log_probs.len())?;
     check_len("d_log_probs", d_log_probs.len(), log_probs.len())?;
     let count = log_probs.len() as f32;
-    // The slice of gradients holds the ratios first.
+    // The slice of gradients holds the log-ratios and then the ratios until it receives the
+    // gradients.
     for ((ratio, new), old) in d_log_probs.iter_mut().zip(log_probs).zip(old_log_probs) {
         *ratio = new - old;
     }
@@ -59,7 +64,7 @@ pub fn clipped_policy_loss(
     for (out, ((new, old), advantage)) in d_log_probs.iter_mut().zip(rows) {
         let ratio = *out;
         let (free, cut) = (ratio * advantage, ratio.clamp(1.0 - clip_coef, 1.0 + clip_coef) * advantage);
-        // Comparisons with NaN are false, so NaN reaches the gradient and the loss.
+        // Comparisons with NaN are false, so that NaN reaches the gradient and the loss.
         *out = if free > cut { 0.0 } else { -free / count };
         loss -= f64::from(if free > cut { cut } else { free });
         kl += f64::from(ratio - 1.0 - (new - old));
@@ -69,12 +74,14 @@ pub fn clipped_policy_loss(
     Ok(ClippedLoss { loss: mean(loss), approx_kl: mean(kl), clip_fraction: mean(clipped) })
 }
 
-/// Computes the policy gradient loss, `-mean(log_prob A)`, and its gradient.
+/// Computes the policy gradient loss, `-mean(log_prob A)` with the advantage A, and its gradient.
 ///
-/// A2C uses it, and IMPALA with V-trace's advantages. All slices are `[B]`.
+/// This is the loss of A2C, and of IMPALA with the advantages of V-trace. All slices have the shape
+/// `[B]`.
 ///
 /// # Errors
-/// [`rlox_core::Error::Shape`] without rows, or for slices of other lengths than `log_probs`.
+/// [`rlox_core::Error::Shape`] if there are no rows, or a slice has another length than
+/// `log_probs`.
 ///
 /// ```
 /// let mut gradient = [0.0; 2];
@@ -97,12 +104,14 @@ pub fn policy_gradient_loss(log_probs: &[f32], advantages: &[f32], d_log_probs: 
 
 /// Computes the mean squared error of values, and `vf_coef` times its gradient.
 ///
-/// `clip` has the old values and the largest change of a value. A value that changes more is clipped and has no
-/// gradient, as in Stable-Baselines3. All slices are `[B]`.
+/// `clip` has the old values, `[B]`, and the largest change of a value. Values that change more are
+/// clipped and get no gradient, as in Stable-Baselines3. All slices have the shape `[B]`.
 ///
 /// # Errors
-/// [`rlox_core::Error::Shape`] without rows, or for slices of other lengths than `values`, [`rlox_core::Error::Config`]
-/// for a clip or a `vf_coef` that is negative or not finite. Nothing is written then.
+/// - [`rlox_core::Error::Shape`]: there are no rows, or a slice has another length than `values`.
+/// - [`rlox_core::Error::Config`]: the largest change or `vf_coef` is negative or not finite.
+///
+/// After an error, nothing was written.
 ///
 /// ```
 /// let mut gradient = [0.0; 2];
@@ -143,7 +152,8 @@ pub fn value_loss(
 
 /// Normalizes advantages of a minibatch to mean 0 and standard deviation 1, in place.
 ///
-/// `(A - mean) / (std + 1e-8)` with `B - 1` in the variance. A single advantage does not change.
+/// The results are `(A - mean) / (std + 1e-8)` for the B advantages A, with `B - 1` in the
+/// denominator of the variance. A single advantage does not change.
 ///
 /// ```
 /// let mut advantages = [1.0, 3.0];
@@ -163,12 +173,12 @@ pub fn normalize_advantages(advantages: &mut [f32]) {
     }
 }
 
-/// Returns the explained variance `1 - Var(returns - values) / Var(returns)` of values.
+/// Returns the explained variance of values, `1 - Var(returns - values) / Var(returns)`.
 ///
 /// The result is 1 for perfect values, and NaN if all returns are equal.
 ///
 /// # Errors
-/// [`rlox_core::Error::Shape`] for `returns` of another length than `values`.
+/// [`rlox_core::Error::Shape`] if the slices have different lengths.
 ///
 /// ```
 /// assert_eq!(rlox_nn::losses::explained_variance(&[1.0, 2.0], &[1.0, 3.0])?, 0.75);

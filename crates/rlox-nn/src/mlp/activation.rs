@@ -20,7 +20,8 @@ pub enum Activation {
     Gelu,
 }
 
-/// Lines per block where numbers are not aligned; a block stays in the first-level cache.
+/// Number of lines per block; a line is 16 f32. Slices that are not aligned are copied to a block,
+/// which stays in the first-level cache.
 const BLOCK: usize = 32;
 
 impl Activation {
@@ -41,7 +42,9 @@ impl Activation {
         }
     }
 
-    /// Applies the activation to each number, in place; a vectorized function for backends on the CPU.
+    /// Applies the activation to each number, in place.
+    ///
+    /// Backends on the CPU can use this vectorized function.
     ///
     /// ```
     /// use rlox_nn::Activation;
@@ -62,8 +65,9 @@ impl Activation {
 
     /// Multiplies gradients by the derivative of the activation, in place.
     ///
-    /// `of` holds the inputs of the activation if it [needs inputs](Activation::needs_inputs), else the outputs.
-    /// Elements beyond the shorter slice do not change.
+    /// `of` holds the inputs of the activation if [`Activation::needs_inputs`] is true, and the
+    /// outputs otherwise. If the slices have different lengths, the elements of `gradients` beyond
+    /// the end of `of` do not change.
     ///
     /// ```
     /// use rlox_nn::Activation;
@@ -84,7 +88,8 @@ impl Activation {
         }
     }
 
-    /// Returns true if the derivative is computed from the inputs of the activation instead of its outputs.
+    /// Returns true if the derivative is computed from the inputs of the activation, and false if
+    /// it is computed from the outputs.
     pub fn needs_inputs(self) -> bool {
         matches!(self, Self::Silu | Self::Gelu)
     }
@@ -114,7 +119,7 @@ impl std::str::FromStr for Activation {
     /// Parses the name of an activation: `"tanh"`, `"relu"`, `"silu"` or `"gelu"`.
     ///
     /// # Errors
-    /// [`Error::Config`] for another name.
+    /// [`Error::Config`] for any other name.
     fn from_str(name: &str) -> Result<Self> {
         let known = [Self::Tanh, Self::Relu, Self::Silu, Self::Gelu];
         known.into_iter().find(|activation| activation.name() == name).ok_or_else(|| {

@@ -1,4 +1,10 @@
-//! Backward pass: gradients with respect to sums, row by row, then gradients of parameters.
+//! Backward pass of the built-in network.
+//!
+//! The first step computes, for each row of the batch, the gradients with respect to the
+//! pre-activations `x w^T + b` of each layer. The second step computes the gradients of the
+//! parameters. A line is 16 f32 in memory. An arena is an array of lines that holds a number for
+//! each parameter. A narrow layer is a last layer with at most 8 outputs, and all other layers are
+//! wide.
 
 use std::ops::Range;
 
@@ -13,7 +19,11 @@ use crate::parallel::{join_if_worth, join_infallible, worth_forking};
 use crate::simd::{AlignedF32x16, lines, numbers_mut};
 
 impl Mlp {
-    /// Runs the backward pass; `dh` is an additional gradient with respect to the last hidden layer.
+    /// Runs the backward pass for the gradient `dy` with respect to the outputs.
+    ///
+    /// `dh` is an additional gradient with respect to the last hidden layer. If `params` is true,
+    /// the gradients of the parameters are computed. `dx` receives the gradient with respect to the
+    /// inputs.
     pub(super) fn run_backward(
         &mut self,
         dy: &[f32],
@@ -75,9 +85,9 @@ impl Mlp {
         Ok(())
     }
 
-    /// Computes the gradients of some rows with respect to the sums of each layer and to the inputs.
+    /// Computes the gradients with respect to pre-activations and inputs, for the rows of `part`.
     ///
-    /// Without `params`, rows with a gradient of 0 are skipped.
+    /// If `params` is false, rows of `dy` that are all 0 are skipped.
     fn backward_rows(
         &self,
         part: &mut Part,
@@ -108,7 +118,7 @@ impl Mlp {
             if i == 0 && dx.is_none() {
                 return;
             }
-            // Gradient with respect to the input of the layer.
+            // This product is the gradient with respect to the input of the layer.
             let back = if layer.is_narrow { &self.parameters[layer.weight.clone()] } else { &transposed[i] };
             let columns = lines(layer.inputs);
             let extent = Extent { rows, inner: layer.outputs, columns };
@@ -148,7 +158,10 @@ impl Mlp {
         }
     }
 
-    /// Transposes the weights; the first layer only if `first`, for the gradient of the input.
+    /// Transposes the weight matrices of the wide layers into the cache.
+    ///
+    /// The matrix of the first layer is needed only for the gradient with respect to the inputs. It
+    /// is transposed if `first` is true.
     fn transpose_weights(&self, cache: &mut ForwardCache, first: bool) {
         for (i, layer) in self.layers.iter().enumerate() {
             if !layer.is_narrow && (i > 0 || first) {
@@ -159,9 +172,10 @@ impl Mlp {
         cache.transposed_is_valid = first;
     }
 
-    /// Computes the gradients of parameters from line `from` on; returns the sum of their squares.
+    /// Computes the gradients of a range of the parameters; returns the sum of their squares.
     ///
-    /// They are added to the gradients since the last step, if there are any.
+    /// `gradients` is the part of an arena that starts at line `from`. The results are added to
+    /// `gradients` if there were backward passes since the last step.
     fn add_gradients(&self, cache: &ForwardCache, dy: &[f32], from: usize, gradients: &mut [AlignedF32x16]) -> f64 {
         let range = from..from + gradients.len();
         for (i, layer) in self.layers.iter().enumerate() {
@@ -180,7 +194,8 @@ impl Mlp {
         sum_of_squares(gradients)
     }
 
-    /// Computes the gradients of the rows of a layer's weights from `first` on.
+    /// Computes the gradients of the weights of layer `i`, from row `first` of the stored matrix
+    /// on.
     fn add_weights(&self, cache: &ForwardCache, dy: &[f32], i: usize, first: usize, out: &mut [AlignedF32x16]) {
         let layer = &self.layers[i];
         let rows = out.len() / layer.stride();
@@ -208,7 +223,7 @@ impl Mlp {
     }
 }
 
-/// Computes the gradients of a layer's biases.
+/// Computes the gradients of a layer's biases; if `add` is true, adds them to `out`.
 fn add_biases(cache: &ForwardCache, dy: &[f32], i: usize, layer: &Layer, add: bool, out: &mut [AlignedF32x16]) {
     if !layer.is_narrow {
         let deltas = cache.parts.each_ref().map(|part| &part.deltas[i][..part.rows * layer.stride()]);
@@ -221,7 +236,9 @@ fn add_biases(cache: &ForwardCache, dy: &[f32], i: usize, layer: &Layer, add: bo
     }
 }
 
-/// Returns the line of an arena at which two threads split: a boundary of rows, about halfway.
+/// Returns the arena line at which the share of the second thread starts, about in the middle.
+///
+/// The line is the start of a row of a weight matrix, or the start or end of biases.
 pub(super) fn middle(layers: &[Layer]) -> usize {
     let total = layers.last().map_or(0, |layer| layer.bias.end);
     let Some(layer) = layers.iter().find(|layer| layer.bias.end > total / 2) else { return total };
@@ -246,9 +263,11 @@ mod tests {
 
     #[test]
     fn two_threads_share_parameters_about_equally() {
-        // 4 and 256 rows of 16 lines, their biases, and a row of 16 lines with one bias: 4209 lines.
+        // Weight matrices with 4, 256 and 1 rows of 16 lines, and 16, 16 and 1 lines of biases:
+        // 4209 lines.
         assert_eq!(net(&[4, 256, 256, 1]).middle, 80 + 132 * 16);
-        // 4 rows of 25 lines and their biases, 400 of 19 lines: 7744 lines.
+        // Weight matrices with 4 rows of 25 lines and with 400 and 1 rows of 19 lines, and 25, 19
+        // and 1 lines of biases: 7764 lines.
         assert_eq!(net(&[4, 400, 300, 1]).middle, 125 + 204 * 19);
         for sizes in [&[1, 1][..], &[3, 2, 1], &[1000, 1], &[1, 1000], &[1000, 2, 1], &[4, 1, 1000], &[5, 8, 700, 3]] {
             let Mlp { layers, middle: at, .. } = net(sizes);

@@ -1,4 +1,9 @@
-//! Forward pass, the layout of parameters in an arena, and the cache that the backward pass reads.
+//! Forward pass of the built-in network, layout of its parameters, and data for the backward pass.
+//!
+//! A line is 16 f32 in memory ([`AlignedF32x16`]). An arena is an array of lines that holds a
+//! number for each parameter. The pre-activations of a layer are `x w^T + b`, the numbers before
+//! the activation. A narrow layer is a last layer with at most 8 outputs after a hidden layer. All
+//! other layers are wide.
 
 use std::ops::Range;
 
@@ -12,32 +17,37 @@ use crate::kernels::sparse::sparse_product;
 use crate::parallel::{MIGRATION_COST, join_infallible, worth_forking};
 use crate::simd::{AlignedF32x16, LANES, lines, numbers, numbers_mut};
 
-/// Threads share rows and columns in multiples of this number, which the heights of all tiles divide.
+/// Divisor of the row index at which two threads split a batch or a weight matrix. Tiles of
+/// [`product`] have 12, 6, 4, 2 or 1 rows, so that no tile is split.
 pub(super) const TILE_MULTIPLE: usize = 12;
 
-/// Largest number of outputs computed as dot products: wider tiles would be mostly padding.
+/// Largest number of outputs of a narrow layer, which is computed as dot products. In a product of
+/// lines, at least half of the numbers would be padding.
 const MAX_NARROW_OUTPUTS: usize = 8;
 
-/// Side of the square blocks in which weights are transposed.
+/// Number of rows and columns of the blocks in which weight matrices are transposed.
 const SQUARE: usize = 16;
 
-/// One layer in an arena of parameters.
+/// Widths of a layer, and the place of its parameters in an arena.
 ///
-/// Weights are stored as `[inputs, outputs]`, so that forward and the gradients of weights read contiguous rows. A last
-/// layer with few outputs is stored as `[outputs, inputs]`, as in torch. Rows are padded to full lines with zeros. The
-/// padding stays zero because its gradients are zero.
+/// The weights of a wide layer are stored as `[inputs, outputs]`, so that the forward pass and the
+/// gradients of weights read contiguous rows. The weights of a narrow layer are stored as
+/// `[outputs, inputs]`, as in torch. Rows are padded to full lines with zeros. The padding stays
+/// zero because its gradients are zero.
 #[derive(Clone, Debug)]
 pub(crate) struct Layer {
     pub(crate) inputs: usize,
     pub(crate) outputs: usize,
     pub(crate) is_narrow: bool,
-    /// Range of lines in the arena.
+    /// Range of the arena lines that hold the weights.
     pub(crate) weight: Range<usize>,
     pub(crate) bias: Range<usize>,
 }
 
 impl Layer {
-    /// Returns a layer that starts at line `from`; `head` is true for a last layer behind a hidden layer.
+    /// Returns a layer whose parameters start at line `from` of an arena.
+    ///
+    /// `head` is true for a last layer that follows a hidden layer.
     pub(crate) fn new(inputs: usize, outputs: usize, head: bool, from: usize) -> Self {
         let is_narrow = head && outputs <= MAX_NARROW_OUTPUTS;
         let weight = if is_narrow { outputs * lines(inputs) } else { inputs * lines(outputs) };
@@ -45,25 +55,29 @@ impl Layer {
         Self { inputs, outputs, is_narrow, weight: from..bias, bias: bias..bias + lines(outputs) }
     }
 
-    /// Returns the number of lines of a row of weights.
+    /// Returns the number of lines per row of the stored weight matrix.
     pub(crate) fn stride(&self) -> usize {
         lines(if self.is_narrow { self.inputs } else { self.outputs })
     }
 
-    /// Returns the lines of a copy of the weights as `[outputs, inputs]`; 0 if they are stored so.
+    /// Returns the number of lines of a transposed copy of the weights, `[outputs, inputs]`.
+    ///
+    /// Returns 0 for a narrow layer, whose weights are stored in this order.
     pub(crate) fn transposed(&self) -> usize {
         if self.is_narrow { 0 } else { self.outputs * lines(self.inputs) }
     }
 
-    /// Returns the index of the weight of output `o` and input `k` among the numbers of all weights.
+    /// Returns the position of the weight from input `k` to output `o` in the stored weights,
+    /// counted in numbers.
     fn index(&self, o: usize, k: usize) -> usize {
         let (row, column) = if self.is_narrow { (o, k) } else { (k, o) };
         row * self.stride() * LANES + column
     }
 
-    /// Writes weights, `[outputs, inputs]`, and biases, and zeros the padding.
+    /// Writes weights, `[outputs, inputs]`, and biases into an arena, and sets the padding to 0.
     ///
-    /// A step that makes all parameters NaN makes the padding NaN, too.
+    /// Without this, the padding would stay NaN after an optimizer step that made all parameters
+    /// NaN.
     pub(crate) fn write(&self, arena: &mut [AlignedF32x16], weight: &[f32], bias: &[f32]) {
         arena[self.weight.start..self.bias.end].fill(AlignedF32x16::ZERO);
         let values = numbers_mut(&mut arena[self.weight.clone()]);
@@ -71,7 +85,7 @@ impl Layer {
         numbers_mut(&mut arena[self.bias.clone()])[..bias.len()].copy_from_slice(bias);
     }
 
-    /// Returns the weights, `[outputs, inputs]`, and the biases.
+    /// Returns the weights, `[outputs, inputs]`, and the biases of this layer in an arena.
     pub(crate) fn read(&self, arena: &[AlignedF32x16]) -> (Vec<f32>, Vec<f32>) {
         let values = numbers(&arena[self.weight.clone()]);
         let mut weight = vec![0.0; self.outputs * self.inputs];
@@ -79,7 +93,8 @@ impl Layer {
         (weight, numbers(&arena[self.bias.clone()])[..self.outputs].to_vec())
     }
 
-    /// Calls `visit` for all outputs and inputs in square blocks, as transposing is faster by blocks.
+    /// Calls `visit` for each pair of an output and an input, block by block, because this order is
+    /// faster for a transpose.
     fn for_each_weight(&self, mut visit: impl FnMut(usize, usize)) {
         for first in (0..self.outputs).step_by(SQUARE) {
             for start in (0..self.inputs).step_by(SQUARE) {
@@ -94,16 +109,18 @@ impl Layer {
 }
 
 impl Mlp {
-    /// Returns the work of half the rows in a pass, reduced by [`MIGRATION_COST`].
+    /// Returns the work of one of two threads that share the rows of a pass, for [`worth_forking`].
     ///
-    /// Forward and backward together are three passes.
+    /// The work is divided by [`MIGRATION_COST`]. A forward and a backward pass together count as
+    /// three passes, with a work of `rows` times the number of parameters.
     pub(super) fn half_a_pass(&self, rows: usize) -> usize {
         rows * self.layout.parameters() / 6 / MIGRATION_COST
     }
 
-    /// Returns the number of rows of the first thread: about half, or all rows of a small batch.
+    /// Returns the number of rows of the first thread: about half of the rows, or all rows of a
+    /// small batch.
     ///
-    /// One thread computes a small batch even in a huge network.
+    /// One thread computes fewer than `2 * TILE_MULTIPLE` rows, even in a huge network.
     fn first_rows(&self, rows: usize) -> usize {
         if rows < 2 * TILE_MULTIPLE || !worth_forking(self.half_a_pass(rows)) {
             return rows;
@@ -111,7 +128,7 @@ impl Mlp {
         (rows / 2 + TILE_MULTIPLE / 2) / TILE_MULTIPLE * TILE_MULTIPLE
     }
 
-    /// Computes the sums of a wide layer.
+    /// Computes the pre-activations of a wide layer.
     fn sums(&self, layer: &Layer, input: Input<'_>, rows: usize, out: &mut [AlignedF32x16]) {
         let weight = Lines { lines: &self.parameters[layer.weight.clone()], stride: layer.stride() };
         let extent = Extent { rows, inner: layer.inputs, columns: layer.stride() };
@@ -124,15 +141,15 @@ impl Mlp {
         }
     }
 
-    /// Returns true if many numbers of hidden layers and of their gradients are 0.
+    /// Returns true if many numbers in the hidden layers, and many of their gradients, are 0.
     ///
-    /// All products of a network follow this choice, whatever the numbers are, so that they do not depend on the
-    /// threads.
+    /// The activation alone decides if products skip zeros. If the numbers decided, results could
+    /// depend on the rows that each thread computes.
     pub(super) fn is_sparse(&self) -> bool {
         self.activation() == Activation::Relu
     }
 
-    /// Computes the outputs of the last layer.
+    /// Computes the outputs `y` of the last layer; `padded` is memory for a wide layer.
     fn head(&self, input: Input<'_>, rows: usize, padded: &mut [AlignedF32x16], y: &mut [f32]) {
         let Some(layer) = self.layers.last() else { return };
         if layer.is_narrow {
@@ -145,10 +162,12 @@ impl Mlp {
         }
     }
 
-    /// Runs a forward pass without cache; returns how many rows the first thread computed.
+    /// Runs a forward pass without cache; returns the number of rows that the first thread
+    /// computed.
     ///
-    /// The hidden layers of these rows start at 0 in each half of the workspace. The hidden layers of the other rows
-    /// start behind the space for that many of the widest rows.
+    /// Each half of the workspace has memory for `rows` rows as wide as the widest layer. The
+    /// hidden layers of the first thread start at the beginning of each half. The hidden layers of
+    /// the second thread start after the memory for the rows of the first thread.
     pub(super) fn run(&self, x: &[f32], rows: usize, y: &mut [f32], workspace: &mut Workspace) -> Result<usize> {
         let widest = widest(&self.layers);
         for half in &mut workspace.layers {
@@ -173,7 +192,9 @@ impl Mlp {
         Ok(first)
     }
 
-    /// Computes some of the rows without cache.
+    /// Runs a forward pass without cache for some of the rows.
+    ///
+    /// Layers read from one half of the workspace and write to the other half.
     fn pass(&self, x: &[f32], rows: usize, y: &mut [f32], [mut from, mut to]: [&mut [AlignedF32x16]; 2]) {
         let (_, hidden) = self.layers.split_last().unwrap_or((&self.layers[0], &[]));
         for (i, layer) in hidden.iter().enumerate() {
@@ -187,9 +208,9 @@ impl Mlp {
         self.head(input, rows, to, y);
     }
 
-    /// Copies the last hidden layer that [`Mlp::run`] has computed.
+    /// Copies the last hidden layer from the workspace, after [`Mlp::run`] has returned `first`.
     pub(super) fn copy_hidden(&self, workspace: &Workspace, first: usize, h: &mut [f32]) {
-        // Layers write to the two halves of the workspace in turns.
+        // The layers write to the two halves of the workspace in turn.
         let Some(last_hidden) = self.layers.len().checked_sub(2) else { return };
         let (half, width) = (&workspace.layers[(last_hidden + 1) % 2], self.layout.hidden_dim());
         let (h, h_rest) = h.split_at_mut(first * width);
@@ -218,7 +239,7 @@ impl Mlp {
         result
     }
 
-    /// Computes some of the rows and caches what the backward pass needs.
+    /// Runs a forward pass for the rows of `part` and stores the data that the backward pass needs.
     fn forward_cached(&self, part: &mut Part, x: &[f32], y: &mut [f32]) {
         let (rows, last) = (part.rows, self.layers.len() - 1);
         for (i, layer) in self.layers[..last].iter().enumerate() {
@@ -237,44 +258,44 @@ impl Mlp {
     }
 }
 
-/// Returns the lines of the widest row of any layer.
+/// Returns the number of lines of the widest input or output row of all layers.
 fn widest(layers: &[Layer]) -> usize {
     layers.iter().map(|layer| lines(layer.outputs).max(lines(layer.inputs))).max().unwrap_or(0)
 }
 
-/// Cache of the last forward pass, and memory that forward and backward share.
+/// Data of the last forward pass, and memory that the forward and the backward pass share.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct ForwardCache {
     pub(crate) rows: usize,
     pub(super) x: Vec<f32>,
-    /// Rows of each thread; the second part is empty if one thread computes all rows.
+    /// Data of the rows of each thread. The second part is empty if one thread computes all rows.
     pub(super) parts: [Part; 2],
-    /// Weights of wide layers, `[outputs, inputs]`.
+    /// Transposed weights of the wide layers, `[outputs, inputs]`.
     pub(super) transposed: Vec<Vec<AlignedF32x16>>,
-    /// True if `transposed` belongs to the current parameters.
+    /// True if `transposed` holds the current weights of all wide layers.
     pub(crate) transposed_is_valid: bool,
 }
 
-/// Cache of some of the rows.
+/// Data of the rows that one thread computes.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Part {
     pub(super) rows: usize,
     /// Number of rows that the buffers can hold.
     capacity: usize,
-    /// Outputs of each layer; empty for a narrow last layer.
+    /// Outputs of each layer, after the activation; empty for a narrow layer.
     pub(super) outputs: Vec<Vec<AlignedF32x16>>,
-    /// Inputs of the activations, if their derivatives need them.
+    /// Pre-activations of each layer, if the derivative of the activation needs them.
     pub(super) sums: Vec<Vec<AlignedF32x16>>,
-    /// Gradients with respect to the inputs of the activations.
+    /// Gradients with respect to the pre-activations of each layer.
     pub(super) deltas: Vec<Vec<AlignedF32x16>>,
     pub(super) d_inputs: Vec<AlignedF32x16>,
-    /// Rows with gradients that are not 0, and the gradients of their outputs.
+    /// Indices of the rows of the output gradients that are not all 0; `dy` holds these rows.
     pub(super) wanted: Vec<usize>,
     pub(super) dy: Vec<f32>,
 }
 
 impl ForwardCache {
-    /// Allocates memory for the weights of the layers, without rows.
+    /// Creates a cache without rows, with memory for the transposed weights.
     ///
     /// # Errors
     /// [`rlox_core::Error::Memory`] if the memory is not available.
@@ -290,7 +311,9 @@ impl ForwardCache {
         Ok(Self { parts: [part(), part()], transposed: transposed.collect::<Result<_>>()?, ..Self::default() })
     }
 
-    /// Allocates memory for rows and stores the inputs; the first part gets the `first` rows.
+    /// Allocates memory for a forward pass and stores its inputs `x`.
+    ///
+    /// The first part gets `first` of the `rows` rows, and the second part gets the others.
     pub(super) fn begin(&mut self, layers: &[Layer], x: &[f32], rows: usize, first: usize) -> Result<()> {
         for (part, rows) in self.parts.iter_mut().zip([first, rows - first]) {
             part.resize_buffers(layers, rows)?;
@@ -303,7 +326,7 @@ impl ForwardCache {
         Ok(())
     }
 
-    /// Copies the last hidden layer, if there is one.
+    /// Copies the last hidden layer, `[rows, width]`, to `h`, if there is a hidden layer.
     pub(super) fn hidden(&self, width: usize, mut h: &mut [f32]) {
         for part in &self.parts {
             let (current, rest) = h.split_at_mut(part.rows * width);
@@ -336,7 +359,7 @@ impl Part {
         Ok(())
     }
 
-    /// Collects the rows of `dy` that are not all 0.
+    /// Stores the indices and the contents of the rows of `dy` that are not all 0.
     pub(super) fn select_nonzero_rows(&mut self, dy: &[f32], width: usize) {
         self.wanted.clear();
         self.dy.clear();
@@ -352,7 +375,7 @@ impl Part {
 /// Input of a layer.
 #[derive(Clone, Copy)]
 pub(super) enum Input<'a> {
-    /// Input of the network, whose rows are not padded.
+    /// Input of the network, `[rows, inputs]`, which is not padded.
     First(&'a [f32]),
     Hidden(&'a [AlignedF32x16]),
 }
@@ -365,7 +388,9 @@ impl<'a> Input<'a> {
         }
     }
 
-    /// Returns the lines of a hidden input, for narrow layers, which are never the first.
+    /// Returns the lines of a hidden layer, or no lines for the input of the network.
+    ///
+    /// Narrow layers use this method. They are never the first layer.
     pub(super) fn lines(self) -> &'a [AlignedF32x16] {
         match self {
             Self::First(_) => &[],
@@ -374,7 +399,7 @@ impl<'a> Input<'a> {
     }
 }
 
-/// Copies padded rows of full lines to rows of `width` numbers.
+/// Copies rows that are padded to full lines to rows of `width` numbers.
 pub(crate) fn unpad(padded: &[AlignedF32x16], width: usize, out: &mut [f32]) {
     let rows = numbers(padded).chunks_exact(lines(width) * LANES);
     for (row, padded) in out.chunks_exact_mut(width).zip(rows) {
@@ -382,7 +407,7 @@ pub(crate) fn unpad(padded: &[AlignedF32x16], width: usize, out: &mut [f32]) {
     }
 }
 
-/// Copies rows of `width` numbers to rows of full lines, padded with zeros.
+/// Copies rows of `width` numbers to rows that are padded to full lines with zeros.
 pub(crate) fn pad(rows: &[f32], width: usize, out: &mut [AlignedF32x16]) {
     let padded = numbers_mut(out).chunks_exact_mut(lines(width) * LANES);
     for (row, padded) in rows.chunks_exact(width).zip(padded) {

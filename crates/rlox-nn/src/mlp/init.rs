@@ -1,4 +1,4 @@
-//! Initial weights, drawn as in torch.
+//! Random initial weights, with the distributions of torch.
 
 use rand_distr::{Distribution, StandardNormal};
 use rlox_core::{Error, Pcg64, Result, interrupt::InterruptCheck};
@@ -9,11 +9,12 @@ use crate::simd::on_f32s;
 /// Distribution of initial weights.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Init {
-    /// Orthogonal matrices times a gain, biases of 0 (Saxe et al. 2014); usual for actor-critic methods.
+    /// Orthogonal weight matrices times a gain, and biases of 0 (Saxe et al. 2014). Actor-critic
+    /// methods usually use this distribution.
     Orthogonal {
         /// Gain of hidden layers, usually `sqrt(2)`.
         hidden: f32,
-        /// Gain of the last layer: 0.01 for a policy, 1 for values.
+        /// Gain of the last layer, usually 0.01 for a policy and 1 for values.
         output: f32,
     },
     /// Weights and biases uniform in [-b, b] with `b = 1 / sqrt(inputs)`.
@@ -23,12 +24,14 @@ pub enum Init {
 }
 
 impl Init {
-    /// Returns orthogonal initialization with the usual gain of hidden layers, `sqrt(2)`.
+    /// Returns orthogonal initialization with the gain `sqrt(2)` for hidden layers and the gain
+    /// `output` for the last layer.
     pub fn orthogonal(output: f32) -> Self {
         Self::Orthogonal { hidden: std::f32::consts::SQRT_2, output }
     }
 
-    /// Draws the weights, `[outputs, inputs]`, and the biases of a layer.
+    /// Draws the weights, `[outputs, inputs]`, and the biases of a layer; `last` is true for the
+    /// last layer.
     ///
     /// # Errors
     /// The errors of [`orthogonal`], and [`Error::Memory`].
@@ -58,20 +61,25 @@ impl Init {
     }
 }
 
-/// Vectors per block.
+/// Number of vectors that are made orthogonal together.
 ///
-/// Each earlier vector is read once for a block, whose vectors stay in the second-level cache.
+/// Each earlier vector is read once per block, while the vectors of the block stay in the
+/// second-level cache.
 const BLOCK: usize = 32;
-/// Smallest share of a vector's length that is not rounding error; shorter vectors are drawn anew.
+/// Smallest length of a vector after projections, relative to its expected length. A shorter vector
+/// is mostly rounding errors, and is drawn anew.
 const MIN_SHARE: f64 = 1e-6;
 
-/// Draws a matrix `[rows, columns]` of orthogonal rows, or columns if fewer, of length `gain`.
+/// Draws a random matrix `[rows, columns]` with orthogonal rows or columns of length `gain`.
 ///
-/// The distribution is uniform, as of torch's `orthogonal_`. One stream gives the same bits on every CPU.
+/// The rows are orthogonal if `rows <= columns`, and otherwise the columns are. The distribution is
+/// uniform, as in torch's `orthogonal_`. The same state of `rng` gives the same bits on every CPU.
 ///
 /// # Errors
-/// [`Error::Config`] for a gain that is not finite, [`Error::Memory`] for a matrix that does not fit into memory,
-/// [`Error::Interrupted`] if the check of [`rlox_core::interrupt::set_interrupt_check`] asks to stop.
+/// - [`Error::Config`]: the gain is not finite.
+/// - [`Error::Memory`]: the matrix does not fit into memory.
+/// - [`Error::Interrupted`]: the check of [`rlox_core::interrupt::set_interrupt_check`] asks to
+///   stop.
 ///
 /// ```
 /// use rlox_core::Pcg64;
@@ -123,9 +131,11 @@ pub fn orthogonal(rows: usize, columns: usize, gain: f32, rng: &mut Pcg64) -> Re
 }
 
 on_f32s! {
-    /// Subtracts the projection of `vector` on `direction`, which has length 1 (modified Gram-Schmidt).
+    /// Subtracts from `vector` its projection on `direction`, which has length 1 (modified
+    /// Gram-Schmidt).
     ///
-    /// Nothing is fused and sums have one order, so that every instruction set gives the same bits.
+    /// Multiplications and additions are not fused, and sums have a fixed order, so that every
+    /// instruction set gives the same bits.
     fn subtract_projection(_simd: F32s, direction: &[f64], vector: &mut [f64]) {
         const LANES: usize = 32;
         let mut sums = [0.0; LANES];
@@ -142,13 +152,14 @@ on_f32s! {
     }
 }
 
-/// Scales a vector to length 1; returns false if the vector is too short.
+/// Scales a vector to length 1; returns false if its length was less than [`MIN_SHARE`] of the
+/// expected length.
 fn normalize(vector: &mut [f64]) -> bool {
     let norm = vector.iter().map(|a| a * a).sum::<f64>().sqrt();
     for a in &mut *vector {
         *a /= norm;
     }
-    // A vector of n normal numbers is about sqrt(n) long.
+    // The expected length of a vector of n standard normal numbers is about sqrt(n).
     norm > MIN_SHARE * (vector.len() as f64).sqrt()
 }
 

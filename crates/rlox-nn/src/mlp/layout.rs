@@ -1,4 +1,5 @@
-//! Layout of fully connected layers on every backend: widths, names, parameter order and checks.
+//! Layout of fully connected layers on every backend: widths, names, order of parameters, and
+//! checks.
 
 use std::ops::Range;
 
@@ -9,10 +10,11 @@ use crate::NamedTensors;
 use crate::alloc::{check_available, try_reserve};
 use crate::optimizer::{MEANS, check_state, read_step};
 
-/// Widths, activation and parameter order of fully connected layers, for any backend.
+/// Widths, activation and parameter order of a network of fully connected layers, for any backend.
 ///
-/// The flat order of the parameters is `[weight, bias]` layer by layer, with torch's shapes. A backend that stores its
-/// parameters in this order shares the names, initial weights, optimizer states and errors of the built-in network.
+/// An array in flat order holds the weight matrix and then the bias of each layer, first layer
+/// first, with torch's shapes. A backend that stores its parameters in this order can use the
+/// names, initial weights, optimizer states and errors of the built-in network.
 ///
 /// ```
 /// use rlox_core::Pcg64;
@@ -30,7 +32,7 @@ pub struct MlpLayout {
     activation: Activation,
 }
 
-/// Widths of a layer and the ranges of its parameters in the flat order.
+/// Widths of a layer and the ranges of its parameters in an array in flat order.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LayerLayout {
     /// Number of inputs.
@@ -44,14 +46,15 @@ pub struct LayerLayout {
 }
 
 impl MlpLayout {
-    /// Creates a layout with the given widths, the input's first: `[4, 64, 64, 2]`.
+    /// Creates a layout; `sizes` are the widths of the layers, starting with the input:
+    /// `[4, 64, 64, 2]`.
     ///
     /// # Errors
-    /// [`Error::Config`] for fewer than two widths or a width of 0, [`Error::Memory`] for parameters that do not fit
-    /// into memory.
+    /// - [`Error::Config`]: there are fewer than two widths, or a width is 0.
+    /// - [`Error::Memory`]: the parameters do not fit into memory.
     pub fn new(sizes: &[usize], activation: Activation) -> Result<Self> {
         const FIX: &str = "pass positive widths, from input to output";
-        // Parameters, gradients, two running means and a transposed copy: five f32.
+        // Parameters, gradients, two running means and transposed weights: five f32 per parameter.
         const BYTES_EACH: u128 = 20;
         if sizes.len() < 2 || sizes.contains(&0) {
             return Err(Error::config("sizes", "at least two positive widths", format!("{sizes:?}"), FIX));
@@ -62,7 +65,7 @@ impl MlpLayout {
         Ok(Self { sizes: sizes.to_vec(), activation })
     }
 
-    /// Returns the widths, the input's first.
+    /// Returns the widths of the layers, starting with the input.
     pub fn sizes(&self) -> &[usize] {
         &self.sizes
     }
@@ -82,7 +85,7 @@ impl MlpLayout {
         self.sizes[self.sizes.len() - 1]
     }
 
-    /// Returns the number of units of the last hidden layer; 0 without one.
+    /// Returns the number of units of the last hidden layer, or 0 if there is no hidden layer.
     pub fn hidden_dim(&self) -> usize {
         if self.sizes.len() > 2 { self.sizes[self.sizes.len() - 2] } else { 0 }
     }
@@ -104,7 +107,9 @@ impl MlpLayout {
         self.sizes.windows(2).map(|pair| (pair[0] + 1) * pair[1]).sum()
     }
 
-    /// Draws initial parameters in the flat order: the draws of [`crate::Mlp::new`].
+    /// Draws initial parameters in flat order.
+    ///
+    /// The numbers equal those of [`crate::Mlp::new`] with the same arguments.
     ///
     /// # Errors
     /// [`Error::Memory`], and the errors of [`crate::orthogonal`].
@@ -119,12 +124,16 @@ impl MlpLayout {
         Ok(flat)
     }
 
-    /// Returns numbers in the flat order by parameter name; tensors beyond the end of `flat` are absent.
+    /// Returns an array in flat order as tensors with the names of the parameters.
+    ///
+    /// Tensors beyond the end of `flat` are absent.
     pub fn named(&self, flat: &[f32]) -> NamedTensors {
         self.names(|_, layer| split_flat(flat, layer))
     }
 
-    /// Returns the weights and biases of each layer, which `get_tensors` returns for its index, by name.
+    /// Returns the tensors of all layers by parameter name.
+    ///
+    /// `get_tensors` returns the weights and biases of a layer from its index and its layout.
     pub(super) fn names(&self, get_tensors: impl Fn(usize, LayerLayout) -> Tensors) -> NamedTensors {
         let mut tensors = NamedTensors::default();
         self.export(get_tensors, "", &mut tensors);
@@ -136,13 +145,14 @@ impl MlpLayout {
             let name = |kind: &str| format!("{}.{kind}{suffix}", 2 * i);
             let shape = [layer.outputs, layer.inputs];
             let (weight, bias) = get_tensors(i, layer);
-            // Names are unique, so a push fails only for tensors beyond the end of a flat array.
+            // Names are unique, so that a push fails only for tensors beyond the end of a flat
+            // array.
             let _ = out.push(name("weight"), &shape, weight);
             let _ = out.push(name("bias"), &shape[..1], bias);
         }
     }
 
-    /// Returns named parameters in the flat order.
+    /// Returns named parameters as an array in flat order.
     ///
     /// # Errors
     /// The errors of [`NamedTensors::check`].
@@ -151,12 +161,14 @@ impl MlpLayout {
         Ok(self.import(tensors, ""))
     }
 
-    /// Returns checked tensors in the flat order.
+    /// Returns tensors, whose names and shapes were checked, as an array in flat order.
     fn import(&self, tensors: &NamedTensors, suffix: &str) -> Vec<f32> {
         self.find_tensors(tensors, suffix).flatten().flatten().copied().collect()
     }
 
-    /// Returns an iterator over the weights and biases of each layer in checked tensors.
+    /// Returns an iterator over the weights and biases of each layer.
+    ///
+    /// The names and shapes of `tensors` were checked before.
     pub(super) fn find_tensors<'a>(
         &self,
         tensors: &'a NamedTensors,
@@ -169,14 +181,17 @@ impl MlpLayout {
         (0..self.sizes.len() - 1).map(move |i| ["weight", "bias"].map(|kind| data(i, kind)))
     }
 
-    /// Returns the state of an optimizer by name, as [`crate::Network::optimizer_state`].
+    /// Returns the state of an optimizer by name, like [`crate::Network::optimizer_state`].
     ///
-    /// `means` are the running means in the flat order; `step` is the number of steps.
+    /// `means` are the running means of gradients and of their squares, in flat order. `step` is
+    /// the number of steps.
     pub fn named_state(&self, means: [&[f32]; 2], step: u32) -> NamedTensors {
         self.names_state(step, means, |mean, _, layer| split_flat(mean, layer))
     }
 
-    /// Returns an optimizer's state by name; `get_tensors` reads the tensors of a layer from a mean.
+    /// Returns the state of an optimizer by name.
+    ///
+    /// `get_tensors` reads the tensors of a layer from a running mean.
     pub(super) fn names_state<M: Copy>(
         &self,
         step: u32,
@@ -191,45 +206,49 @@ impl MlpLayout {
         state
     }
 
-    /// Returns the running means in the flat order and the number of steps of a named state.
+    /// Returns the running means, in flat order, and the number of steps of a named state.
     ///
     /// # Errors
-    /// The errors of [`NamedTensors::check`], and [`Error::Config`] for an impossible number of steps or mean of
-    /// squares.
+    /// The errors of [`NamedTensors::check`]. [`Error::Config`] if the number of steps is not an
+    /// integer of at least 0, or a mean of squares is negative.
     pub fn flat_state(&self, state: &NamedTensors) -> Result<([Vec<f32>; 2], u32)> {
         let zeros = vec![0.0; self.parameters()];
         check_state(state, &self.named_state([&zeros; 2], 0))?;
         Ok((MEANS.map(|name| self.import(state, &format!(".{name}"))), read_step(state, "step")))
     }
 
-    /// Checks the slices of a forward pass.
+    /// Checks the lengths of the slices of a forward pass.
     ///
     /// # Errors
-    /// [`Error::Shape`] for slices of wrong lengths or without rows.
+    /// [`Error::Shape`] if a slice has the wrong length, or `rows` is 0.
     pub fn check_forward(&self, rows: usize, x: &[f32], y: &[f32]) -> Result<()> {
         check_rows(rows, &[("x", x.len(), self.in_dim()), ("y", y.len(), self.out_dim())])
     }
 
-    /// Checks a slice for the last hidden layer of a forward pass of `rows` rows; 0 means no forward pass.
+    /// Checks the length of a slice for the last hidden layer.
+    ///
+    /// `rows` is the number of rows of the last forward pass, or 0 if there was none.
     ///
     /// # Errors
-    /// [`Error::Shape`] for a slice of wrong length, or without a forward pass.
+    /// [`Error::Shape`] if `h` has the wrong length, or there was no forward pass.
     pub fn check_hidden(&self, rows: usize, h: &[f32]) -> Result<()> {
         check_forward_before(rows)?;
         check_rows(rows, &[("h", h.len(), self.hidden_dim())])
     }
 
-    /// Checks the slices of a backward pass after a forward pass of `rows` rows; 0 means no forward pass.
+    /// Checks the lengths of the slices of a backward pass.
+    ///
+    /// `rows` is the number of rows of the last forward pass, or 0 if there was none.
     ///
     /// # Errors
-    /// [`Error::Shape`] for slices of wrong lengths, or without a forward pass.
+    /// [`Error::Shape`] if a slice has the wrong length, or there was no forward pass.
     pub fn check_backward(&self, rows: usize, dy: &[f32], dx: Option<&[f32]>) -> Result<()> {
         check_forward_before(rows)?;
         let input = dx.map_or(rows * self.in_dim(), <[f32]>::len);
         check_rows(rows, &[("dy", dy.len(), self.out_dim()), ("dx", input, self.in_dim())])
     }
 
-    /// Checks the slices of [`crate::Network::backward_hidden`].
+    /// Checks the lengths of the slices of [`crate::Network::backward_hidden`].
     ///
     /// # Errors
     /// The errors of [`MlpLayout::check_backward`].
@@ -241,7 +260,8 @@ impl MlpLayout {
     /// Checks the arguments of [`crate::Network::soft_update`].
     ///
     /// # Errors
-    /// [`Error::Shape`] for another architecture, [`Error::Config`] for a `tau` outside [0, 1].
+    /// - [`Error::Shape`]: `online` has another architecture.
+    /// - [`Error::Config`]: `tau` is outside [0, 1].
     pub fn check_soft_update(&self, online: &Self, tau: f32) -> Result<()> {
         if self != online {
             let describe = |net: &Self| format!("{:?} with {:?}", net.sizes, net.activation);
@@ -258,13 +278,15 @@ impl MlpLayout {
 /// Weights, `[outputs, inputs]`, and biases of a layer.
 type Tensors = (Vec<f32>, Vec<f32>);
 
-/// Returns the tensors of a layer in a flat array; a tensor beyond its end is empty.
+/// Returns the weights and biases of a layer from an array in flat order.
+///
+/// A tensor beyond the end of the array is empty.
 fn split_flat(flat: &[f32], layer: LayerLayout) -> Tensors {
     let slice = |range: Range<usize>| flat.get(range).unwrap_or_default().to_vec();
     (slice(layer.weight), slice(layer.bias))
 }
 
-/// Checks that there was a forward pass.
+/// Checks that `rows`, the number of rows of the last forward pass, is not 0.
 fn check_forward_before(rows: usize) -> Result<()> {
     if rows == 0 {
         return Err(Error::shape("rows", "the rows of a forward pass", "none", "call forward first"));
@@ -272,7 +294,9 @@ fn check_forward_before(rows: usize) -> Result<()> {
     Ok(())
 }
 
-/// Checks the number of rows and the lengths of slices with that many rows.
+/// Checks that there are rows, and the lengths of slices.
+///
+/// `lengths` has the name, the length and the number of elements per row of each slice.
 fn check_rows(rows: usize, lengths: &[(&'static str, usize, usize)]) -> Result<()> {
     if rows == 0 {
         return Err(Error::shape("rows", "at least 1", "0", "pass a batch that is not empty"));

@@ -1,4 +1,4 @@
-//! Joint optimizer step for several parts, whose gradients are clipped together.
+//! Optimizer step of several networks and parameters whose gradients are clipped together.
 
 use rlox_core::{Error, Result};
 
@@ -8,24 +8,30 @@ use crate::parallel::join_if;
 use crate::validate::check_not_negative;
 use crate::{NamedTensor, NamedTensors, Optimizer};
 
-/// Argument that errors name for parameters.
+/// Name of the argument in errors about parameters.
 const PARAMETERS: &str = "parameters";
 
 /// Clips the gradients of several parts together and applies one optimizer step to each part.
 ///
-/// Returns the joint norm before clipping. The gradients are scaled so that their joint norm is at most
-/// `max_grad_norm`, as by torch's `clip_grad_norm_`. The built-in network sums squares in f32, where the squares of
-/// gradients of 1e19 and more are infinite. Other libraries may sum in f64 and accept larger gradients, as long as
-/// their squares fit into f32 after clipping.
+/// A part is a network or [`crate::Parameters`], with a name for errors. Returns the norm of all
+/// gradients before clipping. The gradients are scaled so that this joint norm is at most
+/// `max_grad_norm`, as by torch's `clip_grad_norm_`.
+///
+/// The built-in network sums squares in f32, in which the squares of gradients of 1e19 and more are
+/// infinite. Other backends may sum in f64. They accept larger gradients if the squares fit into
+/// f32 after clipping.
 ///
 /// # Errors
-/// - The errors of [`Optimizer::check`], or [`Error::Config`] for a `max_grad_norm` that is negative or not finite.
-/// - [`Error::NotFinite`] naming the part and a gradient that is not finite or whose square is not finite.
+/// - The errors of [`Optimizer::check`].
+/// - [`Error::Config`]: `max_grad_norm` is negative or not finite.
+/// - [`Error::NotFinite`]: a gradient or its square is not finite. The error names the part and the
+///   gradient.
 ///
-/// These errors zero the gradients and change nothing else: training can go on with the next minibatch.
+/// These errors zero the gradients and change nothing else, so that training can continue with the
+/// next minibatch.
 ///
-/// After the step, [`Error::NotFinite`] naming the part and a parameter that the step has made infinite or NaN. Only a
-/// checkpoint helps then.
+/// [`Error::NotFinite`] is also returned after a step that has made a parameter infinite or NaN.
+/// The error names the part and the parameter. Then training can only continue from a checkpoint.
 ///
 /// ```
 /// use rlox_core::Pcg64;
@@ -47,9 +53,11 @@ pub fn clip_and_step(
     clip_and_step_if(false, parts, optimizer, max_grad_norm)
 }
 
-/// Works as [`clip_and_step`]; with `fork`, two threads step the first two parts.
+/// Works as [`clip_and_step`]; if `fork` is true, two threads apply the steps of the first two
+/// parts.
 ///
-/// Set `fork` if two threads have computed the gradients of these parts.
+/// Callers set `fork` if two threads have computed the gradients of these parts, which are then in
+/// the caches of two cores.
 pub(crate) fn clip_and_step_if(
     fork: bool,
     parts: &mut [(&'static str, &mut dyn Learnable)],
@@ -83,7 +91,8 @@ pub(crate) fn clip_and_step_if(
     Ok(norm)
 }
 
-/// Returns the joint norm of all gradients and the factor that brings it to at most `max_grad_norm`.
+/// Returns the norm of all gradients, and the factor that reduces this norm to at most
+/// `max_grad_norm`.
 fn norm_and_scale(parts: &mut [(&'static str, &mut dyn Learnable)], max_grad_norm: Option<f32>) -> Result<(f32, f32)> {
     let mut squares = 0.0;
     for (_, part) in parts.iter_mut() {
@@ -95,7 +104,7 @@ fn norm_and_scale(parts: &mut [(&'static str, &mut dyn Learnable)], max_grad_nor
     Ok((norm, scale))
 }
 
-/// Returns the gradients of all parts.
+/// Returns the gradients of all parts; each name starts with the name of the part.
 fn collect_gradients(parts: &[(&'static str, &mut dyn Learnable)]) -> Vec<NamedTensor> {
     let mut all = vec![];
     for (part, it) in parts {
@@ -113,7 +122,9 @@ fn with_part(mut error: Error, part: &str) -> Error {
     error
 }
 
-/// Checks the parameters after a step; calls `parameters` only if `finite` is false.
+/// Checks that all parameters are finite after a step.
+///
+/// `parameters` is called only if `finite` is false, to name a parameter in the error.
 ///
 /// # Errors
 /// [`Error::NotFinite`] naming the first parameter that is not finite.

@@ -1,4 +1,4 @@
-//! Parameters outside networks: standard deviations, a temperature.
+//! Parameters outside networks, such as standard deviations and a temperature.
 
 use rlox_core::{Result, error::check_len};
 
@@ -10,7 +10,10 @@ use crate::simd::{AlignedF32x16, lines, numbers, numbers_mut};
 use crate::weights::check_name;
 use crate::{Learnable, NamedTensors, Optimizer, validate};
 
-/// A small array of parameters with the optimizers of networks, clipped together with networks.
+/// A small array of parameters outside networks.
+///
+/// It has the same optimizers as networks, and [`crate::clip_and_step`] can clip its gradients
+/// together with those of networks.
 #[derive(Clone, Debug)]
 pub struct Parameters {
     name: &'static str,
@@ -25,8 +28,9 @@ impl Parameters {
     /// Creates parameters with a name, a shape and initial values.
     ///
     /// # Errors
-    /// [`rlox_core::Error::Shape`] if the number of values does not fit the shape, [`rlox_core::Error::NotFinite`] for
-    /// a value that is not finite, and the errors of [`Parameters::filled`].
+    /// - [`rlox_core::Error::Shape`]: the number of values does not fit the shape.
+    /// - [`rlox_core::Error::NotFinite`]: a value is not finite.
+    /// - The errors of [`Parameters::filled`].
     ///
     /// ```
     /// let log_alpha = rlox_nn::Parameters::new("log_alpha", &[1], &[0.0])?;
@@ -44,9 +48,10 @@ impl Parameters {
     /// Creates parameters that all have the same initial value.
     ///
     /// # Errors
-    /// [`rlox_core::Error::Shape`] for a name that no file can hold (`__metadata__`, or a name with a line break),
-    /// [`rlox_core::Error::NotFinite`] for a value that is not finite, [`rlox_core::Error::Memory`] for a shape that
-    /// does not fit into memory.
+    /// - [`rlox_core::Error::Shape`]: no file can hold the name, because it is `__metadata__` or
+    ///   has a line break.
+    /// - [`rlox_core::Error::NotFinite`]: the value is not finite.
+    /// - [`rlox_core::Error::Memory`]: the parameters do not fit into memory.
     ///
     /// ```
     /// let log_std = rlox_nn::Parameters::filled("log_std", &[3, 2], -1.0)?;
@@ -68,7 +73,7 @@ impl Parameters {
         &mut numbers_mut(&mut self.values)[..self.len]
     }
 
-    /// Returns the values, row-major.
+    /// Returns the values in row-major order.
     pub fn values(&self) -> &[f32] {
         &numbers(&self.values)[..self.len]
     }
@@ -78,7 +83,7 @@ impl Parameters {
         self.name
     }
 
-    /// Adds to the gradients, element by element.
+    /// Adds `gradients` to the stored gradients, element by element.
     pub fn add_gradients(&mut self, gradients: impl Iterator<Item = f32>) {
         let sums = numbers_mut(&mut self.gradients)[..self.len].iter_mut();
         sums.zip(gradients).for_each(|(sum, gradient)| *sum += gradient);
@@ -86,7 +91,7 @@ impl Parameters {
 
     fn named(&self, arena: &[AlignedF32x16], suffix: &str) -> NamedTensors {
         let mut tensors = NamedTensors::default();
-        // A single tensor of its own shape is always accepted.
+        // A push cannot fail for the first tensor of a collection if its data fit its shape.
         let _ = tensors.push(format!("{}{suffix}", self.name), &self.shape, numbers(arena)[..self.len].to_vec());
         tensors
     }
@@ -106,7 +111,7 @@ impl Parameters {
         Ok(())
     }
 
-    /// Returns the state of the optimizer, as [`crate::Network::optimizer_state`].
+    /// Returns the state of the optimizer, like [`crate::Network::optimizer_state`].
     pub fn optimizer_state(&self) -> NamedTensors {
         let mut state = NamedTensors::default();
         for (means, name) in [&self.moments.mean, &self.moments.square].into_iter().zip(MEANS) {
@@ -121,7 +126,8 @@ impl Parameters {
     /// Loads a state that [`Parameters::optimizer_state`] returned.
     ///
     /// # Errors
-    /// The errors of [`NamedTensors::check`], and [`rlox_core::Error::Config`] for a state that no optimizer can have.
+    /// The errors of [`NamedTensors::check`]. [`rlox_core::Error::Config`] if the number of steps
+    /// is not an integer of at least 0, or a mean of squares is negative.
     pub fn load_optimizer_state(&mut self, state: &NamedTensors) -> Result<()> {
         check_state(state, &self.optimizer_state())?;
         self.moments.step = read_step(state, &format!("{}.{STEP}", self.name));
@@ -139,7 +145,7 @@ fn num_elements(shape: &[usize]) -> usize {
 
 fn write_tensor(tensors: &NamedTensors, name: &str, arena: &mut [AlignedF32x16]) {
     if let Some(tensor) = tensors.find(name) {
-        // A step that makes all parameters NaN makes the padding NaN, too.
+        // The padding is NaN if an optimizer step has made all parameters NaN.
         arena.fill(AlignedF32x16::ZERO);
         numbers_mut(arena)[..tensor.data.len()].copy_from_slice(&tensor.data);
     }

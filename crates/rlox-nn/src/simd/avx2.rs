@@ -1,4 +1,4 @@
-//! Sixteen f32 in two AVX2 registers.
+//! SIMD vectors of 16 f32 in two AVX2 registers.
 
 #![expect(
     clippy::inline_always,
@@ -11,12 +11,12 @@ use std::arch::x86_64::*;
 
 use super::{AlignedF32x16, F32s, LANES};
 
-/// Token of AVX2 and FMA; a vector is two registers of eight f32.
+/// Proof that the CPU has AVX2 and FMA. A vector takes two registers of eight f32.
 #[derive(Clone, Copy)]
 pub(crate) struct Avx2(());
 
 impl Avx2 {
-    /// Creates the token.
+    /// Creates the proof.
     ///
     /// # Safety
     /// The CPU must have AVX2 and FMA.
@@ -26,24 +26,24 @@ impl Avx2 {
     }
 }
 
-/// Defines methods of a few instructions.
+/// Defines methods of [`F32s`] whose bodies are these instructions.
 macro_rules! instructions {
     ($($name:ident($($arg:ident: $ty:ty),*) -> $ret:ty { $($body:tt)* })*) => {$(
         #[inline(always)]
         fn $name(self, $($arg: $ty),*) -> $ret {
-            // SAFETY: the CPU has AVX2 and FMA, or `self` could not exist; loads and stores access a full aligned line.
+            // SAFETY: `self` proves AVX2 and FMA; loads and stores access a full aligned line.
             unsafe { $($body)* }
         }
     )*};
 }
-/// Defines methods that do the same with both registers.
+/// Defines methods of [`F32s`] that apply the same instruction to each of the two registers.
 macro_rules! halves {
     ($($name:ident($($arg:ident),*) $body:expr;)*) => {$(
         #[inline(always)]
         fn $name(self, $($arg: V),*) -> V {
             #[inline(always)]
             fn half($($arg: __m256),*) -> __m256 {
-                // SAFETY: the CPU has AVX2 and FMA, or `self` of the caller could not exist.
+                // SAFETY: `self` of the caller proves AVX2 and FMA.
                 unsafe { $body }
             }
             [half($($arg[0]),*), half($($arg[1]),*)]
@@ -53,7 +53,7 @@ macro_rules! halves {
 
 type V = [__m256; 2];
 
-/// Returns the transpose.
+/// Returns the transpose of the 8x8 matrix `rows`.
 ///
 /// # Safety
 /// The CPU must have AVX2.
@@ -61,13 +61,15 @@ type V = [__m256; 2];
 unsafe fn eight_by_eight(rows: [__m256; 8]) -> [__m256; 8] {
     // SAFETY: the caller guarantees AVX2.
     unsafe {
-        // Loops, not closures: a closure that is not inlined is not compiled for these instructions.
+        // These are loops because a closure that is not inlined is not compiled for these
+        // instructions.
         let (mut pairs, mut fours, mut columns) = (rows, rows, rows);
         for i in 0..4 {
             pairs[2 * i] = _mm256_unpacklo_ps(rows[2 * i], rows[2 * i + 1]);
             pairs[2 * i + 1] = _mm256_unpackhi_ps(rows[2 * i], rows[2 * i + 1]);
         }
-        // Each half of vector 4 i + j is column j, within that half, of the four rows from 4 i on.
+        // fours[4 i + j] has columns j (low half) and j + 4 (high half) of the four rows from 4 i
+        // on.
         for i in 0..4 {
             let from = i / 2 * 4 + i % 2;
             let (a, b) = (_mm256_castps_pd(pairs[from]), _mm256_castps_pd(pairs[from + 2]));
@@ -87,7 +89,7 @@ impl F32s for Avx2 {
 
     #[inline(always)]
     fn tile_rows(columns: usize) -> usize {
-        // A vector takes two of the 16 registers.
+        // Six sums take 12 of the 16 registers; the others hold a vector of `b` and a factor.
         if columns == 1 { 6 } else { 0 }
     }
 

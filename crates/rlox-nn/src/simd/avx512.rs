@@ -1,4 +1,4 @@
-//! Sixteen f32 in one AVX-512 register.
+//! SIMD vectors of 16 f32 in one AVX-512 register.
 
 #![expect(
     clippy::inline_always,
@@ -11,12 +11,12 @@ use std::arch::x86_64::*;
 
 use super::{AlignedF32x16, F32s, LANES};
 
-/// Token of AVX-512; a vector is one register of sixteen f32.
+/// Proof that the CPU has AVX-512. A vector is one register of 16 f32.
 #[derive(Clone, Copy)]
 pub(crate) struct Avx512(());
 
 impl Avx512 {
-    /// Creates the token.
+    /// Creates the proof.
     ///
     /// # Safety
     /// The CPU must have AVX-512 F, BW, DQ and VL, AVX2 and FMA.
@@ -26,12 +26,12 @@ impl Avx512 {
     }
 }
 
-/// Defines methods of a few instructions.
+/// Defines methods of [`F32s`] whose bodies are these instructions.
 macro_rules! instructions {
     ($($name:ident($($arg:ident: $ty:ty),*) -> $ret:ty { $($body:tt)* })*) => {$(
         #[inline(always)]
         fn $name(self, $($arg: $ty),*) -> $ret {
-            // SAFETY: the CPU has AVX-512, or `self` could not exist; loads and stores access a full aligned line.
+            // SAFETY: `self` proves AVX-512; loads and stores access a full aligned line.
             unsafe { $($body)* }
         }
     )*};
@@ -44,7 +44,7 @@ impl F32s for Avx512 {
 
     #[inline(always)]
     fn tile_rows(columns: usize) -> usize {
-        // The sums share the 32 registers with the columns of B and one factor.
+        // The sums of a tile, the vectors of a row of `b` and a factor share the 32 registers.
         match columns {
             4 => 6,
             _ => 12,
@@ -53,7 +53,8 @@ impl F32s for Avx512 {
 
     #[inline(always)]
     fn strip(columns: usize) -> usize {
-        // The fewest strips of at most sixteen vectors, all about equally wide.
+        // Divides the columns into as few strips of at most 16 vectors as possible, of about equal
+        // width.
         if columns < 8 { 0 } else { columns.div_ceil(columns.div_ceil(16)) }
     }
 
@@ -88,13 +89,14 @@ impl F32s for Avx512 {
         }
         sum(a: V) -> f32 { _mm512_reduce_add_ps(a) }
         transpose(rows: [V; LANES]) -> [V; LANES] {
-            // Loops, not closures: a closure that is not inlined is not compiled for these instructions.
+            // These are loops because a closure that is not inlined is not compiled for these
+            // instructions.
             let mut pairs = rows;
             for i in 0..8 {
                 pairs[2 * i] = _mm512_unpacklo_ps(rows[2 * i], rows[2 * i + 1]);
                 pairs[2 * i + 1] = _mm512_unpackhi_ps(rows[2 * i], rows[2 * i + 1]);
             }
-            // Each quarter of vector 4 i + j is column j, within that quarter, of the four rows from 4 i on.
+            // Quarter q of fours[4 i + j] is column 4 q + j of the four rows from 4 i on.
             let mut fours = rows;
             for i in 0..8 {
                 let from = i / 2 * 4 + i % 2;
@@ -102,7 +104,8 @@ impl F32s for Avx512 {
                 fours[2 * i] = _mm512_castpd_ps(_mm512_unpacklo_pd(a, b));
                 fours[2 * i + 1] = _mm512_castpd_ps(_mm512_unpackhi_pd(a, b));
             }
-            // Quarters 0 and 2, or 1 and 3, of two such vectors.
+            // eights[at] has quarters 0 and 2 of two vectors, and eights[at + 4] has quarters 1 and
+            // 3.
             let mut eights = rows;
             for i in 0..8 {
                 let at = i / 4 * 8 + i % 4;

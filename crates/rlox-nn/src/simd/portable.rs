@@ -1,4 +1,4 @@
-//! Vectors as arrays, for every CPU.
+//! SIMD vectors of 16 f32 as arrays, for every CPU.
 
 use super::{AlignedF32x16, F32s, LANES};
 
@@ -17,7 +17,7 @@ impl F32s for Portable {
 
     #[inline(always)]
     fn tile_rows(columns: usize) -> usize {
-        // A vector takes four registers; every CPU has at least sixteen.
+        // A vector takes four registers of four f32. Common CPUs have at least 16 such registers.
         if columns == 1 { 2 } else { 0 }
     }
 
@@ -103,7 +103,8 @@ impl F32s for Portable {
 
     #[inline(always)]
     fn round(self, a: Vector) -> Vector {
-        // Adding this number rounds to the nearest integer.
+        // The spacing of f32 at this magnitude is 1, so that the addition rounds to the nearest
+        // integer.
         const ROUND: f32 = 1.5 * (1 << 23) as f32;
         a.map(|a| (a + ROUND) - ROUND)
     }

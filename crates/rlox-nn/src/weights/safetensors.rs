@@ -1,4 +1,4 @@
-//! Parameters as a safetensors file with a checksum.
+//! Parameters as a safetensors file with a SHA-256 checksum.
 
 use std::collections::{BTreeMap, HashSet};
 use std::fmt::Write;
@@ -11,9 +11,10 @@ use serde_json::{Map, Value, json};
 
 use super::{NamedTensor, NamedTensors};
 
-/// Metadata key of the names in order, one per line: the header is a JSON object, which has no order.
+/// Metadata key of the tensor names, one per line. They have an order here, because the JSON object
+/// of the header has none.
 const ORDER: &str = "order";
-/// Metadata key of the SHA-256 of all tensors in this order.
+/// Metadata key of the SHA-256 of all tensors in the order of [`ORDER`].
 const CHECKSUM: &str = "sha256";
 const FIX: &str = "write the file again, or load another file";
 
@@ -21,7 +22,7 @@ fn corrupt_file(got: impl Into<String>) -> Error {
     Error::corrupt("file", "an intact safetensors file", got.into(), FIX)
 }
 
-/// Returns the SHA-256 of names, shapes and bytes.
+/// Returns the SHA-256 of the names, shapes and bytes of tensors.
 fn checksum<'a>(tensors: impl Iterator<Item = (&'a str, &'a [usize], &'a [u8])>) -> String {
     let mut hash = hmac_sha256::Hash::new();
     for (name, shape, bytes) in tensors {
@@ -36,16 +37,17 @@ fn checksum<'a>(tensors: impl Iterator<Item = (&'a str, &'a [usize], &'a [u8])>)
 }
 
 impl NamedTensors {
-    /// Returns the contents of a safetensors file with a SHA-256 of the tensors.
+    /// Returns the contents of a safetensors file, with a SHA-256 of the tensors in its metadata.
     ///
     /// Equal tensors give equal bytes.
     pub fn to_safetensors(&self) -> Vec<u8> {
         self.file(true)
     }
 
-    /// Returns the contents of a safetensors file without SHA-256 and order, in a fraction of the time.
+    /// Returns the contents of a safetensors file without SHA-256 and order of the tensors.
     ///
-    /// Use this form for readers that read at once over a reliable channel, such as a connection.
+    /// This takes a fraction of the time of [`NamedTensors::to_safetensors`]. Use this form for
+    /// data that are read at once from a reliable channel, such as a network connection.
     ///
     /// ```
     /// use rlox_nn::NamedTensors;
@@ -82,7 +84,7 @@ impl NamedTensors {
             header.insert("__metadata__".into(), metadata);
         }
         let mut header = Value::Object(header).to_string();
-        // Numbers start at a multiple of 8.
+        // The numbers of the tensors start at a multiple of 8 bytes.
         let padding = header.len().next_multiple_of(size_of::<u64>()) - header.len();
         header.extend(std::iter::repeat_n(' ', padding));
         [&(header.len() as u64).to_le_bytes(), header.as_bytes(), &bytes].concat()
@@ -90,12 +92,12 @@ impl NamedTensors {
 
     /// Reads a safetensors file of f32 tensors.
     ///
-    /// The tensors have the order in which they were written, or the order of their names. Files of other libraries
-    /// have no checksum and load without one.
+    /// The tensors have the order in which they were written, or the order of their names if the
+    /// file has no order. Files of other libraries have no checksum and are accepted without one.
     ///
     /// # Errors
-    /// [`Error::Corrupt`] if the file is not a safetensors file, is truncated or changed, has a name twice or holds
-    /// other dtypes.
+    /// [`Error::Corrupt`] if the file is not a safetensors file, is truncated or changed, has a
+    /// name twice, or has tensors that are not f32.
     pub fn from_safetensors(bytes: &[u8]) -> Result<Self> {
         let to_error = |error: SafeTensorError| corrupt_file(error.to_string());
         let file = SafeTensors::deserialize(bytes).map_err(to_error)?;
@@ -121,7 +123,7 @@ impl NamedTensors {
     }
 }
 
-/// Checks the names, the order and the checksum of files with our metadata.
+/// Checks the order and the checksum of a file with metadata of [`NamedTensors::to_safetensors`].
 fn check_metadata(metadata: &BTreeMap<&str, &str>, views: &[(&str, TensorView<'_>)]) -> Result<()> {
     let (order, sum) = (metadata.get(ORDER), metadata.get(CHECKSUM));
     let Some(order) = order else {
@@ -136,7 +138,7 @@ fn check_metadata(metadata: &BTreeMap<&str, &str>, views: &[(&str, TensorView<'_
     if *sum == checksum(tensors) { Ok(()) } else { Err(corrupt_file("tensors that do not match their SHA-256")) }
 }
 
-/// Checks that no name occurs twice in a header: only one of the two tensors would be read.
+/// Checks that no name occurs twice in a header, because only one of the two tensors would be read.
 fn names_once(header: &[u8]) -> Result<()> {
     let Keys(mut names) = serde_json::from_slice(header).map_err(|error| corrupt_file(error.to_string()))?;
     let mut unique_names = HashSet::new();
@@ -146,7 +148,7 @@ fn names_once(header: &[u8]) -> Result<()> {
     }
 }
 
-/// Keys of a JSON object, duplicates included.
+/// Keys of a JSON object, including duplicates.
 struct Keys(Vec<String>);
 
 impl<'de> Deserialize<'de> for Keys {
