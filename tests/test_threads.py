@@ -256,7 +256,7 @@ def test_threads_step_a_gymnasium_environment_one_at_a_time(mode):
     env.reset()
     assert run_threads(lambda: [env.step([0, 1]) for _ in range(20)], 8) == []
     assert env.step([0, 1])[0].tolist() == [[161.0], [161.0]]
-    calls = [lambda: env.step([0, 1]), lambda: env.reset(seed=3), lambda: env.action_mask_support, env.pop_episodes]
+    calls = [lambda: env.step([0, 1]), lambda: env.reset(seed=3), lambda: env.has_action_masks, env.pop_episodes]
     assert run_threads(lambda: [calls[i % 4]() for i in range(40)], 8) == []
     env.close()
 
@@ -283,7 +283,7 @@ def test_close_waits_for_a_step_and_ends_other_threads(mode):
     if mode == "async":
         assert all_workers_exited(env)
     if not native:
-        for call in (lambda: env.action_mask_support, env.action_masks):
+        for call in (lambda: env.has_action_masks, env.action_masks):
             with pytest.raises(ClosedError):
                 call()
 
@@ -303,7 +303,7 @@ def test_close_with_terminate_does_not_wait_for_a_step():
     assert all_workers_exited(env)
 
 
-@pytest.mark.parametrize("name", ["action_mask_support", "action_masks", None])
+@pytest.mark.parametrize("name", ["has_action_masks", "action_masks", None])
 def test_environments_with_dead_workers_raise_and_can_be_closed(name):
     env = make_vec(Slow, 2, vectorization_mode="async")
     env.reset()
@@ -357,7 +357,7 @@ def test_environments_and_their_copies_have_separate_locks():
     duplicate = copy.deepcopy(env)
     with env._guard:
         for free in (other, duplicate):
-            assert run_threads(lambda free=free: (free.action_mask_support, free.step([0]))) == []
+            assert run_threads(lambda free=free: (free.has_action_masks, free.step([0]))) == []
 
 
 FORK_DURING_A_STEP = """
@@ -367,7 +367,7 @@ FORK_DURING_A_STEP = """
     from support.thread_runs import run_in_fork
 
     def use():
-        calls = [lambda: env.step([0, 1]), lambda: env.action_mask_support]
+        calls = [lambda: env.step([0, 1]), lambda: env.has_action_masks]
         calls += [env.action_masks, env.reset]
         for call in calls:
             try:

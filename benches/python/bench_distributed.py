@@ -123,7 +123,7 @@ def asynchronous(
             actors = getattr(trainer.learner, "actors", None)
             if actors is not None:
                 stats = actors._native.stats()
-                numbers["lag"] = stats["total_staleness"] / stats["rollouts"]
+                numbers["staleness"] = stats["total_staleness"] / stats["rollouts"]
             return numbers
 
     once(12345, 1)
@@ -207,7 +207,7 @@ def rows(quick: bool) -> list[Row]:
     return found
 
 
-BENCHMARK = Benchmark("bench_distributed", "More than one process", rows, rounds=5, columns=("lag", "p99 us"))
+BENCHMARK = Benchmark("bench_distributed", "More than one process", rows, rounds=5, columns=("staleness", "p99 us"))
 
 if __name__ == "__main__":
     if "TORCHELASTIC_RUN_ID" in os.environ:

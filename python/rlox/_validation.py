@@ -18,7 +18,7 @@ import numpy as np
 from rlox._errors import ArgumentError, ArgumentTypeError, StructuredError
 
 
-def check_int(name: str, value: Any, low: int, extra_value: int | None = None, *, fix: str = "") -> int:
+def check_int(name: str, value: object, low: int, extra_value: int | None = None, *, fix: str = "") -> int:
     """Return an integer of at least `low`, or equal to `extra_value`, as an int.
 
     Raises:
@@ -45,7 +45,7 @@ pass 100000
     return plain
 
 
-def check_float(name: str, value: Any, low: float = -math.inf, high: float = math.inf, *, fix: str = "") -> float:
+def check_float(name: str, value: object, low: float = -math.inf, high: float = math.inf, *, fix: str = "") -> float:
     """Return a finite number in [low, high] as a float.
 
     Raises:
@@ -74,7 +74,7 @@ def check_float(name: str, value: Any, low: float = -math.inf, high: float = mat
 
 
 def check_float_or_tuple(
-    name: str, value: Any, low: float = -math.inf, high: float = math.inf
+    name: str, value: object, low: float = -math.inf, high: float = math.inf
 ) -> float | tuple[float, ...]:
     """Return a finite number in [low, high], or an array of such numbers as a flat tuple.
 
@@ -99,7 +99,7 @@ def check_float_or_tuple(
     return tuple(check_float(f"{name}[{i}]", x, low, high) for i, x in enumerate(array.ravel().tolist()))
 
 
-def check_bool(name: str, value: Any, *, fix: str = "pass True or False") -> bool:
+def check_bool(name: str, value: object, *, fix: str = "pass True or False") -> bool:
     """Return a Python or NumPy bool as a bool.
 
     Raises:
@@ -110,7 +110,7 @@ def check_bool(name: str, value: Any, *, fix: str = "pass True or False") -> boo
     return bool(value)
 
 
-def check_str(name: str, value: Any, choices: Sequence[str] = ()) -> str:
+def check_str(name: str, value: object, choices: Sequence[str] = ()) -> str:
     """Return a str, which must be one of `choices` unless they are empty.
 
     Raises:
@@ -128,7 +128,7 @@ def check_str(name: str, value: Any, choices: Sequence[str] = ()) -> str:
     return str(value)
 
 
-def check_path(name: str, value: Any) -> Path | None:
+def check_path(name: str, value: object) -> Path | None:
     """Return a str or path as a Path, and None as None.
 
     Raises:
@@ -292,7 +292,7 @@ def _wrong(
     return cls(name, expected, short_repr(value), fix)
 
 
-def check_seed(seed: Any, *, fix: str = "pass an integer, or None for a random seed") -> int:
+def check_seed(seed: object, *, fix: str = "pass an integer, or None for a random seed") -> int:
     """Return a seed as an int. As in NumPy and Gymnasium, any non-negative integer is a seed.
 
     Raises:
@@ -322,7 +322,7 @@ def resolve_seed(seed: int | None) -> int:
     return check_seed(seed)
 
 
-def json_keywords(name: str, value: Any, reserved: Sequence[str] = ()) -> dict[str, Any]:
+def json_keywords(name: str, value: object, reserved: Sequence[str] = ()) -> dict[str, Any]:
     """Convert keywords to JSON values: NumPy scalars become Python ones, tuples become lists.
 
     Raises:
@@ -341,7 +341,7 @@ def json_keywords(name: str, value: Any, reserved: Sequence[str] = ()) -> dict[s
     return keywords
 
 
-def _json(name: str, value: Any) -> Any:
+def _json(name: str, value: object) -> Any:
     plain = value.item() if isinstance(value, np.generic) else value
     match plain:
         case Mapping():

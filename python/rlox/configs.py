@@ -50,7 +50,7 @@ EPS = 1e-5
 SHAPE_SETTINGS = ("use_sde", "net_arch", "shared_trunk", "activation", "ortho_init", "log_std_init", "full_std")
 
 
-def _train_freq(name: str, value: Any) -> int | tuple[int, str]:
+def _train_freq(name: str, value: object) -> int | tuple[int, str]:
     """Return a number of steps, or a pair (number of episodes, "episode").
 
     >>> _train_freq("train_freq", [4, "step"]), _train_freq("train_freq", [1, "episode"])
@@ -71,14 +71,14 @@ def _train_freq(name: str, value: Any) -> int | tuple[int, str]:
     return plain if plain[1] == "episode" else plain[0]
 
 
-def _target_entropy(name: str, value: Any) -> float | str:
+def _target_entropy(name: str, value: object) -> float | str:
     """Return a number or "auto"."""
     if isinstance(value, str) and value == "auto":
         return "auto"
     return _validation.check_float(name, value)
 
 
-def _ent_coef(name: str, value: Any) -> float | str:
+def _ent_coef(name: str, value: object) -> float | str:
     """Return a number >= 0, "auto", or "auto_" with a number > 0."""
     if not isinstance(value, str):
         return _validation.check_float(name, value, 0, 1e30)
@@ -115,7 +115,7 @@ _WITHOUT_ACTORS: dict[str, Any] = {"num_actors": 1, "actors": "auto", "max_stale
 
 def _check_actors(config: "OnPolicyConfig") -> None:
     """Check that the actor settings agree with each other and with num_envs."""
-    envs, actors, lag = config.num_envs, config.num_actors, config.max_staleness
+    envs, actors, staleness = config.num_envs, config.num_actors, config.max_staleness
     if not config.async_collect:
         for name, default in _WITHOUT_ACTORS.items():
             if (got := getattr(config, name)) != default:
@@ -128,7 +128,7 @@ def _check_actors(config: "OnPolicyConfig") -> None:
             str(actors),
             "change num_actors or num_envs, as actors share the environments evenly",
         )
-    if config.deterministic and lag == 0 and actors == 1 and config.actors != "auto":
+    if config.deterministic and staleness == 0 and actors == 1 and config.actors != "auto":
         raise ArgumentError(
             "actors",
             "'auto' with deterministic=True, max_staleness=0 and num_actors=1",
@@ -143,12 +143,12 @@ def _check_actors(config: "OnPolicyConfig") -> None:
             str(actors),
             "raise num_actors, or name fewer workers",
         )
-    if lag is None or config.deterministic or lag >= actors:
+    if staleness is None or config.deterministic or staleness >= actors:
         return
     raise ArgumentError(
         "max_staleness",
         f"at least num_actors = {actors} with deterministic=False, else some actors always wait",
-        str(lag),
+        str(staleness),
         "raise max_staleness, lower num_actors, or set deterministic=True",
     )
 
@@ -312,7 +312,7 @@ class OffPolicyConfig(AlgorithmConfig):
     frame_stack: int | None = setting(
         None, "frames per stacked observation, each stored once; None: no frame stack", low=1
     )
-    her: Literal["future", "final", "episode"] | None = setting(None, "strategy of hindsight experience replay for goal environments; None: off")
+    her: Literal["future", "final", "episode"] | None = setting(None, "strategy of hindsight replay; None: off")
     n_sampled_goal: int = setting(4, "relabelled transitions per real transition", low=1)
     learning_rate: float = setting(3e-4, "learning rate of Adam for all networks", low=0)
     lr_schedule: Schedule = setting("constant", 'learning rate schedule; "linear" decays to 0')

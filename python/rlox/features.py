@@ -167,10 +167,12 @@ def register_encoder(space_type: type[gym.Space[Any]], encoder: FeaturesExtracto
     Raises:
         ArgumentTypeError: `space_type` is not a class of spaces, or `encoder` is not callable.
     """
-    if not (isinstance(space_type, type) and issubclass(space_type, gym.Space)):
+    cls: object = space_type
+    if not (isinstance(cls, type) and issubclass(cls, gym.Space)):
         got = short_repr(space_type)
         raise ArgumentTypeError("space_type", "a subclass of gymnasium.Space", got, "pass for example spaces.Box")
-    if not callable(encoder):
+    function: object = encoder
+    if not callable(function):
         expected = "a function from a space to a torch module"
         raise ArgumentTypeError("encoder", expected, short_repr(encoder), "see rlox.features.NatureCNN")
     ENCODERS[space_type] = encoder

@@ -163,7 +163,7 @@ def _make_minimal_config(config: Config) -> Config:
 class _SpacesOnlyEnv:
     """Stand-in for environments that has only their spaces and cannot step."""
 
-    action_mask_support = True
+    has_action_masks = True
     autoreset_mode = AutoresetMode.SAME_STEP
 
     def __init__(self, manifest: Mapping[str, Any], num_envs: int) -> None:

@@ -87,7 +87,7 @@ def test_trainers_reject_environments_without_masks_before_a_step(backend):
     for call in (trainer.train, trainer.evaluate):
         with rejects(ArgumentError, "action_masks", "or set action_masks=False"):
             call(64)
-    assert not make_vec(Unsteppable, 2).action_mask_support
+    assert not make_vec(Unsteppable, 2).has_action_masks
 
 
 class Corridor(gym.vector.VectorEnv):
@@ -139,7 +139,7 @@ def test_wrapped_vector_environments_of_rlox_without_masks_have_none():
 
     for inner in (rlox.VecEnv(2), make_vec(lambda: gym.make("CartPole-v1"), 2)):
         wrapped = make_vec(RecordEpisodeStatistics(inner))
-        assert not wrapped.action_mask_support
+        assert not wrapped.has_action_masks
         assert collect_rollout(wrapped, None, 3).action_masks is None
 
 

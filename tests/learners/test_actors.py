@@ -193,10 +193,10 @@ def test_episodes_of_all_actors_are_counted():
     assert list(episodes.returns) == list(episodes.lengths)
 
 
-def test_rollouts_of_constant_weights_do_not_depend_on_the_lag():
+def test_rollouts_of_constant_weights_do_not_depend_on_their_staleness():
     states = []
-    for lag in (0, 1, 3):
-        config = IMPALAConfig(num_envs=4, deterministic=True, max_staleness=lag, learning_rate=0.0)
+    for staleness in (0, 1, 3):
+        config = IMPALAConfig(num_envs=4, deterministic=True, max_staleness=staleness, learning_rate=0.0)
         learner = NativeIMPALA(make_vec("CartPole-v1", 4), config, 3)
         iterate(learner, 60)
         states.append((learner.episodes.state(), learner.timesteps))

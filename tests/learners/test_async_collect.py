@@ -75,22 +75,22 @@ def test_rollouts_are_collected_by_the_policy_of_their_lag(name, backend, env):
     vec = make_vec(env, 4, max_episode_steps=11)
     learner = LEARNERS[name, backend](vec, config, 1)
     # Policy of the actors. The weights change much at this learning rate.
-    policy, lags, differences = PPO(vec, PPOConfig(**SMALL), 0).policy, [], []
+    policy, all_staleness, differences = PPO(vec, PPOConfig(**SMALL), 0).policy, [], []
     history = [learner.state().networks]
     update = learner.update
 
     def check_rollout(*args):
-        buffer, lag = learner.buffer, learner.lag
-        lags.append(lag)
+        buffer, staleness = learner.buffer, learner.staleness
+        all_staleness.append(staleness)
         obs, actions = (torch.from_numpy(x.copy()).flatten(0, 1) for x in (buffer.obs, buffer.actions))
         last, final = torch.from_numpy(buffer.last_obs), torch.from_numpy(buffer.final_obs)
-        for age, networks in ((lag, history[-1 - lag]), (0, history[-1])):
+        for age, networks in ((staleness, history[-1 - staleness]), (0, history[-1])):
             policy.load_state_dict({n: torch.from_numpy(x) for n, x in networks.items()})
             with torch.no_grad():
                 _, log_probs, _ = policy.get_action_and_logprob(obs, action=actions)
                 values, last_values, final_values = map(policy.get_value, (obs, last, final))
             difference = np.abs(log_probs.numpy() - buffer.log_probs.ravel()).max()
-            if age == lag:
+            if age == staleness:
                 assert difference < 1e-4
                 values = values.numpy().reshape(buffer.values.shape)
                 np.testing.assert_allclose(values, buffer.values, rtol=1e-4, atol=1e-4)
@@ -110,7 +110,7 @@ def test_rollouts_are_collected_by_the_policy_of_their_lag(name, backend, env):
     for _ in range(8):
         learner.iterate()
         history.append(learner.state().networks)
-    assert lags == [0, 1, 2, 3, 3, 3, 3, 3]
+    assert all_staleness == [0, 1, 2, 3, 3, 3, 3, 3]
     assert min(differences) > 1e-3
     learner.stop_actors()
 

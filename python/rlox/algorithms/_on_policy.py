@@ -86,7 +86,7 @@ class TorchLearner(BaseLearner[OnPolicyT]):
     ) -> None:
         super().__init__(env, config, seed, type(self).__name__)
         self._should_stop = False
-        self.lag = 0  # staleness of the last rollout, in updates
+        self.staleness = 0  # staleness of the last rollout, in updates
         self._learner_args = policy, features_extractor
         if not _actors.is_synchronous(config):
             mode = _actors.resolve_actors(env, config, *self._learner_args)
@@ -180,7 +180,7 @@ class TorchLearner(BaseLearner[OnPolicyT]):
                 self.episodes.drain(self.env)
             elif metrics:
                 self.actors.publish(self._networks())
-                metrics |= {"train/policy_staleness": self.lag, **self.actors.metrics()}
+                metrics |= {"train/policy_staleness": self.staleness, **self.actors.metrics()}
             if not metrics:
                 return {}
             self.timesteps += n_transitions
@@ -270,7 +270,7 @@ class TorchLearner(BaseLearner[OnPolicyT]):
         rollout = self.next_rollout()
         if rollout is None:
             return False
-        self.buffer, self.lag = rollout.buffer, rollout.lag
+        self.buffer, self.staleness = rollout.buffer, rollout.staleness
         self.rows = Batch.views_of(self.buffer, self.config.action_masks)
         self.generator.manual_seed(rollout.seed)
         if not self.built_in:

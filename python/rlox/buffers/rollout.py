@@ -175,7 +175,7 @@ def _fill(env: RolloutEnv, buffer: RolloutBuffer, act: Act) -> Flags | None:
     obs = buffer.obs
     masks: Flags | None = None
     for t in range(buffer.n_steps):
-        allowed = env.action_masks() if env.action_mask_support else None
+        allowed = env.action_masks() if env.has_action_masks else None
         if allowed is not None:
             if masks is None:
                 masks = np.ones((buffer.n_steps, *allowed.shape), np.bool_)

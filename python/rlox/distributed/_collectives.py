@@ -118,7 +118,7 @@ class Ranks:
                 got = ", ".join(f"{value} on rank {rank}" for rank, value in enumerate(found))
                 raise ArgumentError(name, "the same value on every rank", str(got), hint)
 
-    def send_command(self, name: str, *values: Any) -> None:
+    def send_command(self, name: str, *values: object) -> None:
         """Send a command with its arguments to the other ranks; called on rank 0."""
         self.broadcast((name, values))
 

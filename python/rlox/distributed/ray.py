@@ -25,7 +25,7 @@ from rlox.distributed._worker import RolloutWorker
 from rlox.envs._make import EnvLike
 from rlox.experiments import many
 from rlox.experiments._jobs import RunOutcome, RunOutcomes, TrainJob
-from rlox.learners._actors import RolloutMessage, WorkerPlan, lag_bound
+from rlox.learners._actors import RolloutMessage, WorkerPlan, max_staleness_of
 from rlox.trainers import Trainer
 
 __all__ = ["train_many"]
@@ -111,7 +111,7 @@ class RayWorkers:
 
     def __init__(self, config: OnPolicyConfig) -> None:
         self.ray = _connect()
-        self._versions = lag_bound(config) + 2
+        self._versions = max_staleness_of(config) + 2
         self._refs: dict[int, object] = {}
         self._workers: list[RayWorker] = []
 

@@ -22,7 +22,7 @@ from rlox._types import Arrays
 from rlox._validation import check_int, resolve_seed, short_repr, worker_addresses
 from rlox.configs import OnPolicyConfig
 from rlox.envs.vec_env import VecEnv
-from rlox.learners._actors import Actors, as_policy, lag_bound, ring
+from rlox.learners._actors import Actors, as_policy, max_staleness_of, ring
 
 __all__ = ["RemoteVecEnv"]
 
@@ -207,7 +207,7 @@ def start_remote_actors(
         weights=as_policy(env, config, weights),
         seed=seed,
         stream=state_for_native(stream),
-        max_staleness=lag_bound(config),
+        max_staleness=max_staleness_of(config),
         deterministic=config.deterministic,
         gamma=config.gamma,
         gae_lambda=config.gae_lambda,

@@ -321,7 +321,7 @@ def _find_masks_method(env: Any) -> Callable[[], Any] | None:
     inner = env.unwrapped
     while True:
         # Environments of rlox always have the method, and an attribute that tells whether it works.
-        if getattr(env, "has_action_masks", not hasattr(env, "action_mask_support")):
+        if getattr(env, "has_action_masks", True):
             method: Callable[[], Any] | None = getattr(env, "action_masks", None)
             if callable(method):
                 return method

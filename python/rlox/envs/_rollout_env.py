@@ -46,7 +46,7 @@ class RolloutEnv(Protocol):
         """True if the environments are closed."""
 
     @property
-    def action_mask_support(self) -> bool:
+    def has_action_masks(self) -> bool:
         """True if the environments report action masks now, or have reported masks before."""
 
     @property

@@ -201,7 +201,7 @@ class GymVecEnv(Wrapper):
             inner.envs = envs
 
     @property
-    def action_mask_support(self) -> bool:
+    def has_action_masks(self) -> bool:
         """True if the environments report action masks now, or have reported masks before.
 
         Raises:

@@ -342,11 +342,6 @@ class VecEnv(GymnasiumAttributes, VectorEnv[Floats, npt.ArrayLike, npt.NDArray[A
         return mode
 
     @property
-    def action_mask_support(self) -> bool:
-        """True if the environments have action masks; the same as `has_action_masks`."""
-        return bool(self.has_action_masks)
-
-    @property
     def dropped_episodes(self) -> int:
         """Number of older episodes that the last `pop_episodes` did not return."""
         return self._native.dropped_episodes

@@ -147,7 +147,7 @@ class Rollout(NamedTuple):
     """Finished rollout of an actor."""
 
     buffer: RolloutBuffer  # one of the buffers of `Actors`
-    lag: int  # staleness of its policy, in updates
+    staleness: int  # staleness of its policy, in updates
     seed: int  # seed of its random numbers, and of the update
     normalizer: Arrays  # statistics after the rollout; empty without a normalizer of the actor
 
@@ -188,11 +188,11 @@ class Actors:
         result = self._native.pop()
         if result is None:
             return None
-        index, _, lag, seed, returns, lengths, dropped, statistics = result
+        index, _, staleness, seed, returns, lengths, dropped, statistics = result
         episodes.add(returns, lengths)
         episodes.count += dropped
         normalizer: Arrays = self._statistics[index] if self._statistics else {**(statistics or {})}
-        return Rollout(self.buffers[index], lag, seed, normalizer)
+        return Rollout(self.buffers[index], staleness, seed, normalizer)
 
     def set_stop_requested(self, stop: bool) -> None:
         """Set whether `pop` returns None instead of waiting."""
@@ -237,7 +237,7 @@ def _end(native: NativeActors, end: Callable[[], object], process: int) -> None:
         end()
 
 
-def lag_bound(config: OnPolicyConfig) -> int:
+def max_staleness_of(config: OnPolicyConfig) -> int:
     """Return the maximum staleness of a rollout's policy, in updates."""
     return int(config.num_actors if config.max_staleness is None else config.max_staleness)
 
@@ -256,11 +256,11 @@ def ring(env: RolloutEnv, config: OnPolicyConfig) -> list[RolloutBuffer]:
         mask_width=mask_width(env.single_action_space) if config.action_masks else None,
         num_envs=config.num_envs // config.num_actors,
     )
-    lag, first = lag_bound(config), make()
+    staleness, first = max_staleness_of(config), make()
     # All other arrays of a rollout take about 30 bytes per step.
     num_bytes = first.obs.nbytes + first.actions.nbytes + 30 * first.rewards.size
-    check_memory("max_staleness", lag, (lag + 1) * num_bytes)
-    return [first, *(make() for _ in range(lag))]
+    check_memory("max_staleness", staleness, (staleness + 1) * num_bytes)
+    return [first, *(make() for _ in range(staleness))]
 
 
 class Worker(Protocol):
@@ -363,7 +363,7 @@ def start_thread_actors(
         weights=as_policy(env, config, weights),
         stream=state_for_native(stream),
         normalizer=normalizer,
-        max_staleness=lag_bound(config),
+        max_staleness=max_staleness_of(config),
         deterministic=config.deterministic,
         gamma=config.gamma,
         gae_lambda=config.gae_lambda,
@@ -491,7 +491,7 @@ class ActorPlan:
                         workers.end()
                         return None
             native = NativeActors.start_python_actors(
-                actors, weights, state_for_native(stream), lag_bound(config), config.deterministic
+                actors, weights, state_for_native(stream), max_staleness_of(config), config.deterministic
             )
         except BaseException:
             workers.end()

@@ -53,7 +53,7 @@ class NativeLearner(NativeBaseLearner[OnPolicyT]):
     def __init__(self, env: RolloutEnv, config: OnPolicyT, seed: int, backend: str = "native") -> None:
         super().__init__(env, config, seed, type(self).__name__.removeprefix("Native"))
         self.backend = backend
-        self.lag = 0  # staleness of the last rollout, in updates
+        self.staleness = 0  # staleness of the last rollout, in updates
         if not _actors.is_synchronous(config):
             mode = _actors.resolve_actors(env, config)
             self.actor_plan = _actors.ActorPlan(mode, type(self), env, config, self.spaces)
@@ -84,7 +84,7 @@ class NativeLearner(NativeBaseLearner[OnPolicyT]):
                 self.episodes.drain(self.env)
             elif metrics:
                 self.actors.publish(self._actor_weights())
-                metrics |= {"train/policy_staleness": self.lag, **self.actors.metrics()}
+                metrics |= {"train/policy_staleness": self.staleness, **self.actors.metrics()}
             if not metrics:
                 return {}
             self.timesteps += n_transitions
@@ -95,7 +95,7 @@ class NativeLearner(NativeBaseLearner[OnPolicyT]):
         rollout = self.next_rollout()
         if rollout is None:
             return False
-        self.buffer, self.lag = rollout.buffer, rollout.lag
+        self.buffer, self.staleness = rollout.buffer, rollout.staleness
         self.policy.begin(rollout.seed, rollout.buffer.num_envs)
         return True
 
