@@ -1,15 +1,13 @@
 """Evaluation of policies by full episodes in Gymnasium environments."""
 
-import dataclasses
 import math
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import TYPE_CHECKING, Any, Protocol, TypedDict, cast
+from typing import TYPE_CHECKING, Any, Protocol, TypedDict
 
 import gymnasium as gym
 import numpy as np
 import numpy.typing as npt
-from gymnasium.envs.registration import EnvSpec
 from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorEnv
 from gymnasium.wrappers import TimeLimit
 
@@ -18,8 +16,8 @@ from rlox._finite import check_finite_array
 from rlox._spaces import to_json
 from rlox._types import Obs
 from rlox._validation import check_bool, check_int, check_seed, resolve_seed, short_repr
-from rlox.envs._checks import CheckedEnv, check_observations, require_env
-from rlox.envs._make import EnvFactory, EnvMaker, make_registered
+from rlox.envs._checks import CheckedEnv, check_observations
+from rlox.envs._make import EnvMaker, make_single
 from rlox.envs._masks import MaskSource
 
 if TYPE_CHECKING:
@@ -106,18 +104,6 @@ def evaluation_seed(seed: int, *, training: bool = False) -> int:
     return int(stream.generate_state(1)[0] >> 1)
 
 
-def check_env_maker(env: object) -> EnvMaker:
-    """Return `env` if it is an id, an `EnvSpec` or a callable.
-
-    Raises:
-        ArgumentTypeError: `env` is something else.
-    """
-    if isinstance(env, str | EnvSpec) or callable(env):
-        return cast("EnvMaker", env)
-    expected = "an id, a spec or a function that returns an environment"
-    raise ArgumentTypeError("env", expected, type(env).__name__, "pass an id, a spec or a function")
-
-
 def evaluate(
     policy: Predictor,
     env: EnvMaker,
@@ -143,8 +129,8 @@ def evaluate(
             from the operating system.
         deterministic: Argument of `policy.predict`.
         num_envs: Largest number of environments that play at the same time.
-        env_kwargs: Keywords for creating the environments. `vectorization_mode` and
-            `autoreset_mode` are ignored.
+        env_kwargs: Keywords for creating the environments. Keywords of vector environments, such as
+            `vectorization_mode`, are ignored.
         max_episode_steps: Number of steps after which an episode is truncated; None uses only the
             limit of the environment.
 
@@ -178,15 +164,18 @@ def evaluate(
     keywords: Any = {} if env_kwargs is None else env_kwargs
     if not isinstance(keywords, Mapping):
         raise ArgumentTypeError("env_kwargs", "a dict of keywords or None", repr(keywords), "pass a dict")
-    limits: list[Callable[..., gym.Env[Any, Any]]] = []
     if max_episode_steps is not None:
-        most = check_int("max_episode_steps", max_episode_steps, 1, fix="pass None for no limit")
-        limits = [partial(TimeLimit, max_episode_steps=most)]
-    envs = _make_vector(env, n, _drop_vector_modes(keywords), limits)
+        max_episode_steps = check_int("max_episode_steps", max_episode_steps, 1, fix="pass None for no limit")
+
+    def make(index: int) -> gym.Env[Any, Any]:
+        checked = CheckedEnv(make_single(env, keywords), index)
+        return checked if max_episode_steps is None else TimeLimit(checked, max_episode_steps)
+
+    envs = SyncVectorEnv([partial(make, i) for i in range(n)], autoreset_mode=AutoresetMode.SAME_STEP)
     try:
         episodes, is_complete = _play(policy, envs, n_episodes, seed, deterministic)
     except (LookupError, TypeError, ValueError):
-        check_observations(envs.unwrapped)
+        check_observations(envs)
         raise
     finally:
         envs.close()
@@ -197,41 +186,6 @@ def evaluate(
         "returns": returns,
         "lengths": [length for row in episodes for _, length in row],
     }
-
-
-def _drop_vector_modes(keywords: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the keywords without those that only matter for training with `make_vec`."""
-    modes = {"vectorization_mode", "autoreset_mode"}
-    return {name: value for name, value in keywords.items() if name not in modes}
-
-
-def _make_vector(
-    env: EnvMaker, n: int, env_kwargs: dict[str, Any], limits: list[Callable[..., gym.Env[Any, Any]]]
-) -> VectorEnv[Any, Any, Any]:
-    vector_kwargs = {"autoreset_mode": AutoresetMode.SAME_STEP}
-    if isinstance(env, EnvSpec):
-        spec_kwargs = _drop_vector_modes(env.kwargs)
-        kwargs = {"wrappers": spec_kwargs.pop("wrappers", ()), **env_kwargs}
-        wrappers = (*(kwargs.pop("wrappers") or ()), *limits)
-        spec = dataclasses.replace(env, kwargs=spec_kwargs)
-        return make_registered(EnvFactory(spec, "sync", wrappers, kwargs=kwargs), n, vector_kwargs)
-    if isinstance(env, str):
-        env_kwargs["wrappers"] = (*(env_kwargs.get("wrappers") or ()), *limits)
-        try:
-            return gym.make_vec(env, n, "sync", vector_kwargs, **env_kwargs)
-        except gym.error.DependencyNotInstalled:
-            raise
-        except gym.error.Error as error:
-            raise ArgumentError("env", "an id in the Gymnasium registry", repr(env), str(error)) from error
-    check_env_maker(env)
-
-    def make_single(index: int) -> gym.Env[Any, Any]:
-        checked: gym.Env[Any, Any] = CheckedEnv(require_env(env(**env_kwargs)), index)
-        for limit in limits:
-            checked = limit(checked)
-        return checked
-
-    return SyncVectorEnv([partial(make_single, i) for i in range(n)], autoreset_mode=AutoresetMode.SAME_STEP)
 
 
 def _check_spaces(policy: Predictor, envs: VectorEnv[Any, Any, Any]) -> None:

@@ -96,6 +96,21 @@ def test_functions_must_accept_a_render_mode(moviepy, tmp_path):
 
 @pytest.mark.services
 @pytest.mark.parametrize(
+    ("env", "env_kwargs"),
+    [
+        ("CartPole-v1", {"render_mode": "rgb_array"}),
+        (lambda **keywords: gym.make("CartPole-v1", **keywords), {"vectorization_mode": "sync"}),
+    ],
+    ids=["render mode", "vectorization mode"],
+)
+def test_videos_ignore_the_render_mode_and_the_vectorization_mode_of_training(moviepy, tmp_path, env, env_kwargs):
+    callback = VideoRecordingCallback(32, path=tmp_path, max_frames=5)
+    small(env=env, env_kwargs=env_kwargs).train(32, callbacks=[callback])
+    assert callback.last.exists()
+
+
+@pytest.mark.services
+@pytest.mark.parametrize(
     ("env", "folder", "argument"),
     [("CartPole-v1", False, "path"), (rlox.VecEnv(n=2, env_id="CartPole-v1"), True, "env")],
     ids=["no folder", "existing environments"],

@@ -11,6 +11,7 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
 from rlox import ArgumentError, ArgumentTypeError, OutOfMemoryError, VecEnv, make_vec
 from rlox.envs import GymVecEnv
+from rlox.envs._make import make_single
 from rlox.trainers import A2CTrainer, PPOTrainer
 from support.envs import Count, Counter, fill
 from support.rejections import expect_rejection, rejections, rejects
@@ -261,7 +262,7 @@ def test_trainers_of_a_spec_have_the_presets_of_its_id(cls):
     full = from_id.evaluate(2)
     assert from_spec.evaluate(2, env=gym.spec("CartPole-v1")) == full
     assert from_id.evaluate(2, env=short)["lengths"] == [7, 7]
-    with rejects(ArgumentError, "vectorization_mode", expected="a mode that 'No-v0' supports"):
+    with rejects(ArgumentError, "env", expected="an environment from gymnasium.make('No-v0')"):
         from_spec.evaluate(1, env=EnvSpec("No-v0"))
 
 
@@ -283,3 +284,17 @@ def test_trainers_accept_a_spec_with_wrappers_and_keywords():
     assert trainer.evaluate(2)["returns"] == [18.0, 18.0]
     other = A2CTrainer(spec, 0, env_kwargs={"limit": 4}, runs_dir=None)
     assert other.evaluate(1)["returns"] == [12.0]
+
+
+@pytest.mark.parametrize(
+    "env",
+    ["CartPole-v1", gym.make_vec("CartPole-v1", 2).spec, lambda **kwargs: gym.make("CartPole-v1", **kwargs)],
+    ids=["id", "spec", "function"],
+)
+def test_single_environments_ignore_keywords_of_vector_environments(env):
+    wrappers = [gym.wrappers.FlattenObservation]
+    modes = {"vectorization_mode": "sync", "autoreset_mode": "NextStep", "vector_kwargs": {}}
+    single = make_single(env, {**modes, "wrappers": wrappers, "sutton_barto_reward": True})
+    assert isinstance(single, gym.wrappers.FlattenObservation)
+    single.reset(seed=0)
+    assert single.step(0)[1] == 0.0

@@ -7,8 +7,11 @@ serve learners with and without environments.
 import os
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, fields
+from functools import partial
 from pathlib import Path
 from typing import Any, cast
+
+import gymnasium as gym
 
 from rlox import _spaces
 from rlox._errors import ArgumentError, OutOfMemoryError, warn
@@ -18,7 +21,7 @@ from rlox._training.run_folder import RunFolder, versions
 from rlox._types import Arrays
 from rlox._validation import check_bool, check_int, check_str, resolve_seed
 from rlox.checkpoint import write_checkpoint
-from rlox.envs._make import EnvMaker, EnvSource
+from rlox.envs._make import EnvMaker, EnvSource, make_single
 from rlox.evaluation import EvaluationResult, SeededPredictor, evaluate, evaluation_seed
 from rlox.learners import MEMBERS, EnvLearner, Learner, LearnerState
 from rlox.logger.base import RunInfo
@@ -206,15 +209,13 @@ class Run:
         max_episode_steps: int | None = None,
     ) -> EvaluationResult:
         """Evaluate the policy; see `rlox.trainers.Trainer.evaluate`."""
-        maker = self.env_maker(env)
         seed = evaluation_seed(self.seed) if seed is None else resolve_seed(seed)
         return evaluate(
             SeededPredictor(self.env_learner, seed, self.interrupt_requested),
-            maker,
+            partial(self.make_env, env),
             n_episodes,
             seed=seed,
             deterministic=deterministic,
-            env_kwargs=self.env_kwargs(env),
             max_episode_steps=max_episode_steps,
         )
 
@@ -236,9 +237,18 @@ class Run:
             )
         return maker
 
-    def env_kwargs(self, env: EnvMaker | None = None) -> dict[str, Any]:
-        """Return the keywords of the training environment; none for another environment."""
-        return {} if env is not None or self.env_source is None else self.env_source.kwargs
+    def make_env(self, env: EnvMaker | None = None, **kwargs: Any) -> gym.Env[Any, Any]:
+        """Create an environment for evaluations; None: one equal to those of the training.
+
+        Args:
+            env: As for `env_maker`.
+            **kwargs: Keywords in addition to those of the training environment.
+
+        Raises:
+            ArgumentTypeError, ArgumentError: As for `env_maker` and `make_single`.
+        """
+        source_kwargs = self._require_env_source().kwargs if env is None else {}
+        return make_single(self.env_maker(env), source_kwargs | kwargs)
 
     def save(self, path: str | os.PathLike[str], *, replay: bool = True) -> None:
         """Write a checkpoint; see `rlox.trainers.Trainer.save`."""

@@ -14,8 +14,8 @@ from rlox._validation import check_bool, check_float, check_int, check_path
 from rlox.callbacks.base import folder_for, warn_on_write_error
 from rlox.callbacks.checkpointing import note_score, read_scores
 from rlox.checkpoint import BEST, FOLDER
-from rlox.envs._make import EnvMaker
-from rlox.evaluation import EvaluationResult, check_env_maker, evaluation_seed
+from rlox.envs._make import EnvMaker, check_env_maker
+from rlox.evaluation import EvaluationResult, evaluation_seed
 
 
 class EvalCallback(Callback):

@@ -160,14 +160,12 @@ def enjoy(argv: Sequence[str]) -> int:
     options = parse(EnjoyOptions, "enjoy", argv)
     rendered: list[_Rendered] = []
 
-    def make(**keywords: Any) -> gym.Env[Any, Any]:
-        env = gym.make(env_id, render_mode=options.render_mode, **keywords)
-        rendered.append(_Rendered(env))
+    def make() -> gym.Env[Any, Any]:
+        rendered.append(_Rendered(trainer.run.make_env(options.env, render_mode=options.render_mode)))
         return rendered[-1]
 
     with open_trainer(options.run, fallback_env=options.env) as trainer:
         seed = evaluation_seed(trainer.seed) if options.seed is None else options.seed
-        env_id: Any = trainer.run.env_maker(options.env)
         try:
             result = play(
                 SeededPredictor(trainer.learner, seed),
@@ -176,7 +174,6 @@ def enjoy(argv: Sequence[str]) -> int:
                 seed=seed,
                 deterministic=not options.stochastic,
                 num_envs=1,
-                env_kwargs=trainer.run.env_kwargs(options.env),
             )
         except Exception as error:
             if type(error).__module__.startswith("pygame") and options.render_mode == "human":
