@@ -123,7 +123,8 @@ def evaluate(
     Args:
         policy: Policy that selects the actions. With `deterministic=False`, samples come from the
             policy's random stream; use `Trainer.evaluate` for reproducible samples.
-        env: Id in Gymnasium's registry, `EnvSpec`, or function that returns an environment.
+        env: Id in Gymnasium's registry, `EnvSpec`, or function that returns an environment. An id gives
+            Gymnasium's own environment, or the native one if only this has the keywords `env_kwargs`.
         n_episodes: Number of episodes, at least 1.
         seed: Seed of the environments: environment i is reset with `seed + i`. None uses entropy
             from the operating system.

@@ -241,7 +241,8 @@ class Trainer:
     ) -> EvaluationResult:
         """Evaluate the policy over full episodes in Gymnasium's own environment.
 
-        Evaluations do not affect training.
+        The native environment is used if only this has the keywords `env_kwargs` of the training. Evaluations do not
+        affect training.
 
         Args:
             n_episodes: Number of episodes, at least 1.

@@ -5,6 +5,7 @@ import copy
 import gymnasium as gym
 import numpy as np
 import pytest
+from gymnasium.envs.classic_control.acrobot import AcrobotEnv
 from gymnasium.envs.classic_control.cartpole import CartPoleVectorEnv
 from gymnasium.envs.registration import EnvSpec
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
@@ -12,6 +13,7 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from rlox import ArgumentError, ArgumentTypeError, OutOfMemoryError, VecEnv, make_vec
 from rlox.envs import GymVecEnv
 from rlox.envs._make import make_single
+from rlox.envs.native import NativeEnv
 from rlox.trainers import A2CTrainer, PPOTrainer
 from support.envs import Count, Counter, fill
 from support.rejections import expect_rejection, rejections, rejects
@@ -298,3 +300,20 @@ def test_single_environments_ignore_keywords_of_vector_environments(env):
     assert isinstance(single, gym.wrappers.FlattenObservation)
     single.reset(seed=0)
     assert single.step(0)[1] == 0.0
+
+
+def test_single_environments_are_native_only_if_gymnasiums_lack_a_keyword():
+    for env in ("Acrobot-v1", gym.make("Acrobot-v1", max_episode_steps=7).spec):
+        single = make_single(env, {"max_episode_steps": 5, "disable_env_checker": True})
+        assert isinstance(single.unwrapped, AcrobotEnv)
+        single = make_single(env, {"dt": 0.1})
+        assert isinstance(single.unwrapped, NativeEnv)
+        assert single.spec.max_episode_steps == (500 if env == "Acrobot-v1" else 7)
+    with rejects(ArgumentError, "env_kwargs"):
+        make_single("CartPole-v1", {"gravity": 9.8})
+
+
+@pytest.mark.parametrize("env", ["Acrobot-v1", gym.spec("Acrobot-v1")], ids=["id", "spec"])
+def test_trainers_evaluate_with_keywords_that_only_native_environments_have(env):
+    trainer = PPOTrainer(env, 1, runs_dir=None, num_envs=1, env_kwargs={"torque_noise_max": 0.5})
+    assert trainer.evaluate(1, max_episode_steps=50)["lengths"] == [50]

@@ -5,14 +5,14 @@ import importlib
 import inspect
 import os
 import signal
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Literal, TypeVar, cast, get_args
 
 import gymnasium as gym
-from gymnasium.envs.registration import EnvSpec
+from gymnasium.envs.registration import EnvSpec, load_env_creator
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv, VectorEnv
 
 from rlox._errors import ArgumentError, ArgumentTypeError, one_line, rename_arguments
@@ -270,7 +270,9 @@ def check_env_maker(env: object) -> EnvMaker:
 
 
 def make_single(env: EnvMaker, kwargs: Mapping[str, Any]) -> gym.Env[Any, Any]:
-    """Create a single environment, Gymnasium's own for an id.
+    """Create a single environment.
+
+    An id gives Gymnasium's own environment, or the native one if only this has the keywords.
 
     Args:
         env: Id, spec or function that creates an environment.
@@ -289,13 +291,24 @@ def make_single(env: EnvMaker, kwargs: Mapping[str, Any]) -> gym.Env[Any, Any]:
     if isinstance(maker, str | EnvSpec):
         spec = find_spec(maker) if isinstance(maker, str) else maker
         kwargs = {**copy.deepcopy(spec.kwargs), **kwargs}
+        keywords = _drop_vector_keywords(kwargs)
         with _gymnasium_errors(f"make({spec.id!r})"):
-            single = gym.make(replace(spec, kwargs={}), **_drop_vector_keywords(kwargs))
+            single = gym.make(_to_spec_with(spec, keywords), **keywords)
     else:
         single = require_env(maker(**_drop_vector_keywords(kwargs)))
     for wrapper in _check_wrappers(kwargs.get("wrappers") or ()):
         single = _add_result_check(wrapper)(single)
     return single
+
+
+def _to_spec_with(spec: EnvSpec, keywords: Iterable[str]) -> EnvSpec:
+    """Return a spec without keywords, of the native environment if Gymnasium's lacks one of `keywords`."""
+    if (native := find_native(spec)) is not None:
+        creator = load_env_creator(str(spec.entry_point))
+        names = {*keywords} - {"max_episode_steps", "disable_env_checker"}  # which gymnasium.make takes
+        if not all(takes_keyword(creator, name) for name in names):
+            return replace(spec, entry_point="rlox.envs.native:NativeEnv", kwargs={"env_id": native})
+    return replace(spec, kwargs={})
 
 
 def takes_keyword(function: Callable[..., object], name: str) -> bool:
