@@ -3,7 +3,7 @@
 import math
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import TYPE_CHECKING, Any, Protocol, TypedDict
+from typing import Any, Protocol, TypedDict, runtime_checkable
 
 import gymnasium as gym
 import numpy as np
@@ -19,9 +19,8 @@ from rlox._validation import check_bool, check_int, check_seed, resolve_seed, sh
 from rlox.envs._checks import CheckedEnv, check_observations
 from rlox.envs._make import EnvMaker, make_single
 from rlox.envs._masks import MaskSource
-
-if TYPE_CHECKING:
-    from rlox.learners import EnvLearner
+from rlox.learners import EnvLearner
+from rlox.learners.base import BaseLearner
 
 __all__ = ["EvaluationResult", "Predictor", "evaluate"]
 
@@ -40,6 +39,13 @@ class Predictor(Protocol):
 
     def predict(self, obs: npt.NDArray[Any], deterministic: bool = True) -> npt.NDArray[Any]:
         """Return actions (n, ...) in the action space for raw observations (n, ...)."""
+
+
+@runtime_checkable
+class _LearnerOwner(Protocol):
+    """Protocol of trainers and other policies whose actions a learner computes."""
+
+    learner: EnvLearner
 
 
 class SeededPredictor:
@@ -69,10 +75,8 @@ class SeededPredictor:
             got = short_repr(function)
             raise ArgumentTypeError("interrupt_requested", "a function without arguments", got, "pass lambda: False")
         seed = check_seed(seed)
-        self._learner = learner
+        self.learner = learner
         self.interrupt_requested = interrupt_requested
-        self.spaces = learner.spaces
-        self.masked = learner.config.action_masks
         # Environments use the same seed without a spawn key, so the streams differ.
         self._stream = np.random.default_rng(np.random.SeedSequence(seed, spawn_key=(0,)))
 
@@ -80,7 +84,7 @@ class SeededPredictor:
         self, obs: Obs, deterministic: bool = True, action_masks: npt.ArrayLike | None = None
     ) -> npt.NDArray[Any]:
         """Return actions as `Learner.predict` does, with samples from the seeded stream."""
-        return self._learner.predict(obs, deterministic, self._stream, action_masks)
+        return self.learner.predict(obs, deterministic, self._stream, action_masks)
 
 
 def evaluation_seed(seed: int, *, training: bool = False) -> int:
@@ -121,8 +125,9 @@ def evaluate(
     Counting the first `n_episodes` that finish would favor short episodes.
 
     Args:
-        policy: Policy that selects the actions. With `deterministic=False`, samples come from the
-            policy's random stream; use `Trainer.evaluate` for reproducible samples.
+        policy: Policy that selects the actions. Trainers and learners with `action_masks=True` get the
+            masks of the environments. With `deterministic=False`, samples come from the policy's random
+            stream; use `Trainer.evaluate` for reproducible samples.
         env: Id in Gymnasium's registry, `EnvSpec`, or function that returns an environment. An id gives
             Gymnasium's own environment, or the native one if only this has the keywords `env_kwargs`.
         n_episodes: Number of episodes, at least 1.
@@ -189,11 +194,16 @@ def evaluate(
     }
 
 
-def _check_spaces(policy: Predictor, envs: VectorEnv[Any, Any, Any]) -> None:
-    """Check that the environments have the spaces of the policy, if the policy has spaces."""
-    pair = getattr(policy, "spaces", None) or ()
+def _find_learner(policy: object) -> BaseLearner[Any] | None:
+    """Return the learner that computes the actions of a policy; None for policies of the caller."""
+    learner = policy.learner if isinstance(policy, _LearnerOwner) else policy
+    return learner if isinstance(learner, BaseLearner) else None
+
+
+def _check_spaces(learner: BaseLearner[Any], envs: VectorEnv[Any, Any, Any]) -> None:
+    """Check that the environments have the spaces of the learner."""
     spaces = envs.single_observation_space, envs.single_action_space
-    for name, policy_space, env_space in zip(("observation", "action"), pair, spaces, strict=False):
+    for name, policy_space, env_space in zip(("observation", "action"), learner.spaces, spaces, strict=True):
         is_compatible = isinstance(env_space, type(policy_space)) or isinstance(policy_space, type(env_space))
         is_compatible = is_compatible and policy_space.shape == env_space.shape
         # Bounds define the meaning of actions, but not of observations.
@@ -206,7 +216,9 @@ def _play(
     policy: Predictor, envs: VectorEnv[Any, Any, Any], n_episodes: int, seed: int | None, deterministic: bool
 ) -> tuple[list[list[tuple[float, int]]], bool]:
     """Return (return, length) of the counted episodes by environment, and whether all finished."""
-    _check_spaces(policy, envs)
+    learner = _find_learner(policy)
+    if learner is not None:
+        _check_spaces(learner, envs)
     n = envs.num_envs
     wanted = [n_episodes // n + (i < n_episodes % n) for i in range(n)]
     episodes: list[list[tuple[float, int]]] = [[] for _ in range(n)]
@@ -215,7 +227,7 @@ def _play(
     steps = 0
     obs, infos = envs.reset(seed=seed)
     source = MaskSource(envs)
-    masked = getattr(policy, "masked", False)
+    masked = learner is not None and learner.config.action_masks
     interrupt_requested = getattr(policy, "interrupt_requested", bool)
     while any(len(row) < count for row, count in zip(episodes, wanted, strict=True)):
         if interrupt_requested():

@@ -46,7 +46,6 @@ class Policy:
         self.algorithm: str = manifest["algorithm"]
         self.env: str | None = manifest["env"]
         self.timesteps = learner.budget_used
-        self.masked = learner.config.action_masks
 
     def predict(
         self, obs: Obs, deterministic: bool = True, action_masks: npt.ArrayLike | None = None
