@@ -15,7 +15,7 @@ from rlox._errors import ArgumentError, ArgumentTypeError
 from rlox._finite import check_finite_array
 from rlox._spaces import to_json
 from rlox._types import Obs
-from rlox._validation import check_bool, check_int, check_seed, resolve_seed, short_repr
+from rlox._validation import check_bool, check_int, check_seed, resolve_seed
 from rlox.envs._checks import CheckedEnv, check_observations
 from rlox.envs._make import EnvMaker, make_single
 from rlox.envs._masks import MaskSource
@@ -60,20 +60,11 @@ class SeededPredictor:
             evaluation.
 
     Raises:
-        ArgumentTypeError: `learner` has no `config`, `seed` is not an integer, or
-            `interrupt_requested` is not callable.
+        ArgumentTypeError: `seed` is not an integer.
         ArgumentError: `seed` is negative.
     """
 
-    def __init__(
-        self, learner: "EnvLearner", seed: int, interrupt_requested: Callable[[], bool] = lambda: False
-    ) -> None:
-        if not hasattr(learner, "config"):
-            raise ArgumentTypeError("learner", "a Learner", short_repr(learner), "pass the `learner` of a trainer")
-        function: object = interrupt_requested
-        if not callable(function):
-            got = short_repr(function)
-            raise ArgumentTypeError("interrupt_requested", "a function without arguments", got, "pass lambda: False")
+    def __init__(self, learner: EnvLearner, seed: int, interrupt_requested: Callable[[], bool] = lambda: False) -> None:
         seed = check_seed(seed)
         self.learner = learner
         self.interrupt_requested = interrupt_requested
@@ -95,16 +86,12 @@ def evaluation_seed(seed: int, *, training: bool = False) -> int:
         training: Whether the episodes are played during training. Their seed differs, so that the
             best checkpoint is not scored on the episodes that selected it.
 
-    Raises:
-        ArgumentTypeError: `seed` is not an integer.
-        ArgumentError: `seed` is negative, or `training` is not a bool.
-
     >>> evaluation_seed(1) == evaluation_seed(1) != evaluation_seed(2)
     True
     """
     # The learner uses the spawn keys 0, 1, ... of the same seed.
-    key = 2**32 - (2 if check_bool("training", training) else 1)
-    stream = np.random.SeedSequence(check_seed(seed), spawn_key=(key,))
+    key = 2**32 - (2 if training else 1)
+    stream = np.random.SeedSequence(seed, spawn_key=(key,))
     return int(stream.generate_state(1)[0] >> 1)
 
 
