@@ -7,11 +7,13 @@ import numpy as np
 import pytest
 
 import rlox
+from rlox import ArgumentError, ArgumentTypeError
 from rlox._training.metrics_files import read_metrics
 from rlox.callbacks import CheckpointCallback, EvalCallback
 from rlox.evaluation import evaluation_seed
 from rlox.trainers import DQNTrainer, PPOTrainer
 from support.checkpoints import assert_states_equal
+from support.rejections import rejects
 from support.runs import NotingLogger, small
 
 
@@ -127,6 +129,16 @@ def test_reward_threshold_stops_the_run():
     result = small().train(10_000, callbacks=[callback])
     assert (result["timesteps"], result["interrupted"]) == (64, False)
     assert result["stopped_by"].endswith("reached reward_threshold 1")
+
+
+@pytest.mark.parametrize(
+    ("env", "error"), [(lambda: rlox.VecEnv(2), ArgumentTypeError), ("CartPoll-v1", ArgumentError)]
+)
+def test_environments_that_cannot_be_evaluated_are_rejected_at_the_start(env, error):
+    trainer = small()
+    with rejects(error, "env"):
+        trainer.train(64, callbacks=[EvalCallback(every=64, env=env)])
+    assert trainer.timesteps == 0
 
 
 def test_runs_on_existing_environments_are_evaluated_in_the_env_argument():

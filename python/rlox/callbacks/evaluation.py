@@ -41,8 +41,9 @@ class EvalCallback(Callback):
     Raises:
         ArgumentError: An argument is out of range, or `path` is set with `save_best=False`. At the
             start of training: `env` is None and the trainer was created from existing
-            environments, or `save_best` is True without a run folder and `path`.
-        ArgumentTypeError: An argument has a wrong type.
+            environments, `env` cannot be created, or `save_best` is True without a run folder and `path`.
+        ArgumentTypeError: An argument has a wrong type. At the start of training: `env` does not create a
+            single environment.
 
     Warns:
         UserWarning: The checkpoint could not be written.
@@ -89,7 +90,7 @@ class EvalCallback(Callback):
 
     def on_train_start(self, run: Run) -> None:
         """Start counting steps, and read the score of the saved checkpoint."""
-        run.env_maker(self._env)
+        run.make_env(self._env).close()  # raises if evaluations are not possible
         self._every.start(run.budget_used)
         if self._run is None or self._run() is not run:
             self._run = weakref.ref(run)
