@@ -8,6 +8,8 @@ import pytest
 import rlox
 from rlox import ArgumentError, ArgumentTypeError
 from rlox.callbacks import VideoRecordingCallback
+from rlox.callbacks.video import _Recorder
+from rlox.evaluation import evaluation_seed
 from rlox.trainers import PPOTrainer
 from support.checkpoints import assert_networks_equal
 from support.envs import Endless, cartpole
@@ -66,6 +68,20 @@ def test_the_episode_stops_after_max_frames(moviepy, tmp_path, monkeypatch):
     small().train(32, callbacks=[callback])
     assert Endless.steps == 10
     assert abs(len(frames_of(moviepy, callback.last)) - 10) <= 2
+
+
+@pytest.mark.services
+@pytest.mark.parametrize("max_frames", [1_000, 5])
+def test_videos_have_a_frame_of_the_reset_and_of_each_step(moviepy, tmp_path, monkeypatch, max_frames):
+    frames = []
+    write = _Recorder.stop_recording
+    monkeypatch.setattr(
+        _Recorder, "stop_recording", lambda self: (frames.append(len(self.recorded_frames)), write(self))
+    )
+    trainer = small()
+    trainer.train(32, callbacks=[VideoRecordingCallback(every=32, path=tmp_path, max_frames=max_frames)])
+    (steps,) = trainer.evaluate(1, seed=evaluation_seed(1, training=True), max_episode_steps=max_frames)["lengths"]
+    assert frames == [steps + 1]
 
 
 @pytest.mark.services

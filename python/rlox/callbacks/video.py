@@ -96,9 +96,7 @@ class VideoRecordingCallback(Callback):
         seed = evaluation_seed(run.seed, training=True)
 
         def recorded() -> gym.Env[Any, Any]:
-            env = run.make_env(self._env, render_mode="rgb_array")
-            # `video_length` does not count the frame of the reset.
-            return _Recorder(env, str(partial), self.format, max_frames=self._frames)
+            return _Recorder(run.make_env(self._env, render_mode="rgb_array"), str(partial), self.format)
 
         try:
             evaluate(
@@ -120,10 +118,9 @@ class VideoRecordingCallback(Callback):
 class _Recorder(gym.wrappers.RecordVideo[Any, Any]):
     """Gymnasium's recorder, for the first episode, with GIF as a second format."""
 
-    def __init__(self, env: gym.Env[Any, Any], folder: str, kind: str, *, max_frames: int) -> None:
-        super().__init__(
-            env, folder, episode_trigger=lambda episode: episode == 0, video_length=max_frames, gc_trigger=None
-        )
+    def __init__(self, env: gym.Env[Any, Any], folder: str, kind: str) -> None:
+        # Without a `video_length`, the reset after the episode ends the recording.
+        super().__init__(env, folder, episode_trigger=lambda episode: episode == 0, gc_trigger=None)
         self._kind = kind
 
     def stop_recording(self) -> None:
