@@ -99,7 +99,27 @@ def test_a_run_resumed_from_an_older_checkpoint_does_not_replace_a_better_one(tm
     assert PPOTrainer.load(folder / "best", runs_dir=None).timesteps == 64
 
 
-def test_a_best_score_without_a_checkpoint_does_not_count_after_an_error(tmp_path):
+@pytest.mark.parametrize("other", [{"seed": 2}, {"gamma": 0.9}, {"env": "Acrobot-v1"}])
+def test_the_best_checkpoint_of_another_run_is_rejected_at_the_start(tmp_path, other):
+    callbacks = [EvalCallback(every=32, n_episodes=1, path=tmp_path)]
+    small().train(32, callbacks=callbacks)
+    trainer = small(**other)
+    with rejects(ArgumentError, "path", "another folder", got=str(tmp_path / "best")):
+        trainer.train(32, callbacks=callbacks)
+    assert trainer.timesteps == 0
+
+
+def test_a_resumed_run_on_another_device_or_backend_keeps_its_best_checkpoint(tmp_path):
+    trainer = small(backend="torch", net_arch=(8,))
+    trainer.train(32, callbacks=[EvalCallback(every=32, n_episodes=1, path=tmp_path)])
+    resumed = PPOTrainer.load(tmp_path / "best", backend="native", runs_dir=None)
+    resumed.run.evaluate = lambda *args, **kwargs: make_score(-1.0)
+    resumed.train(32, callbacks=[callback := EvalCallback(every=32, path=tmp_path)])
+    assert callback.best_mean_reward > 0
+    assert PPOTrainer.load(tmp_path / "best", runs_dir=None).timesteps == 32
+
+
+def test_a_best_score_without__a_checkpoint_does_not_count_after_an_error(tmp_path):
     def fail(run, metrics):
         if run.budget_used == 32:
             raise RuntimeError("mine")

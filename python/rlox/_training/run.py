@@ -4,7 +4,9 @@ Trainers own a `Run`. The loop, callbacks, loggers, checkpoints and resume work 
 serve learners with and without environments.
 """
 
+import json
 import os
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, fields
 from functools import partial
@@ -301,6 +303,11 @@ class Run:
             "versions": versions(),
         }
 
+    def owns_checkpoint(self, manifest: Mapping[str, Any]) -> bool:
+        """Return whether a manifest is of this run, or of the run that this run continues."""
+        own = json.loads(json.dumps(self.describe()))  # with lists instead of tuples, as in files
+        return _identity(own) == _identity(manifest)
+
     def info(self) -> RunInfo:
         """Return the description for loggers."""
         return RunInfo(
@@ -338,6 +345,12 @@ class Run:
             CALLBACKS_KEY: [*get_callback_states(self.callbacks), *self.callback_states],
             **optional,
         }
+
+
+def _identity(description: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the values of a description that a resumed run does not change."""
+    settings = {n: x for n, x in description.get("settings", {}).items() if n not in ("device", "actors")}
+    return {"settings": settings, **{n: description.get(n) for n in ("algorithm", "seed", "spaces")}}
 
 
 def _make_members(state: LearnerState) -> dict[str, Arrays]:
