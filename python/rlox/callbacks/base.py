@@ -21,8 +21,6 @@ class FunctionCallback(Callback):
     """
 
     def __init__(self, function: Callable[[Run, dict[str, float]], object]) -> None:
-        if not callable(function):
-            raise ArgumentTypeError("function", "a function of (run, metrics)", _describe(function), "pass a function")
         try:
             inspect.signature(function).bind(None, {})
         except TypeError as error:
