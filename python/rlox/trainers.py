@@ -312,6 +312,7 @@ class Trainer:
         backend: Backend | None = None,
         policy: "PolicyLike" = None,
         features_extractor: "FeaturesExtractor | None" = None,
+        env_kwargs: dict[str, Any] | None = None,
         device: str | None = None,
         actors: str | None = None,
         runs_dir: str | os.PathLike[str] | None = "runs",
@@ -324,10 +325,12 @@ class Trainer:
 
         Args:
             path: Checkpoint, or run folder, whose newest checkpoint is loaded.
-            env: Environment that replaces the saved id and `env_kwargs`; required if the checkpoint has no id.
+            env: Environment that replaces the saved id; required if the checkpoint has no id.
             backend: Backend that continues the run; None: the backend of the checkpoint.
             policy: Policy that was passed to the trainer; required if there was one.
             features_extractor: As `policy`.
+            env_kwargs: Keywords for creating the environments. None: the saved keywords, unless `env` replaces
+                a saved id or is an existing environment.
             device: Device of the networks; None: the device of the checkpoint.
             actors: Value of the setting `actors`, such as other worker addresses; None: the value of the checkpoint.
             runs_dir: As for the constructor.
@@ -346,13 +349,16 @@ class Trainer:
         check_required_objects(saved, env=env, policy=policy, features_extractor=features_extractor)
         chosen: Any = loading_backend(backend, saved["backend"])
         settings = resolve_settings(chosen, saved, device=device, actors=actors, shape=policy is None)
+        has_saved_env = env is None or (saved["env"] is None and not as_env_source(env).is_existing)
+        if env_kwargs is None and has_saved_env:
+            env_kwargs = saved["env_kwargs"]
         trainer = cls(
             saved["env"] if env is None else env,
             saved["seed"],
             backend=chosen,
             policy=policy,
             features_extractor=features_extractor,
-            env_kwargs=saved["env_kwargs"] if env is None else None,
+            env_kwargs=env_kwargs,
             runs_dir=runs_dir,
             **settings,
         )
