@@ -7,15 +7,21 @@ from contextlib import ExitStack
 from dataclasses import fields
 from pathlib import Path
 from pkgutil import resolve_name
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy.typing as npt
 
-from rlox._errors import ClosedError, StructuredError
+from rlox._errors import ArgumentTypeError, ClosedError, StructuredError
 from rlox._registry import ALGORITHMS, AlgorithmSpec
 from rlox._training import loop
 from rlox._training.results import TrainResult
-from rlox._training.resume import check_manifest, check_required_objects, resolve_settings, restore_run
+from rlox._training.resume import (
+    check_manifest,
+    check_required_objects,
+    find_algorithm,
+    resolve_settings,
+    restore_run,
+)
 from rlox._training.run import Callback, Run
 from rlox._training.run_folder import check_runs_dir
 from rlox._validation import check_bool, check_keywords, resolve_seed
@@ -81,6 +87,9 @@ class Trainer:
         runs_dir: str | os.PathLike[str] | None = "runs",
         **settings: Any,
     ) -> None:
+        if type(self) is Trainer:
+            expected = "the class of an algorithm, such as PPOTrainer"
+            raise ArgumentTypeError("Trainer", expected, "the base class", "create an object of a derived class")
         known = [field.name for field in fields(self.spec.config)]
         known += ["backend", "policy", "features_extractor", "env_kwargs", "runs_dir"]
         check_keywords(settings, known, type(self).__name__, _HINTS)
@@ -319,6 +328,7 @@ class Trainer:
     ) -> "Self":
         """Return the trainer of a checkpoint, which predicts the same and continues to train.
 
+        `Trainer.load` accepts checkpoints of all algorithms; other classes, only those of their own algorithm.
         Environments whose state can be saved continue in the middle of their episodes, so a resumed
         run gives the same bytes as an uninterrupted run. Other environments start new episodes.
         A checkpoint of a trainer in Rust can be loaded if the Python config supports its settings.
@@ -345,6 +355,8 @@ class Trainer:
             UserWarning: In the first call of `train`, if parts of the run were not restored.
         """
         checkpoint = read_checkpoint(path)
+        if cls is Trainer:
+            cls = cast("type[Self]", load_trainer(find_algorithm(path, checkpoint.manifest)))
         saved = check_manifest(Path(path), checkpoint.manifest, cls.spec)
         check_required_objects(saved, env=env, policy=policy, features_extractor=features_extractor)
         chosen: Any = loading_backend(backend, saved["backend"])

@@ -14,11 +14,9 @@ from rlox import exporting
 from rlox import presets as tuned
 from rlox._errors import ArgumentError
 from rlox._files import write_file
-from rlox._registry import ALGORITHMS
 from rlox._training.resume import NoEnvironmentError
 from rlox._validation import hint
 from rlox.checkpoint import FOLDER as CHECKPOINTS
-from rlox.checkpoint import MANIFEST, newest, read_checkpoint
 from rlox.cli import UsageError, columns, report
 from rlox.cli._args import Options, argument, option, parse
 from rlox.envs._ids import native_ids
@@ -29,7 +27,7 @@ from rlox.inference import Policy, load
 from rlox.logger.base import METRIC
 from rlox.plotting import plot_runs, read_curve
 from rlox.scores import score
-from rlox.trainers import Trainer, load_trainer
+from rlox.trainers import Trainer
 
 _FORMATS = {".pt": "torch", ".pth": "torch", ".safetensors": "safetensors", ".onnx": "onnx"}
 
@@ -42,24 +40,13 @@ def open_trainer(path: str, *, fallback_env: str | None = None, **options: Any) 
         fallback_env: Id of the environment if the checkpoint has none.
         **options: Arguments of `Trainer.load`; None: the saved value.
     """
-    algorithm = _read_json((newest(Path(path)) or Path(path)) / MANIFEST).get("algorithm")
-    if algorithm not in ALGORITHMS:  # old or damaged files: `read_checkpoint` raises the error
-        algorithm = read_checkpoint(path).manifest.get("algorithm")
-    if algorithm not in ALGORITHMS:
-        raise ArgumentError(
-            str(path),
-            f"a checkpoint of {', '.join(sorted(ALGORITHMS))}",
-            f"a checkpoint of {algorithm!r}",
-            "pass a run or checkpoint of rlox train",
-        )
-    trainer_type = load_trainer(ALGORITHMS[algorithm])
     arguments = {"runs_dir": None, **{name: value for name, value in options.items() if value is not None}}
     try:
-        return trainer_type.load(path, **arguments)
+        return Trainer.load(path, **arguments)
     except NoEnvironmentError:
         if fallback_env is None:
             raise
-        return trainer_type.load(path, **arguments, env=fallback_env)
+        return Trainer.load(path, **arguments, env=fallback_env)
 
 
 def run_folder(path: str, trainer: Trainer) -> Path | None:
