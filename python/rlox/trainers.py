@@ -106,6 +106,7 @@ class Trainer:
         seed = resolve_seed(seed)
         folder = check_runs_dir(runs_dir)
         self._closed = False
+        self._owns_env = not source.is_existing
         try:
             self.env = make_vec(source.env, local_config.num_envs, **source.kwargs)
         except StructuredError as error:
@@ -118,7 +119,7 @@ class Trainer:
             learner_args = self.env, local_config, seed
             self.learner = make_learner(self.spec, chosen, learner_args, policy, features_extractor)
         except BaseException:
-            if not source.is_existing:
+            if self._owns_env:
                 self.env.close()
             raise
         self.run = self.run_class(
@@ -164,8 +165,7 @@ class Trainer:
         A closed trainer can predict, evaluate and save, but not train.
         """
         self.learner.stop_actors()
-        source = self.run.env_source
-        if not self._closed and (source is None or not source.is_existing):
+        if self._owns_env and not self._closed:
             self.env.close()
         self._closed = True
 
