@@ -89,7 +89,7 @@ class Trainer:
     ) -> None:
         if type(self) is Trainer:
             expected = "the class of an algorithm, such as PPOTrainer"
-            raise ArgumentTypeError("Trainer", expected, "the base class", "create an object of a derived class")
+            raise ArgumentTypeError("Trainer", expected, "the base class", "use PPOTrainer(...) or Trainer.load(path)")
         known = [field.name for field in fields(self.spec.config)]
         known += ["backend", "policy", "features_extractor", "env_kwargs", "runs_dir"]
         check_keywords(settings, known, type(self).__name__, _HINTS)

@@ -303,8 +303,8 @@ class Run:
             "versions": versions(),
         }
 
-    def owns_checkpoint(self, manifest: Mapping[str, Any]) -> bool:
-        """Return whether a manifest is of this run, or of the run that this run continues."""
+    def has_written(self, manifest: Mapping[str, Any]) -> bool:
+        """Return whether the checkpoint of a manifest is of this run, or of the run that it continues."""
         own = json.loads(json.dumps(self.describe()))  # with lists instead of tuples, as in files
         return _identity(own) == _identity(manifest)
 

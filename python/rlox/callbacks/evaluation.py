@@ -151,7 +151,7 @@ def _read_best_score(run: Run, folder: Path) -> float:
         manifest = read_checkpoint(path).manifest
     except (FileNotFoundError, CorruptFileError):
         return -math.inf
-    if not run.owns_checkpoint(manifest):
+    if not run.has_written(manifest):
         expected = "a folder without the best checkpoint of another run"
         raise ArgumentError("path", expected, str(path), "pass another folder as path")
     return read_scores(folder).get(BEST, -math.inf)

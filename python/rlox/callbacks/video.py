@@ -14,7 +14,7 @@ from rlox._training.run import Callback, Run
 from rlox._validation import check_bool, check_int, check_path, check_str
 from rlox.callbacks.base import folder_for, warn_on_write_error
 from rlox.checkpoint import step_name
-from rlox.envs._make import EnvMaker, check_env_maker, get_env_name, takes_keyword
+from rlox.envs._make import EnvMaker, check_env_maker, get_env_name, supports_keyword
 from rlox.evaluation import SeededPredictor, evaluate, evaluation_seed
 
 FORMATS = ("mp4", "gif")
@@ -70,7 +70,7 @@ class VideoRecordingCallback(Callback):
     def on_train_start(self, run: Run) -> None:
         """Choose the folder, and check that the environment can be rendered."""
         maker = run.env_maker(self._env)
-        if callable(maker) and not takes_keyword(maker, "render_mode"):
+        if callable(maker) and not supports_keyword(maker, "render_mode"):
             raise ArgumentTypeError(
                 "env",
                 "an id, or a function that takes render_mode",

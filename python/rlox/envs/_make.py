@@ -293,7 +293,7 @@ def make_single(env: EnvMaker, kwargs: Mapping[str, Any]) -> gym.Env[Any, Any]:
         kwargs = {**copy.deepcopy(spec.kwargs), **kwargs}
         keywords = _drop_vector_keywords(kwargs)
         with _gymnasium_errors(f"make({spec.id!r})"):
-            single = gym.make(_to_spec_with(spec, keywords), **keywords)
+            single = gym.make(_choose_spec(spec, keywords), **keywords)
     else:
         single = require_env(maker(**_drop_vector_keywords(kwargs)))
     for wrapper in _check_wrappers(kwargs.get("wrappers") or ()):
@@ -301,17 +301,17 @@ def make_single(env: EnvMaker, kwargs: Mapping[str, Any]) -> gym.Env[Any, Any]:
     return single
 
 
-def _to_spec_with(spec: EnvSpec, keywords: Iterable[str]) -> EnvSpec:
+def _choose_spec(spec: EnvSpec, keywords: Iterable[str]) -> EnvSpec:
     """Return a spec without keywords, of the native environment if Gymnasium's lacks one of `keywords`."""
     if (native := find_native(spec)) is not None:
         creator = load_env_creator(str(spec.entry_point))
         names = {*keywords} - {"max_episode_steps", "disable_env_checker"}  # which gymnasium.make takes
-        if not all(takes_keyword(creator, name) for name in names):
+        if not all(supports_keyword(creator, name) for name in names):
             return replace(spec, entry_point="rlox.envs.native:NativeEnv", kwargs={"env_id": native})
     return replace(spec, kwargs={})
 
 
-def takes_keyword(function: Callable[..., object], name: str) -> bool:
+def supports_keyword(function: Callable[..., object], name: str) -> bool:
     """Return whether a function takes a keyword argument, as far as the signature shows."""
     try:
         parameters = inspect.signature(function).parameters
