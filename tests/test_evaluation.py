@@ -4,9 +4,11 @@ import gymnasium as gym
 import numpy as np
 import pytest
 
+import rlox
 from rlox import ArgumentError, ArgumentTypeError
 from rlox.evaluation import evaluate
 from support.envs import Count, Endless
+from support.masked_envs import Doors
 from support.rejections import rejects
 from support.runs import small
 
@@ -92,6 +94,16 @@ def test_evaluate_rejects_invalid_arguments(argument, value, error):
     arguments = {"policy": Constant(), "env": Count, "n_episodes": 1}
     with rejects(error, argument):
         evaluate(**{**arguments, argument: value})
+
+
+@pytest.mark.parametrize("backend", ["native", "torch"])
+def test_action_masks_and_spaces_are_those_of_the_learner_of_any_policy(backend, tmp_path):
+    trainer = small(env=Doors, action_masks=True, backend=backend)  # locked doors raise
+    trainer.save(tmp_path / "saved")
+    for policy in (trainer, trainer.learner, rlox.load(tmp_path / "saved")):
+        assert evaluate(policy, Doors, 2, seed=0) == trainer.evaluate(2, seed=0)
+        with rejects(ArgumentError, "env"):
+            evaluate(policy, lambda: gym.wrappers.TransformAction(Doors(), abs, gym.spaces.Discrete(6)), 1)
 
 
 @pytest.mark.parametrize("env", ["CartPole-v1", gym.spec("CartPole-v1"), Endless])

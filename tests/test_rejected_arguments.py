@@ -26,7 +26,6 @@ from rlox import (
     presets,
 )
 from rlox.callbacks import ProgressBar, VideoRecordingCallback
-from rlox.callbacks.base import FunctionCallback
 from rlox.evaluation import evaluate
 from rlox.experiments import Range, Sweep, default_space
 from rlox.experiments.sweep import Plan
@@ -149,7 +148,6 @@ def make_pendulum(**keywords):
     (lambda paths: Sweep({}), ArgumentTypeError, "plan", "pass Plan"),
     (lambda paths: Sweep(PLAN, runs_dir=3), ArgumentTypeError, "runs_dir", "pathlib.Path"),
     (lambda paths: default_space("pp"), ArgumentError, "algorithm", "did you mean 'ppo'?"),
-    (lambda paths: FunctionCallback(3), ArgumentTypeError, "function", "pass a function"),
     (lambda paths: PPOTrainer("MlpPolicy", "CartPole-v1"), ArgumentTypeError, "seed"),
     (lambda paths: make_pendulum(gravity=9.8), ArgumentError, "env_kwargs"),
     (lambda paths: make_pendulum(g="moon"), ArgumentTypeError, "g"),

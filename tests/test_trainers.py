@@ -13,7 +13,7 @@ import rlox
 from rlox import ArgumentError, ArgumentTypeError, CorruptFileError, NonFiniteError, OutOfMemoryError, checkpoint
 from rlox._rlox import network_backends
 from rlox.policies import MlpPolicy
-from rlox.trainers import PPOTrainer
+from rlox.trainers import DQNTrainer, PPOTrainer, Trainer
 from support.envs import Count, Echo, Imitate
 from support.rejections import rejects
 from support.runs import small
@@ -229,3 +229,30 @@ def test_loading_a_checkpoint_imports_no_module(tmp_path, monkeypatch):
     with rejects(ArgumentError, "env", "import its module", got="'ThirdParty-v0'"):
         PPOTrainer.load(tmp_path / "saved")
     assert "third_party" not in sys.modules
+
+
+def test_load_uses_the_saved_env_kwargs_unless_the_environment_is_another_one(tmp_path):
+    def make(g=10.0):
+        return gym.make("Pendulum-v1", g=g)
+
+    def gravity(**arguments):
+        return PPOTrainer.load(tmp_path / "saved", runs_dir=None, **arguments).env.unwrapped.envs[0].unwrapped.g
+
+    settings = {"env_kwargs": {"g": 1.0}, "runs_dir": None, "num_envs": 1}
+    PPOTrainer(make, 1, **settings).save(tmp_path / "saved")
+    assert (gravity(env=make), gravity(env=make, env_kwargs={"g": 2.0}), gravity(env=make())) == (1.0, 2.0, 10.0)
+    settings["env_kwargs"]["vectorization_mode"] = "sync"
+    PPOTrainer("Pendulum-v1", 1, **settings).save(tmp_path / "saved")
+    assert (gravity(), gravity(env=make)) == (1.0, 10.0)
+    assert gravity(env_kwargs={"g": 3.0, "vectorization_mode": "sync"}) == 3.0
+
+
+def test_the_base_class_loads_checkpoints_of_all_algorithms_and_has_no_trainers_of_its_own(tmp_path):
+    with rejects(ArgumentTypeError, "Trainer"):
+        Trainer("CartPole-v1")
+    for cls in (PPOTrainer, DQNTrainer):
+        cls("CartPole-v1", 1, runs_dir=None, num_envs=1).save(tmp_path / "saved")
+        assert type(Trainer.load(tmp_path / "saved", runs_dir=None)) is cls
+    checkpoint.write_checkpoint(tmp_path / "other", {"algorithm": ["ppo"]}, {})
+    with rejects(ArgumentError, str(tmp_path / "other"), got="a checkpoint of ['ppo']"):
+        Trainer.load(tmp_path / "other")

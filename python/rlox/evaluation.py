@@ -1,15 +1,13 @@
 """Evaluation of policies by full episodes in Gymnasium environments."""
 
-import dataclasses
 import math
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import TYPE_CHECKING, Any, Protocol, TypedDict, cast
+from typing import Any, Protocol, TypedDict, runtime_checkable
 
 import gymnasium as gym
 import numpy as np
 import numpy.typing as npt
-from gymnasium.envs.registration import EnvSpec
 from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorEnv
 from gymnasium.wrappers import TimeLimit
 
@@ -17,13 +15,12 @@ from rlox._errors import ArgumentError, ArgumentTypeError
 from rlox._finite import check_finite_array
 from rlox._spaces import to_json
 from rlox._types import Obs
-from rlox._validation import check_bool, check_int, check_seed, resolve_seed, short_repr
-from rlox.envs._checks import CheckedEnv, check_observations, require_env
-from rlox.envs._make import EnvFactory, EnvMaker, make_registered
+from rlox._validation import check_bool, check_int, check_seed, resolve_seed
+from rlox.envs._checks import CheckedEnv, check_observations
+from rlox.envs._make import EnvMaker, make_single
 from rlox.envs._masks import MaskSource
-
-if TYPE_CHECKING:
-    from rlox.learners import EnvLearner
+from rlox.learners import EnvLearner
+from rlox.learners.base import BaseLearner
 
 __all__ = ["EvaluationResult", "Predictor", "evaluate"]
 
@@ -44,6 +41,13 @@ class Predictor(Protocol):
         """Return actions (n, ...) in the action space for raw observations (n, ...)."""
 
 
+@runtime_checkable
+class _LearnerOwner(Protocol):
+    """Protocol of trainers and other policies whose actions a learner computes."""
+
+    learner: EnvLearner
+
+
 class SeededPredictor:
     """Learner with a separate, seeded random stream for samples.
 
@@ -56,25 +60,14 @@ class SeededPredictor:
             evaluation.
 
     Raises:
-        ArgumentTypeError: `learner` has no `config`, `seed` is not an integer, or
-            `interrupt_requested` is not callable.
+        ArgumentTypeError: `seed` is not an integer.
         ArgumentError: `seed` is negative.
     """
 
-    def __init__(
-        self, learner: "EnvLearner", seed: int, interrupt_requested: Callable[[], bool] = lambda: False
-    ) -> None:
-        if not hasattr(learner, "config"):
-            raise ArgumentTypeError("learner", "a Learner", short_repr(learner), "pass the `learner` of a trainer")
-        function: object = interrupt_requested
-        if not callable(function):
-            got = short_repr(function)
-            raise ArgumentTypeError("interrupt_requested", "a function without arguments", got, "pass lambda: False")
+    def __init__(self, learner: EnvLearner, seed: int, interrupt_requested: Callable[[], bool] = lambda: False) -> None:
         seed = check_seed(seed)
-        self._learner = learner
+        self.learner = learner
         self.interrupt_requested = interrupt_requested
-        self.spaces = learner.spaces
-        self.masked = learner.config.action_masks
         # Environments use the seed without a spawn key, so this stream differs from theirs.
         self._stream = np.random.default_rng(np.random.SeedSequence(seed, spawn_key=(0,)))
 
@@ -82,7 +75,7 @@ class SeededPredictor:
         self, obs: Obs, deterministic: bool = True, action_masks: npt.ArrayLike | None = None
     ) -> npt.NDArray[Any]:
         """Return actions as `Learner.predict` does, with samples from the seeded stream."""
-        return self._learner.predict(obs, deterministic, self._stream, action_masks)
+        return self.learner.predict(obs, deterministic, self._stream, action_masks)
 
 
 def evaluation_seed(seed: int, *, training: bool = False) -> int:
@@ -93,29 +86,13 @@ def evaluation_seed(seed: int, *, training: bool = False) -> int:
         training: True for evaluations during training. Their seed differs, so that later
             evaluations of the best checkpoint do not repeat the episodes that selected it.
 
-    Raises:
-        ArgumentTypeError: `seed` is not an integer.
-        ArgumentError: `seed` is negative, or `training` is not a bool.
-
     >>> evaluation_seed(1) == evaluation_seed(1) != evaluation_seed(2)
     True
     """
     # The learner uses the spawn keys 0, 1, ... of the same seed.
-    key = 2**32 - (2 if check_bool("training", training) else 1)
-    stream = np.random.SeedSequence(check_seed(seed), spawn_key=(key,))
+    key = 2**32 - (2 if training else 1)
+    stream = np.random.SeedSequence(seed, spawn_key=(key,))
     return int(stream.generate_state(1)[0] >> 1)
-
-
-def check_env_maker(env: object) -> EnvMaker:
-    """Return `env` if it is an id, an `EnvSpec` or a callable.
-
-    Raises:
-        ArgumentTypeError: `env` is something else.
-    """
-    if isinstance(env, str | EnvSpec) or callable(env):
-        return cast("EnvMaker", env)
-    expected = "an id, a spec or a function that returns an environment"
-    raise ArgumentTypeError("env", expected, type(env).__name__, "pass an id, a spec or a function")
 
 
 def evaluate(
@@ -135,16 +112,18 @@ def evaluate(
     Counting the first `n_episodes` that finish would favor short episodes.
 
     Args:
-        policy: Policy that selects the actions. With `deterministic=False`, samples come from the
-            policy's random stream; use `Trainer.evaluate` for reproducible samples.
-        env: Id in Gymnasium's registry, `EnvSpec`, or function that returns an environment.
+        policy: Policy that selects the actions. Trainers and learners with `action_masks=True` get the
+            masks of the environments. With `deterministic=False`, samples come from the policy's random
+            stream; use `Trainer.evaluate` for reproducible samples.
+        env: Id in Gymnasium's registry, `EnvSpec`, or function that returns an environment. An id gives
+            Gymnasium's own environment, or the native one if only this has the keywords `env_kwargs`.
         n_episodes: Number of episodes, at least 1.
         seed: Seed of the environments: environment i is reset with `seed + i`. None uses entropy
             from the operating system.
         deterministic: Argument of `policy.predict`.
         num_envs: Largest number of environments that play at the same time.
-        env_kwargs: Keywords for creating the environments. `vectorization_mode` and
-            `autoreset_mode` are ignored.
+        env_kwargs: Keywords for creating the environments. Keywords of vector environments, such as
+            `vectorization_mode`, are ignored.
         max_episode_steps: Number of steps after which an episode is truncated; None uses only the
             limit of the environment.
 
@@ -178,15 +157,18 @@ def evaluate(
     keywords: Any = {} if env_kwargs is None else env_kwargs
     if not isinstance(keywords, Mapping):
         raise ArgumentTypeError("env_kwargs", "a dict of keywords or None", repr(keywords), "pass a dict")
-    limits: list[Callable[..., gym.Env[Any, Any]]] = []
     if max_episode_steps is not None:
-        most = check_int("max_episode_steps", max_episode_steps, 1, fix="pass None for no limit")
-        limits = [partial(TimeLimit, max_episode_steps=most)]
-    envs = _make_vector(env, n, _drop_vector_modes(keywords), limits)
+        max_episode_steps = check_int("max_episode_steps", max_episode_steps, 1, fix="pass None for no limit")
+
+    def make(index: int) -> gym.Env[Any, Any]:
+        checked = CheckedEnv(make_single(env, keywords), index)
+        return checked if max_episode_steps is None else TimeLimit(checked, max_episode_steps)
+
+    envs = SyncVectorEnv([partial(make, i) for i in range(n)], autoreset_mode=AutoresetMode.SAME_STEP)
     try:
         episodes, is_complete = _play(policy, envs, n_episodes, seed, deterministic)
     except (LookupError, TypeError, ValueError):
-        check_observations(envs.unwrapped)
+        check_observations(envs)
         raise
     finally:
         envs.close()
@@ -199,46 +181,16 @@ def evaluate(
     }
 
 
-def _drop_vector_modes(keywords: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the keywords without those that matter only in `make_vec`."""
-    modes = {"vectorization_mode", "autoreset_mode"}
-    return {name: value for name, value in keywords.items() if name not in modes}
+def _find_learner(policy: object) -> BaseLearner[Any] | None:
+    """Return the learner that computes the actions of a policy; None for policies of the caller."""
+    learner = policy.learner if isinstance(policy, _LearnerOwner) else policy
+    return learner if isinstance(learner, BaseLearner) else None
 
 
-def _make_vector(
-    env: EnvMaker, n: int, env_kwargs: dict[str, Any], limits: list[Callable[..., gym.Env[Any, Any]]]
-) -> VectorEnv[Any, Any, Any]:
-    vector_kwargs = {"autoreset_mode": AutoresetMode.SAME_STEP}
-    if isinstance(env, EnvSpec):
-        spec_kwargs = _drop_vector_modes(env.kwargs)
-        kwargs = {"wrappers": spec_kwargs.pop("wrappers", ()), **env_kwargs}
-        wrappers = (*(kwargs.pop("wrappers") or ()), *limits)
-        spec = dataclasses.replace(env, kwargs=spec_kwargs)
-        return make_registered(EnvFactory(spec, "sync", wrappers, kwargs=kwargs), n, vector_kwargs)
-    if isinstance(env, str):
-        env_kwargs["wrappers"] = (*(env_kwargs.get("wrappers") or ()), *limits)
-        try:
-            return gym.make_vec(env, n, "sync", vector_kwargs, **env_kwargs)
-        except gym.error.DependencyNotInstalled:
-            raise
-        except gym.error.Error as error:
-            raise ArgumentError("env", "an id in the Gymnasium registry", repr(env), str(error)) from error
-    check_env_maker(env)
-
-    def make_single(index: int) -> gym.Env[Any, Any]:
-        checked: gym.Env[Any, Any] = CheckedEnv(require_env(env(**env_kwargs)), index)
-        for limit in limits:
-            checked = limit(checked)
-        return checked
-
-    return SyncVectorEnv([partial(make_single, i) for i in range(n)], autoreset_mode=AutoresetMode.SAME_STEP)
-
-
-def _check_spaces(policy: Predictor, envs: VectorEnv[Any, Any, Any]) -> None:
-    """Check that the environments have the spaces of the policy, if the policy has spaces."""
-    pair = getattr(policy, "spaces", None) or ()
+def _check_spaces(learner: BaseLearner[Any], envs: VectorEnv[Any, Any, Any]) -> None:
+    """Check that the environments have the spaces of the learner."""
     spaces = envs.single_observation_space, envs.single_action_space
-    for name, policy_space, env_space in zip(("observation", "action"), pair, spaces, strict=False):
+    for name, policy_space, env_space in zip(("observation", "action"), learner.spaces, spaces, strict=True):
         is_compatible = isinstance(env_space, type(policy_space)) or isinstance(policy_space, type(env_space))
         is_compatible = is_compatible and policy_space.shape == env_space.shape
         # Bounds of observations may differ, but bounds of actions define their meaning.
@@ -251,7 +203,9 @@ def _play(
     policy: Predictor, envs: VectorEnv[Any, Any, Any], n_episodes: int, seed: int | None, deterministic: bool
 ) -> tuple[list[list[tuple[float, int]]], bool]:
     """Return (return, length) of the counted episodes by environment, and whether all finished."""
-    _check_spaces(policy, envs)
+    learner = _find_learner(policy)
+    if learner is not None:
+        _check_spaces(learner, envs)
     n = envs.num_envs
     wanted = [n_episodes // n + (i < n_episodes % n) for i in range(n)]
     episodes: list[list[tuple[float, int]]] = [[] for _ in range(n)]
@@ -260,7 +214,7 @@ def _play(
     steps = 0
     obs, infos = envs.reset(seed=seed)
     source = MaskSource(envs)
-    masked = getattr(policy, "masked", False)
+    masked = learner is not None and learner.config.action_masks
     interrupt_requested = getattr(policy, "interrupt_requested", bool)
     while any(len(row) < count for row, count in zip(episodes, wanted, strict=True)):
         if interrupt_requested():

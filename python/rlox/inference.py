@@ -10,10 +10,10 @@ import numpy.typing as npt
 from gymnasium.vector import AutoresetMode
 
 from rlox._errors import ArgumentError, ArgumentTypeError, CorruptFileError, add_file
-from rlox._registry import ALGORITHMS, AlgorithmSpec, has_encoder
-from rlox._training.resume import check_manifest, check_required_objects, resolve_settings, saved_spaces
+from rlox._registry import has_encoder
+from rlox._training.resume import check_manifest, check_required_objects, find_algorithm, resolve_settings, saved_spaces
 from rlox._types import Obs
-from rlox.checkpoint import Checkpoint, read_checkpoint
+from rlox.checkpoint import read_checkpoint
 from rlox.configs import OnPolicyConfig, local_config
 from rlox.envs._rollout_env import RolloutEnv
 from rlox.learners import MEMBERS, Config, LearnerState
@@ -46,7 +46,6 @@ class Policy:
         self.algorithm: str = manifest["algorithm"]
         self.env: str | None = manifest["env"]
         self.timesteps = learner.budget_used
-        self.masked = learner.config.action_masks
 
     def predict(
         self, obs: Obs, deterministic: bool = True, action_masks: npt.ArrayLike | None = None
@@ -117,7 +116,7 @@ def load(
     (Policy(ppo, CartPole-v1, 0 steps), True)
     """
     checkpoint = read_checkpoint(path)
-    spec = _find_spec(path, checkpoint)
+    spec = find_algorithm(path, checkpoint.manifest)
     saved = check_manifest(Path(path), checkpoint.manifest, spec)
     features = features_extractor or has_encoder(saved_spaces(saved)[0]) or None
     check_required_objects(saved | {"env": ""}, policy=policy, features_extractor=features)
@@ -136,19 +135,6 @@ def load(
         same = policy is None and chosen == saved["backend"]
         raise add_file(error, path, CorruptFileError if same else ArgumentError) from error
     return Policy(learner, saved)
-
-
-def _find_spec(path: str | os.PathLike[str], checkpoint: Checkpoint) -> AlgorithmSpec:
-    """Return the specification of the algorithm of a checkpoint."""
-    name = checkpoint.manifest.get("algorithm")
-    if not isinstance(name, str) or name not in ALGORITHMS:
-        raise ArgumentError(
-            str(path),
-            f"a checkpoint of {', '.join(sorted(ALGORITHMS))}",
-            f"a checkpoint of {name!r}",
-            "read the checkpoint with rlox.checkpoint.read_checkpoint",
-        )
-    return ALGORITHMS[name]
 
 
 def _make_minimal_config(config: Config) -> Config:

@@ -7,15 +7,21 @@ from contextlib import ExitStack
 from dataclasses import fields
 from pathlib import Path
 from pkgutil import resolve_name
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy.typing as npt
 
-from rlox._errors import ClosedError, StructuredError
+from rlox._errors import ArgumentTypeError, ClosedError, StructuredError
 from rlox._registry import ALGORITHMS, ENCODERS, AlgorithmSpec, has_encoder
 from rlox._training import loop
 from rlox._training.results import TrainResult
-from rlox._training.resume import check_manifest, check_required_objects, resolve_settings, restore_run
+from rlox._training.resume import (
+    check_manifest,
+    check_required_objects,
+    find_algorithm,
+    resolve_settings,
+    restore_run,
+)
 from rlox._training.run import Callback, Run
 from rlox._training.run_folder import check_runs_dir
 from rlox._validation import check_bool, check_keywords, resolve_seed
@@ -81,6 +87,9 @@ class Trainer:
         runs_dir: str | os.PathLike[str] | None = "runs",
         **settings: Any,
     ) -> None:
+        if type(self) is Trainer:
+            expected = "the class of an algorithm, such as PPOTrainer"
+            raise ArgumentTypeError("Trainer", expected, "the base class", "use PPOTrainer(...) or Trainer.load(path)")
         known = [field.name for field in fields(self.spec.config)]
         known += ["backend", "policy", "features_extractor", "env_kwargs", "runs_dir"]
         check_keywords(settings, known, type(self).__name__, _HINTS)
@@ -97,6 +106,7 @@ class Trainer:
         seed = resolve_seed(seed)
         folder = check_runs_dir(runs_dir)
         self._closed = False
+        self._owns_env = not source.is_existing
         try:
             self.env = make_vec(source.env, local_config.num_envs, **source.kwargs)
         except StructuredError as error:
@@ -109,7 +119,7 @@ class Trainer:
             learner_args = self.env, local_config, seed
             self.learner = make_learner(self.spec, chosen, learner_args, policy, features_extractor)
         except BaseException:
-            if not source.is_existing:
+            if self._owns_env:
                 self.env.close()
             raise
         self.run = self.run_class(
@@ -155,8 +165,7 @@ class Trainer:
         A closed trainer can predict, evaluate and save, but not train.
         """
         self.learner.stop_actors()
-        source = self.run.env_source
-        if not self._closed and (source is None or not source.is_existing):
+        if self._owns_env and not self._closed:
             self.env.close()
         self._closed = True
 
@@ -241,7 +250,8 @@ class Trainer:
     ) -> EvaluationResult:
         """Evaluate the policy over full episodes in Gymnasium's own environment.
 
-        Evaluations do not affect training.
+        The native environment is used if only this has the keywords `env_kwargs` of the training. Evaluations do not
+        affect training.
 
         Args:
             n_episodes: Number of episodes, at least 1.
@@ -311,12 +321,14 @@ class Trainer:
         backend: Backend | None = None,
         policy: "PolicyLike" = None,
         features_extractor: "FeaturesExtractor | None" = None,
+        env_kwargs: dict[str, Any] | None = None,
         device: str | None = None,
         actors: str | None = None,
         runs_dir: str | os.PathLike[str] | None = "runs",
     ) -> "Self":
         """Return the trainer of a checkpoint, which predicts the same and continues to train.
 
+        `Trainer.load` accepts checkpoints of all algorithms; other classes, only those of their own algorithm.
         Environments whose state can be saved continue in the middle of their episodes, so the
         results of a resumed run are bitwise equal to those of an uninterrupted run. Other
         environments start new episodes.
@@ -324,10 +336,12 @@ class Trainer:
 
         Args:
             path: Checkpoint, or run folder, whose newest checkpoint is loaded.
-            env: Environment that replaces the saved id and `env_kwargs`; required if the checkpoint has no id.
+            env: Environment that replaces the saved id; required if the checkpoint has no id.
             backend: Backend that continues the run; None: the backend of the checkpoint.
             policy: Policy that was passed to the trainer; required if there was one.
             features_extractor: As `policy`.
+            env_kwargs: Keywords for creating the environments. None: the saved keywords, unless `env` replaces
+                a saved id or is an existing environment.
             device: Device of the networks; None: the device of the checkpoint.
             actors: Value of the setting `actors`, such as other worker addresses; None: the value of the checkpoint.
             runs_dir: As for the constructor.
@@ -342,19 +356,24 @@ class Trainer:
             UserWarning: In the first call of `train`, if parts of the run were not restored.
         """
         checkpoint = read_checkpoint(path)
+        if cls is Trainer:
+            cls = cast("type[Self]", load_trainer(find_algorithm(path, checkpoint.manifest)))
         saved = check_manifest(Path(path), checkpoint.manifest, cls.spec)
         # The space of the environment decides later which registered encoder applies.
         features = features_extractor or ENCODERS or None
         check_required_objects(saved, env=env, policy=policy, features_extractor=features)
         chosen: Any = loading_backend(backend, saved["backend"])
         settings = resolve_settings(chosen, saved, device=device, actors=actors, shape=policy is None)
+        has_saved_env = env is None or (saved["env"] is None and not as_env_source(env).is_existing)
+        if env_kwargs is None and has_saved_env:
+            env_kwargs = saved["env_kwargs"]
         trainer = cls(
             saved["env"] if env is None else env,
             saved["seed"],
             backend=chosen,
             policy=policy,
             features_extractor=features_extractor,
-            env_kwargs=saved["env_kwargs"] if env is None else None,
+            env_kwargs=env_kwargs,
             runs_dir=runs_dir,
             **settings,
         )

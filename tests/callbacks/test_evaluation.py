@@ -7,11 +7,13 @@ import numpy as np
 import pytest
 
 import rlox
+from rlox import ArgumentError, ArgumentTypeError
 from rlox._training.metrics_files import read_metrics
 from rlox.callbacks import CheckpointCallback, EvalCallback
 from rlox.evaluation import evaluation_seed
 from rlox.trainers import DQNTrainer, PPOTrainer
 from support.checkpoints import assert_states_equal
+from support.rejections import rejects
 from support.runs import NotingLogger, small
 
 
@@ -97,7 +99,27 @@ def test_a_run_resumed_from_an_older_checkpoint_does_not_replace_a_better_one(tm
     assert PPOTrainer.load(folder / "best", runs_dir=None).timesteps == 64
 
 
-def test_a_best_score_without_a_checkpoint_does_not_count_after_an_error(tmp_path):
+@pytest.mark.parametrize("other", [{"seed": 2}, {"gamma": 0.9}, {"env": "Acrobot-v1"}])
+def test_the_best_checkpoint_of_another_run_is_rejected_at_the_start(tmp_path, other):
+    callbacks = [EvalCallback(every=32, n_episodes=1, path=tmp_path)]
+    small().train(32, callbacks=callbacks)
+    trainer = small(**other)
+    with rejects(ArgumentError, "path", "another folder", got=str(tmp_path / "best")):
+        trainer.train(32, callbacks=callbacks)
+    assert trainer.timesteps == 0
+
+
+def test_a_resumed_run_on_another_device_or_backend_keeps_its_best_checkpoint(tmp_path):
+    trainer = small(backend="torch", net_arch=(8,))
+    trainer.train(32, callbacks=[EvalCallback(every=32, n_episodes=1, path=tmp_path)])
+    resumed = PPOTrainer.load(tmp_path / "best", backend="native", runs_dir=None)
+    resumed.run.evaluate = lambda *args, **kwargs: make_score(-1.0)
+    resumed.train(32, callbacks=[callback := EvalCallback(every=32, path=tmp_path)])
+    assert callback.best_mean_reward > 0
+    assert PPOTrainer.load(tmp_path / "best", runs_dir=None).timesteps == 32
+
+
+def test_a_best_score_without__a_checkpoint_does_not_count_after_an_error(tmp_path):
     def fail(run, metrics):
         if run.budget_used == 32:
             raise RuntimeError("mine")
@@ -127,6 +149,16 @@ def test_reward_threshold_stops_the_run():
     result = small().train(10_000, callbacks=[callback])
     assert (result["timesteps"], result["interrupted"]) == (64, False)
     assert result["stopped_by"].endswith("reached reward_threshold 1")
+
+
+@pytest.mark.parametrize(
+    ("env", "error"), [(lambda: rlox.VecEnv(2), ArgumentTypeError), ("CartPoll-v1", ArgumentError)]
+)
+def test_environments_that_cannot_be_evaluated_are_rejected_at_the_start(env, error):
+    trainer = small()
+    with rejects(error, "env"):
+        trainer.train(64, callbacks=[EvalCallback(every=64, env=env)])
+    assert trainer.timesteps == 0
 
 
 def test_runs_on_existing_environments_are_evaluated_in_the_env_argument():

@@ -8,6 +8,8 @@ import pytest
 import rlox
 from rlox import ArgumentError, ArgumentTypeError
 from rlox.callbacks import VideoRecordingCallback
+from rlox.callbacks.video import _Recorder
+from rlox.evaluation import evaluation_seed
 from rlox.trainers import PPOTrainer
 from support.checkpoints import assert_networks_equal
 from support.envs import Endless, cartpole
@@ -69,6 +71,20 @@ def test_the_episode_stops_after_max_frames(moviepy, tmp_path, monkeypatch):
 
 
 @pytest.mark.services
+@pytest.mark.parametrize("max_frames", [1_000, 5])
+def test_videos_have_a_frame_of_the_reset_and_of_each_step(moviepy, tmp_path, monkeypatch, max_frames):
+    frames = []
+    write = _Recorder.stop_recording
+    monkeypatch.setattr(
+        _Recorder, "stop_recording", lambda self: (frames.append(len(self.recorded_frames)), write(self))
+    )
+    trainer = small()
+    trainer.train(32, callbacks=[VideoRecordingCallback(every=32, path=tmp_path, max_frames=max_frames)])
+    (steps,) = trainer.evaluate(1, seed=evaluation_seed(1, training=True), max_episode_steps=max_frames)["lengths"]
+    assert frames == [steps + 1]
+
+
+@pytest.mark.services
 def test_ctrl_c_stops_the_recording(moviepy, tmp_path, monkeypatch):
     monkeypatch.setattr(Endless, "steps", 0)
     monkeypatch.setattr(Endless, "press_at", 20)
@@ -92,6 +108,21 @@ def test_functions_must_accept_a_render_mode(moviepy, tmp_path):
         callback = VideoRecordingCallback(32, path=tmp_path, max_frames=5, env=video_env)
         small(env=env).train(32, callbacks=[callback])
         assert callback.last.exists()
+
+
+@pytest.mark.services
+@pytest.mark.parametrize(
+    ("env", "env_kwargs"),
+    [
+        ("CartPole-v1", {"render_mode": "rgb_array"}),
+        (lambda **keywords: gym.make("CartPole-v1", **keywords), {"vectorization_mode": "sync"}),
+    ],
+    ids=["render mode", "vectorization mode"],
+)
+def test_videos_ignore_the_render_mode_and_the_vectorization_mode_of_training(moviepy, tmp_path, env, env_kwargs):
+    callback = VideoRecordingCallback(32, path=tmp_path, max_frames=5)
+    small(env=env, env_kwargs=env_kwargs).train(32, callbacks=[callback])
+    assert callback.last.exists()
 
 
 @pytest.mark.services

@@ -55,6 +55,13 @@ def test_enjoy_renders_every_step(mode, rlox, trained):
     assert rlox(*arguments).out.startswith("episode 1: return ")
 
 
+def test_enjoy_replaces_the_render_mode_of_training(rlox, tmp_path):
+    pytest.importorskip("pygame")
+    PPOTrainer("CartPole-v1", 1, runs_dir=None, env_kwargs={"render_mode": "rgb_array"}).save(tmp_path / "saved")
+    result = rlox("enjoy", tmp_path / "saved", "--episodes", "1", "--render-mode", "rgb_array")
+    assert (result.code, result.err) == (0, "")
+
+
 def test_errors_of_missing_screens_name_the_other_render_mode(rlox, trained, monkeypatch):
     class error(Exception):  # noqa: N801, N818  # the name in pygame
         pass

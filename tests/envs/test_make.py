@@ -5,12 +5,15 @@ import copy
 import gymnasium as gym
 import numpy as np
 import pytest
+from gymnasium.envs.classic_control.acrobot import AcrobotEnv
 from gymnasium.envs.classic_control.cartpole import CartPoleVectorEnv
 from gymnasium.envs.registration import EnvSpec
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
 from rlox import ArgumentError, ArgumentTypeError, OutOfMemoryError, VecEnv, make_vec
 from rlox.envs import GymVecEnv
+from rlox.envs._make import make_single
+from rlox.envs.native import NativeEnv
 from rlox.trainers import A2CTrainer, PPOTrainer
 from support.envs import Count, Counter, fill
 from support.rejections import expect_rejection, rejections, rejects
@@ -261,7 +264,7 @@ def test_trainers_of_a_spec_have_the_presets_of_its_id(cls):
     full = from_id.evaluate(2)
     assert from_spec.evaluate(2, env=gym.spec("CartPole-v1")) == full
     assert from_id.evaluate(2, env=short)["lengths"] == [7, 7]
-    with rejects(ArgumentError, "vectorization_mode", expected="a mode that 'No-v0' supports"):
+    with rejects(ArgumentError, "env", expected="an environment from gymnasium.make('No-v0')"):
         from_spec.evaluate(1, env=EnvSpec("No-v0"))
 
 
@@ -283,3 +286,34 @@ def test_trainers_accept_a_spec_with_wrappers_and_keywords():
     assert trainer.evaluate(2)["returns"] == [18.0, 18.0]
     other = A2CTrainer(spec, 0, env_kwargs={"limit": 4}, runs_dir=None)
     assert other.evaluate(1)["returns"] == [12.0]
+
+
+@pytest.mark.parametrize(
+    "env",
+    ["CartPole-v1", gym.make_vec("CartPole-v1", 2).spec, lambda **kwargs: gym.make("CartPole-v1", **kwargs)],
+    ids=["id", "spec", "function"],
+)
+def test_single_environments_ignore_keywords_of_vector_environments(env):
+    wrappers = [gym.wrappers.FlattenObservation]
+    modes = {"vectorization_mode": "sync", "autoreset_mode": "NextStep", "vector_kwargs": {}}
+    single = make_single(env, {**modes, "wrappers": wrappers, "sutton_barto_reward": True})
+    assert isinstance(single, gym.wrappers.FlattenObservation)
+    single.reset(seed=0)
+    assert single.step(0)[1] == 0.0
+
+
+def test_single_environments_are_native_only_if_gymnasiums_lack_a_keyword():
+    for env in ("Acrobot-v1", gym.make("Acrobot-v1", max_episode_steps=7).spec):
+        single = make_single(env, {"max_episode_steps": 5, "disable_env_checker": True})
+        assert isinstance(single.unwrapped, AcrobotEnv)
+        single = make_single(env, {"dt": 0.1})
+        assert isinstance(single.unwrapped, NativeEnv)
+        assert single.spec.max_episode_steps == (500 if env == "Acrobot-v1" else 7)
+    with rejects(ArgumentError, "env_kwargs"):
+        make_single("CartPole-v1", {"gravity": 9.8})
+
+
+@pytest.mark.parametrize("env", ["Acrobot-v1", gym.spec("Acrobot-v1")], ids=["id", "spec"])
+def test_trainers_evaluate_with_keywords_that_only_native_environments_have(env):
+    trainer = PPOTrainer(env, 1, runs_dir=None, num_envs=1, env_kwargs={"torque_noise_max": 0.5})
+    assert trainer.evaluate(1, max_episode_steps=50)["lengths"] == [50]

@@ -67,7 +67,7 @@ def test_evaluation_allows_all_actions_if_no_mask_is_reported():
     allowed = []
 
     class Recording:
-        masked = True
+        learner = PPOTrainer(Once, 0, **SMALL).learner
 
         def predict(self, obs, deterministic=True, action_masks=None):
             allowed.append(int(action_masks.sum()))

@@ -10,7 +10,7 @@ import gymnasium as gym
 
 from rlox import _spaces
 from rlox._errors import ArgumentError, CorruptFileError, add_file, add_section
-from rlox._registry import AlgorithmSpec
+from rlox._registry import ALGORITHMS, AlgorithmSpec
 from rlox._training.callback_states import CALLBACKS_KEY, read_callback_states
 from rlox._training.metrics_files import remove_lines_after, remove_rows_after
 from rlox._training.run import RANK_MEMBERS, Run
@@ -155,6 +155,23 @@ _FIXED_SETTINGS: dict[str, Any] = {
     "loss": "huber",
     "n_critics": 2,
 }
+
+
+def find_algorithm(path: str | os.PathLike[str], manifest: Mapping[str, Any]) -> AlgorithmSpec:
+    """Return the specification of the algorithm of a checkpoint.
+
+    Raises:
+        ArgumentError: The algorithm is unknown.
+    """
+    name = manifest.get("algorithm")
+    if not isinstance(name, str) or name not in ALGORITHMS:
+        raise ArgumentError(
+            str(path),
+            f"a checkpoint of {', '.join(sorted(ALGORITHMS))}",
+            f"a checkpoint of {name!r}",
+            "read the checkpoint with rlox.checkpoint.read_checkpoint",
+        )
+    return ALGORITHMS[name]
 
 
 def check_manifest(path: Path, manifest: dict[str, Any], spec: AlgorithmSpec) -> dict[str, Any]:

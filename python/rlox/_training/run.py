@@ -4,11 +4,16 @@ Trainers own a `Run`. The loop, callbacks, loggers, checkpoints and resume work 
 serve learners with and without environments.
 """
 
+import json
 import os
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, fields
+from functools import partial
 from pathlib import Path
 from typing import Any, cast
+
+import gymnasium as gym
 
 from rlox import _spaces
 from rlox._errors import ArgumentError, OutOfMemoryError, warn
@@ -18,7 +23,7 @@ from rlox._training.run_folder import RunFolder, versions
 from rlox._types import Arrays
 from rlox._validation import check_bool, check_int, check_str, resolve_seed
 from rlox.checkpoint import write_checkpoint
-from rlox.envs._make import EnvMaker, EnvSource
+from rlox.envs._make import EnvMaker, EnvSource, make_single
 from rlox.evaluation import EvaluationResult, SeededPredictor, evaluate, evaluation_seed
 from rlox.learners import MEMBERS, EnvLearner, Learner, LearnerState
 from rlox.logger.base import RunInfo
@@ -216,15 +221,13 @@ class Run:
         max_episode_steps: int | None = None,
     ) -> EvaluationResult:
         """Evaluate the policy; see `rlox.trainers.Trainer.evaluate`."""
-        maker = self.env_maker(env)
         seed = evaluation_seed(self.seed) if seed is None else resolve_seed(seed)
         return evaluate(
             SeededPredictor(self.env_learner, seed, self.interrupt_requested),
-            maker,
+            partial(self.make_env, env),
             n_episodes,
             seed=seed,
             deterministic=deterministic,
-            env_kwargs=self.env_kwargs(env),
             max_episode_steps=max_episode_steps,
         )
 
@@ -246,9 +249,18 @@ class Run:
             )
         return maker
 
-    def env_kwargs(self, env: EnvMaker | None = None) -> dict[str, Any]:
-        """Return the keywords of the training environment; none for another environment."""
-        return {} if env is not None or self.env_source is None else self.env_source.kwargs
+    def make_env(self, env: EnvMaker | None = None, **kwargs: Any) -> gym.Env[Any, Any]:
+        """Create an environment for evaluations; None: one equal to those of the training.
+
+        Args:
+            env: As for `env_maker`.
+            **kwargs: Keywords in addition to those of the training environment.
+
+        Raises:
+            ArgumentTypeError, ArgumentError: As for `env_maker` and `make_single`.
+        """
+        source_kwargs = self._require_env_source().kwargs if env is None else {}
+        return make_single(self.env_maker(env), source_kwargs | kwargs)
 
     def save(self, path: str | os.PathLike[str], *, replay: bool = True) -> None:
         """Write a checkpoint; see `rlox.trainers.Trainer.save`."""
@@ -301,6 +313,11 @@ class Run:
             "versions": versions(),
         }
 
+    def has_written(self, manifest: Mapping[str, Any]) -> bool:
+        """Return whether the checkpoint of a manifest is of this run, or of the run that it continues."""
+        own = json.loads(json.dumps(self.describe()))  # with lists instead of tuples, as in files
+        return _identity(own) == _identity(manifest)
+
     def info(self) -> RunInfo:
         """Return the description for loggers."""
         return RunInfo(
@@ -338,6 +355,12 @@ class Run:
             CALLBACKS_KEY: [*get_callback_states(self.callbacks), *self.callback_states],
             **optional,
         }
+
+
+def _identity(description: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the values of a description that a resumed run does not change."""
+    settings = {n: x for n, x in description.get("settings", {}).items() if n not in ("device", "actors")}
+    return {"settings": settings, **{n: description.get(n) for n in ("algorithm", "seed", "spaces")}}
 
 
 def _make_members(state: LearnerState) -> dict[str, Arrays]:

@@ -1,6 +1,7 @@
 """Functions as callbacks, and helpers of callbacks that write files."""
 
 import inspect
+import weakref
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -20,8 +21,6 @@ class FunctionCallback(Callback):
     """
 
     def __init__(self, function: Callable[[Run, dict[str, float]], object]) -> None:
-        if not callable(function):
-            raise ArgumentTypeError("function", "a function of (run, metrics)", _describe(function), "pass a function")
         try:
             inspect.signature(function).bind(None, {})
         except TypeError as error:
@@ -91,6 +90,19 @@ def folder_for(run: Run, path: Path | None, name: str, what: str) -> Path:
             "pass path=..., or runs_dir=... to the trainer",
         )
     return run.path / name
+
+
+class LastRun:
+    """Weak reference to the run of the last call of `train`."""
+
+    def __init__(self) -> None:
+        self._run: Callable[[], Run | None] = lambda: None
+
+    def replace(self, run: Run) -> bool:
+        """Refer to a run, and return whether it is another one."""
+        is_other = self._run() is not run
+        self._run = weakref.ref(run)
+        return is_other
 
 
 @contextmanager

@@ -4,7 +4,6 @@ import json
 import math
 import os
 import shutil
-import weakref
 from contextlib import suppress
 from pathlib import Path
 
@@ -13,7 +12,7 @@ from rlox._files import locked, write_file
 from rlox._timing import EveryNSteps
 from rlox._training.run import Callback, Run
 from rlox._validation import check_bool, check_int, check_path, check_str, hint
-from rlox.callbacks.base import folder_for, warn_on_write_error
+from rlox.callbacks.base import LastRun, folder_for, warn_on_write_error
 from rlox.checkpoint import _DAMAGED, _STEP, FOLDER, LATEST, SCORES, list_step_checkpoints, read_timesteps, step_name
 
 
@@ -59,7 +58,7 @@ class CheckpointCallback(Callback):
         self._replay = check_bool("replay", replay)
         self._path = check_path("path", path)
         self._folder: Path | None = None
-        self._run: weakref.ref[Run] | None = None
+        self._last_run = LastRun()
         self._score: float | None = None  # last value of the metric `best`
         self._warned = False
 
@@ -75,8 +74,7 @@ class CheckpointCallback(Callback):
             )
         remove_leftovers(self._folder)
         self._every.start(run.budget_used)
-        if self._run is None or self._run() is not run:
-            self._run = weakref.ref(run)
+        if self._last_run.replace(run):
             self._score = None
         self._warned = False
 

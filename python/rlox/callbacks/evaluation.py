@@ -2,20 +2,19 @@
 
 import math
 import os
-import weakref
 from pathlib import Path
 
 import numpy as np
 
-from rlox._errors import ArgumentError
+from rlox._errors import ArgumentError, CorruptFileError
 from rlox._timing import EveryNSteps
 from rlox._training.run import Callback, Run
 from rlox._validation import check_bool, check_float, check_int, check_path
-from rlox.callbacks.base import folder_for, warn_on_write_error
+from rlox.callbacks.base import LastRun, folder_for, warn_on_write_error
 from rlox.callbacks.checkpointing import note_score, read_scores
-from rlox.checkpoint import BEST, FOLDER
-from rlox.envs._make import EnvMaker
-from rlox.evaluation import EvaluationResult, check_env_maker, evaluation_seed
+from rlox.checkpoint import BEST, FOLDER, read_checkpoint
+from rlox.envs._make import EnvMaker, check_env_maker
+from rlox.evaluation import EvaluationResult, evaluation_seed
 
 
 class EvalCallback(Callback):
@@ -41,8 +40,10 @@ class EvalCallback(Callback):
     Raises:
         ArgumentError: An argument is out of range, or `path` is set with `save_best=False`. At the
             start of training: `env` is None and the trainer was created from existing
-            environments, or `save_best` is True without a run folder and `path`.
-        ArgumentTypeError: An argument has a wrong type.
+            environments, `env` cannot be created, `save_best` is True without a run folder and `path`,
+            or `path` has the best checkpoint of another run.
+        ArgumentTypeError: An argument has a wrong type. At the start of training: `env` does not create a
+            single environment.
 
     Warns:
         UserWarning: The checkpoint could not be written.
@@ -80,7 +81,7 @@ class EvalCallback(Callback):
                 "path", "None with save_best=False", repr(os.fspath(self._path)), "remove one of the two arguments"
             )
         self._folder: Path | None = None
-        self._run: weakref.ref[Run] | None = None
+        self._last_run = LastRun()
         self.best_mean_reward = -math.inf
         """Highest mean reward so far; -inf before the first evaluation."""
         self._better = False
@@ -89,18 +90,19 @@ class EvalCallback(Callback):
 
     def on_train_start(self, run: Run) -> None:
         """Start counting steps, and read the score of the saved checkpoint."""
-        run.env_maker(self._env)
+        run.make_env(self._env).close()  # raises if evaluations are not possible
+        folder, saved_score = None, -math.inf
+        has_folder = self._path is not None or run.path is not None
+        if self._save or (self._save is None and has_folder):
+            folder = folder_for(run, self._path, FOLDER, "the best checkpoint")
+            saved_score = _read_best_score(run, folder)
         self._every.start(run.budget_used)
-        if self._run is None or self._run() is not run:
-            self._run = weakref.ref(run)
+        if self._last_run.replace(run):
             self.best_mean_reward = -math.inf
             self.last = None
             self._better = False
-        self._folder = None
-        has_folder = self._path is not None or run.path is not None
-        if self._save or (self._save is None and has_folder):
-            self._folder = folder_for(run, self._path, FOLDER, "the best checkpoint")
-            saved_score = read_scores(self._folder).get(BEST, -math.inf)
+        self._folder = folder
+        if folder is not None:
             # After an error of another callback, the checkpoint of the best score was not saved.
             self.best_mean_reward = saved_score if self._better else max(self.best_mean_reward, saved_score)
         self._better = False
@@ -136,3 +138,20 @@ class EvalCallback(Callback):
     def load_state(self, state: dict[str, float]) -> None:
         """Restore the best mean reward, unless the saved checkpoint has a higher score."""
         self.best_mean_reward = max(self.best_mean_reward, state["best_mean_reward"])
+
+
+def _read_best_score(run: Run, folder: Path) -> float:
+    """Return the score of the best checkpoint in a folder; -inf without a readable one.
+
+    Raises:
+        ArgumentError: The checkpoint is of another run.
+    """
+    path = folder / BEST
+    try:
+        manifest = read_checkpoint(path).manifest
+    except (FileNotFoundError, CorruptFileError):
+        return -math.inf
+    if not run.has_written(manifest):
+        expected = "a folder without the best checkpoint of another run"
+        raise ArgumentError("path", expected, str(path), "pass another folder as path")
+    return read_scores(folder).get(BEST, -math.inf)

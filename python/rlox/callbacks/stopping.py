@@ -1,11 +1,11 @@
 """Early stopping of runs that no longer improve."""
 
 import math
-import weakref
 
 from rlox._errors import ArgumentError
 from rlox._training.run import Callback, Run
 from rlox._validation import check_float, check_int, check_str, hint
+from rlox.callbacks.base import LastRun
 
 
 class EarlyStoppingCallback(Callback):
@@ -39,7 +39,7 @@ class EarlyStoppingCallback(Callback):
         self.min_delta = check_float("min_delta", min_delta, 0, fix="pass a number of at least 0")
         self._sign = 1.0 if check_str("mode", mode, ("max", "min")) == "max" else -1.0
         self._forget()
-        self._run: weakref.ref[Run] | None = None
+        self._last_run = LastRun()
 
     def _forget(self) -> None:
         self.best = -self._sign * math.inf
@@ -49,9 +49,8 @@ class EarlyStoppingCallback(Callback):
 
     def on_train_start(self, run: Run) -> None:
         """Start counting steps; reset the best value for another run."""
-        if self._run is None or self._run() is not run:
+        if self._last_run.replace(run):
             self._forget()
-        self._run = weakref.ref(run)
         self._since = run.budget_used
 
     def on_iteration(self, run: Run, metrics: dict[str, float]) -> None:

@@ -1,15 +1,11 @@
 """Videos of the policy during a run. Needs the extra `rlox[video]`."""
 
-import inspect
 import os
 import shutil
-from collections.abc import Callable, Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import gymnasium as gym
-from gymnasium.envs.registration import EnvSpec
 
 from rlox._errors import ArgumentTypeError
 from rlox._optional import load_extra
@@ -18,11 +14,10 @@ from rlox._training.run import Callback, Run
 from rlox._validation import check_bool, check_int, check_path, check_str
 from rlox.callbacks.base import folder_for, warn_on_write_error
 from rlox.checkpoint import step_name
-from rlox.envs._make import EnvMaker
-from rlox.evaluation import SeededPredictor, check_env_maker, evaluate, evaluation_seed
+from rlox.envs._make import EnvMaker, check_env_maker, get_env_name, supports_keyword
+from rlox.evaluation import SeededPredictor, evaluate, evaluation_seed
 
 FORMATS = ("mp4", "gif")
-_OF_MANY = ("num_envs", "vectorization_mode", "autoreset_mode", "vector_kwargs")
 
 
 class VideoRecordingCallback(Callback):
@@ -75,7 +70,14 @@ class VideoRecordingCallback(Callback):
     def on_train_start(self, run: Run) -> None:
         """Choose the folder, and check that the environment can be rendered."""
         maker = run.env_maker(self._env)
-        _make_rendering_env(maker, run.env_kwargs(self._env)).close()
+        if callable(maker) and not supports_keyword(maker, "render_mode"):
+            raise ArgumentTypeError(
+                "env",
+                "an id, or a function that takes render_mode",
+                f"{get_env_name(maker)} without this parameter",
+                "pass such a function or an id as env=",
+            )
+        run.make_env(self._env, render_mode="rgb_array").close()
         self._folder = folder_for(run, self._path, "videos", "videos")
         self._every.start(run.budget_used)
 
@@ -87,17 +89,14 @@ class VideoRecordingCallback(Callback):
 
     def _record(self, run: Run) -> None:
         """Record an episode, and set `last` unless Ctrl-C ended the episode."""
-        maker = run.env_maker(self._env)
         name = step_name(run.budget_used)
         partial = self._folder / f".{name}.partial"
         shutil.rmtree(partial, ignore_errors=True)
         self._folder.mkdir(parents=True, exist_ok=True)
         seed = evaluation_seed(run.seed, training=True)
 
-        def recorded(**keywords: object) -> gym.Env[Any, Any]:
-            env = _make_rendering_env(maker, keywords)
-            # `video_length` does not count the frame of the reset.
-            return _Recorder(env, str(partial), self.format, max_frames=self._frames)
+        def recorded() -> gym.Env[Any, Any]:
+            return _Recorder(run.make_env(self._env, render_mode="rgb_array"), str(partial), self.format)
 
         try:
             evaluate(
@@ -107,7 +106,6 @@ class VideoRecordingCallback(Callback):
                 seed=seed,
                 deterministic=self._deterministic,
                 num_envs=1,
-                env_kwargs=run.env_kwargs(self._env),
                 max_episode_steps=self._frames,
             )
             if not run.interrupt_requested():
@@ -117,42 +115,12 @@ class VideoRecordingCallback(Callback):
             shutil.rmtree(partial, ignore_errors=True)
 
 
-def _make_rendering_env(maker: EnvMaker, keywords: Mapping[str, Any]) -> gym.Env[Any, Any]:
-    """Return an environment that renders images."""
-    if isinstance(maker, EnvSpec):  # may have arguments of a vector environment
-        kwargs = {name: value for name, value in maker.kwargs.items() if name not in _OF_MANY}
-        limit = kwargs.pop("max_episode_steps", maker.max_episode_steps)
-        maker = replace(maker, kwargs=kwargs, max_episode_steps=limit)
-    if isinstance(maker, str | EnvSpec):
-        kwargs = {name: value for name, value in keywords.items() if name not in _OF_MANY}
-        return gym.make(maker, render_mode="rgb_array", **kwargs)
-    if not _takes_keyword(maker, "render_mode"):
-        raise ArgumentTypeError(
-            "env",
-            "an id, or a function that takes render_mode",
-            f"{getattr(maker, '__name__', type(maker).__name__)} without this parameter",
-            "pass such a function or an id as env=",
-        )
-    env: gym.Env[Any, Any] = maker(render_mode="rgb_array", **keywords)
-    return env
-
-
-def _takes_keyword(function: Callable[..., object], name: str) -> bool:
-    """Return whether a function takes a keyword argument, as far as the signature shows."""
-    try:
-        parameters = inspect.signature(function).parameters
-    except (TypeError, ValueError):  # some built-in callables have no signature
-        return True
-    return name in parameters or any(p.kind is p.VAR_KEYWORD for p in parameters.values())
-
-
 class _Recorder(gym.wrappers.RecordVideo[Any, Any]):
     """Gymnasium's recorder, for the first episode, with GIF as a second format."""
 
-    def __init__(self, env: gym.Env[Any, Any], folder: str, kind: str, *, max_frames: int) -> None:
-        super().__init__(
-            env, folder, episode_trigger=lambda episode: episode == 0, video_length=max_frames, gc_trigger=None
-        )
+    def __init__(self, env: gym.Env[Any, Any], folder: str, kind: str) -> None:
+        # Without a `video_length`, the reset after the episode ends the recording.
+        super().__init__(env, folder, episode_trigger=lambda episode: episode == 0, gc_trigger=None)
         self._kind = kind
 
     def stop_recording(self) -> None:

@@ -14,11 +14,9 @@ from rlox import exporting
 from rlox import presets as tuned
 from rlox._errors import ArgumentError
 from rlox._files import write_file
-from rlox._registry import ALGORITHMS
 from rlox._training.resume import NoEnvironmentError
 from rlox._validation import hint
 from rlox.checkpoint import FOLDER as CHECKPOINTS
-from rlox.checkpoint import MANIFEST, newest, read_checkpoint
 from rlox.cli import UsageError, columns, report
 from rlox.cli._args import Options, argument, option, parse
 from rlox.envs._ids import native_ids
@@ -29,7 +27,7 @@ from rlox.inference import Policy, load
 from rlox.logger.base import METRIC
 from rlox.plotting import plot_runs, read_curve
 from rlox.scores import score
-from rlox.trainers import Trainer, load_trainer
+from rlox.trainers import Trainer
 
 _FORMATS = {".pt": "torch", ".pth": "torch", ".safetensors": "safetensors", ".onnx": "onnx"}
 
@@ -42,24 +40,13 @@ def open_trainer(path: str, *, fallback_env: str | None = None, **options: Any) 
         fallback_env: Id of the environment if the checkpoint has none.
         **options: Arguments of `Trainer.load`; None: the saved value.
     """
-    algorithm = _read_json((newest(Path(path)) or Path(path)) / MANIFEST).get("algorithm")
-    if algorithm not in ALGORITHMS:  # old or damaged files: `read_checkpoint` raises the error
-        algorithm = read_checkpoint(path).manifest.get("algorithm")
-    if algorithm not in ALGORITHMS:
-        raise ArgumentError(
-            str(path),
-            f"a checkpoint of {', '.join(sorted(ALGORITHMS))}",
-            f"a checkpoint of {algorithm!r}",
-            "pass a run or checkpoint of rlox train",
-        )
-    trainer_type = load_trainer(ALGORITHMS[algorithm])
     arguments = {"runs_dir": None, **{name: value for name, value in options.items() if value is not None}}
     try:
-        return trainer_type.load(path, **arguments)
+        return Trainer.load(path, **arguments)
     except NoEnvironmentError:
         if fallback_env is None:
             raise
-        return trainer_type.load(path, **arguments, env=fallback_env)
+        return Trainer.load(path, **arguments, env=fallback_env)
 
 
 def run_folder(path: str, trainer: Trainer) -> Path | None:
@@ -160,14 +147,12 @@ def enjoy(argv: Sequence[str]) -> int:
     options = parse(EnjoyOptions, "enjoy", argv)
     rendered: list[_Rendered] = []
 
-    def make(**keywords: Any) -> gym.Env[Any, Any]:
-        env = gym.make(env_id, render_mode=options.render_mode, **keywords)
-        rendered.append(_Rendered(env))
+    def make() -> gym.Env[Any, Any]:
+        rendered.append(_Rendered(trainer.run.make_env(options.env, render_mode=options.render_mode)))
         return rendered[-1]
 
     with open_trainer(options.run, fallback_env=options.env) as trainer:
         seed = evaluation_seed(trainer.seed) if options.seed is None else options.seed
-        env_id: Any = trainer.run.env_maker(options.env)
         try:
             result = play(
                 SeededPredictor(trainer.learner, seed),
@@ -176,7 +161,6 @@ def enjoy(argv: Sequence[str]) -> int:
                 seed=seed,
                 deterministic=not options.stochastic,
                 num_envs=1,
-                env_kwargs=trainer.run.env_kwargs(options.env),
             )
         except Exception as error:
             if type(error).__module__.startswith("pygame") and options.render_mode == "human":

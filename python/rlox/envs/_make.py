@@ -2,15 +2,17 @@
 
 import copy
 import importlib
+import inspect
 import os
 import signal
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Literal, TypeVar, cast, get_args
 
 import gymnasium as gym
-from gymnasium.envs.registration import EnvSpec
+from gymnasium.envs.registration import EnvSpec, load_env_creator
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv, VectorEnv
 
 from rlox._errors import ArgumentError, ArgumentTypeError, one_line, rename_arguments
@@ -25,6 +27,8 @@ from rlox.envs.vec_env import VecEnv
 
 Mode = Literal["sync", "async", "vector_entry_point"]
 EnvWrapper = Callable[[gym.Env[Any, Any]], gym.Env[Any, Any]]
+# Keywords of vector environments, which single environments do not take.
+_VECTOR_KEYWORDS = ("num_envs", "vectorization_mode", "autoreset_mode", "vector_kwargs", "wrappers")
 
 
 @dataclass(frozen=True)
@@ -226,12 +230,14 @@ def _import(module: str, env_id: str) -> None:
 
 
 def find_spec(env_id: str) -> EnvSpec:
-    """Return the spec that is registered under an id.
+    """Return the spec that is registered under an id, after the import of the module in the id.
 
     >>> find_spec("CartPole-v1").max_episode_steps
     500
     """
-    plain_id = env_id.rpartition(":")[2]
+    module, _, plain_id = env_id.rpartition(":")
+    if module:
+        _import(module, env_id)
     try:
         return gym.spec(plain_id)
     except gym.error.Error as error:
@@ -239,7 +245,86 @@ def find_spec(env_id: str) -> EnvSpec:
         raise ArgumentError("env", "a registered id", repr(plain_id), fix) from error
 
 
-def make_registered(env_factory: EnvFactory, num_envs: int, vector_kwargs: dict[str, Any]) -> VectorEnv[Any, Any, Any]:
+@contextmanager
+def _gymnasium_errors(call: str) -> Iterator[None]:
+    """Convert the errors of a call of Gymnasium, except those of missing packages."""
+    try:
+        yield
+    except gym.error.DependencyNotInstalled:
+        raise
+    except gym.error.Error as error:
+        fix = "correct the arguments of the environment"
+        raise ArgumentError("env", f"an environment from gymnasium.{call}", one_line(error), fix) from error
+
+
+def check_env_maker(env: object) -> EnvMaker:
+    """Return `env` if it is an id, an `EnvSpec` or a callable.
+
+    Raises:
+        ArgumentTypeError: `env` is something else.
+    """
+    if isinstance(env, str | EnvSpec) or callable(env):
+        return cast("EnvMaker", env)
+    expected = "an id, a spec or a function that returns an environment"
+    raise ArgumentTypeError("env", expected, type(env).__name__, "pass an id, a spec or a function")
+
+
+def make_single(env: EnvMaker, kwargs: Mapping[str, Any]) -> gym.Env[Any, Any]:
+    """Create a single environment.
+
+    An id gives Gymnasium's own environment, or the native one if only this has the keywords.
+
+    Args:
+        env: Id, spec or function that creates an environment.
+        kwargs: Keywords as for `make_vec`, of which `wrappers` are applied. Other keywords of
+            vector environments are ignored, also those of a spec.
+
+    Raises:
+        ArgumentTypeError: `env` is something else, or a function returns something else.
+        ArgumentError: The id is unknown, or Gymnasium cannot create the environment.
+        ModuleNotFoundError: The module in the id does not exist.
+
+    >>> make_single("Pendulum-v1", {"g": 1.0, "autoreset_mode": "NextStep"}).unwrapped.g
+    1.0
+    """
+    maker = check_env_maker(env)
+    if isinstance(maker, str | EnvSpec):
+        spec = find_spec(maker) if isinstance(maker, str) else maker
+        kwargs = {**copy.deepcopy(spec.kwargs), **kwargs}
+        keywords = _drop_vector_keywords(kwargs)
+        with _gymnasium_errors(f"make({spec.id!r})"):
+            single = gym.make(_choose_spec(spec, keywords), **keywords)
+    else:
+        single = require_env(maker(**_drop_vector_keywords(kwargs)))
+    for wrapper in _check_wrappers(kwargs.get("wrappers") or ()):
+        single = _add_result_check(wrapper)(single)
+    return single
+
+
+def _choose_spec(spec: EnvSpec, keywords: Iterable[str]) -> EnvSpec:
+    """Return a spec without keywords, of the native environment if Gymnasium's lacks one of `keywords`."""
+    if (native := find_native(spec)) is not None:
+        creator = load_env_creator(str(spec.entry_point))
+        names = {*keywords} - {"max_episode_steps", "disable_env_checker"}  # which gymnasium.make takes
+        if not all(supports_keyword(creator, name) for name in names):
+            return replace(spec, entry_point="rlox.envs.native:NativeEnv", kwargs={"env_id": native})
+    return replace(spec, kwargs={})
+
+
+def supports_keyword(function: Callable[..., object], name: str) -> bool:
+    """Return whether a function takes a keyword argument, as far as the signature shows."""
+    try:
+        parameters = inspect.signature(function).parameters
+    except (TypeError, ValueError):  # some built-in callables have no signature
+        return True
+    return name in parameters or any(p.kind is p.VAR_KEYWORD for p in parameters.values())
+
+
+def _drop_vector_keywords(kwargs: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in kwargs.items() if name not in _VECTOR_KEYWORDS}
+
+
+def _make_registered(env_factory: EnvFactory, num_envs: int, vector_kwargs: dict[str, Any]) -> VectorEnv[Any, Any, Any]:
     """Create the vector environment of a factory whose `env` is a spec by `gymnasium.make_vec`."""
     spec: EnvSpec = env_factory.env
     mode = env_factory.vectorization_mode
@@ -251,25 +336,11 @@ def make_registered(env_factory: EnvFactory, num_envs: int, vector_kwargs: dict[
         fix = "pass None" if is_missing else "pass 'sync', or wrap the vector environment"
         expected = f"a mode that {spec.id!r} supports"
         raise ArgumentError("vectorization_mode", expected, f"{mode!r}{got}", fix)
-    # These keywords in the spec would override the arguments below.
-    vector_keys = {"num_envs", "vectorization_mode", "vector_kwargs", "wrappers"}
-    spec_copy = copy.deepcopy(spec)
-    spec_copy.kwargs = {k: x for k, x in spec_copy.kwargs.items() if k not in vector_keys}
-    # With an id instead of a spec, Gymnasium warns if a newer version is registered.
-    is_registered = gym.registry.get(spec.id) is spec
-    try:
-        return gym.make_vec(
-            spec.id if is_registered else spec_copy, num_envs, mode, vector_kwargs, wrappers, **env_factory.kwargs
-        )
-    except gym.error.DependencyNotInstalled:
-        raise
-    except gym.error.Error as error:
-        raise ArgumentError(
-            "env",
-            f"an environment from gymnasium.make_vec({spec.id!r})",
-            f"{type(error).__name__}: {error}",
-            "correct the arguments of the environment",
-        ) from error
+    # With an id instead of a spec, Gymnasium warns if a newer version is registered. The factory has
+    # the keywords of another spec; those of vector environments would override the arguments below.
+    named = spec.id if gym.registry.get(spec.id) is spec else replace(spec, kwargs={})
+    with _gymnasium_errors(f"make_vec({spec.id!r})"):
+        return gym.make_vec(named, num_envs, mode, vector_kwargs, wrappers, **env_factory.kwargs)
 
 
 T = TypeVar("T")
@@ -521,4 +592,4 @@ def _from_spec(env_factory: EnvFactory, count: int | None, seed: int | None) -> 
     env_factory = replace(env_factory, wrappers=_all_wrappers(env_factory))
     if mode != "vector_entry_point":
         vector_kwargs = {"autoreset_mode": resets or AutoresetMode.SAME_STEP, **vector_kwargs}
-    return _to_rollout_env_or_close(make_registered(env_factory, num_envs, vector_kwargs), seed, resets)
+    return _to_rollout_env_or_close(_make_registered(env_factory, num_envs, vector_kwargs), seed, resets)
