@@ -12,7 +12,7 @@ $(if $(word 2,$(VENV)),$(error VENV: expected a path without spaces, got "$(VENV
 venv := $(if $(filter /%,$(VENV)),,$(CURDIR)/)$(VENV)
 py := $(venv)/bin/python
 stamps := $(VENV)/.stamps
-# What the installed package is built from. Python sources are used in place and need no rebuild.
+# Sources of the installed package. Python sources are used in place and need no rebuild.
 sources := pyproject.toml Cargo.toml $(wildcard Cargo.lock) \
 	$(shell find crates/rlox-core crates/rlox-grpc crates/rlox-nn crates/rlox-python -name '*.rs' -o -name Cargo.toml)
 train_extras := cli,progress,plot

@@ -67,7 +67,7 @@ def check(wheel: pathlib.Path) -> None:
         program = pathlib.Path(folder) / "use.py"
         program.write_text(USE)
         subprocess.run([python, "-I", "-W", "error", program], check=True, cwd=folder)
-        # What needs no words does without the extra for the command line.
+        # Commands without options do not need the extra for the command line.
         subprocess.run([python.with_name("rlox"), "envs"], check=True, cwd=folder)
     print(f"{wheel.name}: {size:.1f} MB unpacked")
 

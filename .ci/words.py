@@ -54,10 +54,12 @@ def check_name(line: int, name: str) -> Iterator[Finding]:
 
 
 def check_opener(line: int, text: str) -> Iterator[Finding]:
-    """Report documentation if its first word is a question word."""
+    """Report documentation if its first word, or that of an argument's entry, is a question word."""
     first = re.match(r"\w*", text.strip()).group()
-    if first in OPENERS:
-        yield line, f"documentation starts with {first}"
+    entries = re.findall(r"^ +\w+: (\w+)", text, re.MULTILINE)
+    for word in (first, *entries):
+        if word in OPENERS:
+            yield line, f"documentation starts with {word}"
 
 
 def python_names(node: ast.AST) -> list[str | None]:

@@ -14,7 +14,7 @@ class TrainResult(TypedDict):
     timesteps: int  # budget used so far, over all calls of `train`: environment steps
     sps: float  # steps per second of this call, including updates
     seconds: float  # duration of this call
-    # Whether Ctrl-C or `stop()` without a reason ended the call early; `train()` continues the run.
+    # True if Ctrl-C or `stop()` without a reason ended the call early; `train()` continues the run.
     interrupted: bool
     stopped_by: str | None  # "Ctrl-C", "stop()", the reason of `stop`, an error, or None
     run_dir: str | None  # run folder

@@ -55,7 +55,7 @@ def restore_run(
         path: Path of the checkpoint, for messages.
         saved: Result of `check_manifest`.
         members: Arrays of the checkpoint.
-        same: Whether backend and policy are those of the checkpoint. If True, a rejected state means
+        same: True if backend and policy are those of the checkpoint. In this case, a rejected state means
             a damaged checkpoint; otherwise, a checkpoint that does not fit.
 
     Raises:
@@ -312,7 +312,7 @@ def resolve_settings(
         saved: Result of `check_manifest`.
         device: Device of the networks; None: the device of the checkpoint.
         actors: Value of the setting `actors`; None: the value of the checkpoint.
-        shape: Whether to include the settings of the built-in policy's networks.
+        shape: If True, include the settings of the built-in policy's networks.
 
     Raises:
         ArgumentTypeError: `device` or `actors` is not a str.

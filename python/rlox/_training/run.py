@@ -88,8 +88,8 @@ class Run:
         task: Name of the environment or the data, for titles and folders.
         env_source: Environment as passed to the trainer; None for learners without environments.
         config_sources: Origin of each setting, such as "default" or "argument".
-        has_custom_policy: Whether the caller passed a policy, which checkpoints do not contain.
-        has_custom_features: Whether the caller passed a features extractor, or registered an encoder.
+        has_custom_policy: True if the caller passed a policy, which checkpoints do not contain.
+        has_custom_features: True if the caller passed a features extractor, or registered an encoder.
         runs_dir: Folder in which `train` creates the run folder; None: no run folder.
         folder: Run folder; None before `train`, or without `runs_dir`.
         budget_start: Budget used before the current run; schedules start there.
@@ -97,11 +97,11 @@ class Run:
         iterations: Number of iterations.
         callbacks: Callbacks of the current call of `train`, or of the last one.
         callback_states: States from a checkpoint that no callback has restored yet.
-        lacks_replay: Whether a loaded checkpoint had no replay buffer; False after an iteration.
+        lacks_replay: True if a loaded checkpoint had no replay buffer; False after an iteration.
         new_episodes_reason: Reason why environments of a checkpoint were not restored; None after
             an iteration.
         stop_reason: Reason of the first `stop` since `train` was called; None: no stop.
-        is_training: Whether `train` is running.
+        is_training: True while `train` is running.
     """
 
     spec: AlgorithmSpec

@@ -27,7 +27,7 @@ class CheckpointCallback(Callback):
         keep_last: Number of newest checkpoints to keep; None: all.
         best: Name of a metric. The checkpoint with the highest value of this metric is kept in
             addition to the newest ones; None: no such checkpoint.
-        replay: Whether checkpoints include the replay buffer, which may be large.
+        replay: If True, checkpoints include the replay buffer, which may be large.
         path: Folder of the checkpoints; None: `checkpoints` in the run folder.
 
     Raises:

@@ -32,9 +32,9 @@ class EvalCallback(Callback):
         every: Training steps between two evaluations, summed over all environments.
         n_episodes: Number of episodes per evaluation.
         reward_threshold: Mean reward that ends the run; None: no threshold.
-        deterministic: Whether to take greedy actions instead of samples.
+        deterministic: If True, take greedy actions, else samples.
         env: Environment to evaluate in, as an id, an `EnvSpec` or a function; None: the training environment.
-        save_best: Whether to save the best checkpoint; None: if there is a run folder or `path`.
+        save_best: If True, save the best checkpoint; None: only with a run folder or `path`.
         path: Folder of the checkpoint `best`; None: `checkpoints` in the run folder.
 
     Raises:

@@ -30,7 +30,7 @@ class VideoRecordingCallback(Callback):
     Args:
         every: Training steps between two videos, summed over all environments.
         format: "mp4" or "gif".
-        deterministic: Whether to take greedy actions instead of samples.
+        deterministic: If True, take greedy actions, else samples.
         max_frames: Maximum number of steps of the episode.
         env: Environment to record, as an id, an `EnvSpec` or a function that takes `render_mode`;
             None: the training environment.
