@@ -1,5 +1,5 @@
 //! `env_step/<id>/<form>/<n>`: one step of n native environments, with resets.
-//! The form is `copies`, `lanes`, or `default` for the choice of `envs::make`.
+//! The form is `copies` (`VecEnv`), `lanes` (`SoaVecEnv`), or `default`, the one of these that `envs::make` creates.
 
 use std::hint::black_box;
 
@@ -7,7 +7,7 @@ use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_m
 use rlox_core::envs::{self, Acrobot, CartPole, MakeOptions, MountainCar, MountainCarContinuous, Pendulum, SoaVecEnv};
 use rlox_core::{Actions, AutoresetMode, Pcg64, ResetOptions, Seeds, Space, StepOut, VecEnv, VectorEnv};
 
-/// Number of batches of random actions, drawn beforehand and used in turn.
+/// Number of batches of random actions, which are drawn before the measurement and used in turn.
 const BATCHES: usize = 64;
 const SIZES: [usize; 6] = [1, 8, 64, 256, 1024, 4096];
 const MODE: AutoresetMode = AutoresetMode::SameStep;
@@ -58,7 +58,7 @@ fn make_choice(c: &mut Criterion) {
     }
 }
 
-/// Benchmarks both forms of an environment, whichever `make` chooses.
+/// Benchmarks `VecEnv` and `SoaVecEnv` with an environment, whichever of these `envs::make` creates.
 macro_rules! forms {
     ($c:expr, $env:expr) => {
         let env = $env;

@@ -1,5 +1,5 @@
-//! `gae/one/<dtype>/<t>`: one trajectory of t steps. `gae/time_major/<dtype>/<t>x<n>`: n environments, time-major.
-//! `gae/batched/<dtype>/<n>x<t>`: n trajectories one after another.
+//! `gae/one/<dtype>/<t>`: one trajectory of t steps. `gae/time_major/<dtype>/<t>x<n>`: t steps of n environments in
+//! time-major arrays. `gae/batched/<dtype>/<n>x<t>`: n trajectories of t steps, one after another.
 
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
 use rlox_core::{
@@ -8,7 +8,7 @@ use rlox_core::{
     compute_gae, compute_gae_batched,
 };
 
-/// Random rewards, values and ends of episodes, one in twenty steps on average.
+/// Random rewards and values. Each step ends an episode with probability 0.05.
 struct Rollout<T> {
     rewards: Vec<T>,
     values: Vec<T>,

@@ -1,5 +1,6 @@
-//! `llm/advantages/<dtype>/<groups>x<size>`: group advantages. `llm/k3/<dtype>/<batch>x<tokens>`: Schulman's KL per
-//! sequence. `llm/packing/<count>`: packing of sequences into rows.
+//! `llm/advantages/<dtype>/<groups>x<size>`: advantages of `<groups>` groups of `<size>` rewards.
+//! `llm/k3/<dtype>/<batch>x<tokens>`: Schulman's KL estimator k3, summed over each of `<batch>` sequences.
+//! `llm/packing/<count>`: packing of `<count>` sequences into rows of 2048 tokens.
 
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
 use rlox_core::llm::{

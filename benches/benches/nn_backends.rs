@@ -1,7 +1,8 @@
-//! `nn_backends/<row>/<sizes>/<batch>/<backend>`: a gradient step, or actions for a batch, on each backend of networks.
+//! `nn_backends/<row>/<sizes>/<batch>/<backend>`: a gradient step, or actions for a batch, on each network backend.
 //!
-//! All backends run on the CPU and compute the same with the same weights. On two or more cores, actor and critic of
-//! large networks run in parallel on each backend. A table of the results is printed at the end.
+//! `<row>` is the name of the measured function, such as `ppo_step`, and `<sizes>` are the hidden layers. All backends
+//! run on the CPU and, with the same weights, compute the same results. On two or more cores, large actor and critic
+//! networks run in parallel on each backend. The program prints a table of the results at the end.
 
 #[path = "nn_backends/table.rs"]
 mod table;
@@ -19,14 +20,14 @@ use rlox_nn::{
     SquashedPolicy, StochasticPolicy, TdLoss,
 };
 
-/// Sizes of CartPole, for the discrete rows.
+/// Elements of an observation and number of actions of `CartPole`, for benchmarks with discrete actions.
 const OBS: usize = 4;
 const CHOICES: i64 = 2;
-/// Sizes of `HalfCheetah`, for the continuous rows.
+/// Elements of an observation and of an action of `HalfCheetah`, for benchmarks with continuous actions.
 const STATE: usize = 17;
 const ACTION: usize = 6;
 
-/// The learning rate is too small to change the networks noticeably, so that the work stays the same.
+/// Adam with a learning rate that barely changes the networks, so that each iteration does the same work.
 const ADAM: Optimizer = Optimizer::Adam { lr: 1e-6, beta1: 0.9, beta2: 0.999, eps: 1e-5 };
 const SIZES: [[usize; 2]; 3] = [[64, 64], [256, 256], [400, 300]];
 
@@ -34,14 +35,14 @@ const SIZES: [[usize; 2]; 3] = [[64, 64], [256, 256], [400, 300]];
 type Make<N> = fn(&[usize], Activation, Init, &mut Pcg64) -> Result<N>;
 type Group<'a> = BenchmarkGroup<'a, WallTime>;
 
-/// Hidden sizes of the network and size of the batch.
+/// Sizes of the hidden layers and number of rows of the batch.
 #[derive(Clone, Copy)]
 struct Row {
     sizes: [usize; 2],
     rows: usize,
 }
 
-/// Random batch.
+/// Random batch with the inputs of all measured functions.
 struct RandomBatch {
     obs: Vec<f32>,
     next_obs: Vec<f32>,
@@ -91,7 +92,7 @@ fn policy<N: Network>(make: Make<N>, sizes: [usize; 2]) -> Result<PolicyNetworks
     PolicyNetworks::with(&spec, &sizes, distribution, one)
 }
 
-/// PPO: losses, gradients of actor and critic, one clipped step of Adam.
+/// Measures a PPO update: losses, gradients of actor and critic, and one step of Adam with clipped gradients.
 fn ppo_step<N: Network>(group: &mut Group<'_>, name: &str, make: Make<N>, Row { sizes, rows }: Row) {
     let data = RandomBatch::new(rows, OBS);
     let batch = Minibatch {
@@ -111,7 +112,7 @@ fn ppo_step<N: Network>(group: &mut Group<'_>, name: &str, make: Make<N>, Row { 
     });
 }
 
-/// DQN: targets of the target network, Huber loss, one clipped step of Adam.
+/// Measures a DQN update: targets of the target network, Huber loss, and one step of Adam with clipped gradients.
 fn dqn_step<N: Network>(group: &mut Group<'_>, name: &str, make: Make<N>, Row { sizes, rows }: Row) {
     let data = RandomBatch::new(rows, OBS);
     let batch = QBatch {
@@ -132,7 +133,7 @@ fn dqn_step<N: Network>(group: &mut Group<'_>, name: &str, make: Make<N>, Row { 
     });
 }
 
-/// One critic of SAC or TD3 with fixed targets: squared error, one step of Adam.
+/// Measures an update of one critic of SAC or TD3 with fixed targets: squared error and one step of Adam.
 fn critic_step<N: Network>(group: &mut Group<'_>, name: &str, make: Make<N>, Row { sizes, rows }: Row) {
     let data = RandomBatch::new(rows, STATE);
     let batch = CriticBatch { obs: &data.obs, actions: &data.actions, targets: &data.returns, weights: None };
@@ -143,7 +144,7 @@ fn critic_step<N: Network>(group: &mut Group<'_>, name: &str, make: Make<N>, Row
     });
 }
 
-/// SAC: squashed actions and their log-probabilities.
+/// Measures sampling from SAC's actor: tanh-squashed actions and their log-probabilities.
 fn sac_sample<N: Network>(group: &mut Group<'_>, name: &str, make: Make<N>, Row { sizes, rows }: Row) {
     let data = RandomBatch::new(rows, STATE);
     let mut rng = Pcg64::seed_from(1);
@@ -155,7 +156,7 @@ fn sac_sample<N: Network>(group: &mut Group<'_>, name: &str, make: Make<N>, Row 
     });
 }
 
-/// Policy of PPO in a rollout: actor and critic, actions, log-probabilities and values.
+/// Measures PPO's policy in a rollout step: forward passes, sampled actions, log-probabilities and values.
 fn inference<N: Network>(group: &mut Group<'_>, name: &str, make: Make<N>, Row { sizes, rows }: Row) {
     let data = RandomBatch::new(rows, OBS);
     let mut rngs: Vec<_> = (0..rows as u128).map(Pcg64::seed_from).collect();
@@ -170,7 +171,7 @@ fn inference<N: Network>(group: &mut Group<'_>, name: &str, make: Make<N>, Row {
     });
 }
 
-/// Runs a row on each backend. A new backend is one more line.
+/// Runs a benchmark function on each backend. A new backend needs one more line.
 macro_rules! on_each_backend {
     ($c:expr, $name:ident, $sizes:expr, $rows:expr) => {
         for sizes in $sizes {

@@ -1,5 +1,5 @@
-//! `off_policy/<algorithm>/<hidden layers>`: one step of Pendulum with storage, and one update of the built-in network
-//! from 256 transitions. TD3's actor learns in every second update.
+//! `off_policy/<algorithm>/<hidden layers>`: one step of Pendulum, which the replay buffer stores, and one update of
+//! the built-in networks from 256 transitions. TD3's actor learns in every second update.
 
 use criterion::{BenchmarkId, Criterion, criterion_group, criterion_main};
 use rlox_core::{AutoresetMode, VecEnv, VectorEnv, envs::Pendulum};

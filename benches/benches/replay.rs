@@ -1,8 +1,16 @@
-//! `replay/push/<obs>`: one transition. `replay/push_batch/<obs>`: one transition of each of 64 environments that
-//! alternate between two states. `replay/push_images`: one with a stack of four 84 x 84 frames, stored as a stack or
-//! frame by frame, and `replay/sample_images/<batch>` of them. `replay/sample/<obs>/<batch>`: from a full buffer.
-//! `replay/three_steps/<batch>`: three-step returns. `replay/priorities/<capacity>`: a batch of 256 by priority with
-//! new priorities. `replay/mmap`: a push to a file, and a batch of 256 of which nine tenths are in the file.
+//! Replay buffers. `<obs>` is the number of elements of an observation, and `<batch>` the size of a minibatch.
+//!
+//! - `replay/push/<obs>`: a push of one transition.
+//! - `replay/push_batch/<obs>`: a push of one transition from each of 64 environments, which alternate between two
+//!   states.
+//! - `replay/push_images/<form>`: a push of one transition with stacks of four 84 x 84 frames. The buffer stores the
+//!   complete stacks (`whole`) or each frame once (`frames_once`).
+//! - `replay/sample_images/<form>/<batch>`: a minibatch of these transitions.
+//! - `replay/sample/<obs>/<batch>`: a minibatch from a full buffer.
+//! - `replay/three_steps/<batch>`: a minibatch with three-step returns.
+//! - `replay/priorities/<capacity>`: a minibatch of 256 by priority, and an update of its priorities.
+//! - `replay/mmap`: a push to a buffer with a file, and a minibatch of 256 from a buffer of which nine tenths are only
+//!   in the file.
 
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
 use rlox_core::replay::{
@@ -24,7 +32,7 @@ fn observations(dim: usize, rows: usize) -> Vec<f32> {
     (0..dim * (rows + 1)).map(|_| rng.uniform(-1.0, 1.0) as f32).collect()
 }
 
-/// Pushes the transitions of one long episode, over and over.
+/// Source of pushes that repeats the transitions of one episode of 10,000 steps.
 struct EpisodePusher {
     obs: Vec<f32>,
     dim: usize,
@@ -98,7 +106,7 @@ fn push_batch(c: &mut Criterion) {
     group.finish();
 }
 
-/// Pushes the frame stacks of an episode of a thousand steps, over and over.
+/// Source of pushes that repeats the frame stacks of one episode of 1,000 steps.
 struct ImagePusher {
     frames: Vec<u8>,
     row: usize,

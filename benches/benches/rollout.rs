@@ -1,4 +1,4 @@
-//! `rollout/<id>/<n>x<t>`: t steps of n environments with random actions, stored, and their advantages.
+//! `rollout/<id>/<n>x<t>`: a rollout of t steps of n environments with random actions, including its advantages.
 
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
 use rlox_core::envs::{self, MakeOptions};

@@ -1,6 +1,5 @@
-//! `vtrace/one/<dtype>/<t>`: one trajectory of t steps. `vtrace/time_major/<dtype>/<t>x<n>`: n environments,
-//! time-major.
-//! `vtrace/returns/<dtype>/<t>x<n>`: lambda returns of the same steps.
+//! `vtrace/one/<dtype>/<t>`: one trajectory of t steps. `vtrace/time_major/<dtype>/<t>x<n>`: t steps of n environments
+//! in time-major arrays. `vtrace/returns/<dtype>/<t>x<n>`: lambda returns of the same steps.
 
 use criterion::{BenchmarkGroup, BenchmarkId, Criterion, Throughput, criterion_group, criterion_main, measurement};
 use rlox_core::{
@@ -11,7 +10,7 @@ use rlox_core::{
     },
 };
 
-/// Random log ratios, rewards, values and ends of episodes, one in twenty steps on average.
+/// Random log importance ratios, rewards and values. Each step ends an episode with probability 0.05.
 struct Rollout<T> {
     log_rhos: Vec<T>,
     rewards: Vec<T>,

@@ -1,7 +1,8 @@
 """A2C on CartPole-v1 with rl-zoo3's settings: time and return of 50,000 steps.
 
-`training.py` describes the measurement. rl-zoo3 sets only the environments and the entropy
-coefficient. The other settings are defaults, which rlox 1.2.0 shares.
+`training.py` describes the measurement. rl-zoo3 sets only the number of environments and the
+entropy coefficient. The other settings have the defaults of Stable-Baselines3, which are also those
+of rlox 1.2.0.
 """
 
 from __future__ import annotations

@@ -1,17 +1,17 @@
 """Replay buffers: pushes, samples, priorities and n-step samples.
 
 Observations are 4 or 17 float32 numbers, or stacks of four images of 84 x 84: 28,224 numbers in
-uint8, or in float32 for pushes only. Actions are one number. All subjects get the same arrays. The
-pushed steps are one long episode, so that a next observation is the observation of the next push.
-Samples are drawn from full buffers. `buffers.py` creates the buffers.
+uint8, or in float32 for pushes only. Actions are one number. All subjects (`side_by_side.py`) get
+the same arrays. The pushed steps are one long episode, so that a next observation is the
+observation of the next push. Samples are drawn from full buffers. `buffers.py` creates the buffers.
 
-Rows of samples have the median of single calls and their 99th percentile, "p99". "bytes" is the
-size of a transition: rlox reports it, and for Stable-Baselines3 and TorchRL it is the size of their
-arrays. rlox 1.2.0 and cpprb do not expose their arrays. Their "bytes" are those of a sampled
-transition, next observation included.
+Rows of samples have the median of single calls and their 99th percentile in us, "p99". "bytes" is
+the number of bytes per transition. rlox reports the size of its buffer. For Stable-Baselines3 and
+TorchRL, the size is that of their arrays. rlox 1.2.0 and cpprb do not expose their arrays, so
+"bytes" is the size of a sampled transition with its next observation.
 
-`MmapReplayBuffer` has no peer. It holds a tenth of its transitions in memory and all of them in a
-file, which the system caches. Its "bytes" are those of the file.
+`MmapReplayBuffer` has no peer. It has all transitions in a file, which the system caches, and a
+tenth of them in memory. Its "bytes" are those of the file.
 """
 
 from __future__ import annotations
@@ -94,7 +94,7 @@ def push_batch(obs: int, maker: str) -> Repeated:
     o, n, a = np.stack(observations[:-1]), np.stack(observations[1:]), np.stack(actions)
     r, no = np.array(rewards, np.float32), np.zeros(ENVS, bool)
     rest: tuple[Any, ...] = (a, r, no, no)
-    # Filling with images takes seconds, and pushes to a small buffer take the same time.
+    # The buffer of images is small, because filling takes seconds. Pushes to a large buffer take the same time.
     capacity = (1_000 if obs == 28_224 else CAPACITY[obs]) // ENVS * ENVS
     if maker == "ours":
         call = make_rlox(obs, capacity, num_envs=ENVS).instance.push_batch
@@ -129,7 +129,7 @@ def push_batch(obs: int, maker: str) -> Repeated:
 
 
 def latency(call: Callable[[], Any], more: dict[str, float]) -> Callable[[int], dict[str, float]]:
-    """Return a subject with the seconds of the median call and of the 99th percentile."""
+    """Return a subject that measures single calls: median in seconds, 99th percentile in us."""
 
     def once(turn: int) -> dict[str, float]:
         times = []
@@ -151,7 +151,7 @@ def sample(obs: int, batch: int, maker: str, **kwargs: Any) -> Callable[[int], d
 
 
 def priorities(capacity: int, batch: int, maker: str) -> Callable[[int], dict[str, float]]:
-    """Time samples of a batch by priority and updates of its priorities."""
+    """Time samples of a batch by priority, each followed by an update of its priorities."""
     new = np.random.default_rng(0).random(batch).astype(np.float32) + 0.1
     if maker == "cpprb":
         buffer = full_buffer(4, capacity, "cpprb", priorities=True)
@@ -201,7 +201,7 @@ def subjects(function: str, obs: int | str, names: list[str], **kwargs: Any) -> 
         if kwargs.get("n_step", 1) > 1 and maker in ("torchrl", "cpprb"):
             work = "summed when pushed"
         found.append(Subject(name, function, options=options, work=work, **peer_options))
-        if maker == "ours" and obs == 28_224 and function != "push_batch":  # its rows alternate
+        if maker == "ours" and obs == 28_224 and function != "push_batch":  # whose rows share no frames
             options = {**options, "frame_stack": 4}
             found.append(Subject("rlox, frames stored once", function, options=options))
     return found

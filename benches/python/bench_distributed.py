@@ -1,11 +1,12 @@
-"""Actors parallel to the learner on all transports, and several learners.
+"""Actors that collect while the learner learns, on all transports, and several learners.
 
 "Collecting while learning" compares actors that collect during updates with the same trainer
 without parallel collection, with one thread and with two. "Actors" compares threads, processes,
-gRPC workers and Ray actors. All are deterministic, so that all learn the same.
+gRPC workers and Ray actors. All of them are deterministic and compute the same updates. "lag" is
+the mean staleness of rollouts in updates.
 
-"Ingest", "Step" and "Rollout" measure the loopback between a gRPC client and a worker, with raw TCP
-and environments in process for comparison (`wire.py`).
+"Ingest", "Step" and "Rollout" measure messages between a gRPC client and a worker over loopback.
+They are compared with raw TCP, and with environments in the client's process (`wire.py`).
 
 "DDP" is `rlox.distributed.ddp` under torchrun with two processes of one thread each, compared with
 a torch trainer with one thread and with two. All make the same steps with the same total settings.
@@ -30,7 +31,7 @@ from side_by_side import Benchmark, Row, Subject, run, swept
 import training
 
 PROCESSES = 2
-# Small networks on a fast environment, and networks that dominate the time.
+# Small networks on a fast environment, and networks whose updates take most of the time.
 CELLS: tuple[tuple[str, str, dict[str, Any], int], ...] = (
     ("ppo", training.ENV, {}, 16_384),
     ("ppo", training.ENV, {"net_arch": [1024, 1024], "batch_size": 2048, "n_steps": 512, "n_epochs": 4}, 16_384),
@@ -88,7 +89,7 @@ def run_rank(payload: str) -> None:
             print(json.dumps({"seconds": seconds}))
 
 
-# Native networks that learn as long as they collect, and others.
+# Native runs whose updates and collection take about the same time, and other runs.
 ASYNC_CELLS: tuple[tuple[str, str, str, dict[str, Any], int], ...] = (
     ("ppo", "native", training.ENV, {}, 200_000),
     ("a2c", "native", training.ENV, {}, 200_000),
@@ -108,7 +109,7 @@ def asynchronous(
     backend: str = "native",
     warm_up: int = 1,
 ) -> training.Once:
-    """Time a trainer on a backend with any settings of actors."""
+    """Time a trainer, with or without actors."""
     from rlox._registry import ALGORITHMS
     from rlox.trainers import load_trainer
 
@@ -131,7 +132,7 @@ def asynchronous(
 
 
 def wire_subject(name: str) -> training.Once:
-    """Return a measurement in Rust."""
+    """Return a subject that runs a measurement in Rust."""
     return wire.wire_subject(name)
 
 

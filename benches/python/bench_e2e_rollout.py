@@ -1,13 +1,14 @@
 """T steps of N CartPole-v1 environments end to end: step, store and compute advantages.
 
-The actions, values and log-probabilities are random and computed before, so that no policy is
-measured. Only `collect_rollout` draws its actions. The rollouts store observations, actions,
-rewards, both flags, values and log-probabilities, with real numbers in float32. Libraries without
-a buffer use NumPy arrays. Libraries without an estimator in Python use the fastest NumPy estimator
-of `bench_gae.py`, or the usual loop of PPO programs in rows named "plain GAE". PufferLib's own
-estimator is a torch operator that its wheel does not contain compiled. Its layout has one row of
-steps per environment and rewards one step later. All stored rollouts are compared with the loop,
-and their observations with the equations of motion.
+The actions, values and log-probabilities are random numbers that are drawn before the clock starts,
+so that no policy is measured. Only `collect_rollout` draws its actions while the clock runs. The
+rollouts store observations, actions, rewards, `terminated`, `truncated`, values and
+log-probabilities, with real numbers in float32. Libraries without a buffer use NumPy arrays.
+Libraries without an advantage estimator in Python use the fastest NumPy estimator of
+`bench_gae.py`, or the usual loop of PPO programs in subjects named "plain GAE". PufferLib's own
+estimator cannot be used: it is a torch operator that is not compiled in PufferLib's wheel, and it
+expects environment-major arrays with rewards one step later. The advantages of all rollouts are
+checked against the loop, and their observations against the equations of motion.
 """
 
 from __future__ import annotations
@@ -100,7 +101,7 @@ def check(rollout: Any, last_values: Array, next_step: bool = False) -> None:
 
 
 def rlox_buffer(steps: int, num_envs: int) -> timeit.Timer:
-    """Time `RolloutBuffer` with one call a step, as trainers use it."""
+    """Time `RolloutBuffer` with one call per step, as trainers use it."""
     import rlox
 
     outputs = random_outputs(steps, num_envs)
@@ -157,7 +158,7 @@ def rlox_arrays(steps: int, num_envs: int) -> timeit.Timer:
 
 
 def published_rlox(steps: int, num_envs: int, numpy: bool = False) -> timeit.Timer:
-    """Time rlox 1.2.0: `step_all`, NumPy arrays, and its float32 estimator or NumPy's."""
+    """Time rlox 1.2.0: `step_all`, NumPy arrays, and its float32 estimator or that of NumPy."""
     rlox: Any = importlib.import_module("rlox")  # rlox 1.2.0 has the same import name
 
     outputs, env = random_outputs(steps, num_envs, np.uint32), rlox.VecEnv(num_envs, 0, CARTPOLE)
@@ -188,7 +189,7 @@ def published_rlox(steps: int, num_envs: int, numpy: bool = False) -> timeit.Tim
 
 
 def with_arrays(first: Array, step: Callable[[Array], Any], outputs: PolicyOutputs, plain: bool) -> timeit.Timer:
-    """Time Gymnasium's `step`, NumPy arrays, and the fastest or the plain NumPy estimator."""
+    """Time a `step` like Gymnasium's, NumPy arrays, and the fastest or the plain NumPy estimator."""
     steps, num_envs = outputs.actions.shape
     rollout, rows = Arrays(steps, num_envs, outputs), list(outputs.actions)
     rollout.obs[-1] = first

@@ -1,9 +1,10 @@
 """Steps of n classic control environments at once, with precomputed random actions.
 
 One repetition is one call that steps all n environments. In NEXT_STEP mode (Gymnasium, EnvPool),
-the step after an episode's end only resets and counts as a step. The rows named
-"benchmark_vector_step" are Gymnasium's own throughput function, which also draws actions and does
-not count such steps. Steps are compared with the equations of motion before the clock starts.
+the step after an episode's end only resets the environment, but counts as a step. The rows named
+"benchmark_vector_step" use Gymnasium's own throughput function, which also draws actions and does
+not count steps that only reset. Before the clock starts, steps are checked against the equations of
+motion.
 
 rlox 1.2.0 has only CartPole-v1 and Pendulum-v1, and Gymnasium has a NumPy environment only for
 CartPole-v1. PufferLib has only a CartPole in float32, with episodes of at most 200 steps and a
@@ -112,7 +113,8 @@ def gymnasium(env_id: str, n: int, mode: str) -> timeit.Timer:
 def envpool(env_id: str, n: int, workers: int) -> timeit.Timer:
     """Time EnvPool in its synchronous mode.
 
-    Its Pendulum turns further than Gymnasium's at the speed limit of 8. Other steps are compared.
+    At the speed limit of 8, EnvPool's Pendulum turns further than Gymnasium's, so that steps to
+    this speed are not checked.
     """
     import envpool
 
@@ -177,7 +179,7 @@ def vector_step(env_id: str, n: int, seconds: float, mode: str | None = None) ->
 
 
 def subjects(env_id: str) -> list[Subject]:
-    """Return the subjects. `step` is first, because it returns new arrays like most peers."""
+    """Return the subjects (`side_by_side.py`), `step` first: like most peers, it returns new arrays."""
     table = [
         *swept(Subject("rlox step", "rlox_step")),
         *swept(Subject("rlox step_all", "rlox_step_all")),

@@ -19,7 +19,7 @@ from trajectories import GAMMA, LAMBDA, Floats, jax_subjects, our_subjects, roll
 def reference(
     rewards: Floats, values: Floats, dones: Floats, last_values: Floats, dtype: Any = None
 ) -> tuple[Floats, Floats]:
-    """Return the formula as a loop over time, as written with NumPy in PPO programs."""
+    """Return advantages and returns from a loop over time, as in PPO programs with NumPy."""
     rewards, values, last_values = (np.asarray(x, dtype) for x in (rewards, values, last_values))
     alive = (1 - dones).astype(rewards.dtype)
     advantages = np.empty_like(rewards)
@@ -37,7 +37,7 @@ def expected(data: trajectories.Rollout) -> tuple[Floats, Floats]:
 
 
 class VectorizedGae:
-    """Formula with few NumPy calls: two per row, the rest on full arrays.
+    """Estimator with few NumPy calls: two per time step, the others on full arrays.
 
     Intermediate arrays are allocated once, and result arrays as well with `reuse`.
     """
@@ -51,7 +51,7 @@ class VectorizedGae:
         self.rows = list(self.pairs(self.results[0])) if self.results else None
 
     def pairs(self, advantages: Floats) -> Any:
-        """Return each row, the next row and its factor, from the end."""
+        """Return the advantages of each step, those of the next step, and the factor, from the end."""
         return zip(advantages[-2::-1], advantages[:0:-1], self.factor[-2::-1], strict=True)
 
     def __call__(self, rewards: Floats, values: Floats, dones: Floats, last_values: Floats) -> tuple[Floats, Floats]:
@@ -137,7 +137,7 @@ def jax(steps: int, num_envs: int, dtype: str, method: str, unroll: int = 1) -> 
 
 
 def subjects(num_envs: int, dtype: str) -> list[Subject]:
-    """Return the subjects, with the documented call of rlox first."""
+    """Return the subjects (`side_by_side.py`), with the documented call of rlox first."""
     flat = "compute_gae_batched"
     is_single, same_arrays, reuse = num_envs == 1, "the same arrays each time", {"reuse": True}
     ours = [

@@ -1,10 +1,10 @@
 """Operations of language-model post-training: group advantages, token KL, packing.
 
-Compared with NumPy, torch and rlox 1.2.0, all except NumPy on 1 and 2 threads. NumPy and torch
-compute the formula directly, and in the forms that are fastest at some size. The fastest form
-counts. All results are compared with the formula in float64 before the clock starts. The Schulman
-rows check the quantity that each library documents. rlox 1.2.0 swaps the two policies, which takes
-the same time.
+rlox is compared with NumPy, torch and rlox 1.2.0. All except NumPy run with 1 and with 2 threads.
+NumPy and torch compute the formula directly, and in other forms that are fastest at some size.
+rlox is compared with the fastest form. Before the clock starts, all results are checked against the
+formula in float64. rlox 1.2.0 documents Schulman's estimator (k3) with the two policies swapped, so
+its results are checked against that formula. The swap does not change the time.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def rewards(groups: int, size: int) -> Floats:
 
 
 def normalize(rewards: Floats, size: int) -> Floats:
-    """Return the formula as written with NumPy in many programs."""
+    """Return group advantages, computed as in many NumPy programs."""
     rows = rewards.reshape(-1, size)
     mean, std = rows.mean(1, keepdims=True), rows.std(1, keepdims=True)
     result: Floats = ((rows - mean) / std).reshape(-1)
@@ -61,7 +61,7 @@ def assert_close(got: Any, expected: Floats, loose: bool = False) -> None:
 
 
 def normalize_by_products(rewards: Floats, size: int) -> Floats:
-    """Compute the means and variances as products of rows, the rest in place."""
+    """Return group advantages, with means and variances as products, and the rest in place."""
     rows = rewards.reshape(-1, size)
     centred = rows - (rows @ np.full(size, 1 / size))[:, None]
     scale = np.vecdot(centred, centred)
@@ -87,7 +87,7 @@ def advantages_rlox(groups: int, size: int) -> timeit.Timer:
 
 
 def advantages_torch(groups: int, size: int, threads: int, way: str = "formula") -> timeit.Timer:
-    """Time torch. `std` over rows is slow; the norm of centred rows and `layer_norm` are fast."""
+    """Time torch. `std` over rows is slow, so that two faster forms are measured as well."""
     import torch
 
     torch.set_num_threads(threads)
@@ -152,7 +152,7 @@ def kl_numpy(batch: int, tokens: int, dtype: str, kind: str, way: str) -> timeit
 
 
 def kl_rlox(batch: int, tokens: int, dtype: str, kind: str, swapped: bool = False) -> timeit.Timer:
-    """Time the documented calls. rlox 1.2.0 swaps the policies in k3."""
+    """Time the documented calls. `swapped` is for rlox 1.2.0, which swaps the policies in k3."""
     import rlox
 
     name = f"compute{'_batch' if batch > 1 else ''}_token_kl"
@@ -171,7 +171,7 @@ def kl_rlox(batch: int, tokens: int, dtype: str, kind: str, swapped: bool = Fals
 
 
 def kl_torch(batch: int, tokens: int, dtype: str, kind: str, threads: int, way: str = "formula") -> timeit.Timer:
-    """Time the formula, optionally compiled, or with in-place operations."""
+    """Time the formula: directly, compiled, in place or with `expm1`."""
     import torch
 
     torch.set_num_threads(threads)
@@ -222,7 +222,10 @@ ADVANTAGES = {"formula": "torch std_mean", "norm": "torch norm", "layer": "torch
 
 
 def kl_peers(kind: str, quick: bool) -> list[Subject]:
-    """Return the forms of NumPy and torch. Compilation takes half a minute in each process."""
+    """Return subjects (`side_by_side.py`) for the forms of NumPy and torch.
+
+    Quick runs omit compilation, which takes half a minute in each process.
+    """
     ways = {"formula": "torch", "in place": "torch in place"}
     if kind == "k3":
         ways["expm1"] = "torch expm1"

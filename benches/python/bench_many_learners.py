@@ -1,12 +1,13 @@
 """64 PPO learners of CartPole-v1 with one seed each, rl-zoo3's settings and 100,000 steps.
 
-rlox trains in `rlox.train_many`. Stable-Baselines3 trains in one process per learner, two at a
-time, like scripts that are started once per seed. A round has four SB3 learners. Times are for one
-learner: the clock time of all over their number. "alone" measures only the training, without the
-start of a process and its imports, a lower bound for processes that already run.
+rlox trains in `rlox.train_many`. Stable-Baselines3 (SB3) trains in one process per learner, two at
+a time, like scripts that are started once per seed. A round has four SB3 learners. Times are for
+one learner: the clock time of all learners, divided by their number. "alone" measures only the
+training, without the start of processes and their imports. It is a lower bound for the time in
+processes that already run.
 
 "solved" is the share of learners whose 20 greedy episodes on Gymnasium's environment have a mean
-return of at least 475. "of 64" is this share of 64 learners. The clock stops before the evaluation.
+return of at least 475. "of 64" is 64 times this share. The clock stops before the evaluation.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ SOLVED, AT_ONCE, LEARNERS, SB3_LEARNERS = 475.0, 2, 64, 4
 
 
 def round_numbers(seconds: float, returns: list[float]) -> dict[str, float]:
-    """Return the numbers of a round for one learner."""
+    """Return the measurements of a round, with the seconds per learner."""
     share = sum(value >= SOLVED for value in returns) / len(returns)
     numbers = {"learners": float(len(returns)), "solved": share, "of 64": 64 * share}
     return {"seconds": seconds / len(returns), **numbers, "return": sum(returns) / len(returns)}

@@ -1,15 +1,16 @@
-"""Small networks: gradient steps and actions, PyTorch against rlox's own.
+"""Small networks: gradient steps and actions of PyTorch and of rlox's own networks.
 
 From Python, rlox's networks are used through larger calls: `ppo` learns from a rollout, `learn`
-from a replay buffer, and `act` and `predict` process a batch. A PPO step is therefore one of the 16
-minibatches of an epoch, with shuffling and the overhead of Python. PyTorch makes the same epoch
-from equally many rows. A DQN step is one of 16, with sampling and target updates, which PyTorch
-omits. SAC's samples are those of `predict` with a seed.
+from a replay buffer, and `act` and `predict` process a batch. The time of a PPO step is therefore
+the time of an epoch of 16 minibatches divided by 16, with shuffling and the overhead of Python.
+PyTorch makes the same epoch from equally many rows. The time of a DQN step is that of 16 steps
+divided by 16. It includes sampling and target updates, which PyTorch omits. SAC's samples are those
+of `predict` with a seed.
 
-A step of one critic is available only in Rust: this row compares PyTorch with Python to rlox
-without. `cargo bench nn_backends` measures this step and the rows of Candle and Burn in Rust. The
-tables contain its results if the benchmark is built (`cargo bench -p rlox-bench --bench nn_backends
---no-run`).
+A step of one critic is available only in Rust. This row compares PyTorch, called from Python, with
+rlox, called from Rust. `cargo bench nn_backends` measures this step, and most other rows without
+Python, for rlox, Candle and Burn. The tables contain its results if the benchmark is built (`cargo
+bench -p rlox-bench --bench nn_backends --no-run`).
 
 Candle and Burn are measured with "rlox native" if rlox is built with them, for example by
 `maturin develop --release --features candle,burn`. `make bench` builds both and the binary.
@@ -34,7 +35,7 @@ Sizes = Sequence[int]
 
 
 def native_learner(sizes: Sizes, num_envs: int, steps: int, batch: int, backend: str = "native") -> Any:
-    """Return a learner on networks in Rust with a full rollout."""
+    """Return a PPO learner with networks in Rust and a full rollout."""
     from rlox import make_vec
     from rlox.configs import PPOConfig
     from rlox.learners._backends import check_backend
@@ -95,7 +96,7 @@ def rlox_ppo(sizes: Sizes, batch: int, backend: str) -> timeit.Timer:
 
 
 def rlox_act(sizes: Sizes, batch: int, backend: str) -> timeit.Timer:
-    """Time `NativePolicy.act` for a row of a rollout."""
+    """Time `NativePolicy.act` for one step of `batch` environments."""
     learner = native_learner(sizes, batch, 1, batch, backend)
     actions, log_probs, values = learner.policy.act(learner.buffer, 0)
     assert len(actions) == len(log_probs) == len(values) == batch
@@ -103,7 +104,7 @@ def rlox_act(sizes: Sizes, batch: int, backend: str) -> timeit.Timer:
 
 
 def rlox_predict(sizes: Sizes, batch: int, backend: str) -> timeit.Timer:
-    """Time `NativePolicy.predict`: greedy actions for an array or one observation."""
+    """Time `NativePolicy.predict`: greedy actions for a batch, or for one observation if `batch` is 1."""
     learner = native_learner(sizes, 1, 8, 8, backend)
     obs = np.random.default_rng(1).standard_normal((batch, 4), np.float32)
     obs = obs[0] if batch == 1 else obs
@@ -112,7 +113,7 @@ def rlox_predict(sizes: Sizes, batch: int, backend: str) -> timeit.Timer:
 
 
 def make_learner(algorithm: str, obs: int, actions: Any, sizes: Sizes, backend: str, **settings: Any) -> Any:
-    """Return an off-policy learner with a full buffer on an environment with these spaces."""
+    """Return an off-policy learner with a full buffer, on a random environment with these spaces."""
     import gymnasium as gym
 
     from rlox import configs, make_vec
@@ -162,7 +163,7 @@ def rlox_sac(sizes: Sizes, batch: int, backend: str) -> timeit.Timer:
 
 
 def rust(sizes: Sizes, batch: int, benchmark: str) -> Any:
-    """Return a row of criterion."""
+    """Return a subject that runs a benchmark of criterion."""
     return criterion_rows.criterion_subject(benchmark)
 
 
@@ -209,7 +210,10 @@ QUICK: list[tuple[str, Sizes, int]] = [
 
 
 def python_subjects(function: str) -> list[Subject]:
-    """Return the networks in Rust. Missing backends give errors with the build command."""
+    """Return a subject for each network backend in Rust.
+
+    The error of a backend that is not built contains the build command.
+    """
     subjects = []
     for backend in ("native", "candle", "burn"):
         name = "rlox native" if backend == "native" else f"{backend.capitalize()} through rlox"
@@ -231,8 +235,8 @@ def row(kind: str, sizes: Sizes, batch: int, quick: bool) -> Row:
     else:
         subjects = [variant for subject in subjects for variant in swept(subject)]
         if benchmark is not None:
-            # If rlox runs only in Rust, the step is the same and PyTorch is compared with it.
-            # Otherwise the rows of Rust are separate, because they have no shuffling and no Python.
+            # If rlox runs only in Rust, PyTorch is compared with Rust. Otherwise subjects in Rust
+            # are compared only with each other, because they have no shuffling and no Python.
             work = "in Rust" if rlox_function else ""
             name = f"{benchmark}/{shape}/{batch}"
             found = criterion_rows.subjects("rust", name, TORCH, work)

@@ -1,15 +1,15 @@
 """DQN, SAC and TD3: full runs, parts of a step, and RLtools' settings.
 
 `training.py` describes the measurement. Runs have rl-zoo3's settings and are compared with
-Stable-Baselines3, and with rlox 1.2.0 if it supports them. The parts of a step use the networks of
-these settings. "acting" is 1,000 stored steps with noisy actions (random actions in DQN) and one
-update at the end. "learning" is 1,000 updates after 256 steps, the largest batch. Times are for one
-thousandth of both.
+Stable-Baselines3, and with rlox 1.2.0 if it supports the settings. The parts of a step use the
+networks of these settings. "acting" measures 1,000 stored steps with noisy actions (random actions
+in DQN), and one update at the end. "learning" measures 1,000 updates after 256 steps, because the
+largest batch has 256 transitions. The times of both are divided by 1,000.
 
-RLtools is C++ whose sizes are known at compile time. Here RLtools uses MKL and its own pendulum,
-and compiles before the clock runs. Its settings are the defaults of its package: two hidden layers
-of 64, batches of 100, one update for each of 10,000 steps. RLtools has one thread. rlox is compared
-with one thread and also shown with two.
+RLtools is written in C++, with array sizes that are known at compile time. Here RLtools uses MKL
+and its own pendulum, and compiles before the clock starts. Its settings are the defaults of its
+package: two hidden layers of 64, batches of 100, one update for each of 10,000 steps. RLtools uses
+one thread. It is compared with rlox on one thread. rlox on two threads is also shown.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ def rlox(
     settings: dict[str, Any] | None = None,
     warm_up: int = training.WARM_UP,
 ) -> training.Once:
-    """Return a trainer of rlox with rl-zoo3's settings and other settings."""
+    """Time a trainer of rlox with rl-zoo3's settings, which `settings` overrides."""
     from rlox import noise, trainers
 
     keywords = dict(settings or {})
@@ -92,7 +92,7 @@ def sb3(
     settings: dict[str, Any] | None = None,
     warm_up: int = training.WARM_UP,
 ) -> training.Once:
-    """Return a Stable-Baselines3 model with rl-zoo3's settings and other settings."""
+    """Time Stable-Baselines3 with rl-zoo3's settings, which `settings` overrides."""
     import stable_baselines3
     from stable_baselines3.common.noise import NormalActionNoise
 
@@ -104,14 +104,14 @@ def sb3(
 
 
 def published_rlox(algorithm: str, env_id: str, total: int, episodes: int, threads: int) -> training.Once:
-    """Return rlox 1.2.0 with rl-zoo3's learning rate and other settings at their defaults."""
+    """Time rlox 1.2.0 with rl-zoo3's learning rate, and other settings at their defaults."""
     config = {"learning_rate": ZOO[algorithm]["learning_rate"]}
     train = training.published_rlox(algorithm.lower(), config, env_id)
     return training.training_subject(train, total, threads, episodes, env_id)
 
 
 def small(algorithm: str, total: int, episodes: int, threads: int = 1) -> training.Once:
-    """Return the native backend of rlox with RLtools' settings."""
+    """Time the native backend of rlox with RLtools' settings."""
     settings: dict[str, Any] = {
         "net_arch": (WIDTH, WIDTH),
         "batch_size": BATCH,
@@ -128,7 +128,7 @@ def small(algorithm: str, total: int, episodes: int, threads: int = 1) -> traini
 
 
 def rltools(algorithm: str, total: int, episodes: int) -> training.Once:
-    """Return RLtools. Its actions are fractions of the largest torque."""
+    """Time RLtools. Its actions are fractions of the largest torque."""
     import rltools as library
 
     environment = {
@@ -154,7 +154,10 @@ def rltools(algorithm: str, total: int, episodes: int) -> training.Once:
 
 
 def libraries(algorithm: str, quick: bool, options: dict[str, Any]) -> list[Subject]:
-    """Return rlox on both backends and Stable-Baselines3, each with one thread and with two."""
+    """Return subjects (`side_by_side.py`) for rlox on both backends, and for Stable-Baselines3.
+
+    Each of them runs with one thread and with two.
+    """
     subjects = [
         Subject(f"rlox {algorithm}, {backend}", "rlox", options={"backend": backend, **options})
         for backend in ("native", "torch")
@@ -165,7 +168,7 @@ def libraries(algorithm: str, quick: bool, options: dict[str, Any]) -> list[Subj
 
 
 def with_threads(subject: Subject) -> Subject:
-    """Return a subject whose function gets the number of threads."""
+    """Return the subject with its number of threads as an argument of its function."""
     return replace(subject, options={**subject.options, "threads": subject.threads})
 
 

@@ -1,9 +1,9 @@
 """PPO on CartPole-v1 with rl-zoo3's settings: time and return of 50,000 steps, and time to a score.
 
-The time to a score is the time until a new process has an agent that reaches 475.
+The time to a score is the time until a new process has an agent with a mean return of 475.
 
-`training.py` and `time_to_score.py` describe the measurements. rlox 1.2.0 has no schedule for
-the clipping range, which stays at rl-zoo3's first value.
+`training.py` and `time_to_score.py` describe the measurements. rlox 1.2.0 has no schedule for the
+clip range. Its clip range is the initial value of rl-zoo3's schedule.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
 """PPO on Pendulum-v1 against RLtools: same networks, minibatches and number of updates.
 
-RLtools is C++ whose sizes are known at compile time. Its Python package compiles before the clock
-runs, here with MKL and RLtools' own pendulum. The loop contains no Python. The settings are those
-of its example: 74 iterations of 4 x 1,024 steps, 2 epochs in minibatches of 256, ReLU. Both
-libraries explore with a learned standard deviation that starts at twice the largest torque. rlox
-also clips gradient norms. RLtools has one thread. rlox is compared with one thread and also shown
-with two.
+RLtools is written in C++, with array sizes that are known at compile time. Its Python package
+compiles the code before the clock starts, here with MKL and RLtools' own pendulum. Its training
+loop contains no Python. The settings are those of RLtools' example: 74 iterations of 4 x 1,024
+steps, 2 epochs in minibatches of 256, ReLU. Both libraries explore with a learned standard
+deviation that starts at twice the largest torque. rlox also clips gradient norms. RLtools uses one
+thread. It is compared with rlox on one thread. rlox on two threads is also shown.
 
 `training.py` describes the measurement.
 """
@@ -29,7 +29,7 @@ ITERATION = ENVS * STEPS
 
 
 def rlox(total: int, episodes: int) -> training.Once:
-    """Return the native backend of rlox on its own environments."""
+    """Time the native backend of rlox with native environments."""
     from rlox.trainers import PPOTrainer
 
     settings: dict[str, Any] = {
@@ -52,7 +52,7 @@ def rlox(total: int, episodes: int) -> training.Once:
 
 
 def rltools(total: int, episodes: int) -> training.Once:
-    """Return RLtools. Its actions are fractions of the largest torque."""
+    """Time RLtools. Its actions are fractions of the largest torque."""
     from rltools import PPO
 
     environment = {

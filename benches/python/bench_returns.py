@@ -1,8 +1,8 @@
 """Discounted returns and lambda returns: one trajectory (T,), and T steps of N environments.
 
-Both start from the value after the last step. rlox 1.2.0 has neither. TorchRL has two functions
-for each: the vectorised function takes seconds for large batches, and the loop over time suits
-only large batches.
+Both bootstrap from the value after the last step. rlox 1.2.0 computes neither of them. TorchRL has
+two functions for each of them. The vectorised function takes seconds for large batches, and the
+loop over time is fast only for large batches.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ def discounted_returns(rewards: Floats, _: Floats, dones: Floats, last_values: F
 
 
 def lambda_returns(rewards: Floats, values: Floats, dones: Floats, last_values: Floats, dtype: Any = None) -> Floats:
-    """Return the returns of GAE's loop."""
+    """Return lambda returns, which are the returns of the GAE loop."""
     return bench_gae.reference(rewards, values, dones, last_values, dtype)[1]
 
 
 def expected(data: trajectories.Rollout, lam: float) -> list[Floats]:
-    """Return the expected returns in float64. Plain returns equal those of a lambda of 1."""
+    """Return the expected returns in float64. For `lam=1`, they are discounted returns."""
     loop = discounted_returns if lam == 1 else lambda_returns
     return [loop(data.rewards, data.values, data.dones, data.last_values, np.float64)]
 
@@ -93,7 +93,7 @@ def jax(steps: int, num_envs: int, dtype: str, lam: float, method: str, unroll: 
 
 
 def subjects(name: str, lam: float, steps: int, num_envs: int) -> list[Subject]:
-    """Return the subjects of a size, rlox first."""
+    """Return the subjects (`side_by_side.py`) for T steps of N environments, rlox first."""
     options = {"lam": lam}
     ours = [
         Subject(f"rlox {name}", "rlox", options=options),

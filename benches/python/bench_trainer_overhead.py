@@ -1,11 +1,12 @@
-"""Overhead of a trainer: time of `train()` over the time of the learner's `iterate()`.
+"""Overhead of a trainer: time of `train()` divided by the time of the learner's `iterate()`.
 
-Subjects make the same steps from the same seed. "iterate()" is a loop that calls only the learner.
-"train()" is the trainer's method, and "train(), run folder" also writes `metrics.csv`, a
-checkpoint, a summary and, if matplotlib is installed, the curve. The ratio is relative to the first
-subject. "parts" is the time over that of environments, networks and updates of the same run,
-measured by `rlox._timing`. These are all phases except `buffer` (storage) and `other`. The limit is
-1.15. The clock excludes the creation of environments and networks.
+Subjects (`side_by_side.py`) make the same steps from the same seed. "iterate()" is a loop that
+calls only the learner. "train()" is the trainer's method, and "train(), run folder" also writes
+`metrics.csv`, a checkpoint, a summary and, if matplotlib is installed, the curve. The ratio is
+relative to the first subject. "parts" is the time of a run divided by the time of its environment
+steps, inference, advantages and updates, measured by `rlox._timing`. This excludes the phases
+`buffer` (storage) and `other`. "parts" should be at most 1.15. The clock excludes the creation of
+environments and networks.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ WARM_UP = 600
 
 
 def subject(algorithm: str, env_id: str, backend: str, total: int, way: str, warm_up: int = WARM_UP) -> training.Once:
-    """Time one way to make the steps."""
+    """Time a run in one of `WAYS`."""
     from rlox import _timing as phases
     from rlox import trainers
 

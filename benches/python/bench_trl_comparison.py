@@ -1,15 +1,15 @@
 """rlox compared with TRL: group advantages, Schulman's KL per token, and packing.
 
-TRL computes the first two in torch inside its GRPO trainer. This benchmark contains these formulas
-and the fastest torch forms, and runs in TRL's environment on 1 and 2 threads. They are compared
-with rlox on tensors. rlox on NumPy arrays is also shown. rlox 1.2.0 has only advantages in float64
-without eps: its time is shown, but not compared.
+TRL computes advantages and KL in torch inside its GRPO trainer. This benchmark contains copies of
+these formulas and the fastest torch forms. They run in TRL's Python environment with 1 and with 2
+threads, and are compared with rlox on tensors. rlox on NumPy arrays is also shown. rlox 1.2.0
+computes only advantages in float64 without eps. Its time is shown, but not compared.
 
-Packing has two rows. "Planning" decides which sequences share a row. TRL has no function for this
-part of `_pack_bfd`, so that the benchmark uses best fit with TRL's `_SegmentTree` on Python
-integers, which are faster than TRL's NumPy scalars. "Packing" is `_pack_bfd` on an Arrow table,
-which returns tokens and lengths. `pack_sequences` also creates positions, masks and a dict for each
-row. All plans must fill their rows equally.
+Packing has two rows. "Planning" decides which sequences share a packed row. TRL has no function for
+this part of `_pack_bfd`, so the benchmark implements best fit with TRL's `_SegmentTree`. It uses
+Python integers, which are faster than TRL's NumPy scalars. "Packing" is `_pack_bfd` on an Arrow
+table, which returns tokens and lengths. rlox's `pack_sequences` also creates positions, masks and a
+dict for each packed row. All plans must need the number of rows of best fit decreasing.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ def advantages_published(groups: int, size: int) -> timeit.Timer:
 
 
 def advantages_trl(groups: int, size: int, threads: int, norm: bool = False) -> timeit.Timer:
-    """Time TRL's formula, or the norm of centred rewards, because `std` over rows is slow."""
+    """Time TRL's formula, or a faster form: with the norm of centred rewards, as `std` is slow."""
     import torch
 
     torch.set_num_threads(threads)
@@ -217,7 +217,7 @@ def packing_trl(count: int, max_length: int) -> timeit.Timer:
 
 
 def rlox_subjects(name: str, function: str) -> list[Subject]:
-    """Return subjects on tensors, like TRL, and on arrays."""
+    """Return subjects (`side_by_side.py`) on tensors, as in TRL, and on NumPy arrays."""
     return [
         *swept(Subject(f"rlox {name}, tensors", function, options={"tensors": True})),
         *swept(Subject(f"rlox {name}, arrays", function, work="NumPy arrays")),
@@ -233,7 +233,7 @@ def trl_subjects(function: str, ways: dict[str, dict[str, Any]]) -> list[Subject
 
 
 def kl_ways(quick: bool) -> dict[str, dict[str, Any]]:
-    """Return the forms of KL. Compilation takes half a minute in each process."""
+    """Return the forms of KL. Quick runs omit compilation, which takes half a minute per process."""
     ways = {"TRL's torch": "TRL", "torch in place": "in place", "torch expm1": "expm1"}
     if not quick:
         ways["TRL's torch compiled"] = "compile"

@@ -1,8 +1,8 @@
 """V-trace (Espeholt et al. 2018): one trajectory (T,), and T steps of N environments.
 
-All ratios are clipped at 1, as in the paper's experiments. rlox 1.2.0 supports one trajectory in
-float32 only: batches are one call per environment, and its float64 rows are measured in float32.
-TorchRL's function has two log-probabilities as arguments and loops over time.
+All importance ratios are clipped at 1, as in the paper's experiments. rlox 1.2.0 supports only one
+trajectory in float32. It is therefore called once per environment, and runs in float32 in rows of
+float64. TorchRL's function takes the log-probabilities of both policies, and loops over time.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ def published_rlox(steps: int, num_envs: int, dtype: str) -> timeit.Timer:
 
 
 def torchrl(steps: int, num_envs: int, dtype: str, threads: int) -> timeit.Timer:
-    """Time TorchRL's function on tensors (N, T, 1). Log-probabilities of the actors are 0."""
+    """Time TorchRL's function on tensors (N, T, 1), with behaviour log-probabilities of 0."""
     from torchrl.objectives.value.functional import vtrace_advantage_estimate
 
     data = rollout(steps, num_envs, dtype)
@@ -112,7 +112,7 @@ def jax(steps: int, num_envs: int, dtype: str, method: str, unroll: int = 1) -> 
 
 
 def subjects(num_envs: int, dtype: str) -> list[Subject]:
-    """Return the subjects, with the documented call of rlox first."""
+    """Return the subjects (`side_by_side.py`), with the documented call of rlox first."""
     precision = "float32" if dtype == "float64" else ""
     notes = [*(["a call for each environment"] if num_envs > 1 else []), *([precision] if precision else [])]
     name = ", ".join(["rlox 1.2.0", *notes])

@@ -1,8 +1,8 @@
-"""Replay buffers of all libraries behind the same three calls.
+"""Replay buffers of all libraries with the same methods: `push`, `sample` and `extend`.
 
-Peers with other arguments are called through a Python function. cpprb stores next observations
-separately, which is its default. TorchRL and cpprb sum n-step rewards at pushes. The other
-libraries sum them at samples.
+Libraries with other arguments are called through a Python function. cpprb stores next observations
+separately, which is its default. TorchRL and cpprb sum n-step rewards when transitions are pushed.
+The other libraries sum them when transitions are sampled.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ HOT = 10_000  # transitions in memory of a buffer with a file
 
 
 class Buffer:
-    """Buffer of a library behind three calls."""
+    """Replay buffer of a library, with the methods that the benchmark measures."""
 
     def __init__(self, instance: Any, push: Callable[..., Any], sample: Callable[..., Any]) -> None:
         self.instance, self.push, self.sample = instance, push, sample
@@ -41,7 +41,7 @@ class Buffer:
 def make_rlox(
     obs: int | str, capacity: int, n_step: int = 1, class_name: str = "ReplayBuffer", **kwargs: Any
 ) -> Buffer:
-    """Return a buffer of this rlox."""
+    """Return a buffer of the rlox in this process."""
     import rlox
 
     shape, dtype = OBS[obs]

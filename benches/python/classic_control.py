@@ -52,7 +52,7 @@ def pendulum(obs: Array, action: Array) -> tuple[Array, Array]:
 
 
 def acrobot(obs: Array, action: Array) -> tuple[Array, Array]:
-    """Make one Runge-Kutta step of 0.2 s. Both links have 1 m and 1 kg, mass in the middle."""
+    """Make one Runge-Kutta step of 0.2 s. Each link is 1 m long, with a mass of 1 kg in the middle."""
     torque, g = action - 1.0, 9.8
 
     def slope(state: Array) -> Array:
@@ -78,7 +78,7 @@ def acrobot(obs: Array, action: Array) -> tuple[Array, Array]:
 
 
 def mountain_car(obs: Array, action: Array) -> tuple[Array, Array]:
-    """Step both cars. The push is 0.001 * (action - 1) if discrete, else 0.0015 * action."""
+    """Step either mountain car. The push is 0.001 * (action - 1) if discrete, else 0.0015 * action."""
     x, speed = obs
     if np.issubdtype(action.dtype, np.integer):
         push, rewards = 0.001 * (action.astype(float) - 1), np.full(len(action), -1.0)

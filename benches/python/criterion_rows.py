@@ -1,4 +1,4 @@
-"""Rows of `cargo bench nn_backends` as subjects: times in Rust, without Python.
+"""Benchmarks of `cargo bench nn_backends` as subjects of `side_by_side.py`: times without Python.
 
 The binary must have been built: `cargo bench -p rlox-bench --bench nn_backends --no-run`.
 """
@@ -17,7 +17,7 @@ from side_by_side import OURS, Subject, swept
 
 ROOT = Path(__file__).resolve().parents[2]
 BUILD = "cargo bench -p rlox-bench --bench nn_backends --no-run"
-# Short measurements: the intervals come from the rounds.
+# Measurements are short, because `side_by_side.py` repeats them in rounds for its intervals.
 SETTINGS = ("--warm-up-time", "0.1", "--measurement-time", "0.2", "--sample-size", "10")
 
 
@@ -56,7 +56,7 @@ def medians(benchmark: str) -> dict[str, float]:
 
 
 def criterion_subject(benchmark: str) -> Callable[[int], dict[str, float]]:
-    """Return a subject: one benchmark that criterion runs in each round."""
+    """Return a subject that runs one benchmark of criterion in each round."""
     if binary() is None:
         raise LookupError(f"not built (run: {BUILD})")
 
@@ -70,7 +70,9 @@ def criterion_subject(benchmark: str) -> Callable[[int], dict[str, float]]:
 
 
 def subjects(function: str, row: str, peer: str, work: str = "") -> list[Subject]:
-    """Return the backends of a row, or subjects whose error names the build command.
+    """Return a subject for each backend of a row.
+
+    If the binary is not built, the errors of the subjects contain the build command.
 
     Args:
         function: Function of the benchmark module that returns `criterion_subject(benchmark)`.

@@ -1,10 +1,11 @@
-"""Returns of agents after the same steps as Stable-Baselines3's, over ten seeds.
+"""Returns of rlox and Stable-Baselines3 after equally many steps, over ten seeds.
 
 Both have rl-zoo3's settings and one thread. `training.py` describes the measurement of a return.
 "return" is the interquartile mean over the seeds (Agarwal et al. 2021, "Deep Reinforcement Learning
-at the Edge of the Statistical Precipice") with the 95% interval of its bootstrap distribution. A
-score is no worse if it is not below the lower end of the peer's interval. The times are those of
-full runs. This benchmark takes hours, so that `run_all.py` omits it. `--only` selects rows.
+at the Edge of the Statistical Precipice") with the 95% interval of its bootstrap distribution. The
+return of rlox is no worse if it is not below the lower end of Stable-Baselines3's interval. The
+times are those of full runs. This benchmark takes hours, so `run_all.py` omits it. `--only` selects
+rows.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ CELLS = (
     ("PPO", "CartPole-v1", 100_000),
     ("A2C", "CartPole-v1", 500_000),
 )
-# Stable-Baselines3's settings. Other modules contain those of Pendulum-v1 and CartPole-v1.
+# rl-zoo3's settings for Stable-Baselines3. Other modules have the settings for Pendulum-v1 and CartPole-v1.
 ZOO: dict[tuple[str, str], dict[str, Any]] = {
     ("DQN", "MountainCar-v0"): {
         "learning_rate": 4e-3,
@@ -74,7 +75,7 @@ ZOO: dict[tuple[str, str], dict[str, Any]] = {
 
 
 def rlox(algorithm: str, env_id: str, total: int, episodes: int, backend: str) -> training.Once:
-    """Return a trainer of rlox with the preset of the environment."""
+    """Time a trainer of rlox with the preset of the environment."""
     from rlox import trainers
 
     train = training.rlox(getattr(trainers, f"{algorithm}Trainer"), backend, 1, env_id)
@@ -82,7 +83,7 @@ def rlox(algorithm: str, env_id: str, total: int, episodes: int, backend: str) -
 
 
 def sb3(algorithm: str, env_id: str, total: int, episodes: int) -> training.Once:
-    """Return Stable-Baselines3 with rl-zoo3's settings."""
+    """Time Stable-Baselines3 with rl-zoo3's settings."""
     on_policy = {"PPO": bench_ppo_cartpole.sb3, "A2C": bench_a2c_cartpole.sb3}
     if algorithm in on_policy:
         return on_policy[algorithm](total, episodes, 1)

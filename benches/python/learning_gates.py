@@ -1,12 +1,13 @@
-"""Check that every algorithm reaches its score in Gymnasium's environments, on each backend.
+"""Check that every algorithm reaches a minimum score in Gymnasium's environments, on each backend.
 
     python benches/python/learning_gates.py OUT [--only TEXT] [--workers 2]
 
-Each training writes its score to a JSON file in OUT. A second call with the same OUT continues with
-the trainings that are missing. A score is the mean return of 30 greedy episodes. A gate with a
-threshold compares the median of five seeds with it. A gate without a threshold compares the
-interquartile mean of ten seeds with the lower end of Stable-Baselines3's 95% interval; the
-environment of this peer is made by `make_peers.py`. The exit status is 1 if a gate is missed.
+A gate is the minimum score of an algorithm in an environment. A score is the mean return of 30
+greedy episodes. Each training writes its score to a JSON file in OUT. A second call with the same
+OUT continues with the trainings that are missing. A gate with a threshold compares the threshold
+with the median score of five seeds. A gate without a threshold compares the interquartile mean of
+ten seeds with the lower end of Stable-Baselines3's 95% interval. `make_peers.py` creates the Python
+environment of Stable-Baselines3. The exit status is 1 if a gate is missed.
 """
 
 from __future__ import annotations

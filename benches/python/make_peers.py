@@ -1,12 +1,12 @@
-"""Create an environment for each library that rlox is compared with.
+"""Create a Python environment for each library (peer) with which rlox is compared.
 
     python benches/python/make_peers.py              # all of them
     python benches/python/make_peers.py sb3 jax      # only these
 
 The environments are in benches/python/.peers, or in `--peers DIR` or the variable RLOX_PEERS. Each
 library has a separate environment: rlox 1.2.0 has the same import name, and the dependencies of the
-others conflict. uv is used if it is installed, because it links the files of torch instead of
-copying.
+others conflict. uv is used if it is installed, because uv links the files of torch instead of
+copying them.
 
 A library that cannot be installed does not stop the others. The reason is stored, and the
 benchmarks show it in the library's rows.
@@ -21,7 +21,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-# Packages of each environment. The versions belong to the measurement.
+# Packages of each environment. Versions are limited, because results depend on them.
 PEERS: dict[str, tuple[str, ...]] = {
     "rlox-1.2.0": ("rlox==1.2.0",),
     "sb3": ("stable-baselines3>=2.9,<2.10", "gymnasium>=1.4,<1.5"),
@@ -69,7 +69,7 @@ def stamp(folder: Path, peer: str) -> Path:
 
 
 def make(folder: Path, peer: str) -> bool:
-    """Create an environment unless it exists. Return False after a failure."""
+    """Create the environment of a peer unless it exists. Return False after a failure."""
     build = BUILDS.get(peer, ())
     expected = "\n".join(PEERS[peer] + build)
     if why_missing(folder, peer) is None and stamp(folder, peer).read_text() == expected:

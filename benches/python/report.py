@@ -19,7 +19,11 @@ Floats = npt.NDArray[np.float64]
 
 
 def resample(numbers: Floats) -> Floats:
-    """Draw rounds with replacement. Subjects with equally many rounds share the draws."""
+    """Return RESAMPLES draws of all rounds with replacement, (RESAMPLES, rounds).
+
+    Subjects with equally many rounds get the same draws, so that a disturbed round affects both
+    sides of a ratio.
+    """
     rounds = len(numbers)
     draws = np.random.default_rng(0).integers(0, rounds, (RESAMPLES, rounds))
     drawn: Floats = numbers[draws]
@@ -48,9 +52,10 @@ def interval(drawn: Floats, middle: float) -> list[float]:
 def evaluate(row: dict[str, Any]) -> dict[str, Any]:
     """Add `time`, `ratio` (time over rlox's time) and `score` to each subject, with intervals.
 
-    Only subjects with the same `work` are compared. The reference is the first rlox subject of a
-    `work`, with its best number of threads. `score` is the interquartile mean of the returns.
-    `best` compares the fastest peer with the fastest rlox subject of each `work`.
+    Only subjects with the same `work` (`side_by_side.Subject.work`) are compared. The reference is
+    the first rlox subject with this `work`, with its best number of threads. `score` is the
+    interquartile mean of the returns. `best` compares the fastest peer with the fastest rlox
+    subject for each `work`.
     """
     medians: dict[int, Floats] = {}
     for index, subject in enumerate(row["subjects"]):
@@ -94,7 +99,7 @@ def slower(row: dict[str, Any]) -> list[str]:
 
 
 def compare(subjects: list[dict[str, Any]], indices: list[int], medians: dict[int, Floats]) -> list[dict[str, Any]]:
-    """Add `ratio` to subjects of one work, and compare the best peer with the best of rlox."""
+    """Add `ratio` to subjects with the same `work`; compare the fastest peer with the fastest rlox."""
     indices = sorted(indices, key=lambda index: float(subjects[index]["time"][0]))
     our_indices = [index for index in indices if subjects[index]["ours"]]
     peer_indices = [index for index in indices if not subjects[index]["ours"]]
@@ -125,7 +130,7 @@ def heading(title: str) -> str:
 
 
 def duration(seconds: float) -> str:
-    """Return a time in a suitable unit."""
+    """Format a time with a suitable unit."""
     for scale, unit in ((1e-6, "ns"), (1e-3, "us"), (1.0, "ms")):
         if seconds < scale:
             return f"{seconds / scale * 1e3:.3g} {unit}"
@@ -133,7 +138,7 @@ def duration(seconds: float) -> str:
 
 
 def rate(each_second: float, unit: str) -> str:
-    """Return a rate in a suitable unit."""
+    """Format a rate with a suitable unit prefix."""
     for scale, letter in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
         if each_second >= scale:
             return f"{each_second / scale:.3g} {letter} {unit}/s"
@@ -225,7 +230,7 @@ def machine() -> dict[str, Any]:
 
 
 def machine_load() -> tuple[float, float, float] | None:
-    """Return seconds on the clock, busy seconds of all processors, and their number."""
+    """Return seconds on the clock, busy seconds of all processors, and the number of processors."""
     try:
         line = Path("/proc/stat").read_text().splitlines()[0]
     except OSError:

@@ -1,11 +1,12 @@
 """Measure libraries against each other in interleaved rounds, each in a separate process.
 
-A benchmark is a list of rows. A row is one piece of work with its subjects, the ways to do the
-work. The first subject is rlox. Subjects that do more or less than the others state this in `work`
-and are compared only with subjects of the same `work`. Workers (`worker.py`) set the subjects up
-once and check their results against a reference before the timing. Each round runs one block of
-repetitions of each subject, in the order A B C, then C B A, and so on. Disturbances of the machine
-therefore affect all subjects. `report.py` computes medians and intervals.
+A benchmark is a list of rows. A row is one piece of work, and its subjects are functions that do
+this work with different libraries or settings. The first subject is rlox. A subject that does more
+or less than the others states the difference in `work`. Only subjects with the same `work` are
+compared. Worker processes (`worker.py`) set up each subject once, and check its results against a
+reference before the timing. Each round runs one block of repetitions of each subject, in the order
+A B C, then C B A, and so on, so that disturbances of the machine affect all subjects. `report.py`
+computes medians and intervals.
 """
 
 from __future__ import annotations
@@ -53,13 +54,13 @@ class Subject:
 
 
 def swept(subject: Subject) -> list[Subject]:
-    """Return a subject with one thread and with two. The faster subject counts."""
+    """Return two variants of a subject: with one thread and with two. Results use the faster one."""
     return [replace(subject, threads=threads) for threads in (1, 2)]
 
 
 @dataclass(frozen=True)
 class Row:
-    """Piece of work. One repetition does `amount` of `unit`. The first subject is rlox."""
+    """Piece of work, which processes `amount` units (such as steps), and the subjects that do it."""
 
     name: str
     params: dict[str, Any]
@@ -70,7 +71,7 @@ class Row:
 
 @dataclass(frozen=True)
 class Benchmark:
-    """Table: the module of the subjects, a title and rows. Quick rows are fewer and smaller."""
+    """Table of rows. `rows(True)` returns fewer and smaller rows, for a quick check."""
 
     module: str
     title: str
@@ -80,7 +81,7 @@ class Benchmark:
 
 
 class Repeated(timeit.Timer):
-    """Timer whose statement does the work `times` times. Results are per piece of work."""
+    """Timer whose statement does the work `times` times. Results are divided by `times`."""
 
     def __init__(self, statement: str, names: dict[str, Any], times: int) -> None:
         super().__init__(statement, globals=names)
@@ -211,7 +212,7 @@ class Workers:
 
 @dataclass
 class PreparedSubject:
-    """Subject that is set up, with the rounds in which it runs."""
+    """Subject that is set up, and runs in every round whose number is a multiple of `every`."""
 
     key: str
     worker: Worker
@@ -248,7 +249,7 @@ def set_up(
 
 
 def measure_row(row: Row, benchmark: Benchmark, workers: Workers, options: argparse.Namespace) -> dict[str, Any]:
-    """Set up the subjects of a row, time them in rounds and return all measurements."""
+    """Set up the subjects of a row, time them in rounds, and return all measurements."""
     rounds = options.rounds or min(benchmark.rounds, 5 if options.quick else benchmark.rounds)
     ready, results = set_up(row, benchmark, workers, options, rounds)
     before, used = report.machine_load(), workers.used()
@@ -300,13 +301,17 @@ def arguments(description: str) -> argparse.ArgumentParser:
 
 
 def with_baseline(row: Row) -> Row:
-    """Return the row with each rlox subject also measured in the baseline's process."""
+    """Return the row with a second subject for each rlox subject, which runs the baseline's rlox."""
     pairs = [(subject, *([replace(subject, peer=BASELINE)] if subject.ours else [])) for subject in row.subjects]
     return replace(row, subjects=[subject for pair in pairs for subject in pair])
 
 
 def run(benchmark: Benchmark, options: argparse.Namespace | None = None) -> int:
-    """Measure a benchmark and print its table. Return 1 if rlox or the baseline failed."""
+    """Measure a benchmark and print its table; return the exit status.
+
+    The status is 1 if rlox or the baseline failed, if rlox was slower than the baseline in two
+    runs, or if nothing was measured.
+    """
     if options is None:
         options = arguments(benchmark.title).parse_args()
     rows = [row for row in benchmark.rows(options.quick) if not options.only or options.only in row.name]

@@ -1,10 +1,10 @@
 """Time until an agent of CartPole-v1 in a new process reaches a score.
 
-The clock starts with Python. It covers imports, training with rl-zoo3's settings of PPO, and 30
-greedy episodes after every 2,048 steps, until their mean reaches the score. These episodes run on
-the library's fastest environments with the dynamics of CartPole-v1, with new seeds each time.
-"learning" excludes imports and setup. The return is that of other episodes on Gymnasium's
-environment.
+The clock starts with the Python process. It covers imports, training with rl-zoo3's settings of
+PPO, and 30 greedy episodes after every 2,048 steps, until their mean return reaches the score.
+These episodes run on the library's fastest environments with the dynamics of CartPole-v1, with new
+seeds each time. "learning" is the time without imports and setup. "return" is the mean return of
+other episodes on Gymnasium's environment.
 
 The subjects run this file as a program with the library, the seed and the score as arguments.
 """
@@ -81,7 +81,7 @@ def rlox(seed: int, score: float) -> tuple[Callable[[], int], Callable[[Any], An
 
 
 def sb3(seed: int, score: float) -> tuple[Callable[[], int], Callable[[Any], Any]]:
-    """Return the same for Stable-Baselines3, evaluated on Gymnasium's NumPy environments."""
+    """Return what `rlox` returns, for Stable-Baselines3 and Gymnasium's NumPy environments."""
     import gymnasium as gym
     import torch
     from bench_ppo_cartpole import ENVS, ZOO

@@ -1,7 +1,7 @@
 """Gradient steps and actions of small networks as PyTorch programs write them, in three ways.
 
-Losses are written without `torch.distributions`, which is slower. "eager" uses the default Adam,
-"fused" the fused Adam, and "compile" also compiles the loss. Nothing is logged.
+The losses do not use `torch.distributions`, which is slower. "eager" uses the default Adam, "fused"
+uses the fused Adam, and "compile" also compiles the loss. Nothing is logged.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def ppo_loss(nets: Any, obs: Tensor, actions: Tensor, old: Tensor, advantages: T
 
 
 def dqn_loss(nets: Any, obs: Tensor, actions: Tensor, rewards: Tensor, following: Tensor, alive: Tensor) -> Tensor:
-    """Return the Huber loss to the target network's values."""
+    """Return the Huber loss between action values and targets from the target network."""
     with torch.no_grad():
         targets = rewards + GAMMA * alive * nets["target"](following).amax(-1)
     return F.smooth_l1_loss(nets["online"](obs).gather(-1, actions[:, None])[:, 0], targets)
@@ -67,7 +67,7 @@ def critic_loss(nets: Any, obs: Tensor, actions: Tensor, targets: Tensor) -> Ten
 def act(nets: Any, obs: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Return sampled actions of a categorical policy, their log-probabilities and values."""
     log_probs = F.log_softmax(nets["actor"](obs), -1)
-    # The largest of log p + Gumbel noise is a sample. `multinomial` is slower.
+    # The argmax of log p plus Gumbel noise is a sample of p. `multinomial` is slower.
     actions = (log_probs - torch.empty_like(log_probs).exponential_().log()).argmax(-1)
     chosen = log_probs.gather(-1, actions[:, None])[:, 0]
     return actions, chosen, nets["critic"](obs)[:, 0]
@@ -97,7 +97,10 @@ def gradients(loss: Callable[..., Tensor], nets: nn.Module, batch: Sequence[Tens
 
 
 class Step:
-    """Gradient step in one of the ways, checked against the eager step."""
+    """Gradient step in one of three ways: "eager", "fused" or "compile".
+
+    The gradients of a compiled loss are checked against those of the eager loss.
+    """
 
     def __init__(
         self,
@@ -176,7 +179,7 @@ def time_forward(function: Callable[..., Any], nets: nn.Module, obs: Tensor, way
 
 
 def acting(sizes: Sequence[int], batch: int, way: str) -> timeit.Timer:
-    """Time actor and critic on a row of a rollout."""
+    """Time actor and critic on one step of `batch` environments."""
     return time_forward(act, actor_critic(sizes), torch.randn(batch, OBS), way)
 
 

@@ -1,9 +1,9 @@
 """Common parts of the training benchmarks: clock, evaluation, and rows on CartPole-v1.
 
-The clock runs from the creation of the trainer to the end of training. Imports and a short training
-before are excluded. Each library runs with one and with two threads, and the better result counts.
-Each round has another seed. After the clock stops, 30 greedy episodes on Gymnasium's environment
-give the return.
+The clock runs from the creation of the trainer to the end of training. Imports and a short first
+training are excluded. Each library runs with one thread and with two, and the faster result is
+used. Each round has another seed. "return" is the mean return of 30 greedy episodes on Gymnasium's
+environment, after the clock has stopped. `side_by_side.py` defines rounds, rows and subjects.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def greedy_return(predict: Predict, episodes: int, env_id: str = ENV) -> float:
 
 
 def use_threads(threads: int) -> None:
-    """Set the threads of torch, if torch is imported. Other libraries read the environment."""
+    """Set the threads of torch if it is imported. Others read environment variables at their start."""
     if "torch" in sys.modules:
         sys.modules["torch"].set_num_threads(threads)
 
@@ -53,7 +53,7 @@ def training_subject(
 ) -> Once:
     """Return a subject that trains once per round, with the number of the round as the seed.
 
-    `warm_up` steps come first. The subject has no return if `episodes` is 0.
+    A training of `warm_up` steps is not timed. If `episodes` is 0, no return is measured.
     """
     use_threads(threads)
     train(warm_up, 12345)
@@ -72,7 +72,7 @@ def training_subject(
 
 
 def rlox(trainer_class: Any, backend: str, threads: int, env_id: str = ENV, **settings: Any) -> Train:
-    """Return a train function of an rlox trainer without a run folder, as others have none."""
+    """Return a train function of an rlox trainer, which writes no run folder, like other libraries."""
 
     def train(steps: int, seed: int) -> Predict:
         trainer = trainer_class(env=env_id, seed=seed, backend=backend, runs_dir=None, **settings)

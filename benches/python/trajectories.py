@@ -1,7 +1,7 @@
 """Trajectories for advantages and returns, in the preferred form of each library.
 
 All forms (time-major, environment-major, NumPy arrays, tensors, JAX arrays) are created before the
-clock starts, and JAX compiles before. All results are compared with slow loops.
+clock starts. JAX also compiles before the clock starts. All results are checked against slow loops.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ Floats = npt.NDArray[Any]
 
 @dataclass(frozen=True)
 class Rollout:
-    """Rewards, values, dones and log ratios, (T, N), and the values after the last step, (N,)."""
+    """Rewards, values, dones, log importance ratios (T, N), and values after the last step (N,)."""
 
     rewards: Floats
     values: Floats
@@ -81,7 +81,7 @@ class Rollout:
 
 
 def rollout(steps: int, num_envs: int, dtype: str) -> Rollout:
-    """Return normal rewards, values and log ratios, with dones in a twentieth of the rows."""
+    """Return normal rewards, values and log ratios. About a twentieth of the steps are dones."""
     rng = np.random.default_rng(42)
     shape = (steps, num_envs)
     rewards, values = (rng.standard_normal(shape).astype(dtype) for _ in range(2))
@@ -130,7 +130,7 @@ def jax_timer(
 
 
 def our_subjects(num_envs: int, *subjects: Subject) -> list[Subject]:
-    """Return the rlox subjects, also with two threads if the work is large enough."""
+    """Return the rlox subjects (`side_by_side.py`), from 256 environments on also with two threads."""
     if num_envs < 256:
         return list(subjects)
     return [*subjects, *(replace(subject, threads=2) for subject in subjects)]

@@ -1,4 +1,4 @@
-"""Rows of `cargo bench -p rlox-grpc` as subjects: traffic over the loopback, without Python.
+"""Measurements of `cargo bench -p rlox-grpc` for `side_by_side.py`: gRPC over loopback, in Rust.
 
 The binary must have been built: `cargo bench -p rlox-grpc --no-run`.
 """
@@ -17,7 +17,7 @@ BUILD = "cargo bench -p rlox-grpc --no-run"
 
 
 def wire_subject(name: str) -> training.Once:
-    """Return a subject: one measurement of the binary in each round."""
+    """Return a subject that runs one measurement of the binary in each round."""
     program = binary("remote")
     if program is None:
         raise LookupError(f"not built (run: {BUILD})")

@@ -2,8 +2,9 @@
 
 Run it with `python examples/python/custom_env.py`.
 
-In each step, five random doors of nine are locked. The observation has the state of each door and
-its distance to the exit. The agent learns to choose the open door that is nearest to the exit.
+In each step, five random doors of nine are locked. The observation has a flag for each door (1 if
+the door is open) and the distance of each door to the exit. The agent learns to choose the open
+door that is nearest to the exit.
 """
 
 from typing import Any
@@ -20,7 +21,7 @@ Obs = dict[str, npt.NDArray[Any]]
 
 
 class Corridor(gym.Env[Obs, np.int64]):
-    """Episode of eight doors; the reward is 1 for the nearest open door and lower for other doors."""
+    """Corridor with eight steps per episode; the reward is 1 for the nearest open door, lower for other open doors."""
 
     def __init__(self) -> None:
         self.observation_space: gym.Space[Any] = spaces.Dict(
@@ -42,7 +43,7 @@ class Corridor(gym.Env[Obs, np.int64]):
         return self._observe()
 
     def step(self, action: np.int64) -> tuple[Obs, float, bool, bool, dict[str, Any]]:
-        """Go through a door. The eighth door terminates the episode; there is no time limit."""
+        """Go through a door. The eighth step terminates the episode; there is no time limit."""
         if not self.open[action]:
             raise ValueError(f"action: expected an open door, got door {action}")
         best = self.distance[self.open == 1].min()

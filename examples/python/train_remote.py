@@ -2,8 +2,8 @@
 
 Run it with `python examples/python/train_remote.py`.
 
-To use other machines, start `rlox worker` with TLS and a token on each, and pass their addresses
-after `grpcs://`.
+To use other machines, start `rlox worker` with TLS and a token on each machine. Then pass the
+addresses of these workers after `grpcs://` in `actors=`.
 """
 
 import subprocess

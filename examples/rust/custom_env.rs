@@ -1,4 +1,4 @@
-//! Custom environment: one `impl Env` provides rollouts, episode statistics and advantages.
+//! Custom environment: a type that implements `Env` gets rollouts, episode statistics and advantages from rlox.
 //!
 //! Run it with `cargo run --release -p rlox-core --example custom_env`.
 
@@ -8,7 +8,7 @@ use rlox_core::{
     field::{Field, FieldData},
 };
 
-/// Random walk on a line of cells from the middle, with reward 1 at the right end and 0 at the left end.
+/// Walk on a line of cells that starts near the middle. The reward is 1 at the right end and 0 elsewhere.
 struct Walk {
     cell: i64,
     cells: i64,
@@ -67,7 +67,7 @@ impl Policy for Biased {
     }
 
     fn value(&mut self, obs: &[f32], values: &mut [f32]) -> Result<()> {
-        // An unbiased walk ends on the right with a probability equal to its position.
+        // An unbiased walk ends on the right with a probability equal to the observation, its position in [0, 1].
         values.copy_from_slice(obs);
         Ok(())
     }
@@ -89,7 +89,7 @@ fn mean_return(policy: &mut dyn Policy) -> Result<(f64, f32)> {
 
 #[expect(clippy::print_stdout, reason = "an example prints")]
 fn main() -> Result<()> {
-    // The values are exact for the unbiased walk, so its mean advantage is about 0.
+    // The values of `Biased` are exact for the unbiased walk, so the mean advantage of this walk is about 0.
     for right in [0.5, 0.75] {
         let (mean, advantage) = mean_return(&mut Biased(right))?;
         println!("right with {right:.2}: mean return {mean:.2}, mean advantage {advantage:+.3}");

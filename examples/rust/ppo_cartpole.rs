@@ -19,7 +19,7 @@ fn main() -> Result<()> {
 /// Trains for `timesteps` steps over all environments and returns the mean return of greedy episodes.
 #[expect(clippy::print_stdout, reason = "an example prints")]
 fn train(timesteps: u64) -> Result<f64> {
-    // The environment equals Gymnasium's: the same seed and actions give the same trajectory.
+    // The same seed and actions give the same trajectory as in Gymnasium.
     let env = || {
         let options = envs::MakeOptions { num_envs: NUM_ENVS, ..Default::default() };
         envs::make("CartPole-v1", &options)

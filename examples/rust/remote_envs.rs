@@ -1,7 +1,7 @@
 //! Starts two workers and trains PPO on CartPole with remote environments.
 //!
 //! Run it with `cargo run --release -p rlox-grpc --example remote_envs`. To use other machines, start `rlox-worker` on
-//! each and pass their addresses.
+//! each machine, and pass the addresses of these workers to `RemoteVecEnv::new`.
 
 use std::io::{BufRead, BufReader, Read};
 use std::process::{Child, Command, Stdio};

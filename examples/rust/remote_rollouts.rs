@@ -1,7 +1,7 @@
 //! Starts two workers and trains IMPALA on CartPole with rollouts that the workers collect.
 //!
 //! Run it with `cargo run --release -p rlox-grpc --example remote_rollouts`. To use other machines, start `rlox-worker`
-//! on each and pass their addresses.
+//! on each machine, and pass the addresses of these workers to `build_async_on_policy`.
 
 use std::io::{BufRead, BufReader, Read};
 use std::process::{Child, Command, Stdio};

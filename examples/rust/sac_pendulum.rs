@@ -10,7 +10,7 @@ use rlox_nn::train::{Sac, SacConfig};
 
 const SEED: u64 = 1;
 
-/// Creates environments equal to Gymnasium's: the same seed and actions give the same trajectory.
+/// Creates native environments. The same seed and actions give the same trajectory as in Gymnasium.
 fn pendulum(num_envs: usize) -> Result<Box<dyn VectorEnv>> {
     let options = envs::MakeOptions { num_envs, ..Default::default() };
     envs::make("Pendulum-v1", &options)
@@ -19,7 +19,7 @@ fn pendulum(num_envs: usize) -> Result<Box<dyn VectorEnv>> {
 /// Trains for `timesteps` steps and returns the mean return of greedy episodes.
 #[expect(clippy::print_stdout, reason = "an example prints")]
 fn train(timesteps: u64) -> Result<f64> {
-    // Settings of rl-zoo3 for Pendulum: one update of 256 transitions per step, and a learned temperature.
+    // Settings of rl-zoo3 for Pendulum: one minibatch of 256 transitions per step, and a learned entropy coefficient.
     let config = SacConfig { optimizer: Optimizer::adam(1e-3), ..SacConfig::default() };
 
     // Policy and two critics with two hidden layers of 256 units; the seed determines their initial weights.

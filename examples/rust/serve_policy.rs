@@ -1,7 +1,7 @@
 //! Serves a trained policy: loads a checkpoint of Python or Rust and prints greedy actions.
 //!
-//! Run it with `cargo run --release -p rlox-nn --example serve_policy -- CHECKPOINT < OBSERVATIONS`. Each line has the
-//! numbers of one observation, separated by spaces. The output has the actions in the same form.
+//! Run it with `cargo run --release -p rlox-nn --example serve_policy -- CHECKPOINT < OBSERVATIONS`. Each line of the
+//! input has the numbers of one observation, separated by spaces. The output has one action per line in the same form.
 
 use std::io::{BufRead, Write};
 use std::path::Path;
@@ -12,10 +12,10 @@ use rlox_core::{
 use rlox_nn::{Activation, Init, Mlp, NamedTensors, Network, Workspace};
 use serde_json::Value;
 
-/// Clip range of SAC's means with gSDE.
+/// Limit of the absolute mean action (before tanh) of SAC with gSDE.
 const CLIP_MEAN: f32 = 2.0;
 
-/// Policy of a checkpoint with all that inference needs.
+/// Policy of a checkpoint: the network, and the settings and statistics that inference needs.
 struct ServedPolicy {
     algorithm: String,
     network: Mlp,
@@ -26,7 +26,9 @@ struct ServedPolicy {
 }
 
 impl ServedPolicy {
-    /// Loads a checkpoint, or that of a run folder, of a native environment and built-in networks.
+    /// Loads the checkpoint in a folder, or in its subfolder `checkpoint`.
+    ///
+    /// The environment must be native, and the networks must be built-in networks.
     fn load(path: impl AsRef<Path>) -> Result<Self> {
         let saved = Checkpoint::read(path)?;
         let text = |key: &str| saved.manifest.get(key).and_then(Value::as_str).unwrap_or_default().to_owned();
@@ -70,7 +72,7 @@ impl ServedPolicy {
         let mut out = vec![0.0; self.network.out_dim()];
         self.network.infer(&row, 1, &mut out, &mut self.scratch)?;
         match &self.actions {
-            // A dueling network has the value of the state after the advantages of the actions.
+            // A dueling network outputs n advantages and then the state value, which does not affect the greedy action.
             Space::Discrete { n, start } => {
                 let values = out.iter().take(usize::try_from(*n).unwrap_or(0));
                 let (best, _) = values
@@ -92,7 +94,7 @@ impl ServedPolicy {
     }
 }
 
-/// Returns the layers of the acting network with consecutive numbers.
+/// Returns the weights and biases of the network that selects actions, with consecutive layer numbers.
 fn layers(networks: &NamedTensors, algorithm: &str) -> Result<NamedTensors> {
     let parts = if algorithm == "dqn" { vec!["q_net"] } else { vec!["trunk", "actor"] };
     let (mut layers, mut begin) = (NamedTensors::default(), 0);
@@ -120,7 +122,7 @@ fn statistics(saved: &Checkpoint, dim: usize) -> Result<RunningMeanStd> {
     RunningMeanStd::from_parts(mean, var, count[0])
 }
 
-/// Writes the action for each line.
+/// Writes the action for the observation in each line of the input.
 fn serve(path: impl AsRef<Path>, lines: impl BufRead, mut output: impl Write) -> Result<()> {
     let to_io_error = |source| Error::Io { path: "the observations or actions".to_owned(), source };
     let mut policy = ServedPolicy::load(path)?;
@@ -146,7 +148,7 @@ mod tests {
 
     use super::{ServedPolicy, serve};
 
-    // Actions of `rlox.load(checkpoint).predict` in Python.
+    // Observations of each environment. The expected actions below are those of `rlox.load(...).predict` in Python.
     const PENDULUM: &str = "0.5 -0.25 1.5\n-0.9 0.4 -6\n";
     const CARTPOLE: &str = "0.5 -0.25 0.1 1.5\n-0.9 0.4 -0.1 -1\n";
 

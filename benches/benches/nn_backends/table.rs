@@ -9,7 +9,7 @@ use serde_json::Value;
 
 const BACKENDS: [&str; 3] = ["built_in", "candle", "burn"];
 
-/// Prints the medians of benchmarks that ran after `start`, and their ratios to the built-in network's.
+/// Prints the medians of benchmarks that ran after `start`, and their ratios to those of the built-in network.
 #[expect(clippy::print_stdout, reason = "what the benchmark is for")]
 pub(crate) fn print_since(start: SystemTime) {
     let mut rows = BTreeMap::<String, BTreeMap<String, f64>>::new();
@@ -46,7 +46,7 @@ fn home() -> PathBuf {
     target.unwrap_or_else(|| "target".into()).join("criterion")
 }
 
-/// Returns names and medians in nanoseconds of the benchmarks in a folder that ran after `start`.
+/// Returns the names of the benchmarks in a folder that ran after `start`, with their medians in nanoseconds.
 fn measured(folder: &Path, start: SystemTime) -> Vec<(String, f64)> {
     let mut found = Vec::new();
     for entry in fs::read_dir(folder).into_iter().flatten().flatten() {

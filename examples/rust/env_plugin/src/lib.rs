@@ -1,8 +1,9 @@
-//! Rust environment as a Python module: `import courier_env` adds the native "Courier-v0" to rlox.
+//! Rust environment as a Python module: `import courier_env` adds the native environment "Courier-v0" to rlox.
 //!
 //! A courier on a square of cells fetches a parcel and brings it to a door, by steps to neighbouring cells. Each
-//! episode draws new positions of parcel and door. A step costs 0.05, fetching and delivering pay 1 each, and leaving
-//! the square ends the episode. The action mask allows the steps that stay inside.
+//! episode draws new positions of courier, parcel and door. The reward of a step is -0.05, plus 1 if the courier
+//! reaches the parcel or delivers it. Leaving the square costs 10 and ends the episode. The action mask allows the
+//! steps that stay inside.
 
 use pyo3::prelude::*;
 use pyo3::types::PyCapsule;
@@ -97,7 +98,7 @@ impl Env for Courier {
     }
 }
 
-/// Registers the environment on import. A module may register several.
+/// Registers the environment when Python imports the module. A module may register several environments.
 #[pymodule]
 mod courier_env {
     use super::{Bound, Courier, EnvPlugin, PyAnyMethods, PyCapsule, PyModule, PyResult};
