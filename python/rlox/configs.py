@@ -185,8 +185,8 @@ class OnPolicyConfig(AlgorithmConfig):
         False, "divide rewards by the standard deviation of discounted returns, clip to [-10, 10]"
     )
     use_sde: bool = setting(False, "state-dependent exploration (gSDE); Box actions only")
-    sde_sample_freq: int = setting(-1, "steps between gSDE noise matrices; -1: once per rollout", low=1, extra=-1)
-    full_std: bool = setting(True, "gSDE: one standard deviation per hidden unit and action, not only per hidden unit")
+    sde_sample_freq: int = setting(-1, "steps between draws of gSDE noise; -1: once per rollout", low=1, extra=-1)
+    full_std: bool = setting(True, "gSDE: one standard deviation per hidden unit and action; False: per hidden unit")
     log_std_init: float = setting(0.0, "initial log standard deviation; Box actions only", low=-20, high=20)
     ortho_init: bool = setting(True, "initialize weights orthogonally")
     net_arch: tuple[int, ...] | None = setting(None, "sizes of the hidden layers; None: (64, 64), or () after a CNN")
@@ -284,7 +284,7 @@ class IMPALAConfig(_RMSpropConfig):
 
     async_collect = True  # not a setting
     num_envs: int = 8
-    vtrace_lambda: float = setting(1.0, "lambda of V-trace", low=0, high=1)
+    vtrace_lambda: float = setting(1.0, "factor of the trace coefficients of V-trace", low=0, high=1)
     rho_bar: float = setting(1.0, "upper limit of the importance ratios in the TD errors", low=0)
     c_bar: float = setting(1.0, "upper limit of the importance ratios in the traces", low=0)
     lr_schedule: Schedule = "linear"
@@ -408,8 +408,8 @@ class SACConfig(_BoxConfig):
         "auto", 'target entropy; "auto": minus the number of action dimensions', convert=_target_entropy
     )
     use_sde: bool = setting(False, "state-dependent exploration (gSDE)")
-    sde_sample_freq: int = setting(-1, "steps between gSDE noise matrices; -1: once per iteration", low=1, extra=-1)
-    use_sde_at_warmup: bool = setting(False, "sample warm-up actions with gSDE, not uniformly")
+    sde_sample_freq: int = setting(-1, "steps between draws of gSDE noise; -1: once per iteration", low=1, extra=-1)
+    use_sde_at_warmup: bool = setting(False, "sample the actions before learning_starts with gSDE, not uniformly")
     log_std_init: float = setting(-3.0, "initial log standard deviation of gSDE", low=-20, high=20)
 
     def __post_init__(self) -> None:
@@ -427,7 +427,7 @@ class TD3Config(_BoxConfig):
     """
 
     learning_rate: float = 1e-3
-    policy_delay: int = setting(2, "critic updates per actor and target update", low=1)
+    policy_delay: int = setting(2, "critic updates per update of actor and target networks", low=1)
     target_policy_noise: float = setting(0.2, "standard deviation of the noise on target actions", low=0)
     target_noise_clip: float = setting(0.5, "clip range of the noise on target actions", low=0)
 

@@ -1,4 +1,4 @@
-// What the Python package of RLtools trains on, given this folder: RLtools' own pendulum, in C++.
+// Environment that the Python package of RLtools compiles: the pendulum of RLtools in C++.
 #include <rl_tools/rl/environments/pendulum/operations_generic.h>
 
 template <typename T, typename TI>
