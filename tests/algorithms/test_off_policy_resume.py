@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 from gymnasium.vector import AutoresetMode
 
-from rlox import ArgumentError, ClosedError, CorruptFileError, OutOfMemoryError, make_vec
+from rlox import ArgumentError, ArgumentTypeError, ClosedError, CorruptFileError, OutOfMemoryError, make_vec
 from rlox._training import run as training_run
 from rlox.checkpoint import read_checkpoint, write_checkpoint
 from rlox.learners import _native as native_state
@@ -231,7 +231,7 @@ def test_algorithms_without_a_buffer_ignore_replay(tmp_path):
     trainer = PPOTrainer("CartPole-v1", 1, n_steps=8, batch_size=8, runs_dir=None)
     trainer.save(tmp_path / "saved", replay=False)
     PPOTrainer.load(tmp_path / "saved", runs_dir=None).train(8)
-    with rejects(ArgumentError, "replay", got="'no'"):
+    with rejects(ArgumentTypeError, "replay", got="'no'"):
         trainer.save(tmp_path / "other", replay="no")
     assert not (tmp_path / "other").exists()
 

@@ -272,6 +272,7 @@ CALLS += [
         path=path(saved_trainer),
         env=ENV,
         **NO_CUSTOM,
+        env_kwargs=KEYWORDS,
         device="cpu",
         actors=None,
         backend="native",

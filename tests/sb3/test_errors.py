@@ -89,7 +89,7 @@ NOISE = sb3_object("VectorizedActionNoise", "noise")
     # policy_kwargs.
     (lambda: kwargs(net_arch={"pi": [8]}), ArgumentError, "net_arch", "custom policy"),
     (lambda: kwargs(net_arch={"pi": [8], "vf": [9]}), *(ArgumentError, "net_arch", "custom policy")),
-    (lambda: kwargs(net_arch=["many"]), ArgumentError, "net_arch", "(64, 64)"),
+    (lambda: kwargs(net_arch=["many"]), ArgumentTypeError, "net_arch", "(64, 64)"),
     (lambda: dqn(policy_kwargs={"ortho_init": True}), ArgumentTypeError, "ortho_init"),
     (lambda: dqn(policy_kwargs={"net_arch": {"pi": [8]}}), ArgumentError, "net_arch", "pass a list"),
     (lambda: kwargs(activation_fn=dict), ArgumentError, "activation_fn", "classes"),

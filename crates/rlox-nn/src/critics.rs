@@ -90,7 +90,7 @@ pub trait ActionValue: Send {
     /// `[N, a]`.
     ///
     /// If several critics have the smallest value of a row, the gradient is that of the first of
-    /// them. The gradients of the parameters do not change.
+    /// them. The stored gradients of the parameters remain as they are.
     ///
     /// # Errors
     /// [`Error::Shape`] if a slice has the wrong length.
@@ -284,15 +284,15 @@ impl<N: Network> CriticEnsemble<N> {
 
     /// Returns true if two threads should share the critics for `passes` passes over a batch.
     ///
-    /// Two threads are faster for large batches. They are also faster for a batch of the size of
-    /// the last minibatch if two threads computed its gradients, because the critics are in their
-    /// caches.
+    /// Two threads are faster for large batches. They are also faster if they have shared the last
+    /// minibatch and the batch has the same size, because each critic is then in the cache of its
+    /// thread.
     fn worth_forking(&self, rows: usize, passes: usize) -> bool {
         rows == self.forked_rows || worth_forking(self.multiplications(rows, passes))
     }
 
-    /// Returns the work of each of two threads for `passes` passes over a batch, for
-    /// [`worth_forking`].
+    /// Returns the number of multiplications per thread if two threads share `passes` passes over a
+    /// batch.
     ///
     /// A forward and a backward pass together count as three passes.
     fn multiplications(&self, rows: usize, passes: usize) -> usize {
@@ -359,8 +359,8 @@ impl<N: Network> ActionValue for CriticEnsemble<N> {
         let Self { critics, inputs, min_indices, .. } = self;
         let critics = &mut critics[..num_used];
         if fork_both_passes && !fork_each_pass {
-            // Two threads are faster only if each thread runs both passes without waiting between
-            // them.
+            // For batches of this size, two threads are faster only if each thread runs both passes
+            // without waiting between them.
             for_each_critic(critics, true, |critic| {
                 critic.forward(inputs, rows)?;
                 critic.d_values.fill(1.0);

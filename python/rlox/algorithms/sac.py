@@ -50,7 +50,7 @@ def sac_targets(policy: StochasticActor, critic_target: nn.Module, batch: Replay
 
     Args:
         policy: Policy that samples the next actions.
-        critic_target: Target critics, from observations and actions to (critics, B).
+        critic_target: Target critics, which map observations and actions to values (critics, B).
         batch: B transitions.
         alpha: Entropy coefficient, (1,).
     """
@@ -92,8 +92,9 @@ class SAC(OffPolicyLearner[SACConfig]):
     - `mode(obs)` returns greedy actions (N, k).
     - `critic` is a submodule that maps observations and actions to values (critics, N). All
       parameters outside of `critic` belong to the actor.
-    - `reset_noise(rows)`, `explore(obs)` and `one_matrix()` are optional. With `use_sde`, they are
-      called as for `rlox.policies.SquashedPolicy`.
+    - With `use_sde`, three further methods are optional: `reset_noise(rows)` draws noise matrices,
+      `explore(obs)` returns actions with these matrices, and `one_matrix()` is a context manager
+      in which all rows have the same matrix.
 
     Raises:
         ArgumentError: Spaces, policy and config do not match.

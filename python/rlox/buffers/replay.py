@@ -40,7 +40,7 @@ def make_replay_buffer(
         layout: Layout of the observations.
         action_space: Box or Discrete.
         config: Config of the algorithm.
-        num_envs: Number of environments; 1 if an environment's rows are not `num_envs` apart.
+        num_envs: Number of environments, whose rows alternate in the buffer; 1 if they do not alternate.
         mask_width: Number of flags in an action mask; None: masks of next states are not stored.
         goals: Goal functions if `config.her` is set, else None.
         frames: Number of frames stacked in an observation; each frame is stored once.

@@ -1,4 +1,5 @@
-//! Library side of a plugin: calls through the C interface become calls of [`VectorEnv`].
+//! Plugin side of the C interface: functions of the plugin library, which the host calls and which
+//! call [`VectorEnv`].
 
 use std::any::Any;
 use std::ffi::c_void;
@@ -9,7 +10,7 @@ use super::codec::{self, Reader};
 use crate::envs::MakeOptions;
 use crate::{Actions, Error, Result, StepOut, VectorEnv};
 
-/// Environments of a library that the host calls through the interface.
+/// Environments of a plugin library. The host calls them through the C interface.
 struct Guest {
     env: Box<dyn VectorEnv>,
     /// True while a call runs, and after a call has panicked.
@@ -71,7 +72,8 @@ unsafe extern "C" fn call(env: *mut c_void, call: *mut Call<'_>, reply: *mut Rep
     })
 }
 
-/// Writes the words or the error that `f` returns to the reply. A panic of `f` becomes an error.
+/// Calls `f`, and writes its result to `reply`: integers, or an error. A panic of `f` becomes an
+/// error.
 fn write_reply(reply: &mut Reply, f: impl FnOnce() -> Result<Vec<u64>>) -> Status {
     let error = match catch_unwind(AssertUnwindSafe(f)) {
         Ok(Ok(words)) => {
