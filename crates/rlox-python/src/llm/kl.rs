@@ -19,15 +19,16 @@ use crate::sync::gil::detach;
 /// "k1", `x**2 / 2` for "k2", and `exp(x) - 1 - x` for "k3" (Schulman 2020,
 /// <http://joschu.net/blog/kl-approx.html>). The expected values of "k1" and "k3" are the
 /// divergence. "k3" has a smaller variance and is never negative. For "full", the term is
-/// `exp(log_probs) * -x`. Its sum over a whole vocabulary is the divergence itself.
+/// `exp(log_probs) * -x`. With the log-probabilities of all tokens of a vocabulary instead of sampled
+/// tokens, the sum of these terms is the divergence itself.
 ///
 /// Args:
 ///     log_probs: Log-probabilities of the tokens under the policy, (B, T) or (T,), in nats.
 ///         Results are float32 for float32, float16 and bfloat16, and float64 for any other dtype.
 ///     ref_log_probs: Log-probabilities of the same tokens under the reference policy, of the same
 ///         shape.
-///     mask: True or 1 for tokens to include, False or 0 for others, of the same shape. The numbers
-///         of excluded tokens are ignored.
+///     mask: True or 1 for tokens to include, False or 0 for others, of the same shape. The
+///         log-probabilities of excluded tokens are ignored.
 ///     estimator: "k1", "k2", "k3" or "full".
 ///     reduction: "none" returns one number per token, which is 0 for excluded tokens. "sum" and
 ///         "mean" return one number per sequence. "token_mean" returns the mean over all included
@@ -78,7 +79,10 @@ pub(super) fn parse_estimator(estimator: &str) -> PyResult<KlEstimator> {
     }
 }
 
-/// Parses `reduction`: `None` for no reduction; the flag is true for a reduction over all tokens.
+/// Parses `reduction`.
+///
+/// Returns `None` for "none". Otherwise, returns the kind of reduction, and true if it combines all
+/// sequences.
 fn parse_reduction(reduction: &str) -> PyResult<Option<(Reduction, bool)>> {
     match reduction {
         "none" => Ok(None),
