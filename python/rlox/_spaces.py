@@ -219,7 +219,8 @@ def to_env_actions(space: gym.Space[Any], stored: npt.ArrayLike, num_envs: int) 
         _check_valid(~np.isfinite(actions), actions, "finite numbers")
         return _clip(space, actions)
     _check_integers(actions)
-    _check_valid((actions < 0) | (actions >= counts), actions, f"integers in [0, {counts})")
+    limits = str(counts) if np.ndim(counts) == 0 else f"{np.ravel(counts).tolist()} for the components"
+    _check_valid((actions < 0) | (actions >= counts), actions, f"integers of at least 0 and below {limits}")
     # NumPy promotes uint64 + int64 to float64, so convert the checked actions to int64 first.
     env_actions: npt.NDArray[Any] = (actions.astype(np.int64) + _start(space)).astype(space.dtype)
     return env_actions
