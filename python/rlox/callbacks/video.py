@@ -119,7 +119,7 @@ class _Recorder(gym.wrappers.RecordVideo[Any, Any]):
     """Gymnasium's recorder, for the first episode, with GIF as a second format."""
 
     def __init__(self, env: gym.Env[Any, Any], folder: str, kind: str) -> None:
-        # Without a `video_length`, the reset after the episode ends the recording.
+        # If no `video_length` is passed, the recording ends at the first reset after the episode.
         super().__init__(env, folder, episode_trigger=lambda episode: episode == 0, gc_trigger=None)
         self._kind = kind
 

@@ -86,8 +86,8 @@ def _constants(env_id: str) -> dict[str, Any]:
 class GymnasiumAttributes:
     """Base class of native environments; mirrors Gymnasium's environment of the same id.
 
-    The physics is compiled, so constants such as `gravity` can be read, but not set. Only
-    subclasses that other packages define can also set attributes with unknown names.
+    The physics is compiled, so constants such as `gravity` can be read, but not set. Other
+    attributes can be set only if the class defines them, or in subclasses of other packages.
     """
 
     _native: NativeVectorEnv

@@ -165,8 +165,8 @@ def schedule(name: str, value: Any) -> tuple[Any, str]:
 
 
 _ON_POLICY = ("ppo", "a2c")
-_FEATURES = "pass features_extractor= (a function of the observation space) to rlox.trainers"
-_CUSTOM_POLICY = "pass a custom policy to rlox.trainers"
+_FEATURES = "pass features_extractor=, a function of the observation space, to a trainer of rlox.trainers"
+_CUSTOM_POLICY = "pass a custom policy to a trainer of rlox.trainers"
 # By key of policy_kwargs: the only values that built-in networks support, and a hint.
 _FIXED: dict[str, tuple[tuple[Any, ...], str]] = {
     "features_extractor_class": ((None,), _FEATURES),
@@ -218,7 +218,7 @@ def policy_settings(algorithm: str, policy_kwargs: object) -> dict[str, Any]:
         elif name in fixed:
             allowed, fix = fixed[name]
             if value not in allowed and getattr(value, "__name__", "") != "FlattenExtractor":
-                raise ArgumentError("policy_kwargs", f"{name} = {allowed[0]}", short_repr(value), fix)
+                raise ArgumentError("policy_kwargs", f"{allowed[0]!r} for {name}", short_repr(value), fix)
         elif not name.startswith("optimizer_"):
             settings[name] = value
     return settings | _optimizer(algorithm, policy_kwargs)

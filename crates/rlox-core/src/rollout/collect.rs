@@ -16,9 +16,9 @@ const POLL_EVERY_ROWS: usize = 1024;
 
 /// Collects one rollout of T steps into `buffer`, with the actions of a Rust policy.
 ///
-/// After T steps, the policy evaluates the observations after the last step and the last
-/// observations of truncated episodes. [`RolloutBuffer::finish`] computes the advantages from these
-/// values. The memory of the buffer is reused between calls. `rngs` are the random streams of the
+/// After T steps, the policy computes the values of two kinds of observations: those after the last
+/// step, and the final ones of truncated episodes. [`RolloutBuffer::finish`] computes the advantages
+/// from these values. The memory of the buffer is reused between calls. `rngs` are the random streams of the
 /// policy, one per environment.
 ///
 /// ```

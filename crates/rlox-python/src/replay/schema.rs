@@ -140,7 +140,7 @@ fn expect_rows(name: &str, spec: &FieldSpec, got: &[usize], rows: Option<usize>)
     }
     let named = key_of(spec).map_or_else(|| name.to_owned(), |key| format!("{name}[{key:?}]"));
     let expected = format!("shape {:?}", [lead, &spec.shape].concat());
-    Err(value_error(&named, &expected, &format!("{got:?}"), "pass rows of the buffer's shape"))
+    Err(value_error(&named, &expected, &format!("{got:?}"), "pass the shape with which the buffer was created"))
 }
 
 /// Draws two 64-bit words from a NumPy generator.
