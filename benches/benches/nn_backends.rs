@@ -15,9 +15,9 @@ use rlox_burn::BurnMlp;
 use rlox_candle::CandleMlp;
 use rlox_core::{Actions, ActionsMut, EnvSpec, Pcg64, Policy, PolicyOut, Result, Space};
 use rlox_nn::{
-    ActionValue, Activation, ActorCritic, ActorCriticLoss, CriticBatch, CriticEnsemble, Discount, Distribution, Init,
-    Minibatch, Mlp, Network, Optimizer, PolicyLoss, PolicyNetworks, QBatch, QFunction, QLoss, QNetworks,
-    SquashedPolicy, StochasticPolicy, TdLoss,
+    ActionValue, Activation, ActorCritic, ActorCriticLoss, CriticBatch, CriticEnsemble, Discount, Init, Minibatch, Mlp,
+    Network, Optimizer, PolicyBuilder, PolicyLoss, PolicyNetworks, QBatch, QFunction, QLoss, QNetworks, SquashedPolicy,
+    StochasticPolicy, TdLoss,
 };
 
 /// Elements of an observation and number of actions of `CartPole`, for benchmarks with discrete actions.
@@ -87,9 +87,7 @@ fn policy<N: Network>(make: Make<N>, sizes: [usize; 2]) -> Result<PolicyNetworks
         action: Space::discrete(CHOICES),
         max_episode_steps: None,
     };
-    let (distribution, mut rng) = (Distribution::new(&spec.action, 0.0)?, Pcg64::seed_from(0));
-    let one = |sizes: &[usize], gain| make(sizes, Activation::Tanh, Init::orthogonal(gain), &mut rng);
-    PolicyNetworks::with(&spec, &sizes, distribution, one)
+    PolicyBuilder::new(&spec).net_arch(&sizes).build_with(&mut Pcg64::seed_from(0), make)
 }
 
 /// Measures a PPO update: losses, gradients of actor and critic, and one step of Adam with clipped gradients.

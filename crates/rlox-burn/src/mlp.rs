@@ -4,7 +4,9 @@ mod forward_backward;
 
 use burn::tensor::Tensor;
 use rlox_core::{EnvSpec, Pcg64, Result};
-use rlox_nn::{Activation, Distribution, Init, MlpLayout, NamedTensors, Network, Optimizer, PolicyNetworks, Workspace};
+use rlox_nn::{
+    Activation, Init, MlpLayout, NamedTensors, Network, Optimizer, PolicyBuilder, PolicyNetworks, Workspace,
+};
 
 use crate::Device;
 use crate::tensor::catch_panic;
@@ -164,10 +166,7 @@ pub fn policy_networks(
     activation: Activation,
     rng: &mut Pcg64,
 ) -> Result<PolicyNetworks<BurnMlp>> {
-    let distribution = Distribution::new(&spec.action, 0.0)?;
-    PolicyNetworks::with(spec, net_arch, distribution, |sizes, gain| {
-        BurnMlp::new(sizes, activation, Init::orthogonal(gain), rng)
-    })
+    PolicyBuilder::new(spec).net_arch(net_arch).activation(activation).build_with(rng, BurnMlp::new)
 }
 
 impl Network for BurnMlp {

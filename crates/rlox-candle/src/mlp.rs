@@ -6,7 +6,9 @@ use std::sync::Arc;
 
 use candle_core::{DType, Tensor};
 use rlox_core::{EnvSpec, Pcg64, Result};
-use rlox_nn::{Activation, Distribution, Init, MlpLayout, NamedTensors, Network, Optimizer, PolicyNetworks, Workspace};
+use rlox_nn::{
+    Activation, Init, MlpLayout, NamedTensors, Network, Optimizer, PolicyBuilder, PolicyNetworks, Workspace,
+};
 
 use crate::Device;
 use crate::tensor::failed;
@@ -209,10 +211,7 @@ pub fn policy_networks(
     activation: Activation,
     rng: &mut Pcg64,
 ) -> Result<PolicyNetworks<CandleMlp>> {
-    let distribution = Distribution::new(&spec.action, 0.0)?;
-    PolicyNetworks::with(spec, net_arch, distribution, |sizes, gain| {
-        CandleMlp::new(sizes, activation, Init::orthogonal(gain), rng)
-    })
+    PolicyBuilder::new(spec).net_arch(net_arch).activation(activation).build_with(rng, CandleMlp::new)
 }
 
 impl Network for CandleMlp {

@@ -3,92 +3,171 @@
 use rlox_core::{EnvSpec, Error, Pcg64, Result, Space};
 
 use crate::{
-    Activation, CriticEnsemble, DeterministicActor, Distribution, Dueling, Init, Mlp, NamedTensors, Network,
-    PolicyNetworks, QNetworks, SquashedPolicy,
+    Activation, ActorCritic, CriticEnsemble, DeterministicActor, Distribution, Dueling, Init, Mlp, NamedTensors,
+    Network, PolicyNetworks, QNetworks, SquashedPolicy,
 };
 
-/// Initial log standard deviation of Gaussian policies.
-const LOG_STD_INIT: f32 = 0.0;
 /// Gains of the initial weights in the last layers of actor and critic. The gain 0.01 makes the
 /// initial action probabilities nearly equal.
 const GAINS: [f32; 2] = [0.01, 1.0];
 
-impl<N: Network> PolicyNetworks<N> {
-    /// Creates a policy with a value function from networks of any backend, for the spaces of
-    /// `spec`.
+/// Builder of [`PolicyNetworks`] for the spaces of an environment.
+///
+/// The defaults are those of Stable-Baselines3.
+///
+/// ```
+/// use rlox_core::{AutoresetMode, Pcg64, VecEnv, VectorEnv, envs::Pendulum};
+/// use rlox_nn::{Activation, PolicyBuilder};
+///
+/// let env = VecEnv::new(1, Some(0), AutoresetMode::SameStep, Pendulum::default)?;
+/// let policy = PolicyBuilder::new(env.spec())
+///     .net_arch(&[32])
+///     .activation(Activation::Relu)
+///     .shared_trunk(true)
+///     .build(&mut Pcg64::seed_from(0))?;
+/// assert_eq!(policy.actor().sizes(), [3, 32, 2]);
+/// # Ok::<(), rlox_core::Error>(())
+/// ```
+#[derive(Clone, Debug)]
+#[must_use = "a builder creates networks only when `build` or `build_with` is called"]
+pub struct PolicyBuilder<'a> {
+    spec: &'a EnvSpec,
+    net_arch: &'a [usize],
+    activation: Activation,
+    ortho_init: bool,
+    shared_trunk: bool,
+    use_sde: bool,
+    log_std_init: f32,
+}
+
+impl<'a> PolicyBuilder<'a> {
+    /// Creates a builder of separate networks for actor and critic, each with two hidden layers of
+    /// 64 units.
+    pub fn new(spec: &'a EnvSpec) -> Self {
+        Self {
+            spec,
+            net_arch: &[64, 64],
+            activation: Activation::Tanh,
+            ortho_init: true,
+            shared_trunk: false,
+            use_sde: false,
+            log_std_init: 0.0,
+        }
+    }
+
+    /// Sets the widths of the hidden layers. The default is `[64, 64]`.
+    pub fn net_arch(self, net_arch: &'a [usize]) -> Self {
+        Self { net_arch, ..self }
+    }
+
+    /// Sets the activation of the hidden layers. The default is [`Activation::Tanh`].
+    pub fn activation(self, activation: Activation) -> Self {
+        Self { activation, ..self }
+    }
+
+    /// Sets whether initial weights are orthogonal instead of [`Init::Kaiming`]. The default is
+    /// `true`.
     ///
-    /// `net_arch` are the widths of the hidden layers. `make` returns a network from the widths of
-    /// all layers, input first, and the gain of its last layer. The first call is for the actor,
-    /// with gain 0.01, and the second for the critic, with gain 1.
+    /// The gain of orthogonal weights is `sqrt(2)` in hidden layers, 0.01 in the last layer of the
+    /// actor and 1 in the last layer of the critic.
+    pub fn ortho_init(self, ortho_init: bool) -> Self {
+        Self { ortho_init, ..self }
+    }
+
+    /// Sets whether policy and values share the hidden layers. The default is `false`.
+    pub fn shared_trunk(self, shared_trunk: bool) -> Self {
+        Self { shared_trunk, ..self }
+    }
+
+    /// Sets whether exploration is state-dependent ([`Distribution::state_dependent`]), as a
+    /// function of the last hidden layer of the actor. The default is `false`.
+    pub fn use_sde(self, use_sde: bool) -> Self {
+        Self { use_sde, ..self }
+    }
+
+    /// Sets the initial log standard deviation of the actions of a Box space. The default is 0.
+    pub fn log_std_init(self, log_std_init: f32) -> Self {
+        Self { log_std_init, ..self }
+    }
+
+    /// Creates a policy with a value function from built-in networks.
     ///
     /// # Errors
-    /// The errors of `make` and of [`PolicyNetworks::new`].
+    /// The errors of [`Mlp::new`] and [`PolicyBuilder::build_with`].
+    pub fn build(&self, rng: &mut Pcg64) -> Result<PolicyNetworks<Mlp>> {
+        self.build_with(rng, Mlp::new)
+    }
+
+    /// Creates a policy with a value function from networks of any backend.
+    ///
+    /// `make` returns a network from the widths of all layers, input first, the activation of its
+    /// hidden layers and the distribution of its initial weights. The first call is for the actor
+    /// and the second for the critic. For a shared trunk, the first call is for the whole network,
+    /// and two calls follow for the heads, as networks with one layer. The weights of the heads
+    /// replace the last layer of the network.
+    ///
+    /// # Errors
+    /// - [`Error::Space`]: a space is invalid, or not a Box although exploration is
+    ///   state-dependent.
+    /// - [`Error::Config`]: `log_std_init` is outside [-20, 20], or exploration is state-dependent
+    ///   and `net_arch` is empty.
+    /// - [`Error::Shape`]: a network does not have the requested widths.
+    /// - [`Error::Memory`], and the errors of `make`.
     ///
     /// ```
     /// use rlox_core::{AutoresetMode, Pcg64, VecEnv, VectorEnv, envs::CartPole};
-    /// use rlox_nn::{Activation, Distribution, Init, Mlp, PolicyNetworks};
+    /// use rlox_nn::{Init, Mlp, PolicyBuilder};
     ///
     /// let env = VecEnv::new(1, Some(0), AutoresetMode::SameStep, CartPole::default)?;
     /// let mut rng = Pcg64::seed_from(0);
-    /// let distribution = Distribution::new(&env.spec().action, 0.0)?;
-    /// let policy = PolicyNetworks::with(env.spec(), &[64], distribution, |sizes, gain| {
-    ///     Mlp::new(sizes, Activation::Relu, Init::orthogonal(gain), &mut rng)
+    /// let policy = PolicyBuilder::new(env.spec()).build_with(&mut rng, |sizes, activation, _, rng| {
+    ///     Mlp::new(sizes, activation, Init::orthogonal(0.1), rng)
     /// })?;
-    /// assert_eq!(policy.actor().sizes(), [4, 64, 2]);
+    /// assert_eq!(policy.actor().sizes(), [4, 64, 64, 2]);
     /// # Ok::<(), rlox_core::Error>(())
     /// ```
-    pub fn with(
-        spec: &EnvSpec,
-        net_arch: &[usize],
-        distribution: Distribution,
-        mut make: impl FnMut(&[usize], f32) -> Result<N>,
-    ) -> Result<Self> {
-        let mut net = |outputs, gain| make(&sizes(spec.observation.dim(), net_arch, outputs), gain);
-        let actor = net(distribution.outputs(), GAINS[0])?;
-        let critic = net(1, GAINS[1])?;
-        Self::new(actor, critic, distribution)
-    }
-
-    /// Works as [`PolicyNetworks::with`], but policy and values share the hidden layers.
-    ///
-    /// `make` is called for the network, and then for each head as a network with one layer. The
-    /// weights of the heads replace the last layer of the network.
-    ///
-    /// # Errors
-    /// The errors of `make` and of [`PolicyNetworks::with_shared_trunk`].
-    pub fn shared_with(
-        spec: &EnvSpec,
-        net_arch: &[usize],
-        distribution: Distribution,
-        mut make: impl FnMut(&[usize], f32) -> Result<N>,
-    ) -> Result<Self> {
-        let widths = sizes(spec.observation.dim(), net_arch, distribution.outputs() + 1);
-        let mut trunk = make(&widths, 1.0)?;
-        let inputs = widths[widths.len() - 2];
-        let heads = [make(&[inputs, distribution.outputs()], GAINS[0])?, make(&[inputs, 1], GAINS[1])?];
-        let heads = heads.map(|head| head.tensors());
-        let mut tensors = NamedTensors::default();
-        let last = 2 * (widths.len() - 2);
-        for tensor in &trunk.tensors() {
-            let rows = tensor.shape.first() == Some(&(distribution.outputs() + 1));
-            let suffix = tensor.name.strip_prefix(&format!("{last}.")).filter(|_| rows);
-            let head_data = |suffix: &str| {
-                let found = heads.iter().filter_map(|head| head.find(&format!("0.{suffix}")));
-                found.flat_map(|head| head.data.iter().copied()).collect()
-            };
-            tensors.push(tensor.name.clone(), &tensor.shape, suffix.map_or_else(|| tensor.data.clone(), head_data))?;
+    pub fn build_with<N: Network>(
+        &self,
+        rng: &mut Pcg64,
+        mut make: impl FnMut(&[usize], Activation, Init, &mut Pcg64) -> Result<N>,
+    ) -> Result<PolicyNetworks<N>> {
+        let hidden = self.net_arch.last().copied();
+        let distribution = if self.use_sde {
+            Distribution::state_dependent(&self.spec.action, hidden.unwrap_or(0), self.log_std_init)
+                .map_err(|error| error.rename_argument("hidden", "net_arch"))?
+        } else {
+            Distribution::new(&self.spec.action, self.log_std_init)?
+        };
+        let (inputs, outputs) = (self.spec.observation.dim(), distribution.outputs());
+        let mut make = |sizes: &[usize], gain| {
+            let init = if self.ortho_init { Init::orthogonal(gain) } else { Init::Kaiming };
+            make(sizes, self.activation, init, rng)
+        };
+        if !self.shared_trunk {
+            let actor = make(&sizes(inputs, self.net_arch, outputs), GAINS[0])?;
+            let critic = make(&sizes(inputs, self.net_arch, 1), GAINS[1])?;
+            return PolicyNetworks::new(actor, critic, distribution);
         }
-        trunk.load(&tensors)?;
-        Self::with_shared_trunk(trunk, distribution)
+        let network = make(&sizes(inputs, self.net_arch, outputs + 1), GAINS[1])?;
+        let mut policy = PolicyNetworks::with_shared_trunk(network, distribution)?;
+        let (hidden, mut heads) = (hidden.unwrap_or(inputs), NamedTensors::default());
+        heads.extend("actor", &make(&[hidden, outputs], GAINS[0])?.tensors())?;
+        heads.extend("critic", &make(&[hidden, 1], GAINS[1])?.tensors())?;
+        let mut tensors = NamedTensors::default();
+        for tensor in &policy.tensors() {
+            let tensor = heads.find(&tensor.name).unwrap_or(tensor);
+            tensors.push(tensor.name.clone(), &tensor.shape, tensor.data.clone())?;
+        }
+        policy.load(&tensors)?;
+        Ok(policy)
     }
 }
 
 impl PolicyNetworks<Mlp> {
-    /// Creates a policy with a value function from built-in networks.
+    /// Creates a policy with a value function from built-in networks, with the defaults of
+    /// [`PolicyBuilder`].
     ///
-    /// `net_arch` are the widths of the hidden layers. The weights are orthogonal, as in
-    /// Stable-Baselines3. The gain is `sqrt(2)` in hidden layers, 0.01 in the last layer of the
-    /// actor and 1 in the last layer of the critic.
+    /// `net_arch` are the widths of the hidden layers.
     ///
     /// # Errors
     /// [`Error::Space`] if a space is invalid, and the errors of [`Mlp::new`].
@@ -103,56 +182,7 @@ impl PolicyNetworks<Mlp> {
     /// # Ok::<(), rlox_core::Error>(())
     /// ```
     pub fn mlp(spec: &EnvSpec, net_arch: &[usize], activation: Activation, rng: &mut Pcg64) -> Result<Self> {
-        let distribution = Distribution::new(&spec.action, LOG_STD_INIT)?;
-        Self::around(spec, net_arch, activation, distribution, rng)
-    }
-
-    /// Works as [`PolicyNetworks::mlp`], with state-dependent exploration.
-    ///
-    /// The exploration noise is a function of the last hidden layer of the actor.
-    ///
-    /// # Errors
-    /// The errors of [`PolicyNetworks::mlp`] and of [`Distribution::state_dependent`].
-    pub fn mlp_with_sde(
-        spec: &EnvSpec,
-        net_arch: &[usize],
-        activation: Activation,
-        log_std_init: f32,
-        rng: &mut Pcg64,
-    ) -> Result<Self> {
-        let hidden = net_arch.last().copied().unwrap_or(0);
-        let distribution = Distribution::state_dependent(&spec.action, hidden, log_std_init)
-            .map_err(|error| error.rename_argument("hidden", "net_arch"))?;
-        Self::around(spec, net_arch, activation, distribution, rng)
-    }
-
-    /// Works as [`PolicyNetworks::mlp`], with the given distribution.
-    ///
-    /// # Errors
-    /// The errors of [`Mlp::new`] and of [`PolicyNetworks::new`].
-    pub fn around(
-        spec: &EnvSpec,
-        net_arch: &[usize],
-        activation: Activation,
-        distribution: Distribution,
-        rng: &mut Pcg64,
-    ) -> Result<Self> {
-        Self::with(spec, net_arch, distribution, |sizes, gain| Mlp::new(sizes, activation, Init::orthogonal(gain), rng))
-    }
-
-    /// Works as [`PolicyNetworks::around`], but policy and values share the hidden layers.
-    ///
-    /// # Errors
-    /// The errors of [`Mlp::new`] and of [`PolicyNetworks::with_shared_trunk`].
-    pub fn shared_around(
-        spec: &EnvSpec,
-        net_arch: &[usize],
-        activation: Activation,
-        distribution: Distribution,
-        rng: &mut Pcg64,
-    ) -> Result<Self> {
-        let make = |sizes: &[usize], gain| Mlp::new(sizes, activation, Init::orthogonal(gain), rng);
-        Self::shared_with(spec, net_arch, distribution, make)
+        PolicyBuilder::new(spec).net_arch(net_arch).activation(activation).build(rng)
     }
 }
 

@@ -49,6 +49,7 @@ pub use actor_critic::{
     ActorCritic, ActorCriticLoss, ActorCriticStats, Minibatch, PolicyArch, PolicyLoss, PolicyNetworks, Trajectories,
     VtraceTargets,
 };
+pub use builders::PolicyBuilder;
 pub use critics::{ActionValue, CriticBatch, CriticEnsemble, CriticReduction};
 pub use deterministic_policy::{DeterministicActor, DeterministicPolicy, Smoothing};
 pub use distribution::{DistInputs, Distribution, SquashedGaussian};

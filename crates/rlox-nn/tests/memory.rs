@@ -9,8 +9,8 @@ use rlox_core::{
 };
 use rlox_nn::train::{Encoding, Observations, mask_width, predict_actions};
 use rlox_nn::{
-    Activation, Distribution, Init, Mlp, MlpLayout, Parameters, PolicyNetworks, SquashedGaussian, SquashedPolicy,
-    Trajectories, VtraceTargets, orthogonal,
+    Activation, Distribution, Init, Mlp, MlpLayout, Parameters, PolicyBuilder, PolicyNetworks, SquashedGaussian,
+    SquashedPolicy, Trajectories, VtraceTargets, orthogonal,
 };
 
 /// Number of elements that do not fit into the memory of any machine.
@@ -38,7 +38,7 @@ fn widths_beyond_memory_are_rejected() {
     assert_memory_error(Distribution::state_dependent(&torque(), usize::MAX, 0.0), "hidden");
     let spec = EnvSpec { id: "none".into(), observation: torque(), action: torque(), max_episode_steps: None };
     let tanh = Activation::Tanh;
-    assert_memory_error(PolicyNetworks::mlp_with_sde(&spec, &[HUGE], tanh, 0.0, &mut rng()), "net_arch");
+    assert_memory_error(PolicyBuilder::new(&spec).net_arch(&[HUGE]).use_sde(true).build(&mut rng()), "net_arch");
     assert_memory_error(Parameters::filled("x", &[HUGE], 0.0), "shape");
     assert_memory_error(Parameters::filled("x", &[usize::MAX, 2], 0.0), "shape");
     assert_memory_error(Mlp::new(&[2, HUGE], tanh, Init::Kaiming, &mut rng()), "sizes");

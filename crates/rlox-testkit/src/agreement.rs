@@ -4,11 +4,11 @@ use proptest::prelude::*;
 use proptest::test_runner::TestRunner;
 use rlox_core::{Actions, EnvSpec, Pcg64, Space};
 use rlox_nn::{
-    Activation, ActorCritic, ActorCriticLoss, Distribution, Init, Minibatch, Mlp, NamedTensors, Network, Optimizer,
+    Activation, ActorCritic, ActorCriticLoss, Init, Minibatch, NamedTensors, Network, Optimizer, PolicyBuilder,
     PolicyLoss, Workspace, clip_and_step,
 };
 
-use crate::{ACTIVATIONS, Make, assert_all_near, assert_near, draws, pair, policy};
+use crate::{ACTIVATIONS, Make, assert_all_near, assert_near, draws, pair};
 
 pub fn passes_equal_built_in_network<N: Network>(make: Make<N>) {
     let mut runner =
@@ -213,12 +213,10 @@ const LOSS: ActorCriticLoss = ActorCriticLoss {
 pub fn policy_gradients_equal_built_in_network<N: Network>(make: Make<N>) {
     let numbers = Space::uniform_box(-1.0, 1.0, &[2]);
     for (space, sde) in [(Space::discrete(2), false), (numbers.clone(), false), (numbers, true)] {
-        let distribution =
-            if sde { Distribution::state_dependent(&space, 17, -1.0) } else { Distribution::new(&space, 0.0) };
-        let distribution = distribution.unwrap();
         let (spec, drawn) = (spec(space.clone()), Drawn::new(&space, 3));
-        let mut net = policy(make, &spec, distribution.clone(), 1);
-        let mut built_in = policy(Mlp::new, &spec, distribution, 1);
+        let builder = PolicyBuilder::new(&spec).net_arch(&[20, 17]).use_sde(sde).log_std_init(-1.0);
+        let mut net = builder.build_with(&mut Pcg64::seed_from(1), make).unwrap();
+        let mut built_in = builder.build(&mut Pcg64::seed_from(1)).unwrap();
         assert_eq!(net.tensors(), built_in.tensors());
         let (stats, expected) = (net.evaluate(&drawn.minibatch(), &LOSS), built_in.evaluate(&drawn.minibatch(), &LOSS));
         assert_near(&[stats.unwrap().loss], &[expected.unwrap().loss], "loss");
@@ -234,9 +232,10 @@ const DRIFT: f32 = 1e-4;
 
 pub fn losses_equal_built_in_network_for_a_hundred_updates<N: Network>(make: Make<N>) {
     let space = Space::discrete(2);
-    let (spec, distribution) = (spec(space.clone()), Distribution::new(&space, 0.0).unwrap());
-    let mut net = policy(make, &spec, distribution.clone(), 1);
-    let mut built_in = policy(Mlp::new, &spec, distribution, 1);
+    let spec = spec(space.clone());
+    let builder = PolicyBuilder::new(&spec).net_arch(&[20, 17]);
+    let mut net = builder.build_with(&mut Pcg64::seed_from(1), make).unwrap();
+    let mut built_in = builder.build(&mut Pcg64::seed_from(1)).unwrap();
     let adam = Optimizer::Adam { lr: 3e-3, beta1: 0.9, beta2: 0.999, eps: 1e-5 };
     let minibatches: Vec<_> = (0..4).map(|i| Drawn::new(&space, 100 + i)).collect();
     let loss = ActorCriticLoss { clip_coef_vf: None, ..LOSS };

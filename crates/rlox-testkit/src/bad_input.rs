@@ -4,11 +4,11 @@
 use rlox_core::__private::testing::{Variant, assert_rejects};
 use rlox_core::{Actions, EnvSpec, Error, Pcg64, Result, Space};
 use rlox_nn::{
-    Activation, ActorCritic, ActorCriticLoss, Distribution, Init, Minibatch, Mlp, NamedTensors, Network, Optimizer,
+    Activation, ActorCritic, ActorCriticLoss, Init, Minibatch, Mlp, NamedTensors, Network, Optimizer, PolicyBuilder,
     PolicyLoss, Workspace, clip_and_step,
 };
 
-use crate::{Make, draws, pair, policy};
+use crate::{Make, draws, pair};
 
 /// Checks that both errors have the same variant and the same fields.
 fn assert_same_error<T>(got: Result<T>, expected: Result<T>, label: &str) {
@@ -215,7 +215,7 @@ pub fn gradients_whose_squares_overflow_change_nothing<N: Network>(make: Make<N>
 pub fn nan_actions_change_nothing<N: Network>(make: Make<N>) {
     let [observation, action] = [3, 1].map(|n| Space::uniform_box(-1.0, 1.0, &[n]));
     let spec = EnvSpec { id: "none".into(), observation, action, max_episode_steps: None };
-    let mut policy = policy(make, &spec, Distribution::new(&spec.action, 0.0).unwrap(), 0);
+    let mut policy = PolicyBuilder::new(&spec).build_with(&mut Pcg64::seed_from(0), make).unwrap();
     let before = (policy.tensors(), policy.optimizer_state());
     let (obs, actions, numbers) = (draws(6, 1), [0.1, f32::NAN], [0.5; 2]);
     let [log_probs, values, advantages, returns] = [&numbers[..]; 4];

@@ -1,8 +1,8 @@
 //! Tests that backends train CartPole policies.
 
-use rlox_core::{AutoresetMode, EnvSpec, Pcg64, VecEnv, VectorEnv, envs::CartPole};
+use rlox_core::{AutoresetMode, VecEnv, VectorEnv, envs::CartPole};
 use rlox_nn::train::{Ppo, PpoConfig, Schedule};
-use rlox_nn::{Activation, ActorCritic, Distribution, Init, Network, Optimizer, PolicyNetworks};
+use rlox_nn::{ActorCritic, Network, Optimizer, PolicyBuilder, PolicyNetworks};
 
 use crate::Make;
 
@@ -23,12 +23,7 @@ fn ppo<N: Network>(make: Make<N>, seed: u64) -> Ppo<PolicyNetworks<N>> {
         clip_schedule: Schedule::Linear,
         ..PpoConfig::default()
     };
-    let policy = |spec: &EnvSpec, rng: &mut Pcg64| {
-        let distribution = Distribution::new(&spec.action, 0.0)?;
-        PolicyNetworks::with(spec, &[64, 64], distribution, |sizes, gain| {
-            make(sizes, Activation::Tanh, Init::orthogonal(gain), rng)
-        })
-    };
+    let policy = |spec: &_, rng: &mut _| PolicyBuilder::new(spec).build_with(rng, make);
     Ppo::new(cartpole(), policy, config, seed).unwrap()
 }
 

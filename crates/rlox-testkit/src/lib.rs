@@ -18,8 +18,8 @@ pub mod learning;
 pub mod off_policy;
 pub mod torch;
 
-use rlox_core::{EnvSpec, Pcg64, Result};
-use rlox_nn::{Activation, Distribution, Init, Mlp, NamedTensors, Network, PolicyNetworks};
+use rlox_core::{Pcg64, Result};
+use rlox_nn::{Activation, Init, Mlp, NamedTensors, Network};
 
 /// Constructor of a network.
 pub type Make<N> = fn(&[usize], Activation, Init, &mut Pcg64) -> Result<N>;
@@ -40,14 +40,6 @@ pub fn pair<N: Network>(make: Make<N>, sizes: &[usize], activation: Activation) 
     let built_in = Mlp::new(sizes, activation, Init::Kaiming, &mut Pcg64::seed_from(5)).unwrap();
     assert_eq!(net.tensors(), built_in.tensors());
     (net, built_in)
-}
-
-/// Returns an actor and a critic with hidden layers of 20 and 17 units, whose weights `seed`
-/// determines.
-pub fn policy<N: Network>(make: Make<N>, spec: &EnvSpec, distribution: Distribution, seed: u128) -> PolicyNetworks<N> {
-    let mut rng = Pcg64::seed_from(seed);
-    let make_network = |sizes: &[usize], gain| make(sizes, Activation::Tanh, Init::orthogonal(gain), &mut rng);
-    PolicyNetworks::with(spec, &[20, 17], distribution, make_network).unwrap()
 }
 
 /// Asserts that numbers differ by at most `1e-4` times the largest expected magnitude, or `1e-7` if that is larger.

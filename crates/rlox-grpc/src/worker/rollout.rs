@@ -2,7 +2,7 @@
 
 use rlox_core::{EnvSpec, Error, Pcg64, Result, RolloutBuffer, Seeds, Space, VectorEnv, pipeline::Rollout};
 use rlox_nn::train::{CollectConfig, IterationStreams, collect_transitions};
-use rlox_nn::{Activation, ActorCritic, Distribution, NamedTensors, PolicyNetworks};
+use rlox_nn::{ActorCritic, NamedTensors, PolicyBuilder};
 
 use tokio::sync::OwnedSemaphorePermit;
 
@@ -169,16 +169,11 @@ fn parse_hidden(request: &proto::Policy) -> Result<Vec<usize>> {
 
 /// Returns built-in networks of the requested architecture. Their weights are replaced later.
 fn make_policy(spec: &EnvSpec, hidden: &[usize], request: &proto::Policy) -> Result<Box<dyn ActorCritic>> {
-    let activation: Activation = request.activation.parse()?;
-    let distribution = if request.use_sde {
-        Distribution::state_dependent(&spec.action, hidden.last().copied().unwrap_or(0), 0.0)?
-    } else {
-        Distribution::new(&spec.action, 0.0)?
-    };
-    let rng = &mut Pcg64::seed_from(0);
-    Ok(Box::new(if request.shared_trunk {
-        PolicyNetworks::shared_around(spec, hidden, activation, distribution, rng)?
-    } else {
-        PolicyNetworks::around(spec, hidden, activation, distribution, rng)?
-    }))
+    let policy = PolicyBuilder::new(spec)
+        .net_arch(hidden)
+        .activation(request.activation.parse()?)
+        .shared_trunk(request.shared_trunk)
+        .use_sde(request.use_sde)
+        .build(&mut Pcg64::seed_from(0))?;
+    Ok(Box::new(policy))
 }

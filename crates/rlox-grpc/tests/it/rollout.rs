@@ -12,7 +12,7 @@ use rlox_core::{
 };
 use rlox_grpc::{ClientOptions, EnvOptions, MakeEnv, RemoteVecEnv, Worker, WorkerOptions, build_async_on_policy};
 use rlox_nn::train::{AsyncOnPolicy, ImpalaConfig, PpoConfig};
-use rlox_nn::{Activation, ActorCritic, Mlp, NamedTensors, PolicyNetworks};
+use rlox_nn::{Activation, ActorCritic, Mlp, NamedTensors, PolicyBuilder, PolicyNetworks};
 
 type Networks = PolicyNetworks<Mlp>;
 
@@ -114,8 +114,9 @@ fn remote_rollouts_respect_masks() {
 
 #[test]
 fn state_dependent_noise_equals_local_noise() {
-    let sde =
-        |spec: &EnvSpec, rng: &mut Pcg64| PolicyNetworks::mlp_with_sde(spec, &[16, 16], Activation::Tanh, -1.0, rng);
+    let sde = |spec: &EnvSpec, rng: &mut Pcg64| {
+        PolicyBuilder::new(spec).net_arch(&[16, 16]).use_sde(true).log_std_init(-1.0).build(rng)
+    };
     let env = EnvOptions { max_episode_steps: Some(Some(25)), ..EnvOptions::new("Pendulum-v1", 4, 0) };
     for every in [0, 4] {
         compare(&env, sde, every);

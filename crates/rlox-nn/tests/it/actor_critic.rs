@@ -4,7 +4,7 @@ use rlox_core::__private::testing::assert_rejects;
 use rlox_core::{Actions, ActionsMut, EnvSpec, Error, Pcg64, Policy, PolicyOut, Result, Space};
 use rlox_nn::{
     ActionValue, Activation, ActorCritic, ActorCriticLoss, ActorCriticStats, CriticBatch, CriticEnsemble, Distribution,
-    Init, Minibatch, Mlp, NamedTensors, Network, Optimizer, PolicyLoss, PolicyNetworks, SquashedPolicy,
+    Init, Minibatch, Mlp, NamedTensors, Network, Optimizer, PolicyBuilder, PolicyLoss, PolicyNetworks, SquashedPolicy,
     StochasticPolicy, Workspace,
 };
 
@@ -15,18 +15,9 @@ const LOSS: ActorCriticLoss =
 /// Creates a Gaussian policy with two networks or a shared trunk, and optionally gSDE.
 fn policy(shared: bool, state_dependent: bool) -> PolicyNetworks<Mlp> {
     let (observation, action) = (Space::uniform_box(-1.0, 1.0, &[OBS]), Space::uniform_box(-1.0, 1.0, &[2]));
-    let distribution = if state_dependent {
-        Distribution::state_dependent(&action, 8, -0.5).unwrap()
-    } else {
-        Distribution::new(&action, -0.5).unwrap()
-    };
     let spec = EnvSpec { id: "none".into(), observation, action, max_episode_steps: None };
-    let (activation, rng) = (Activation::Tanh, &mut Pcg64::seed_from(0));
-    if shared {
-        PolicyNetworks::shared_around(&spec, &[8], activation, distribution, rng).unwrap()
-    } else {
-        PolicyNetworks::around(&spec, &[8], activation, distribution, rng).unwrap()
-    }
+    let builder = PolicyBuilder::new(&spec).net_arch(&[8]).log_std_init(-0.5);
+    builder.shared_trunk(shared).use_sde(state_dependent).build(&mut Pcg64::seed_from(0)).unwrap()
 }
 
 fn all() -> impl Iterator<Item = (bool, bool)> {
@@ -352,13 +343,42 @@ fn shared_trunks_save_and_load_all_tensors() {
     assert_eq!(one.gradients().len(), tensors.len());
     // The same holds for heads that are created one by one.
     let observation = Space::uniform_box(-1.0, 1.0, &[OBS]);
-    let spec = EnvSpec { id: "none".into(), observation, action: space.clone(), max_episode_steps: None };
-    let make = |sizes: &[usize], gain| {
-        let net = Mlp::new(sizes, Activation::Tanh, Init::orthogonal(gain), &mut Pcg64::seed_from(1))?;
-        Ok(Scaled { net, scale: 4.0, gain: [6.0] })
+    let spec = EnvSpec { id: "none".into(), observation, action: space, max_episode_steps: None };
+    let make = |sizes: &[usize], activation, init, rng: &mut Pcg64| {
+        Ok(Scaled { net: Mlp::new(sizes, activation, init, rng)?, scale: 4.0, gain: [6.0] })
     };
-    let policy = PolicyNetworks::shared_with(&spec, &[8], Distribution::new(&space, 0.0).unwrap(), make).unwrap();
+    let builder = PolicyBuilder::new(&spec).net_arch(&[8]).shared_trunk(true);
+    let policy = builder.build_with(&mut Pcg64::seed_from(1), make).unwrap();
     assert_eq!((policy.actor().scale, policy.actor().gain), (4.0, [6.0]));
+}
+
+#[test]
+fn builder_draws_actor_first_and_heads_last() {
+    let (observation, action) = (Space::uniform_box(-1.0, 1.0, &[OBS]), Space::discrete(2));
+    let spec = EnvSpec { id: "none".into(), observation, action, max_episode_steps: None };
+    for ortho_init in [true, false] {
+        let builder = PolicyBuilder::new(&spec).net_arch(&[8]).activation(Activation::Relu).ortho_init(ortho_init);
+        let built = |shared| builder.clone().shared_trunk(shared).build(&mut Pcg64::seed_from(4)).unwrap().tensors();
+        let draw = |networks: [(&[usize], f32); 3]| {
+            let mut rng = Pcg64::seed_from(4);
+            networks.map(|(sizes, gain)| {
+                let init = if ortho_init { Init::orthogonal(gain) } else { Init::Kaiming };
+                Mlp::new(sizes, Activation::Relu, init, &mut rng).unwrap().tensors()
+            })
+        };
+        let [actor, critic, _] = draw([(&[OBS, 8, 2], 0.01), (&[OBS, 8, 1], 1.0), (&[1, 1], 1.0)]);
+        let mut expected = NamedTensors::default();
+        expected.extend("actor", &actor).unwrap();
+        expected.extend("critic", &critic).unwrap();
+        assert_eq!(built(false), expected);
+        let [trunk, actor, critic] = draw([(&[OBS, 8, 3], 1.0), (&[8, 2], 0.01), (&[8, 1], 1.0)]);
+        let shared = built(true);
+        assert_eq!(shared.find("trunk.0.weight").unwrap().data, trunk.find("0.weight").unwrap().data);
+        for name in ["0.weight", "0.bias"] {
+            assert_eq!(shared.find(&format!("actor.{name}")).unwrap().data, actor.find(name).unwrap().data);
+            assert_eq!(shared.find(&format!("critic.{name}")).unwrap().data, critic.find(name).unwrap().data);
+        }
+    }
 }
 
 const ROWS: usize = 3;

@@ -11,7 +11,7 @@ use rlox_nn::train::{
     collect_transitions, estimate_advantages,
 };
 use rlox_nn::{
-    Activation, ActorCritic, ActorCriticLoss, Distribution, Minibatch, Mlp, NamedTensors, Optimizer, PolicyLoss,
+    Activation, ActorCritic, ActorCriticLoss, Minibatch, Mlp, NamedTensors, Optimizer, PolicyBuilder, PolicyLoss,
     PolicyNetworks,
 };
 
@@ -118,12 +118,11 @@ fn two_networks(spec: &EnvSpec, rng: &mut Pcg64) -> PolicyResult {
 }
 
 fn one_network(spec: &EnvSpec, rng: &mut Pcg64) -> PolicyResult {
-    let distribution = Distribution::new(&spec.action, 0.0)?;
-    PolicyNetworks::shared_around(spec, &[32], Activation::Tanh, distribution, rng)
+    PolicyBuilder::new(spec).net_arch(&[32]).shared_trunk(true).build(rng)
 }
 
 fn with_sde(spec: &EnvSpec, rng: &mut Pcg64) -> PolicyResult {
-    PolicyNetworks::mlp_with_sde(spec, &[32], Activation::Tanh, -1.0, rng)
+    PolicyBuilder::new(spec).net_arch(&[32]).use_sde(true).log_std_init(-1.0).build(rng)
 }
 
 #[test]

@@ -9,7 +9,7 @@ use rlox_nn::train::{
     Schedule, Td3, Td3Config,
 };
 use rlox_nn::{
-    Activation, ActorCritic, ActorCriticLoss, ActorCriticStats, Minibatch, Mlp, NamedTensors, Optimizer,
+    Activation, ActorCritic, ActorCriticLoss, ActorCriticStats, Minibatch, Mlp, NamedTensors, Optimizer, PolicyBuilder,
     PolicyNetworks, QNetworks,
 };
 
@@ -305,8 +305,7 @@ fn ppo_acrobot_reaches_minus_95() {
 fn ppo_pendulum_with_gsde_reaches_minus_200() {
     let config =
         PpoConfig { n_steps: 1024, gamma: 0.9, optimizer: adam(1e-3), sde_sample_freq: 4, ..PpoConfig::default() };
-    let with_sde =
-        |spec: &EnvSpec, rng: &mut Pcg64| PolicyNetworks::mlp_with_sde(spec, &[64, 64], Activation::Tanh, 0.0, rng);
+    let with_sde = |spec: &_, rng: &mut _| PolicyBuilder::new(spec).use_sde(true).build(rng);
     assert!(most_seeds_reach("PPO Pendulum", -200.0, |seed| {
         let mut ppo = Ppo::new(make("Pendulum-v1", 4), with_sde, config.clone(), seed).unwrap();
         ppo.train(100_000, |_| true).unwrap();

@@ -14,7 +14,7 @@ use rlox_nn::train::{
     CollectConfig, Encoding, IterationStreams, Minibatches, Observations, UpdateStats, collect_transitions,
     estimate_advantages, mask_width, predict_actions,
 };
-use rlox_nn::{Activation, ActorCritic, Distribution, Init, Mlp, NamedTensors, Network, PolicyNetworks};
+use rlox_nn::{Activation, ActorCritic, NamedTensors, PolicyBuilder};
 
 use super::configs::{self, ConfigDict, FIX};
 use crate::alloc::{try_map, zeroed};
@@ -406,8 +406,7 @@ fn make_policy(
     let state = state.slice();
     let policy = detach(py, || -> Result<_> { config.make(&spec, &backend, &mut Pcg64::from_state_array(state)?) });
     let inner = Inner {
-        policy: policy
-            .map_err(|error| to_py(error.rename_argument("sizes", "net_arch").rename_argument("hidden", "net_arch")))?,
+        policy: policy.map_err(|error| to_py(error.rename_argument("sizes", "net_arch")))?,
         streams: IterationStreams::new(0, 0).map_err(to_py)?,
         minibatches: Minibatches::new(encoding.clone()),
         inputs: Vec::new(),
@@ -420,7 +419,7 @@ fn make_policy(
 struct PolicyConfig {
     net_arch: Vec<usize>,
     activation: Activation,
-    orthogonal: bool,
+    ortho_init: bool,
     shared_trunk: bool,
     use_sde: bool,
     log_std_init: f32,
@@ -432,44 +431,28 @@ impl PolicyConfig {
         Ok(Self {
             net_arch: shape("net_arch", &get("net_arch")?)?,
             activation: text("activation", &get("activation")?)?.parse().map_err(to_py)?,
-            orthogonal: switch("ortho_init", &get("ortho_init")?)?,
+            ortho_init: switch("ortho_init", &get("ortho_init")?)?,
             shared_trunk: switch("shared_trunk", &get("shared_trunk")?)?,
             use_sde: switch("use_sde", &get("use_sde")?)?,
             log_std_init: number("log_std_init", &get("log_std_init")?)? as f32,
         })
     }
 
-    fn init(&self, gain: f32) -> Init {
-        if self.orthogonal { Init::orthogonal(gain) } else { Init::Kaiming }
-    }
-
     fn make(&self, spec: &EnvSpec, backend: &str, rng: &mut Pcg64) -> Result<Box<dyn ActorCritic>> {
-        match backend {
+        let builder = PolicyBuilder::new(spec)
+            .net_arch(&self.net_arch)
+            .activation(self.activation)
+            .ortho_init(self.ortho_init)
+            .shared_trunk(self.shared_trunk)
+            .use_sde(self.use_sde)
+            .log_std_init(self.log_std_init);
+        Ok(match backend {
             #[cfg(feature = "candle")]
-            "candle" => self
-                .build(spec, |sizes, gain| rlox_candle::CandleMlp::new(sizes, self.activation, self.init(gain), rng)),
+            "candle" => Box::new(builder.build_with(rng, rlox_candle::CandleMlp::new)?),
             #[cfg(feature = "burn")]
-            "burn" => {
-                self.build(spec, |sizes, gain| rlox_burn::BurnMlp::new(sizes, self.activation, self.init(gain), rng))
-            }
-            _ => self.build(spec, |sizes, gain| Mlp::new(sizes, self.activation, self.init(gain), rng)),
-        }
-    }
-
-    /// Makes a policy from the networks that `make` returns.
-    fn build<N: Network + 'static>(
-        &self,
-        spec: &EnvSpec,
-        make: impl FnMut(&[usize], f32) -> Result<N>,
-    ) -> Result<Box<dyn ActorCritic>> {
-        let distribution = if self.use_sde {
-            let hidden = self.net_arch.last().copied().unwrap_or(0);
-            Distribution::state_dependent(&spec.action, hidden, self.log_std_init)?
-        } else {
-            Distribution::new(&spec.action, self.log_std_init)?
-        };
-        let make_networks = if self.shared_trunk { PolicyNetworks::shared_with } else { PolicyNetworks::with };
-        Ok(Box::new(make_networks(spec, &self.net_arch, distribution, make)?))
+            "burn" => Box::new(builder.build_with(rng, rlox_burn::BurnMlp::new)?),
+            _ => Box::new(builder.build(rng)?),
+        })
     }
 }
 

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use rlox_core::{AutoresetMode, Error, Pcg64, VecEnv, envs, normalize::NormalizerOptions};
 use rlox_nn::train::{Ppo, PpoConfig};
-use rlox_nn::{Activation, ActorCritic, Mlp, PolicyNetworks};
+use rlox_nn::{ActorCritic, Mlp, PolicyBuilder, PolicyNetworks};
 
 fn trainer(seed: u64) -> Ppo<PolicyNetworks<Mlp>> {
     let env = VecEnv::new(3, None, AutoresetMode::SameStep, envs::Pendulum::default).unwrap();
@@ -18,7 +18,8 @@ fn trainer(seed: u64) -> Ppo<PolicyNetworks<Mlp>> {
         normalize: Some(NormalizerOptions::default()),
         ..PpoConfig::default()
     };
-    let make = |spec: &_, rng: &mut _| PolicyNetworks::mlp_with_sde(spec, &[8], Activation::Tanh, -1.0, rng);
+    let make =
+        |spec: &_, rng: &mut _| PolicyBuilder::new(spec).net_arch(&[8]).use_sde(true).log_std_init(-1.0).build(rng);
     Ppo::new(Box::new(env), make, config, seed).unwrap()
 }
 

@@ -10,7 +10,7 @@ use rlox_core::{
     checkpoint::Checkpoint, envs, normalize::NormalizerOptions,
 };
 use rlox_nn::train::{A2c, A2cConfig, Metrics, Ppo, PpoConfig, Schedule};
-use rlox_nn::{Activation, ActorCritic, Distribution, Mlp, NamedTensors, Optimizer, PolicyNetworks};
+use rlox_nn::{Activation, ActorCritic, Mlp, NamedTensors, Optimizer, PolicyBuilder, PolicyNetworks};
 use serde_json::{Map, Value, json};
 use tempfile::TempDir;
 
@@ -31,11 +31,11 @@ fn tanh(spec: &EnvSpec, rng: &mut Pcg64) -> Result<Policy> {
 }
 
 fn sde(spec: &EnvSpec, rng: &mut Pcg64) -> Result<Policy> {
-    PolicyNetworks::mlp_with_sde(spec, &[8], Activation::Tanh, -1.0, rng)
+    PolicyBuilder::new(spec).net_arch(&[8]).use_sde(true).log_std_init(-1.0).build(rng)
 }
 
 fn shared(spec: &EnvSpec, rng: &mut Pcg64) -> Result<Policy> {
-    PolicyNetworks::shared_around(spec, &[8], Activation::Tanh, Distribution::new(&spec.action, 0.0)?, rng)
+    PolicyBuilder::new(spec).net_arch(&[8]).shared_trunk(true).build(rng)
 }
 
 fn pendulum_config() -> PpoConfig {

@@ -6,9 +6,9 @@
 
 use std::path::{Path, PathBuf};
 
-use rlox_core::{AutoresetMode, EnvSpec, Error, VectorEnv, checkpoint::Checkpoint, envs, normalize::NormalizerOptions};
+use rlox_core::{AutoresetMode, Error, VectorEnv, checkpoint::Checkpoint, envs, normalize::NormalizerOptions};
 use rlox_nn::train::{A2c, A2cConfig, OffPolicy, OffPolicyMethod, Ppo, PpoConfig};
-use rlox_nn::{Activation, ActorCritic, Distribution, Mlp, NamedTensors, PolicyNetworks};
+use rlox_nn::{Activation, ActorCritic, Mlp, NamedTensors, PolicyBuilder, PolicyNetworks};
 
 use crate::support::checkpoints::{assert_checkpoint_rejects, corrupt, setting};
 use crate::support::trainers::{dqn, rainbow, sac, td3};
@@ -30,7 +30,9 @@ fn trainer_with(widths: &[usize], activation: Activation, seed: u64) -> Ppo<Poli
         sde_sample_freq: 4,
         ..PpoConfig::default()
     };
-    let policy = |spec: &_, rng: &mut _| PolicyNetworks::mlp_with_sde(spec, widths, activation, -1.0, rng);
+    let policy = |spec: &_, rng: &mut _| {
+        PolicyBuilder::new(spec).net_arch(widths).activation(activation).use_sde(true).log_std_init(-1.0).build(rng)
+    };
     Ppo::new(make("Pendulum-v1", 3), policy, config, seed).unwrap()
 }
 
@@ -119,9 +121,8 @@ fn writes_the_fixtures_for_python() {
     let mut ours = trainer(1);
     ours.train(28 * 48, |metrics| metrics.timesteps < 14 * 48).unwrap();
     ours.save(fixture("rust-half")).unwrap();
-    let shared = |spec: &EnvSpec, rng: &mut _| {
-        let distribution = Distribution::new(&spec.action, 0.0)?;
-        PolicyNetworks::shared_around(spec, &[4, 3], Activation::Relu, distribution, rng)
+    let shared = |spec: &_, rng: &mut _| {
+        PolicyBuilder::new(spec).net_arch(&[4, 3]).activation(Activation::Relu).shared_trunk(true).build(rng)
     };
     let mut ours = A2c::new(make("CartPole-v1", 2), shared, A2cConfig::default(), 1).unwrap();
     ours.train(80, |metrics| metrics.timesteps < 40).unwrap();

@@ -9,7 +9,7 @@ use rlox_core::{
 use rlox_nn::losses::{clipped_policy_loss, explained_variance, policy_gradient_loss, value_loss};
 use rlox_nn::{
     Activation, ActorCritic, ActorCriticLoss, DistInputs, Distribution, Minibatch, Mlp, NamedTensors, Optimizer,
-    PolicyLoss, PolicyNetworks, Trajectories, VtraceTargets,
+    PolicyBuilder, PolicyLoss, PolicyNetworks, Trajectories, VtraceTargets,
 };
 
 const OBS: usize = 3;
@@ -68,20 +68,15 @@ impl Kind {
 
     /// Returns a policy with weights of about 0.5, for which the probabilities of actions differ.
     fn policy(self, seed: u64) -> PolicyNetworks<Mlp> {
-        let (action, state_dependent) = (self.space(), matches!(self, StateDependent | SharedStateDependent));
-        let distribution = if state_dependent {
-            Distribution::state_dependent(&action, HIDDEN, -0.5).unwrap()
-        } else {
-            Distribution::new(&action, -0.5).unwrap()
-        };
-        let observation = Space::uniform_box(-1.0, 1.0, &[OBS]);
+        let (observation, action) = (Space::uniform_box(-1.0, 1.0, &[OBS]), self.space());
         let spec = EnvSpec { id: "none".into(), observation, action, max_episode_steps: None };
-        let rng = &mut Pcg64::seed_from(0);
-        let mut policy = if matches!(self, Shared | SharedStateDependent) {
-            PolicyNetworks::shared_around(&spec, &[HIDDEN], Activation::Tanh, distribution, rng).unwrap()
-        } else {
-            PolicyNetworks::around(&spec, &[HIDDEN], Activation::Tanh, distribution, rng).unwrap()
-        };
+        let mut policy = PolicyBuilder::new(&spec)
+            .net_arch(&[HIDDEN])
+            .shared_trunk(matches!(self, Shared | SharedStateDependent))
+            .use_sde(matches!(self, StateDependent | SharedStateDependent))
+            .log_std_init(-0.5)
+            .build(&mut Pcg64::seed_from(0))
+            .unwrap();
         let mut tensors = NamedTensors::default();
         for (i, tensor) in policy.tensors().iter().enumerate() {
             let data = draws(tensor.data.len(), seed ^ (i as u64) << 20, 0.8);
