@@ -119,8 +119,8 @@ impl<'a> PolicyBuilder<'a> {
     /// use rlox_nn::{Init, Mlp, PolicyBuilder};
     ///
     /// let env = VecEnv::new(1, Some(0), AutoresetMode::SameStep, CartPole::default)?;
-    /// let mut rng = Pcg64::seed_from(0);
-    /// let policy = PolicyBuilder::new(env.spec()).build_with(&mut rng, |sizes, activation, _, rng| {
+    /// let (builder, mut rng) = (PolicyBuilder::new(env.spec()), Pcg64::seed_from(0));
+    /// let policy = builder.build_with(&mut rng, |sizes, activation, _, rng| {
     ///     Mlp::new(sizes, activation, Init::orthogonal(0.1), rng)
     /// })?;
     /// assert_eq!(policy.actor().sizes(), [4, 64, 64, 2]);

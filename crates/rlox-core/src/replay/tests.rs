@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use super::*;
-use crate::interrupt::tests::{asked, asked_to_panic};
+use crate::interrupt::tests::{asked_to_panic, run_with_checks};
 use crate::{
     Error, Pcg64, Result,
     field::{DType, FieldData, FieldMut},
@@ -18,7 +18,7 @@ const TICK: Duration = Duration::from_millis(60);
 ///
 /// Returns the number of interruptions.
 pub(super) fn pressed(mut call: impl FnMut() -> Result<()>) -> usize {
-    let mut stopped = |stop_at| match asked(TICK, stop_at, &mut call).0 {
+    let mut stopped = |stop_at| match run_with_checks(TICK, stop_at, &mut call).0 {
         Err(Error::Interrupted) => true,
         other => {
             other.unwrap();
@@ -30,7 +30,7 @@ pub(super) fn pressed(mut call: impl FnMut() -> Result<()>) -> usize {
 
 /// Runs a call without polls.
 fn unasked<R>(call: impl FnOnce() -> R) -> R {
-    asked(Duration::ZERO, usize::MAX, call).0
+    run_with_checks(Duration::ZERO, usize::MAX, call).0
 }
 
 /// Returns true if the sampled transitions can be read.
@@ -268,7 +268,8 @@ fn rare_episodes_are_found_without_a_search() {
     }
     let (mut chosen, mut rng) = (SequenceIndices::default(), Pcg64::seed_from(5));
     let of = Sequences { length: 4, burn_in: 0, whole_episodes: true };
-    let (done, polls) = asked(TICK, usize::MAX, || of.sample_indices(buffer.storage(), 1, &mut rng, &mut chosen));
+    let (done, polls) =
+        run_with_checks(TICK, usize::MAX, || of.sample_indices(buffer.storage(), 1, &mut rng, &mut chosen));
     done.unwrap();
     assert!(polls <= 1, "{polls}");
     assert_eq!((chosen.indices(), chosen.lengths()), (&[0][..], &[4][..]));
@@ -363,7 +364,7 @@ fn interrupted_loads_leave_the_old_state_or_an_empty_buffer() {
     for stop_at in 1.. {
         let mut buffer = priorities(30);
         let before = buffer.state().unwrap();
-        let done = asked(TICK, stop_at, || buffer.load_state(&state)).0;
+        let done = run_with_checks(TICK, stop_at, || buffer.load_state(&state)).0;
         if done.is_ok() {
             assert_eq!(buffer.state().unwrap(), state);
             break;
