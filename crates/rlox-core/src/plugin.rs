@@ -19,7 +19,7 @@ use crate::{Result, VectorEnv};
 use abi::{Call, EnvHandle, FreeFn, MakeFn};
 use host::Hosted;
 
-/// Constructor of environments that a library passes to a separately compiled program.
+/// Constructor of environments in a shared library, for a host program that is compiled separately.
 ///
 /// A Python extension module passes the plugin to rlox as a capsule with the name [`EnvPlugin::NAME`]:
 ///
@@ -66,8 +66,9 @@ impl EnvPlugin {
     /// `make` usually calls [`MakeOptions::build_vec_env`] with an [`crate::Env`]. It may return any [`VectorEnv`] that
     /// follows the options. The caller receives errors and panics of `make` and of the environments as errors.
     ///
-    /// The library links its own copy of `rlox-core`, which has its own threads. Long calls in this
-    /// copy do not run the check of [`crate::interrupt::set_interrupt_check`] in the host.
+    /// The library links its own copy of `rlox-core`, which has its own threads. A check that the
+    /// host program sets with [`crate::interrupt::set_interrupt_check`] does not apply in this copy,
+    /// so that Ctrl-C does not interrupt long calls in the library.
     pub fn new<F>(make: F) -> Self
     where
         F: Fn(&MakeOptions<'_>) -> Result<Box<dyn VectorEnv>> + Send + Sync + 'static,

@@ -86,7 +86,8 @@ class IMPALA(TorchLearner[IMPALAConfig]):
     def collect_for_remote(self, seed: int) -> bool:
         """Fill the buffer with a rollout; see `TorchLearner.collect_for_remote`."""
         is_full = super().collect_for_remote(seed)
-        if is_full:  # only finished buffers can be sent; the learner ignores these advantages
+        if is_full:
+            # Only a finished buffer can be sent. The learner ignores the advantages that `finish` computes.
             zeros = np.zeros(self.config.num_envs), np.zeros(len(self.buffer.final_index))
             self.buffer.finish(zeros[0], 0.0, 0.0, zeros[1])
         return is_full
