@@ -56,8 +56,8 @@ impl PrioritizedReplayBuffer {
     /// buffer.update_priorities(&[0, 1, 2], &[0.0; 3])?;
     /// let mut batch = SampledBatch::default();
     /// buffer.sample_into(&mut batch, 4, 0)?;
-    /// Nearly all of the sum belongs to the last transition. It is drawn most often and has the
-    /// least weight.
+    /// // Nearly all of the sum belongs to the last transition. It is drawn most often and has the
+    /// // least weight.
     /// assert_eq!(batch.indices(), [3; 4]);
     /// assert!(batch.weights().iter().all(|weight| *weight < 0.1));
     /// # Ok::<(), rlox_core::Error>(())
