@@ -79,12 +79,12 @@ def test_bootstrap_interval_rejects_invalid_arguments(argument, value, error):
 
 
 @pytest.mark.services
-@pytest.mark.filterwarnings("ignore:random_state is deprecated:FutureWarning")
 def test_means_and_intervals_equal_rliable():
     pytest.importorskip("rliable", reason="needs rliable: pip install rliable 'pandas<3'")
     from rliable import library, metrics
 
-    for seed, n in ((0, 40), (1, 31), (2, 6)):
+    # rliable's resamples are random. The intervals of few numbers vary too much between calls.
+    for seed, n in ((0, 40), (1, 31), (2, 26)):
         returns = np.random.default_rng(seed).gamma(2.0, 50.0, n)
         means, intervals = library.get_interval_estimates(
             {"runs": returns[:, None]},
