@@ -90,7 +90,6 @@ def test_means_and_intervals_equal_rliable():
             {"runs": returns[:, None]},
             lambda scores: np.array([metrics.aggregate_iqm(scores)]),
             reps=5_000,
-            random_state=np.random.RandomState(seed),
         )
         low, high = intervals["runs"][:, 0]
         result = score(returns)
