@@ -144,6 +144,7 @@ def make_pendulum(**keywords):
     ),
     (lambda paths: Range(0.99, 0.9), ArgumentError, "range", "swap the bounds"),
     (lambda paths: Range("low", 1), ArgumentTypeError, "range, low"),
+    (lambda paths: replace(PLAN, algorithm="pp"), ArgumentError, "algorithm", "did you mean 'ppo'?"),
     (lambda paths: replace(PLAN, space={"gama": Range(0, 1)}), ArgumentTypeError, "gama", "gamma"),
     (lambda paths: Sweep({}), ArgumentTypeError, "plan", "pass Plan"),
     (lambda paths: Sweep(PLAN, runs_dir=3), ArgumentTypeError, "runs_dir", "pathlib.Path"),

@@ -83,8 +83,8 @@ def test_means_and_intervals_equal_rliable():
     pytest.importorskip("rliable", reason="needs rliable: pip install rliable 'pandas<3'")
     from rliable import library, metrics
 
-    # rliable's resamples are random. The intervals of few numbers vary too much between calls.
-    for seed, n in ((0, 40), (1, 31), (2, 26)):
+    for seed, n in ((0, 40), (1, 31), (2, 6)):
+        np.random.seed(seed)  # noqa: NPY002  # rliable draws from NumPy's global generator
         returns = np.random.default_rng(seed).gamma(2.0, 50.0, n)
         means, intervals = library.get_interval_estimates(
             {"runs": returns[:, None]},

@@ -118,8 +118,8 @@ def load(
     checkpoint = read_checkpoint(path)
     spec = find_algorithm(path, checkpoint.manifest)
     saved = check_manifest(Path(path), checkpoint.manifest, spec)
-    features = features_extractor or has_encoder(saved_spaces(saved)[0]) or None
-    check_required_objects(saved | {"env": ""}, policy=policy, features_extractor=features)
+    has_features = features_extractor is not None or has_encoder(saved_spaces(saved)[0])
+    check_required_objects(saved, policy=policy is not None, features_extractor=has_features)
     chosen = loading_backend(backend, saved["backend"])
     config = _make_minimal_config(spec.config(**resolve_settings(chosen, saved, device=device)))
     env = cast(RolloutEnv, _SpacesOnlyEnv(saved, config.num_envs))

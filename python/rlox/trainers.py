@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, cast
 import numpy.typing as npt
 
 from rlox._errors import ArgumentTypeError, ClosedError, StructuredError
-from rlox._registry import ALGORITHMS, ENCODERS, AlgorithmSpec, has_encoder
+from rlox._registry import ALGORITHMS, AlgorithmSpec, has_encoder
 from rlox._training import loop
 from rlox._training.results import TrainResult
 from rlox._training.resume import (
@@ -192,7 +192,7 @@ class Trainer:
         Args:
             total_timesteps: Number of steps over all environments. None continues an interrupted or
                 loaded run up to its planned end.
-            progress_bar: Show a progress bar; requires the extra `rlox[progress]`.
+            progress_bar: If True, show a progress bar; requires the extra `rlox[progress]`.
             callbacks: `rlox.callbacks.Callback` objects, or functions of (run, metrics). If a
                 callback raises an error, the run is saved first.
             loggers: "console", "jsonl", "tensorboard", "wandb", "mlflow", or objects that implement
@@ -257,7 +257,7 @@ class Trainer:
             n_episodes: Number of episodes, at least 1.
             seed: Seed of the episodes and of sampled actions. None uses a seed that derives from
                 the trainer's seed, so the same weights give the same result.
-            deterministic: Use greedy actions instead of samples.
+            deterministic: If True, use greedy actions, else samples.
             env: Environment to evaluate in; None uses the id, spec or function of the training environment.
             max_episode_steps: Number of steps after which an episode is truncated; None uses the
                 limit of the environment.
@@ -283,7 +283,7 @@ class Trainer:
         Args:
             obs: (*obs_shape) or (n, *obs_shape), not normalized; dicts or tuples of arrays for Dict
                 and Tuple spaces. If training normalizes, the current statistics are applied.
-            deterministic: Return greedy actions instead of samples.
+            deterministic: If True, return greedy actions, else samples.
             action_masks: (n, k) bool, True where an action is allowed; None allows all.
 
         Returns:
@@ -301,7 +301,7 @@ class Trainer:
 
         Args:
             path: Folder to create; an existing checkpoint is replaced.
-            replay: Include the replay buffer, which may be large. Without the buffer, predictions
+            replay: If True, include the replay buffer, which may be large. Without the buffer, predictions
                 stay the same, but training resumes with an empty buffer.
 
         Raises:
@@ -328,7 +328,8 @@ class Trainer:
     ) -> "Self":
         """Return the trainer of a checkpoint, which predicts the same and continues to train.
 
-        `Trainer.load` accepts checkpoints of all algorithms; other classes, only those of their own algorithm.
+        `Trainer.load` accepts checkpoints of all algorithms. The class of an algorithm only accepts
+        checkpoints of this algorithm.
         Environments whose state can be saved continue in the middle of their episodes, so the
         results of a resumed run are bitwise equal to those of an uninterrupted run. Other
         environments start new episodes.
@@ -359,9 +360,7 @@ class Trainer:
         if cls is Trainer:
             cls = cast("type[Self]", load_trainer(find_algorithm(path, checkpoint.manifest)))
         saved = check_manifest(Path(path), checkpoint.manifest, cls.spec)
-        # The space of the environment decides later which registered encoder applies.
-        features = features_extractor or ENCODERS or None
-        check_required_objects(saved, env=env, policy=policy, features_extractor=features)
+        check_required_objects(saved, env=env is not None, policy=policy is not None)
         chosen: Any = loading_backend(backend, saved["backend"])
         settings = resolve_settings(chosen, saved, device=device, actors=actors, shape=policy is None)
         has_saved_env = env is None or (saved["env"] is None and not as_env_source(env).is_existing)
@@ -379,6 +378,7 @@ class Trainer:
         )
         with ExitStack() as on_error:
             on_error.callback(trainer.close)
+            check_required_objects(saved, features_extractor=trainer.run.has_custom_features)
             # With the same policy and backend, a rejected state means a damaged checkpoint.
             same = policy is None and chosen == saved["backend"]
             restore_run(trainer.run, path, saved, checkpoint.members, same=same)

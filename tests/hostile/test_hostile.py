@@ -166,7 +166,7 @@ def test_networks_of_other_backends_give_a_result_or_a_documented_error(backend,
 @pytest.mark.slow
 @pytest.mark.parametrize("group", GROUPS)
 def test_many_unusual_arguments_give_a_result_or_a_documented_error(group, tmp_path):
-    check_calls(group, tmp_path, examples=250, seed=random.randrange(2**32))
+    check_calls(group, tmp_path, examples=500, seed=random.randrange(2**32))
 
 
 @pytest.mark.hostile

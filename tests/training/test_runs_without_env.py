@@ -147,6 +147,13 @@ def test_evaluation_callback_names_the_missing_environment(env):
     assert run.budget_used == 0
 
 
+def test_check_of_the_budget_does_not_change_the_plan():
+    run = make_run()
+    run.plan(960)
+    assert (run.check_total(48), run.check_total(None)) == (48, None)
+    assert (run.budget_start, run.budget_end) == (0, 960)
+
+
 @pytest.mark.parametrize("total", [0, None, "many"])
 def test_budget_errors_name_the_unit(total):
     with pytest.raises((ValueError, TypeError)) as raised:

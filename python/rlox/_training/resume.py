@@ -283,20 +283,24 @@ class NoEnvironmentError(ArgumentError):
     """Raised if neither the checkpoint nor the caller names an environment."""
 
 
-def check_required_objects(saved: Mapping[str, Any], **objects: object) -> None:
-    """Check that the caller passes the objects that a checkpoint needs and does not contain.
+def check_required_objects(saved: Mapping[str, Any], **available: bool) -> None:
+    """Check that the objects are available that a checkpoint needs and does not contain.
 
     Args:
         saved: Result of `check_manifest`.
-        objects: Arguments `env`, `policy` and `features_extractor`; None if not passed.
+        available: By the names `env`, `policy` and `features_extractor`: True if there is such an
+            object. Names that are left out are not checked.
+
+    Raises:
+        ArgumentError: An object is missing.
     """
     needed = {
         "env": saved["env"] is None,
         "policy": saved["custom_policy"],
         "features_extractor": saved["custom_features"],
     }
-    for name, value in objects.items():
-        if value is None and needed[name]:
+    for name, is_available in available.items():
+        if needed[name] and not is_available:
             error = NoEnvironmentError if name == "env" else ArgumentError
             expected = "the object that the trainer was created with, which checkpoints lack"
             raise error(name, expected, "None", f"pass {name}=")

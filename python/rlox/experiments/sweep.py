@@ -44,7 +44,7 @@ class Plan:
         eval_episodes: Episodes per evaluation.
         seed: Seed of trial 0; trial i uses `seed + i`. None: the stored or a random seed.
         startup_trials: Number of trials with random settings, before pruning begins.
-        prune: End a trial early if its best evaluation is below the median of the other trials.
+        prune: If True, end a trial early if its best evaluation is below the median of the other trials.
         backend: Backend of the trainers.
         env_kwargs: Arguments of the environment.
         settings: Settings that are the same in all trials.
@@ -79,7 +79,8 @@ class Plan:
             )
         if not self.space:
             raise ArgumentError("space", "settings to search", "none", "fix fewer settings")
-        known = [item.name for item in fields(ALGORITHMS[self.algorithm].config)]
+        algorithm = check_str("algorithm", self.algorithm, tuple(ALGORITHMS))
+        known = [item.name for item in fields(ALGORITHMS[algorithm].config)]
         check_keywords(self.space, known, f"{self.algorithm}'s space")
 
     def to_dict(self) -> dict[str, Any]:
