@@ -2,7 +2,7 @@
 
 "Collecting while learning" compares actors that collect during updates with the same trainer
 without parallel collection, with one thread and with two. "Actors" compares threads, processes,
-gRPC workers and Ray actors. All of them are deterministic and compute the same updates. "lag" is
+gRPC workers and Ray actors. All of them are deterministic and compute the same updates. "staleness" is
 the mean staleness of rollouts in updates.
 
 "Ingest", "Step" and "Rollout" measure messages between a gRPC client and a worker over loopback.
